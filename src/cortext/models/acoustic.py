@@ -1,8 +1,6 @@
 """A trained model as everything after training uses it: features of one trial in, logits out.
 
-On disk, two files.
-
-`model.json` says what the model is, `model.safetensors` holds its weights.
+It is two files: `model.json` describes the model, `model.safetensors` holds its weights.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ MOST_FEATURES = 65_536
 
 @dataclass
 class Smoothing:
-    """The Gaussian smoothing that a model was trained with."""
+    """Gaussian smoothing that a model was trained with."""
 
     smooth_data: bool = True
     smooth_kernel_std: float = 2.0
@@ -50,7 +48,7 @@ class Smoothing:
 
 @dataclass
 class ModelCard:
-    """The content of `model.json`. Raises ConfigError for what no model has."""
+    """Content of `model.json`. Raises ConfigError for values that no model has."""
 
     kind: str
     sessions: list[str]
@@ -85,9 +83,7 @@ class ModelCard:
 
 
 def check_sessions(sessions: Sequence[str]) -> None:
-    """Raise ConfigError for names of recording days that are given twice, or that could not name
-    a folder.
-    """
+    """Raise ConfigError for sessions that are named twice, or that cannot name a folder."""
     for name in sessions:
         if not is_plain_name(name):
             raise ConfigError(
@@ -99,7 +95,7 @@ def check_sessions(sessions: Sequence[str]) -> None:
 
 
 def _check_symbols(inventory: dict[str, Any]) -> None:
-    """Raise ConfigError for what is not the name and the tokens of an `Inventory`."""
+    """Raise ConfigError unless the mapping has the name and the tokens of an `Inventory`."""
     for key in ("name", "symbols"):
         if key not in inventory:
             raise ConfigError(f"inventory has no {key!r}")
@@ -120,14 +116,15 @@ MEND = "look at the features, which may be far too large, or take another model"
 
 
 class AcousticModel:
-    """A trained model with what it needs to read a recording.
+    """A trained model with its recording days, tokens and smoothing.
 
     Args:
-        sessions: Recording days in the order of the day layers.
-        n_features: Features per bin that recordings have; `feature_subset` (or None) are those the
-            model uses.
-        inventory: The tokens, in the order of the logits.
-        network: The `nn.Module` itself, in evaluation mode.
+        network: The `nn.Module`; it is put into evaluation mode.
+        sessions: Recording days, in the order of the day layers.
+        n_features: Features per bin of a recording.
+        inventory: Tokens, in the order of the logits.
+        smoothing: Smoothing of the features in training.
+        feature_subset: Numbers of the features that the model uses; None uses all.
     """
 
     def __init__(
@@ -149,31 +146,38 @@ class AcousticModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         device: torch.device = next(iter(self.network.parameters())).device
         return device
 
     @property
     def n_parameters(self) -> int:
-        """Numbers that training has set."""
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     def day(self, session: str) -> int:
-        """Number of the session's day layer, see `day_of`."""
+        """Return the number of the session's day layer; see `day_of`."""
         return day_of(session, self.sessions)[1]
 
     def n_patches(self, n_bins: Any, smooth: bool = True) -> Any:
-        """Frames of logits that `logits` gives for a trial of `n_bins` bins (an int or an
-        integer array).
-        """
+        """Return the frames that `logits` gives for `n_bins` bins (an int or an integer array)."""
         return self.network.n_patches(n_bins - self._lost_bins(smooth))
 
     def logits(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
-        """Logits float32 [P, V] of one trial, features float [T, C]; V is in `inventory` order.
+        """Compute the logits of one trial.
 
-        The features are smoothed with padding 'valid', as the release evaluates trials;
-        `smooth=False` takes them as they are. Raises RunError for an unknown session, DataError for
-        a wrong number of features or bins.
+        Args:
+            features_TC: Float [T, C], features as they were recorded.
+            session: Recording day; `latest` is the last one.
+            smooth: Smooth with padding 'valid', as the release evaluates trials; False takes
+                features that have been smoothed.
+
+        Returns:
+            Float32 [P, V], tokens in the order of `inventory`.
+
+        Raises:
+            RunError: For an unknown session.
+            DataError: For a wrong number of features or bins.
         """
         features_TC = np.asarray(features_TC)
         n_bins_B = np.array([len(features_TC)])
@@ -183,7 +187,7 @@ class AcousticModel:
         return logits_PV
 
     def log_probs(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
-        """Log-probabilities (natural) float32 [P, V] of one trial; see `logits`."""
+        """Compute the log-probabilities (natural) float32 [P, V] of one trial; see `logits`."""
         logits_PV = torch.from_numpy(self.logits(features_TC, session, smooth))
         return np.asarray(logits_PV.log_softmax(-1).numpy())
 
@@ -195,14 +199,21 @@ class AcousticModel:
         n_bins_B: np.ndarray,
         smooth: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits float32 [B, P, V], zero beyond each trial's frames, and the frames int64 [B] of
-        each trial.
-
-        gives it alone, to 1e-5. Raises RunError for logits that are not finite.
+        """Compute the logits of several trials, each as `logits` gives them to 1e-5.
 
         Args:
-            features_BTC: Float [B, T, C]; what lies beyond a trial's bins is never read. Each trial
-                gets what `logits`.
+            features_BTC: Float [B, T, C]; bins beyond a trial's own are never read.
+            sessions: Recording day of each trial.
+            n_bins_B: int [B], bins of each trial.
+            smooth: Smooth the features first; see `logits`.
+
+        Returns:
+            Logits float32 [B, P, V], zero beyond each trial's frames, and the frames int64 [B] of
+            each trial.
+
+        Raises:
+            RunError: For an unknown session, and for logits that are not finite.
+            DataError: For a wrong number of features or bins.
         """
         x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
         with full_float32():
@@ -224,20 +235,20 @@ class AcousticModel:
         n_bins_B: np.ndarray,
         smooth: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """What the network reads of recordings.
+        """Make the network's input of recordings; arguments and errors are those of `logits_batch`.
 
-        Features [B, T, C] and day layers [B] on its device, patches int64 [B].
-
-        Arguments and errors are those of `logits_batch`.
+        Returns:
+            Features float32 [B, T, C] and day layers int64 [B] on the model's device, and patches
+            int64 [B].
         """
         n_bins_B = np.asarray(n_bins_B, dtype=np.int64)
         n_patches_B = self._check(features_BTC, sessions, n_bins_B, smooth)
         x_BTC = torch.from_numpy(np.ascontiguousarray(features_BTC)).to(self.device).float()
         if self.feature_subset is not None:
             x_BTC = x_BTC[..., self.feature_subset]
-        # A GRU reads forwards only and 'valid' smoothing looks ahead only within a trial, so that
-        # frames of a trial depend on its own bins alone; bins beyond it are zeroed because NaN
-        # there would not be.
+        # A GRU reads forwards, and 'valid' smoothing looks ahead within a trial only: the frames of
+        # a trial depend on its own bins. Zero the padding all the same: a NaN there would spread
+        # through products with zero, because 0 * NaN is NaN.
         inside_BT = (
             torch.arange(x_BTC.shape[1], device=self.device)
             < torch.from_numpy(n_bins_B).to(self.device)[:, None]
@@ -249,10 +260,7 @@ class AcousticModel:
         return x_BTC, day_B, n_patches_B
 
     def smooth(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        """Features [B, T, C] smoothed as trials are at evaluation.
-
-        Padding 'valid', K - 1 bins fewer.
-        """
+        """Smooth features [B, T, C] as at evaluation: padding 'valid', K - 1 bins fewer."""
         if not self.smoothing.smooth_data:
             return x_BTC.float()
         return smooth(
@@ -306,7 +314,7 @@ class AcousticModel:
         return n_patches_B
 
     def card(self) -> ModelCard:
-        """What `model.json` says of this model."""
+        """Return the content of `model.json`."""
         config = self.network.config
         return ModelCard(
             kind=config.kind,
@@ -321,9 +329,9 @@ class AcousticModel:
 
 
 def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
-    """A session's name and the number of its day layer; `latest` is the last one.
+    """Return a session's name and the number of its day layer; `latest` is the last one.
 
-    Raises RunError for an unknown.
+    Raises RunError for an unknown one.
     """
     if session == "latest":
         session = sessions[-1]
@@ -334,10 +342,15 @@ def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
 
 
 def save_model(model: AcousticModel, run_dir: str | Path) -> str:
-    """Write `model.json` and `model.safetensors` into a run directory, each whole or not at all.
+    """Write `model.json` and `model.safetensors` into a run directory.
 
-    Returns the checksum of the weights. Raises RunError where the directory cannot be written (a
-    full disk).
+    Each file replaces the one before as a whole.
+
+    Returns:
+        The checksum of the weights.
+
+    Raises:
+        RunError: Where the directory cannot be written (a full disk).
     """
     run_dir = Path(run_dir)
     atomic_write(run_dir / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
@@ -349,7 +362,9 @@ def save_model(model: AcousticModel, run_dir: str | Path) -> str:
 def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> AcousticModel:
     """Read the best model of a run directory.
 
-    Memory is only taken for a model whose weights are in the file.
+    Args:
+        run_dir: What `cortext train` wrote.
+        device: Where to put the weights.
 
     Raises:
         RunError: For a directory without a model, a broken or foreign file, or weights that do not
@@ -365,6 +380,7 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
         check_finite(weights, path)
         config = model_config(card.config)
         sizes = {"n_features": n_used, "n_days": len(card.sessions), "n_classes": len(symbols)}
+        # Before memory is taken for it: model.json may promise a model of any size.
         if (empty := empty_model(config, **sizes)) is not None:
             _check_shapes(empty, weights, path)
         network = build_model(config, **sizes)
@@ -419,9 +435,7 @@ def read_card(path: Path) -> ModelCard:
 
 
 def _check_shapes(network: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Raise RunError for the first tensor that is missing, unknown or of another shape than
-    model.json promises.
-    """
+    """Raise RunError for the first tensor that is not what model.json promises."""
     expected = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in weights.items()}
     for name in sorted(expected.keys() | found.keys()):

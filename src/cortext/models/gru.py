@@ -1,20 +1,32 @@
-"""The baseline decoder of the Brain-to-Text benchmarks.
+"""The baseline decoder of the Brain-to-Text benchmarks: day layer, patches, GRU, output.
 
-Neural features in, phoneme logits every 80 ms out.
+Neural features in, phoneme logits every 80 ms out. It follows the public release of Card et al.,
+"An accurate and rapidly calibrating speech neuroprosthesis" (NEJM 2024). From top to bottom, with
+the shapes of the published model:
 
-Follows the public release of Card et al., "An accurate and rapidly calibrating speech
-neuroprosthesis" (NEJM 2024). From top to bottom:
+    x_BTC          [B, T, 512]     smoothed features: 256 electrodes, two features each
+      day layer                    x W[day] + b[day], softsign, dropout
+    x_BTC          [B, T, 512]
+      patches                      14 bins (280 ms) side by side, every 4 bins (80 ms)
+    x_BPI          [B, P, 7168]    P = (T - 14) // 4 + 1
+      GRU                          5 layers of 768 units, dropout between them
+    hidden_BPD     [B, P, 768]
+      output                       one linear map
+    logits_BPV     [B, P, 41]      the CTC blank, 39 phonemes, the silence between words
 
-1. day layer   Electrodes drift, so every recording day has its own affine map of the features. It
-starts as the
-               identity and learns to bring the days into one space; a softsign keeps outliers in
-               bounds.
-2. patches     14 bins (280 ms) every 4 bins (80 ms) are laid side by side as one long vector.
-3. GRU         A recurrent network reads the patches in order. Its first state is learnt.
-4. output      A linear map to one logit per token: the CTC blank, 39 phonemes, and the silence
-between words.
+1. Day layer (`inputs.py`). Electrodes move and neurons come and go overnight, so that every
+   recording day has an affine map of its own. It begins as the identity and learns to bring the
+   days into one space that the GRU reads.
+2. Patches (`layers.py`). A phoneme takes about 100 ms. A patch shows the GRU more than a phoneme
+   at once, and its stride makes sequences four times shorter: less to compute, and fewer steps for
+   gradients to go back through. It also bounds the speed of speech: CTC needs a frame for every
+   phoneme, and one more between two that are equal.
+3. GRU. It reads forwards only, so that the same network decodes while somebody speaks.
+4. Output. CTC (`cortext.training.loss`) takes the logits of all frames and learns which frame is
+   which phoneme by itself: recordings of attempted speech have no alignment.
 
-Shapes: B trials, T bins of 20 ms, C features, P patches, D hidden units, L layers, V tokens.
+Shapes: B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L
+layers, V tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +47,7 @@ class GRUConfig:
     """Section `model` for `kind: gru`; the defaults are the published values."""
 
     kind: Literal["gru"] = "gru"
-    """Which model this is."""
+    """Name of the model."""
     n_input_features: int | None = None
     """Neural features per bin; null takes what the data have (after `dataset.feature_subset`)."""
     n_units: int = 768
@@ -45,7 +57,7 @@ class GRUConfig:
     rnn_dropout: float = 0.4
     """Dropout between GRU layers."""
     rnn_trainable: bool = True
-    """Whether the GRU learns."""
+    """Train the GRU; false trains the day layers and the output alone."""
     patch_size: int = 14
     """Bins in a patch; 0 gives the GRU single bins."""
     patch_stride: int = 4
@@ -59,7 +71,7 @@ class GRUConfig:
 
 @register("gru")
 class GRU(DayLayers):
-    """Day layer, patches, GRU, output. Input and output are described in `forward`."""
+    """Day layer, patches, GRU, output; see `forward` for what goes in and comes out."""
 
     Config: ClassVar[type] = GRUConfig
 
@@ -69,26 +81,28 @@ class GRU(DayLayers):
             input_size=self.patch_width,
             hidden_size=config.n_units,
             num_layers=config.n_layers,
+            # Between layers only, never after the last; torch warns where there is no between.
             dropout=config.rnn_dropout if config.n_layers > 1 else 0.0,
             batch_first=True,
         )
         self.out = nn.Linear(config.n_units, n_classes)
+        # One learnt first state for all layers and trials, as in the release.
         self.h0 = nn.Parameter(torch.empty(1, 1, config.n_units))
         initialise(self.gru, self.out, self.h0)
         self.gru.requires_grad_(config.rnn_trainable)
 
     def first_state(self, n_trials: int) -> torch.Tensor:
-        """The learnt state [L, B, D] with which trials begin."""
+        """Return the learnt state [L, B, D] with which trials begin."""
         return self.h0.expand(self.config.n_layers, n_trials, -1).contiguous()
 
     @property
     def n_hidden(self) -> int:
-        """Hidden units that `read_out` reads."""
+        """Number of hidden units that `read_out` takes, D."""
         return self.gru.hidden_size
 
     @property
     def read_out(self) -> nn.Linear:
-        """Hidden units to logits."""
+        """The map from hidden units to logits."""
         return self.out
 
     def forward(
@@ -99,19 +113,22 @@ class GRU(DayLayers):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of a batch of trials.
+        """Compute the logits of a batch of trials.
 
-        Returns float [B, P, V] (not normalised) and the state after the last patch. Feeding a trial
-        in pieces, each beginning `patch_stride` bins after the last patch of the piece before,
-        gives the logits of the whole trial.
+        A trial may come in pieces. Each begins `patch_stride` bins after the first bin of the last
+        patch before, and is given the state that came with that patch. Live decoding does so with
+        pieces of one patch.
 
         Args:
             x_BTC: Float [B, T, C], smoothed features, T at least one patch.
-            day_B: int64 [B], the recording day of each trial.
-            state_LBD: Float [L, B, D], the GRU state to go on from; None starts from the learnt
-                one.
-            n_patches_B: int64 [B], the patches of each trial, what follows being padding; None:
-                there is no padding.
+            day_B: int64 [B], the day layer of each trial.
+            state_LBD: Float [L, B, D], the state to go on from; None takes the learnt one.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+                nothing is padded.
+
+        Returns:
+            Logits float [B, P, V], not normalised (the loss and the search take the log-softmax in
+            float32), and the state float [L, B, D] after the last patch.
         """
         hidden_BPD, state_LBD = self.hidden(x_BTC, day_B, state_LBD, n_patches_B=n_patches_B)
         return self.out(hidden_BPD), state_LBD
@@ -124,9 +141,9 @@ class GRU(DayLayers):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden units float [B, P, D], which `out` makes logits of, and the state.
+        """Compute the hidden units float [B, P, D] that `out` reads, and the state; see `forward`.
 
-        Otherwise like `forward`.
+        A speech LLM reads these in place of the logits.
         """
         x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:

@@ -1,4 +1,4 @@
-"""What stands before the networks of every model: a day layer for each recording day, then patches.
+"""The first layers of every model: an affine map for each recording day, then patches.
 
 B trials, T bins of 20 ms, C features, P patches, I values in a patch.
 """
@@ -21,20 +21,19 @@ class InputNetworkConfig:
     """Section `model.input_network`: the day layer."""
 
     input_trainable: bool = True
-    """Whether the day layers learn."""
+    """Train the day layers."""
     input_layer_dropout: float = 0.2
     """Dropout after the day layer."""
 
 
 class DayLayers(nn.Module):
-    """The base of a network that reads bins.
-
-    An affine map for each day, softsign, dropout, patches.
+    """The base of a network that reads bins: day layer, softsign, dropout, patches.
 
     Args:
-        config: Has `patch_size`, `patch_stride` and `input_network`.
-        n_features: Of a bin.
-        n_days: None makes no day layers: the network then reads patches that another has made.
+        config: Settings with `patch_size`, `patch_stride` and `input_network`.
+        n_features: Features of a bin, C.
+        n_days: Recording days; None makes no day layers, for a network that reads patches which
+            another one has made.
     """
 
     day_weight: nn.Parameter
@@ -47,33 +46,34 @@ class DayLayers(nn.Module):
         self.has_days = n_days is not None
         if n_days is None:
             return
-        # One stacked tensor instead of one parameter per day: the same mathematics, one gather per
-        # batch.
+        # One stacked tensor, where the release has a parameter for each day. With one parameter
+        # for each day, processes would have to agree on which ones a batch used, and XLA would
+        # compile a program for every combination of days.
         weight_NCC = torch.zeros(n_days, n_features, n_features)
-        weight_NCC.diagonal(dim1=1, dim2=2).fill_(
-            1
-        )  # torch.eye on the device `meta` imports for two seconds
+        # Not torch.eye, which imports for two seconds on the device `meta`.
+        weight_NCC.diagonal(dim1=1, dim2=2).fill_(1)
         self.day_weight = nn.Parameter(weight_NCC)
         self.day_bias = nn.Parameter(torch.zeros(n_days, n_features))  # [days, C]
         self.day_weight.requires_grad_(config.input_network.input_trainable)
         self.day_bias.requires_grad_(config.input_network.input_trainable)
 
     def n_patches(self, n_bins: Any) -> Any:
-        """Frames of logits for `n_bins` bins (an int, array or tensor).
-
-        None for fewer than one patch.
-        """
+        """Return the frames of logits for `n_bins` bins (an int, array or tensor)."""
         return count_patches(self.config, n_bins)
 
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
-        """Patches [B, P, I] of smoothed features [B, T, C].
+        """Make patches [B, P, I] of smoothed features [B, T, C].
 
-        Without day layers, what it was given.
+        Without day layers, return the input as it is.
         """
         if not self.has_days:
             return x_BTC
         assert day_B is not None
         x_BTC = day_affine(x_BTC, day_B, self.day_weight, self.day_bias)
+        # Features are z-scores, which an artefact makes hundreds. Softsign, x / (1 + |x|), holds
+        # them in (-1, 1), and unlike tanh it still tells large values apart.
+        # Dropout comes before the patches: a value that is dropped is missing in all of the
+        # overlapping patches, where it could else be read from the next one.
         x_BTC = dropout(
             nn.functional.softsign(x_BTC),
             self.config.input_network.input_layer_dropout,
@@ -85,29 +85,21 @@ class DayLayers(nn.Module):
 
 
 def count_patches(config: Any, n_bins: Any) -> Any:
-    """Patches in `n_bins` bins (an int, array or tensor) by a model's `patch_size` and
-    `patch_stride`.
-    """
+    """Count the patches in `n_bins` bins (an int, array or tensor); 0 where no patch fits."""
     if config.patch_size == 0:
         return n_bins
     n_patches = (n_bins - config.patch_size) // config.patch_stride + 1
-    return n_patches * (n_patches > 0)
+    return n_patches * (n_patches > 0)  # max(n_patches, 0) of an int, an array and a tensor alike
 
 
 UNITS = 1, 65_536
 LAYERS = 1, 100
-"""Fewest and most of a recurrent network.
-
-The published shapes have at most 7,168 units and five layers.
-"""
+"""Fewest and most units and layers; the published models have at most 7,168 and five."""
 _BOUNDS = {"patch_size": (0, 1_000), "patch_stride": (1, 1_000), "n_input_features": (1, 65_536)}
 
 
 def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ConfigError for a setting of a model that cannot be.
-
-    Those of `bounds`, patches, dropouts.
-    """
+    """Raise ConfigError for patches, a dropout or a setting of `bounds` out of its range."""
     for name, (low, high) in (_BOUNDS | dict(bounds)).items():
         value = getattr(config, name)
         if value is not None and not low <= value <= high:

@@ -1,5 +1,7 @@
 """Layers that models share, written to train fast on a CPU.
 
+A backend may compute them in another way; see `SUBSTITUTES`.
+
 B trials, T bins, C features, P patches or steps, N rows (all trials' patches), D hidden units, I
 inputs, L layers.
 """
@@ -18,10 +20,10 @@ from cortext.models.recurrence import recurrence, with_padding, without_padding
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 SUBSTITUTES: dict[str, dict[Callable[..., Any], Callable[..., Any]]] = {}
-"""What computes in place of a function: by device type, then by the function.
+"""By device type, the functions that a backend computes in its own way: ours, then its own.
 
-A backend whose tensors have a device type of their own fills it in when it is imported:
-`cortext.tpu.layers` does for torchax, which runs torch modules on JAX and calls its type `jax`.
+The backend fills it in when it is imported. `cortext.tpu.layers` does so for torchax, which runs
+torch modules on JAX and calls its device type `jax`.
 """
 
 
@@ -34,20 +36,28 @@ def substitute(function: Function, x: torch.Tensor) -> Function | None:
 def day_affine(
     x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    """Each trial times the [C, C] matrix of its day in `weight`, plus its day's [C] of `bias`.
+    """Multiply each trial by the matrix of its day, and add the bias of its day.
 
-    Where each day's trials are equally many and follow each other, as in training, it is one
-    product for each day, and for a single trial one without a copy of its matrix. That takes a look
-    at `day_B`, for which a GPU would have to be waited for, and which a graph that is to serve
-    every day must not take.
+    Args:
+        x_BTC: Float [B, T, C].
+        day_B: int64 [B], the day of each trial.
+        weight: Float [days, C, C].
+        bias: Float [days, C].
+
+    Returns:
+        Float [B, T, C].
     """
     if own := substitute(day_affine, x_BTC):
         return own(x_BTC, day_B, weight, bias)
     n_trials, _, n_features = x_BTC.shape
+    # The last line gathers a [C, C] matrix for each trial, 1 MB at 512 features. Where the values
+    # of `day_B` can be read, there are shorter ways. On a GPU reading them would wait for all work
+    # in flight, and a compiled graph would serve only the days that it was traced with.
     if day_B.device.type == "cpu" and n_trials == 1 and not torch.compiler.is_compiling():
         day = int(day_B[0])
         return torch.addmm(bias[day], x_BTC[0], weight[day])[None]
     if day_B.device.type == "cpu" and n_trials > 1:
+        # A training batch has equally many trials of each day, one day after the other.
         days, counts = torch.unique_consecutive(day_B, return_counts=True)
         if len(days) < n_trials and bool((counts == counts[0]).all()):
             x_days = x_BTC.reshape(len(days), -1, n_features)
@@ -58,11 +68,16 @@ def day_affine(
 
 
 def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
-    """[B, P, size * C]: `size` bins side by side, every `stride` bins.
+    """Lay `size` bins side by side, every `stride` bins.
 
-    Within a patch time runs slowest.
+    Args:
+        x_BTC: Float [B, T, C].
+        size: Bins of a patch.
+        stride: Bins from one patch to the next.
 
-    What is left after the last whole patch is passed over.
+    Returns:
+        Float [B, P, size * C], all features of the first bin first. Bins after the last whole patch
+        are left out.
     """
     if own := substitute(patches, x_BTC):
         return own(x_BTC, size, stride)
@@ -71,9 +86,9 @@ def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
 
 
 class _Patches(torch.autograd.Function):
-    """Overlapping windows as a view.
+    """Overlapping windows, whose gradients are added up in blocks of `stride` bins.
 
-    Their gradients are added block by block, which `unfold` does bin by bin.
+    torch's own gradient of `unfold` adds them bin by bin.
     """
 
     @staticmethod
@@ -86,7 +101,8 @@ class _Patches(torch.autograd.Function):
         n_trials, n_patches, width = d_patches.shape
         n_features = width // ctx.size
         blocks_per_patch = -(-ctx.size // ctx.stride)
-        # A patch is `blocks_per_patch` blocks of `stride` bins, the last of them perhaps not whole.
+        # A patch is `blocks_per_patch` blocks of `stride` bins, the last one perhaps cut short:
+        # 14 bins with stride 4 are blocks of 4, 4, 4 and 2.
         n_blocks = max(n_patches + blocks_per_patch - 1, -(-ctx.n_bins // ctx.stride))
         d_blocks = d_patches.new_zeros(n_trials, n_blocks, ctx.stride * n_features)
         for j in range(blocks_per_patch):
@@ -97,17 +113,16 @@ class _Patches(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout with probability `p` (to 1/65536) while `training`.
+    """Zero values with probability `p` while `training`, and scale the rest by 1 / (1 - p).
 
-    Zeros, and the rest scaled by 1 / (1 - p).
-
-    On a CPU four numbers share a 64-bit draw: drawing is serial, and with one draw per number it
-    takes longer than the matrix product that it feeds.
+    On a CPU `p` is rounded to a multiple of 1/65536.
     """
     if own := substitute(dropout, x):
         return own(x, p, training)
     if x.device.type != "cpu" or not training or p == 0:
         return F.dropout(x, p, training)
+    # Four values share a 64-bit draw, 16 bits each. torch draws one number after the other: with a
+    # draw for each value that takes longer than the matrix product that follows.
     below = round(p * 65536)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= below - 32768
@@ -120,19 +135,20 @@ def gru(
     state_LBD: torch.Tensor,
     n_patches_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`module(x_BPI, state_LBD)` of a one-directional, batch-first `nn.GRU`.
-
-    Hidden [B, P, D], last state [L, B, D].
-
-    The module itself (cuDNN on a GPU), except where gradients are wanted on a CPU, see
-    `recurrence.py`. That is in float32 and bfloat16; a float64 module is run as it is.
-
-    out of the computation, and its hidden states be zeros; a trial's last state then is that of its
-    own last patch.
+    """Run a one-directional, batch-first `nn.GRU`, leaving out padding where that is faster.
 
     Args:
-        n_patches_B: int64 [B], from where on a trial is padding, which has no gradient; None:
-            nowhere. Padding may be left.
+        module: The GRU. It runs itself (with cuDNN on a GPU), except where gradients are wanted on
+            a CPU: see `recurrence.py`, which has float32 and bfloat16. A float64 module always runs
+            itself.
+        x_BPI: Float [B, P, I].
+        state_LBD: Float [L, B, D], the first state.
+        n_patches_B: int64 [B], patches of each trial, the others being padding without a gradient;
+            None where nothing is padded.
+
+    Returns:
+        Hidden units float [B, P, D], which may be zeros in the padding, and the last state float
+        [L, B, D]. Where padding was left out, it is the state after a trial's own last patch.
     """
     if own := substitute(gru, x_BPI):
         return own(module, x_BPI, state_LBD, n_patches_B)
@@ -154,7 +170,7 @@ def gru(
             getattr(module, f"{name}_l{layer}")
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
-        if layer:
+        if layer:  # between layers, as nn.GRU does
             x_NI = dropout(x_NI, module.dropout, module.training)
         x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), lengths, state_LBD[layer], w_hh, b_hh)
         last.append(x_NI[ends_B - 1])
@@ -162,8 +178,9 @@ def gru(
 
 
 def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
-    """The release's initial weights of a GRU, of the map that reads it (if there is one), and of
-    its first state.
+    """Initialise a GRU, the map that reads it (if there is one) and its first state.
+
+    The weights are those of the release.
     """
     # nn.GRU stacks its three gates in one matrix [3D, .]; the release initialises the stack, not
     # each gate.
@@ -178,13 +195,14 @@ def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
 
 
 def reverse_gradient(x: torch.Tensor, strength: float | torch.Tensor) -> torch.Tensor:
-    """`x` itself, bit for bit.
+    """Return `x`, bit for bit, with a gradient that is multiplied by `-strength`.
 
-    Its gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016).
+    The gradient reversal of Ganin et al. (JMLR 2016).
 
-    Plain arithmetic, because not every compiler that differentiates torch code heeds an
-    `autograd.Function`. The usual `(1 + strength) * x.detach() - strength * x` has the same
-    gradient but rounds `x`, noticeably so in bfloat16. Where a new number means compiling again
-    (XLA), give a tensor.
+    Args:
+        x: Any float tensor.
+        strength: A number, or a tensor where a new number would mean compiling again (XLA).
     """
+    # Plain arithmetic, because torchax ignores an `autograd.Function`'s own backward. The usual
+    # (1 + strength) * x.detach() - strength * x has the same gradient, but rounds x.
     return x.detach() - strength * (x - x.detach())

@@ -1,6 +1,4 @@
-"""Models as ONNX graphs of one step.
-
-Other software can run them without torch, and cortext can with ONNX Runtime.
+"""Models as ONNX graphs of one step, for software without torch and for ONNX Runtime.
 
 The graph reads a patch of smoothed features, the day and the recurrent state, and gives logits and
 the next state. A state that is left out is the learnt one with which an utterance begins. All
@@ -40,9 +38,7 @@ from cortext.text.phonemes import Inventory
 OPSET = 18
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5
-"""How far logits may be from torch's in the check of an export, as a share of the largest where
-that is above 1.
-"""
+"""Largest difference from torch's logits, times the largest logit where that is above 1."""
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 CARD, DESCRIPTION = "model.json", "onnx.json"
 _STATES = "state", "next_state"
@@ -50,13 +46,18 @@ _STATES = "state", "next_state"
 
 @dataclass(frozen=True)
 class OnnxExport:
-    """What an export wrote; `onnx.json` holds the same.
+    """Description of an export, the content of `onnx.json`.
 
     Attributes:
+        format_version: Version of this description.
+        cortext: Version of cortext.
+        kind: Kind of the model.
+        opset: ONNX's version of the operations.
+        inputs: Shapes of the graph's inputs, by name.
+        outputs: Shapes of its outputs, by name.
         card: Checksum of `model.json`.
-        graphs: By precision the file, its checksum and how far its logits were from torch's in a
-            check.
-        errors: By precision its phoneme errors, where they were measured.
+        graphs: By precision the file, its checksum, and the largest difference from torch's logits.
+        errors: By precision the phoneme errors, where they were measured.
     """
 
     format_version: int
@@ -71,16 +72,19 @@ class OnnxExport:
 
 
 def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExport:
-    """Write `model.onnx`, `model.json` and `onnx.json`, and check that the logits are torch's to
-    1e-5.
-
-    Raises what `load_model` raises, MissingLibrary without the extra `onnx`, and RunError where the
-    model cannot be exported, the check fails or the directory cannot be written.
+    """Write `model.onnx`, `model.json` and `onnx.json`; check the logits against torch's.
 
     Args:
+        run: Run directory.
+        out: Directory to write.
         int8: Also write `model.int8.onnx`, with 8-bit weights and inputs of matrix products
-            (dynamic quantisation). What that costs depends on the model: measure it, see
+            (dynamic quantisation). Its cost in errors depends on the model: measure it with
             `cortext.evaluation.stepped`.
+
+    Raises:
+        MissingLibrary: Without the extra `onnx`.
+        RunError: Where the model cannot be read or exported, where its logits differ from torch's
+            by more than 1e-5, and where the directory cannot be written.
     """
     need("onnxruntime", "onnx")
     model, out = load_model(run), Path(out)
@@ -91,9 +95,8 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
     graphs = {}
     for precision, content in contents.items():
         difference, largest = _difference(model, content)
-        if not difference <= (
-            TOLERANCE * max(1.0, largest) if precision == "fp32" else np.inf
-        ):  # NaN fails, too
+        allowed = TOLERANCE * max(1.0, largest) if precision == "fp32" else np.inf
+        if not difference <= allowed:  # so that NaN fails, too
             what = (
                 f"the {precision} graph of this model gives other logits than torch, by up to"
                 f" {difference:.2g}"
@@ -201,7 +204,7 @@ def _graph(model: AcousticModel) -> Any:
 
 @torch.no_grad()
 def _with_first_state(graph: Any, model: AcousticModel) -> bytes:
-    """The graph as a file; what no state is given is the learnt first one."""
+    """The graph as a file, whose inputs for the state default to the learnt first one."""
     numpy_helper = need("onnx.numpy_helper", "onnx")
     graph = type(graph).FromString(graph.SerializeToString())
     leaves = tree_leaves(model.network.first_state(1))
@@ -228,9 +231,8 @@ def _quantised(graph: Any) -> Any:
     """The graph with 8-bit matrix products, the weights scaled by column."""
     quantization = need("onnxruntime.quantization", "onnx")
     copied = type(graph).FromString(graph.SerializeToString())
-    del copied.graph.value_info[
-        :
-    ]  # shapes between nodes: those of the transposed weights would be wrong
+    # Shapes between nodes: those of the transposed weights would be wrong.
+    del copied.graph.value_info[:]
     with tempfile.TemporaryDirectory() as folder, _without_warnings():
         path = Path(folder, "model.onnx")
         quantization.quantize_dynamic(
@@ -241,7 +243,7 @@ def _quantised(graph: Any) -> Any:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Exporting and quantising warn of what they cannot do and need not."""
+    """Without the warnings of exporting and quantising, of which none concerns these models."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -253,9 +255,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tuple[float, float]:
-    """The largest difference between logits of the graph and of torch, over random trials of a
-    few days, and the largest logit.
-    """
+    """The largest difference from torch's logits, over random trials of a few days, and logit."""
     size, stride = _patch(model)
     rng, differences, largest = np.random.default_rng(0), [], 0.0
     runner = _Runner(content, model.network.config.kind)
@@ -289,7 +289,7 @@ class _Runner:
             self._session = runtime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # the runtime's errors have no common base but this
+        except Exception as error:  # the runtime's errors have no other common base
             what = f"ONNX Runtime cannot read it: {error}"
             raise RunError(what, where=where, fix="export the run again") from None
         self._outputs = [output.name for output in self._session.get_outputs()]
@@ -297,7 +297,7 @@ class _Runner:
         self.state: dict[str, np.ndarray] = {}
 
     def step(self, bins_SC: np.ndarray, day: int) -> np.ndarray:
-        """Logits float32 [V] of a patch; the next one goes on from its state."""
+        """Compute the logits float32 [V] of a patch, and keep the state for the next one."""
         given = {"features": bins_SC[None], "day": np.array([day]), **self.state}
         try:
             logits_BV, *leaves = self._session.run(self._outputs, given)
@@ -313,12 +313,16 @@ class _Runner:
 
 
 class OnnxStepper:
-    """A `Stepper` of a directory that `cortext export --format onnx` wrote, in ONNX Runtime on
-    one thread.
+    """A `Stepper` in ONNX Runtime, on one thread.
+
+    Args:
+        directory: What `cortext export --format onnx` wrote.
+        session: A day that the model knows; `latest` is its last one.
+        precision: `fp32` or `int8`.
 
     Raises:
-        RunError: For a directory of another origin, a changed file or an unknown session,
-            MissingLibrary without the extra `onnx`.
+        RunError: For a directory of another origin, a changed file or an unknown session.
+        MissingLibrary: Without the extra `onnx`.
     """
 
     def __init__(
@@ -363,10 +367,7 @@ class OnnxStepper:
 
 
 def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
-    """The graph of a precision and its path.
-
-    It and `model.json` are checked against `onnx.json`.
-    """
+    """The graph of a precision and its path, with `model.json` checked against `onnx.json`."""
     description = directory / DESCRIPTION
     again = "export the run again with cortext export RUN --format onnx --out DIR"
     try:
@@ -392,9 +393,8 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
         raise RunError(
             f"it has no {precision} graph; found: {', '.join(expected)}", where=directory, fix=fix
         )
-    _read(
-        directory / CARD, card
-    )  # a day, a token or a patch of another model would be one of this graph's
+    # With another model's card, days, tokens and patches would be taken for others.
+    _read(directory / CARD, card)
     path = directory / FILES[precision]
     return _read(path, expected[precision]), path
 

@@ -1,4 +1,4 @@
-"""In which precision matrix products run."""
+"""The precision of matrix products: bfloat16, or float32 without TF32."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from cortext.errors import RunError
 
 
 def uses_bf16(precision: str, kind: str, by_torch: bool = True) -> bool:
-    """Whether matrix products run in bfloat16.
-
-    As told, or (`auto`) where the hardware multiplies it natively.
+    """Tell whether matrix products run in bfloat16.
 
     Args:
-        kind: The device's: cpu, cuda or tpu.
-        by_torch: Whether torch runs them; XLA and TensorFlow, which stand in for a TPU elsewhere,
-            take it on a TPU only.
+        precision: `bf16`, `fp32`, or `auto`, which takes bfloat16 where the hardware multiplies it.
+        kind: Kind of the device: `cpu`, `cuda` or `tpu`.
+        by_torch: False for XLA and TensorFlow: with `auto` they take bfloat16 on a TPU only,
+            because elsewhere they stand in for one and are compared with torch.
     """
     if precision != "auto":
         return precision == "bf16"
@@ -34,13 +33,13 @@ def uses_bf16(precision: str, kind: str, by_torch: bool = True) -> bool:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """A context in which float32 is float32.
+    """Multiply float32 as float32 within this context; by default cuDNN rounds it to TF32.
 
-    By default cuDNN rounds it to TF32, and a process may have asked for more.
+    The process's own settings are put back afterwards.
 
-    The settings are the process's own and are put back. Raises RunError in a process that has set
-    them through torch's `fp32_precision`, which torch does not let go together with the older names
-    that all its versions know.
+    Raises:
+        RunError: In a process that has set torch's `fp32_precision`. torch refuses to read the
+            older names beside it, and only those exist in all its versions.
     """
     try:
         before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -57,5 +56,5 @@ def full_float32() -> Iterator[None]:
 
 
 def autocast(device: torch.device, bf16: bool) -> Any:
-    """A context for a forward pass in bfloat16 or not."""
+    """Return a context for a forward pass in bfloat16, or in float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=bf16)

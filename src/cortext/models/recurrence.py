@@ -30,11 +30,18 @@ def recurrence(
     w_hh: torch.Tensor,
     b_hh: torch.Tensor,
 ) -> torch.Tensor:
-    """The state after every step, float32 [N, D].
+    """Run the recurrence of one layer.
 
     Args:
-        input_NG: What a step gets from its input, with the bias.
-        lengths: The steps of each trial, at least one.
+        input_NG: Float [N, G], the product of each step's input with the input weights, and the
+            bias.
+        lengths: Steps of each trial, at least one.
+        h0_BD: Float [B, D], first states.
+        w_hh: Float [G, D], recurrent weights in torch's order of gates: r, z, n.
+        b_hh: Float [G], recurrent biases.
+
+    Returns:
+        The state after every step, float32 [N, D].
     """
     if _can_be_compiled(h0_BD.shape[1]):
         ends_B = torch.tensor(lengths).cumsum(0)
@@ -55,7 +62,7 @@ def _can_be_compiled(n_units: int) -> bool:
 
 
 def without_padding(x_BPI: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """[N, I]: the first `lengths[b]` rows of each trial b, one trial after the other."""
+    """Return [N, I]: the first `lengths[b]` rows of each trial b, one trial after the other."""
     n_patches = x_BPI.shape[1]
     if all(length == n_patches for length in lengths):
         return x_BPI.flatten(0, 1)
@@ -66,7 +73,7 @@ def without_padding(x_BPI: torch.Tensor, lengths: list[int]) -> torch.Tensor:
 
 
 def with_padding(x_NI: torch.Tensor, lengths: list[int], n_patches: int) -> torch.Tensor:
-    """[B, n_patches, I]: what `without_padding` took apart, with zeros for padding."""
+    """Return [B, n_patches, I] of the rows of `without_padding`, with zeros for padding."""
     if all(length == n_patches for length in lengths):
         return x_NI.view(len(lengths), n_patches, -1)
     return torch.stack(
@@ -78,8 +85,9 @@ def with_padding(x_NI: torch.Tensor, lengths: list[int], n_patches: int) -> torc
 
 
 class _Native(torch.autograd.Function):
-    """Compiled: each thread takes some of the trials through all steps, see
-    `native/recurrence.hpp`.
+    """The compiled passes: each thread takes some trials through all steps.
+
+    See `native/recurrence.hpp`.
     """
 
     @staticmethod
@@ -150,7 +158,7 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Scan(torch.autograd.Function):
-    """With torch's operations, for trials of one length."""
+    """The passes in torch's operations, for trials of one length."""
 
     @staticmethod
     def forward(

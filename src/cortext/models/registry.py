@@ -1,7 +1,4 @@
-"""Which models there are, by name.
-
-A model is a class with a dataclass `Config` and the interface of `Model`.
-"""
+"""Models by name: classes with a dataclass `Config` and the interface of `Model`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,11 @@ from cortext.registry import Registry
 
 @runtime_checkable
 class Model(Protocol):
-    """What training, evaluation and the live pipeline ask of an acoustic model (an `nn.Module`).
+    """The interface of an acoustic model, an `nn.Module`.
 
-    It is built as `cls(config, n_features=, n_days=, n_classes=)`. Parameters whose name starts
-    with `day_` have the recording day as their first axis.
+    Training, evaluation and live decoding use it. It is built as `cls(config, n_features=, n_days=,
+    n_classes=)`. Parameters whose name starts with `day_` have the recording day as their first
+    axis.
     """
 
     Config: ClassVar[type]
@@ -36,18 +34,23 @@ class Model(Protocol):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Any]:
-        """Logits float32 [B, P, V] of smoothed features [B, T, C], and the recurrent state after
-        the last patch.
+        """Compute the logits of a batch of trials.
 
-        The state is a tensor or a tuple of them, [L, B, D] each; it is to be handed back with what
-        follows. n_patches_B, int64 [B], says from which patch on a trial is padding (None: from
-        none). A model may pass over padding: the logits there are whatever is finite, and nothing
-        that counts may depend on them.
+        Args:
+            x_BTC: Float [B, T, C], smoothed features.
+            day_B: int64 [B], the day layer of each trial.
+            state: The state that came with the bins before; None begins a trial.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+                nothing is padded.
+
+        Returns:
+            Logits float32 [B, P, V], in the padding any finite numbers, and the recurrent state
+            after the last patch: a tensor or a tuple of tensors, [L, B, D] each.
         """
         ...
 
     def n_patches(self, n_bins: Any) -> Any:
-        """Frames of logits for that many bins (an int, array or tensor)."""
+        """Return the frames of logits for that many bins (an int, array or tensor)."""
         ...
 
     # A model whose encoder may feed something else than its logits (`cortext.speechllm`) also has
@@ -61,16 +64,21 @@ register = MODELS.register
 
 
 def model_config(mapping: Any, where: str | None = None) -> Any:
-    """The config dataclass of the model that `kind` names (`gru` by default), from a mapping or
-    unchanged.
+    """Return the config dataclass of the model that `kind` names, `gru` by default.
+
+    A dataclass is returned as it is. Raises ConfigError.
     """
     return MODELS.config(mapping, "model", default="gru", where=where)
 
 
 def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module:
-    """A freshly initialised model of the config's kind, on the CPU.
+    """Build a model of the config's kind on the CPU, with weights of torch's global generator.
 
-    The global torch generator decides its weights.
+    Args:
+        config: Config dataclass of a registered model.
+        n_features: Features of a bin that the model reads, C.
+        n_days: Recording days.
+        n_classes: Tokens, V.
 
     Raises:
         ConfigError: For a model whose `forward` lacks what `Model` promises, and for one that
@@ -97,16 +105,12 @@ def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) ->
 
 
 def empty_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module | None:
-    """The model without memory for its weights: their names and shapes.
+    """Build the model on the device `meta`: names and shapes of the weights, without memory.
 
-    None for a class that cannot be made so.
-
-    No random number is drawn.
+    No random number is drawn. None for a class that cannot be built so.
     """
-    with (
-        suppress(Exception),
-        torch.device("meta"),
-    ):  # a user's own class may compute with its weights at once
+    # A user's own class may compute with its weights at once, which fails on `meta` in any way.
+    with suppress(Exception), torch.device("meta"):
         network: nn.Module = MODELS[config.kind](
             config, n_features=n_features, n_days=n_days, n_classes=n_classes
         )

@@ -1,16 +1,15 @@
-"""A network for one step of one trial at a time, as live decoding takes them, on a CPU.
+"""A network for one step of one trial at a time on a CPU, as live decoding takes them.
 
 Such a step multiplies every matrix with one vector, and takes as long as reading the weights from
-memory does. So the weights of GRUs and linear maps are laid out anew, in the order in which they
-are read (`native/step_matrix.hpp`), and in bfloat16 they are half as many bytes, in int8 a quarter
-(each row of a matrix has a scale of its own): products and sums are float32 then, too, and only the
-weights are rounded.
+memory. Two things make it faster:
 
-Most of a step can be computed before its last bins are known: the products of the recurrent state,
-and of the first columns of a patch. A network that is given NaN for what is not known yet gives
-NaN, but its GRUs keep what they could compute, as the day layer keeps bins; the step goes on from
-there. What they keep belongs to the numbers that it was computed from: other numbers, of another
-day, utterance or patch, find nothing.
+1. The weights of GRUs and linear maps are laid out in the order in which they are read
+   (`native/step_matrix.hpp`). In bfloat16 they are half as many bytes, in int8 a quarter (each row
+   of a matrix has a scale of its own). Only the weights are rounded: products and sums are float32.
+2. Most of a step can be computed before its last bins are known: the products of the recurrent
+   state, and of the first columns of a patch. The network is run with NaN for the missing bins. Its
+   output is NaN, but its GRUs keep the products, and the day layer keeps bins, for the step itself.
+   They are kept by the numbers that went in, so that another day, utterance or patch finds nothing.
 
 B trials, T bins, C features, P patches, L layers, D hidden units, I inputs.
 """
@@ -31,15 +30,14 @@ from cortext.errors import RunError
 from cortext.models.inputs import DayLayers
 
 Precision = Literal["fp32", "bf16", "int8"]
-"""How weights are kept."""
+"""Number format of the weights."""
 
 
 def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
-    """A network in evaluation mode that does what `network` does, faster where one trial is
-    given one patch.
+    """Copy a network so that a step of one trial is faster, in evaluation mode.
 
-    It shares the parameters of `network`, but the new layout holds those of today: make another one
-    after training.
+    The copy shares the parameters of `network`, but its new layout is made of today's values: make
+    another one after training.
     """
     network = with_forwards(
         network,
@@ -53,10 +51,10 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
 
 
 def computes_ahead(network: nn.Module) -> bool:
-    """Whether it pays to run a network of `for_single_steps` before a patch is whole.
+    """Tell whether it pays to run a network of `for_single_steps` before a patch is whole.
 
-    Its GRUs must have most of the weights: what others compute (convolutions, attention) would be
-    computed each time.
+    Its GRUs must have most of the weights. Other layers (convolutions, attention) keep nothing, and
+    would compute everything again with every bin.
     """
     in_grus = others = 0
     for module in network.modules():
@@ -73,16 +71,24 @@ def with_forwards(
     of_gru: Callable[[nn.GRU], Callable[..., Any]],
     of_linear: Callable[[nn.Linear], Callable[..., Any]] | None = None,
 ) -> nn.Module:
-    """A network in evaluation mode with the parameters of `network`, whose GRUs and linear maps
-    compute in other ways.
+    """Copy a network in evaluation mode, with other forward passes for its GRUs and linear maps.
 
-    That concerns one-directional, batch-first GRUs with biases, in float32 on a CPU. Raises
-    RunError for a network that cannot be copied.
+    The copy shares the parameters.
+
+    Args:
+        network: The network.
+        of_gru: Makes the forward pass of a one-directional, batch-first GRU with biases that is in
+            float32 on a CPU; other GRUs keep their own.
+        of_linear: Makes the forward pass of a linear map in float32 on a CPU; None keeps its own.
+
+    Raises:
+        RunError: For a network that cannot be copied.
     """
     shared = {id(tensor): tensor for tensor in [*network.parameters(), *network.buffers()]}
     try:
         network = copy.deepcopy(network, shared).eval()
-    # of a tensor that is computed from parameters and kept, as torch's old weight_norm does
+    # torch refuses to copy a tensor that is computed from parameters and kept, as its old
+    # weight_norm keeps one.
     except RuntimeError as error:
         what = f"this network cannot be copied: {str(error).splitlines()[0]}"
         raise RunError(
@@ -156,10 +162,7 @@ def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch
 
 
 class _InputsStep:
-    """`DayLayers.inputs` of one patch, bin by bin.
-
-    Those that were in the patch before are not computed again.
-    """
+    """`DayLayers.inputs` of one patch, without computing bins of the patch before again."""
 
     def __init__(self, module: DayLayers) -> None:
         self._module, self._whole, self._n_bins = (

@@ -1,6 +1,6 @@
 """A model that is fed one patch at a time, as live decoding does.
 
-The smoothed bins of a patch in, its logits out.
+The smoothed bins of a patch go in, its logits come out.
 
 S bins in a patch, K of them, C features, V tokens.
 """
@@ -26,11 +26,13 @@ class Stepper(Protocol):
     """A model of one recording day with its recurrent state.
 
     Attributes:
-        session: The day whose layer is used; sessions: all that the model knows, the latest last.
-        n_features: Features per bin of a recording, of which the stepper takes those that the model
-            uses.
-        smoothing: What the model was trained with; the bins of a step must have been smoothed
-            already.
+        session: Day whose layer is used.
+        sessions: All days that the model knows, the latest last.
+        n_features: Features per bin of a recording; the stepper takes those that the model uses.
+        patch_size: Bins of a patch.
+        patch_stride: Bins from one patch to the next.
+        smoothing: Smoothing that the bins of a step must have been through.
+        inventory: Tokens, in the order of the logits.
     """
 
     session: str
@@ -44,7 +46,7 @@ class Stepper(Protocol):
     def use(self, session: str) -> None:
         """Take another day's layer from the next step on; `latest` is the last one.
 
-        Raises RunError for an unknown.
+        Raises RunError for an unknown one.
         """
         ...
 
@@ -53,18 +55,23 @@ class Stepper(Protocol):
         ...
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """Compute of the next step what its first K bins allow, float32 [K, C], while the others
-        are awaited.
+        """Compute as much of the next step as its first bins allow, while the others are awaited.
 
-        It changes no result, and neither has to be called nor has the step to be of these bins.
+        Calling it is optional and changes no result, not even where the step has other bins.
+
+        Args:
+            bins_KC: Float32 [K, C], the first K bins of the next patch, smoothed.
         """
         ...
 
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
-        """Logits float32 [V] of the next patch, smoothed features float32 [S, C].
+        """Compute the logits float32 [V] of the next patch.
 
-        The patch begins `patch_stride` bins after the one before. Raises DataError for another
-        shape.
+        Args:
+            bins_SC: Float32 [S, C], smoothed, from `patch_stride` bins after the patch before.
+
+        Raises:
+            DataError: For another shape.
         """
         ...
 
@@ -75,11 +82,18 @@ def open_stepper(
     backend: Backend = "torch",
     precision: Precision = "fp32",
 ) -> Stepper:
-    """A stepper of a run directory (`torch`: fp32, bf16, int8) or of an exported one (`onnx`:
-    fp32, int8).
+    """Open a model for stepping.
 
-    Raises what `load_model` or `OnnxStepper` raises, and RunError for an unknown session, backend
-    or precision.
+    Args:
+        path: A run directory; for `onnx`, what `cortext export --format onnx` wrote.
+        session: Recording day; `latest` is the last one.
+        backend: `torch` or `onnx`.
+        precision: How weights are kept: `fp32`, `int8` or, with torch, `bf16`.
+
+    Raises:
+        RunError: For an unknown session, backend or precision, and for a directory that
+            `load_model` or `OnnxStepper` cannot read.
+        MissingLibrary: For `onnx` without the extra of that name.
     """
     if backend == "onnx":
         from cortext.models.onnx import OnnxStepper
@@ -96,10 +110,13 @@ class TorchStepper:
     The logits agree with the whole trial's to 1e-5.
 
     Args:
-        session: A day that the model knows; `latest` is its last one. Raises RunError for another,
-            and for a model that keeps no state between patches.
-        precision: `bf16` and `int8` (on a CPU) round weights, which are half or a quarter of the
+        model: The model.
+        session: A day that the model knows; `latest` is its last one.
+        precision: `bf16` and `int8` (on a CPU) round the weights to a half or a quarter of the
             bytes that a step has to read; see `single_step.py`.
+
+    Raises:
+        RunError: For an unknown session, and for a model that keeps no state between patches.
     """
 
     def __init__(
@@ -119,12 +136,12 @@ class TorchStepper:
         self._columns = model.feature_subset
         self._state: Any = None
         self.use(session)
-        # What cannot step is found out now, and not with the first word that somebody says.
+        # A model that cannot step is found out now, and not with the first word that is spoken.
         bins_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
         first_V = check_first_step(self.step(bins_SC))
         self.start()
-        # A network of a user's own may change with each run: what is not a number would then stay
-        # in it.
+        # A user's own network may keep something of every call. The NaN of `prepare` would stay in
+        # it, so that `prepare` is used only where two first steps agree to the bit.
         is_pure = self.step(bins_SC).tobytes() == first_V.tobytes()
         self.start()
         self._computes_ahead = is_pure and computes_ahead(self._network)
@@ -140,27 +157,22 @@ class TorchStepper:
         self._state = None
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper` and `single_step.py`.
-
-        It does nothing on a GPU, and where `computes_ahead` says no.
-        """
+        """See `Stepper`; it does nothing on a GPU, and where `computes_ahead` is false."""
         if not self._computes_ahead:
             return
         bins_SC = np.full((self.patch_size, self.n_features), np.nan, dtype=np.float32)
         bins_SC[: len(bins_KC)] = bins_KC
         try:
             self._run(bins_SC)
-        # a network of a user's own may refuse what is not a number; what else is wrong, `step`
-        # finds
+        # A user's own network may refuse NaN. `step` reports any other error.
         except Exception:
             self._computes_ahead = False
 
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
-        logits_BPV, self._state = self._run(
-            np.array(bins_SC, dtype=np.float32)
-        )  # theirs may be read-only
+        # A copy, because theirs may be read-only, which torch warns of.
+        logits_BPV, self._state = self._run(np.array(bins_SC, dtype=np.float32))
         if self._state is None:
             raise RunError(
                 "this model keeps no state between patches; it cannot decode live",
@@ -181,14 +193,14 @@ class TorchStepper:
 
 
 def patch_shape(size: int, stride: int) -> tuple[int, int]:
-    """Bins in a patch and from one to the next: a patch size of 0 means single bins."""
+    """Return the bins of a patch and those from one to the next; size 0 means single bins."""
     return (size, stride) if size else (1, 1)
 
 
 def check_first_step(logits_V: np.ndarray) -> np.ndarray:
-    """The logits of a first patch, of ones.
+    """Return the logits of a first patch of ones.
 
-    Raises RunError where they are not finite: no other ones would be.
+    Raises RunError where they are not finite: those of a recording would not be either.
     """
     if not np.isfinite(logits_V).all():
         raise RunError(
@@ -199,7 +211,7 @@ def check_first_step(logits_V: np.ndarray) -> np.ndarray:
 
 
 def check_patch(stepper: Stepper, bins_SC: np.ndarray) -> None:
-    """Raise DataError for bins that are no patch of the stepper's model."""
+    """Raise DataError for bins of another shape than a patch of the stepper's model."""
     needed = (stepper.patch_size, stepper.n_features)
     if bins_SC.shape != needed:
         raise DataError(f"a patch of shape {list(bins_SC.shape)}; this model needs {list(needed)}")

@@ -1,8 +1,8 @@
 """Tensors on disk: the safetensors format, with a checksum over everything in the file.
 
-The library's own writer makes files that only their owner may read, under temporary names of its
-own, and reports a full disk as text; the format is a JSON header and the numbers one after the
-other, so it is written here.
+The format is a JSON header and then the numbers. It is written here, because the library's own
+writer makes files that only their owner may read, under temporary names of its own, and reports a
+full disk as text.
 """
 
 from __future__ import annotations
@@ -42,10 +42,17 @@ def write_tensors(
 ) -> str:
     """Write tensors of any device, one at a time, so that memory holds no second copy of all.
 
-    Returns the checksum.
+    Args:
+        path: File to replace as a whole.
+        tensors: Tensors by name.
+        metadata: Texts by name for the header.
+        keep: New name of the file that was at `path`; None replaces it.
 
-    The file replaces `path` whole; what was there before is renamed to `keep`. Raises RunError for
-    a full disk.
+    Returns:
+        The checksum.
+
+    Raises:
+        RunError: For a full disk.
     """
     header, order = _header(tensors, metadata)
     with atomic_file(path, keep) as file:
@@ -63,11 +70,19 @@ def write_tensors(
 def read_tensors(
     path: Path, what: str = "the weights"
 ) -> tuple[dict[str, torch.Tensor], dict[str, str], str | None]:
-    """Tensors, metadata and checksum (None in a file of another origin, which is then not checked).
+    """Read a file of `write_tensors`, or another safetensors file.
+
+    Args:
+        path: The file.
+        what: Its content, as messages name it.
+
+    Returns:
+        Tensors and metadata by name, and the checksum: None for a file of another origin, which is
+        not checked.
 
     Raises:
-        RunError: Which says that `what` cannot be read, for a file that is truncated, changed, of
-            another format, or with numbers of another kind than `write_tensors` writes.
+        RunError: For a file that is truncated, changed or of another format, and for tensors of a
+            type that `write_tensors` does not write.
         FileNotFoundError: Where there is none.
     """
     try:
@@ -76,11 +91,8 @@ def read_tensors(
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise
-    except (
-        SafetensorError,
-        OSError,
-        RuntimeError,
-    ) as error:  # of torch: a shape that no memory holds
+    # torch raises RuntimeError for a shape that no memory holds.
+    except (SafetensorError, OSError, RuntimeError) as error:
         raise RunError(
             f"{what} cannot be read: {error}", where=path, fix="copy the file again"
         ) from None
@@ -99,10 +111,7 @@ def read_tensors(
 
 
 def check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Raise RunError for the first tensor that has NaN or infinity.
-
-    A model with such weights writes nothing.
-    """
+    """Raise RunError for the first tensor with NaN or infinity."""
     for name, tensor in tensors.items():
         if (
             tensor.numel()
@@ -128,10 +137,8 @@ def _checksum(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) 
 def _header(
     tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
-    """The header without its checksum, and the order of the tensors.
-
-    Wide numbers first, so that all are aligned.
-    """
+    """The header without its checksum, and the order of the tensors."""
+    # Wide numbers first, so that all are aligned.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     described: dict[str, Any] = {
         "__metadata__": {"crc32": _UNKNOWN} | dict(sorted(metadata.items()))

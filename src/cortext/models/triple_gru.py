@@ -1,22 +1,23 @@
-"""A decoder that takes the noise out of the features before it reads them, held to it by an
-adversary.
+"""A decoder that subtracts the noise from the features, taught to do so by an adversary.
 
-From top to bottom:
+    x_BTC        [B, T, C]     smoothed features
+      day layer, patches       as in the baseline (`gru.py`), once for all three networks
+    x_BPI        [B, P, I]
+      noise model              GRU, linear map
+    noise_BPI    [B, P, I]     an estimate of what is in a patch and is not speech
+      |
+      |--> x_BPI - noise_BPI --> clean-speech model: GRU, linear map --> logits_BPV, the result
+      |
+      `--> reversed gradient --> noisy-speech model: GRU, linear map --> logits_BPV, training only
 
-1. day layer and patches   As in the baseline (`gru.py`). They act once; all three networks get what
-comes out.
-2. noise model             A GRU that estimates the noise in every patch: what is in it and is not
-speech.
-3. clean-speech model      A GRU that reads the phonemes from the patches minus that noise. Its
-logits are the result.
-4. noisy-speech model      The adversary: a GRU that tries to read the phonemes from the noise
-estimate. It learns to
-                           succeed, while the reversed gradient teaches the noise model to leave it
-                           no speech to read.
-                           It works in training only and costs nothing afterwards.
+1. The noise model would be free to put anything into the noise, also the speech.
+2. The noisy-speech model is the adversary: it learns to read the phonemes from the noise.
+3. The gradient that flows back from it has its sign reversed. What helps the adversary is what the
+   noise model unlearns, until no speech is left in the noise.
+4. The clean-speech model is the decoder. The adversary costs nothing once training is over.
 
-The adversary and its reversed gradient are those of Ganin et al., "Domain-adversarial training of
-neural networks" (JMLR 2016). What is minimised is in `cortext.training.adversarial`.
+The reversed gradient is that of Ganin et al., "Domain-adversarial training of neural networks"
+(JMLR 2016). The loss that is minimised is in `cortext.training.adversarial`.
 
 Shapes: B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L
 layers, V tokens.
@@ -43,14 +44,14 @@ class TripleGRUConfig:
     """Section `model` for `kind: triple_gru`."""
 
     kind: Literal["triple_gru"] = "triple_gru"
-    """Which model this is."""
+    """Name of the model."""
     n_input_features: int | None = None
     """Neural features per bin; null takes what the data have (after `dataset.feature_subset`)."""
     noise_units: int = 768
     """Hidden units of a layer of the noise model.
 
-    As many as a patch has values (7,168 in the published shape) are the estimate themselves; from
-    any other number a linear map reads it.
+    Where a patch has as many values (7,168 in the published shape), the units are the estimate. Any
+    other number is mapped to the values of a patch by a linear map.
     """
     noise_layers: int = 2
     """Layers of the noise model."""
@@ -80,9 +81,15 @@ class TripleGRUConfig:
 
 
 class _Recurrent(DayLayers):
-    """A GRU from a learnt first state, and a linear map to `n_out` values.
+    """A GRU that begins in a learnt state, and a linear map of its hidden units.
 
-    None gives out the hidden units.
+    Args:
+        config: Dropout, patches and day layers.
+        n_features: Features of a bin, C.
+        n_days: Day layers of its own; None reads patches that another network has made.
+        n_units: Hidden units of a layer, D.
+        n_layers: Layers, L.
+        n_out: Outputs of the linear map; None leaves it out and gives the hidden units.
     """
 
     def __init__(
@@ -103,7 +110,7 @@ class _Recurrent(DayLayers):
         initialise(self.gru, self.out, self.h0)
 
     def first_state(self, n_trials: int) -> torch.Tensor:
-        """The learnt state [L, B, D] with which trials begin."""
+        """Return the learnt state [L, B, D] with which trials begin."""
         return self.h0.expand(self.gru.num_layers, n_trials, -1).contiguous()
 
     def forward(
@@ -113,7 +120,7 @@ class _Recurrent(DayLayers):
         state_LBD: torch.Tensor | None = None,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output float [B, P, .] and the state after the last patch; see `hidden`."""
+        """Compute the output float [B, P, .] and the state after the last patch; see `hidden`."""
         hidden_BPD, state_LBD = self.hidden(x, day_B, state_LBD, n_patches_B)
         return hidden_BPD if self.out is None else self.out(hidden_BPD), state_LBD
 
@@ -124,14 +131,17 @@ class _Recurrent(DayLayers):
         state_LBD: torch.Tensor | None = None,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden units float [B, P, D] and the state after the last patch.
+        """Compute the hidden units float [B, P, D] and the state after the last patch.
 
         Args:
             x: Patches [B, P, I]; with day layers, smoothed features [B, T, C].
-            day_B: int64 [B], the recording day of each trial, where there are day layers.
-            state_LBD: The state to go on from; None starts from the learnt one.
-            n_patches_B: int64 [B], the patches of each trial, what follows being padding; None:
-                there is no padding.
+            day_B: int64 [B], the day layer of each trial, where there are day layers.
+            state_LBD: The state to go on from; None takes the learnt one.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+                nothing is padded.
+
+        Returns:
+            Hidden units float [B, P, D] and the state float [L, B, D].
         """
         x_BPI = self.inputs(x, day_B)
         if state_LBD is None:
@@ -140,7 +150,7 @@ class _Recurrent(DayLayers):
 
 
 class NoiseModel(_Recurrent):
-    """Estimates the noise [B, P, I] in patches.
+    """The estimate [B, P, I] of the noise in patches.
 
     `n_days` gives it day layers of its own, for use alone.
     """
@@ -148,7 +158,7 @@ class NoiseModel(_Recurrent):
     def __init__(
         self, config: TripleGRUConfig, *, n_features: int, n_days: int | None = None
     ) -> None:
-        width = n_features * max(config.patch_size, 1)
+        width = n_features * max(config.patch_size, 1)  # of a patch; without patches, of a bin
         super().__init__(
             config,
             n_features=n_features,
@@ -160,7 +170,7 @@ class NoiseModel(_Recurrent):
 
 
 class CleanSpeechModel(_Recurrent):
-    """Logits [B, P, V] of patches without noise.
+    """The logits [B, P, V] of patches without noise.
 
     `n_days` gives it day layers of its own, for use alone.
     """
@@ -179,9 +189,9 @@ class CleanSpeechModel(_Recurrent):
 
 
 class NoisySpeechModel(_Recurrent):
-    """Logits [B, P, V] of the noise in patches.
+    """The adversary: the logits [B, P, V] of the noise in patches.
 
-    It has no day layers: the noise has been through them.
+    It has no day layers, because the noise is estimated from patches that have been through them.
     """
 
     def __init__(self, config: TripleGRUConfig, *, n_features: int, n_classes: int) -> None:
@@ -197,7 +207,7 @@ class NoisySpeechModel(_Recurrent):
 
 @register("triple_gru")
 class TripleGRU(DayLayers):
-    """Day layers, patches, and the three networks. Input and output are described in `forward`."""
+    """Day layers, patches, and the three networks; see `forward` for what goes in and comes out."""
 
     Config: ClassVar[type] = TripleGRUConfig
     default_loss: ClassVar[str] = "adversarial"
@@ -216,17 +226,17 @@ class TripleGRU(DayLayers):
 
     @property
     def n_hidden(self) -> int:
-        """Hidden units that `read_out` reads."""
+        """Number of hidden units that `read_out` takes, D."""
         return self.clean_speech_model.gru.hidden_size
 
     @property
     def read_out(self) -> nn.Module:
-        """Hidden units of the clean speech model to logits."""
+        """The map from hidden units of the clean-speech model to logits."""
         assert self.clean_speech_model.out is not None
         return self.clean_speech_model.out
 
     def first_state(self, n_trials: int) -> State:
-        """The learnt states with which trials begin."""
+        """Return the learnt states with which trials begin."""
         return self.noise_model.first_state(n_trials), self.clean_speech_model.first_state(n_trials)
 
     def forward(
@@ -239,27 +249,30 @@ class TripleGRU(DayLayers):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, State] | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Logits of a batch of trials.
+        """Compute the logits of a batch of trials.
 
-        Returns, of `inference`, float [B, P, V] (not normalised) and the states after the last
-        patch. Feeding a trial in pieces, each beginning `patch_stride` bins after the last patch of
-        the piece before, gives the logits of the whole trial. Of `full`: the same logits, those of
-        the adversary [B, P, V], and the noise [B, P, I].
+        A trial may come in pieces, as described in `GRU.forward`.
 
         Args:
             x_BTC: Float [B, T, C], smoothed features, T at least one patch.
-            day_B: int64 [B], the recording day of each trial.
-            state: Hidden states to go on from; None starts from the learnt ones.
+            day_B: int64 [B], the day layer of each trial.
+            state: Hidden states to go on from; None takes the learnt ones.
             mode: `inference` leaves the adversary out; `full` is for training.
-            reversal: How much of the adversary's gradient the noise model gets, with the sign
+            reversal: Share of the adversary's gradient that the noise model gets, with the sign
                 reversed.
-            n_patches_B: int64 [B], the patches of each trial, what follows being padding; None:
-                there is no padding.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+                nothing is padded.
+
+        Returns:
+            For `inference`, logits float [B, P, V] (not normalised) and the states after the last
+            patch. For `full`, the same logits, those of the adversary [B, P, V], and the noise
+            [B, P, I].
         """
         noise_BPI, hidden_BPD, states = self._read(x_BTC, day_B, state, n_patches_B)
         clean_BPV = self.read_out(hidden_BPD)
         if mode == "inference":
             return clean_BPV, states
+        # The adversary's states are of no use to anybody: in training trials are whole.
         noisy_BPV, _ = self.noisy_speech_model(
             reverse_gradient(noise_BPI, reversal), n_patches_B=n_patches_B
         )
@@ -273,10 +286,7 @@ class TripleGRU(DayLayers):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, State]:
-        """Hidden units float [B, P, D] of the clean speech model, and the states.
-
-        Otherwise like `forward`.
-        """
+        """Compute the clean-speech model's hidden units [B, P, D], and the states."""
         _, hidden_BPD, states = self._read(x_BTC, day_B, state, n_patches_B)
         return hidden_BPD, states
 
@@ -287,9 +297,7 @@ class TripleGRU(DayLayers):
         state: State | None,
         n_patches_B: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, State]:
-        """The noise [B, P, I], what the clean speech model makes of the rest [B, P, D], and the
-        states.
-        """
+        """The noise [B, P, I], the clean-speech model's hidden units [B, P, D], and the states."""
         x_BPI = self.inputs(x_BTC, day_B)
         noise_state, clean_state = state or (None, None)
         noise_BPI, noise_state = self.noise_model(
