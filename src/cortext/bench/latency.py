@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import numpy as np
 import torch
 
 from cortext.bench.decoder.searcher import Paths
+from cortext.bench.harness import in_turns, machine, percentiles
 from cortext.bench.materials import lm_facts
 from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.data import open_data
@@ -290,8 +293,7 @@ def bench_latency(
         "machine": {
             "processor": _processor(),
             "core": cpu,
-            "cores": os.cpu_count(),
-            "load": os.getloadavg()[0],
+            **machine(),
         },
         "provenance": provenance(),
     }
@@ -315,19 +317,20 @@ def _time(
     else:
         assert data is not None
         spoken = recordings(data)
-    warmed_up = False
-    while min(times.n_steps for times in taken.values()) < n_steps:
-        utterance = next(spoken)
-        for name, pipeline in pipelines.items():
-            played[name].use(utterance.session)
-            played[name].logits = None if utterance.logits_PV is None else iter(utterance.logits_PV)
-            _decode(pipeline, utterance, taken[name] if warmed_up else _Taken(StageTimes()))
-        warmed_up = True
+
+    def sides(into: dict[str, _Taken]) -> dict[str, Callable[[Spoken], None]]:
+        return {name: partial(_decode, pipelines[name], played[name], into[name]) for name in found}
+
+    in_turns(sides({name: _Taken(StageTimes()) for name in found}), [next(spoken)])  # warms up
+    going_on = takewhile(lambda _: min(each.n_steps for each in taken.values()) < n_steps, spoken)
+    in_turns(sides(taken), going_on)
     return taken
 
 
-def _decode(pipeline: Pipeline, utterance: Spoken, taken: _Taken) -> None:
+def _decode(pipeline: Pipeline, stepper: Played, taken: _Taken, utterance: Spoken) -> None:
     """Decode one utterance bin by bin, as they come from a rig."""
+    stepper.use(utterance.session)
+    stepper.logits = None if utterance.logits_PV is None else iter(utterance.logits_PV)
     busy_s = 0.0
     for t in range(len(utterance.features_TC)):
         began_s = time.thread_time()
@@ -350,19 +353,11 @@ def _summary(taken: _Taken, errors: dict[str, Any] | None) -> dict[str, Any]:
         "steps": taken.n_steps,
         "utterances": len(taken.final_ms),
         "stages_ms": taken.times.percentiles(),
-        "cpu_ms": _percentiles(taken.cpu_ms),
-        "final_ms": _percentiles(taken.final_ms),
+        "cpu_ms": percentiles(taken.cpu_ms),
+        "final_ms": percentiles(taken.final_ms),
         "wer": error_rate(taken.references, taken.texts, n_boot=0).rate,
         "errors": errors,
     }
-
-
-def _percentiles(ms: Sequence[float]) -> dict[str, float]:
-    return dict(
-        zip(
-            ("p50", "p95", "p99", "max"), np.percentile(ms, (50, 95, 99, 100)).tolist(), strict=True
-        )
-    )
 
 
 def _ratio(modes: dict[str, Any], name: str) -> float | None:

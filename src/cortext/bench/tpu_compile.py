@@ -9,22 +9,22 @@ the compiled program, and how long it would take is an estimate.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cortext.bench.workers import ONE_THREAD, Missing, WorkerProcess
+from cortext.bench.harness import Stage, machine
+from cortext.bench.workers import ONE_THREAD, Missing, WorkerProcess, own_stdout, serve
 from cortext.errors import CortextError
 from cortext.extras import need
 from cortext.provenance import provenance
-from cortext.tpu.compile import ENVIRONMENT, Target
+from cortext.tpu.compile import ENVIRONMENT, Target, compile_step
 from cortext.tpu.roofline import BATCHES, V5E
 
-Stage = Callable[[str], None]
 CLAIM = "adversarial model on a TPU v5e-8 4-6 h, claimed"
 """What is said of 120,000 batches elsewhere."""
 
@@ -67,7 +67,7 @@ def bench_tpu_compile(
         "chip": asdict(V5E),
         "batches": BATCHES,
         "claims": [CLAIM],
-        "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0]},
+        "machine": machine(),
         "provenance": origin,
     }
 
@@ -75,7 +75,25 @@ def bench_tpu_compile(
 def _compile(name: str, target: Target) -> dict[str, Any]:
     with TemporaryDirectory(prefix="cortext-compile-") as folder:
         plan, log = json.dumps(asdict(target)), Path(folder, "log")
-        with WorkerProcess(
-            name, "tpu_compile_worker", [plan], log, ONE_THREAD | ENVIRONMENT
-        ) as child:
+        with WorkerProcess(name, "tpu_compile", [plan], log, ONE_THREAD | ENVIRONMENT) as child:
             return child.loaded
+
+
+def main() -> None:
+    """Compile one target in this process, which loads libtpu with the environment it needs.
+
+    python -m cortext.bench.tpu_compile TARGET        (a cortext.tpu.compile.Target as JSON)
+    """
+    answers = own_stdout()
+
+    def begin() -> tuple[None, dict[str, Any]]:
+        try:
+            return None, compile_step(Target(**json.loads(sys.argv[1])))
+        except CortextError as error:
+            raise Missing(str(error)) from None
+
+    serve(begin, sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

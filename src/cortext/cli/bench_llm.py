@@ -65,8 +65,7 @@ def llm(
 
     Example: cortext bench llm --llm runs/demo/llm --logits runs/demo/eval --lm runs/demo/lm
     """
-    from cortext.bench.llm.compare import bench_llm, read_result
-    from cortext.bench.llm.figure import word_errors
+    from cortext.bench.llm.compare import bench_llm, read_result, word_errors
     from cortext.bench.materials import RealData, language_models
     from cortext.evaluation.figures import save_picture
     from cortext.evaluation.recognise import read_options

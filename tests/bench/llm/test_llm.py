@@ -17,8 +17,8 @@ from cortext.bench.llm.compare import (
     VOTED,
     Bench,
     Materials,
+    word_errors,
 )
-from cortext.bench.llm.figure import word_errors
 from cortext.bench.llm.worker import Worker
 from cortext.bench.materials import write_posteriors
 from cortext.bench.posteriors import Utterance

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from cortext.bench.decoder.searcher import INVENTORY, NBEST, Paths, searcher
 from cortext.bench.decoder.tuning import Tried, best, fastest, tune
 from cortext.bench.decoder.worker import SearchProcess
+from cortext.bench.harness import Stage, in_turns
 from cortext.bench.materials import lm_facts, write_posteriors
 from cortext.bench.posteriors import Utterance, blank_share, halves
 from cortext.errors import CortextError, DataError
@@ -35,8 +37,6 @@ OURS, PEER = "cortext", "flashlight"
 NAMES = ("cortext", "flashlight", "kaldi", "kaldi-lattice", "pyctcdecode")
 STEPPED = 40
 """Utterances that are stepped frame by frame for the worst frame."""
-
-Stage = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,20 @@ class Bench:
                 name: self._started(name, stack) for name in self.plan.names if name in settings
             }
             present = {name: process for name, process in processes.items() if process}
-            answers: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in present}
-            for repeat in range(self.plan.repeats):
-                self.stage(f"decoding, {repeat + 1} of {self.plan.repeats}")
-                for name, process in present.items():
-                    for point in settings[name]:
-                        chosen = self.reporting[:: process.kind.one_of]
-                        answer = process.decode(settings[name][point], chosen, texts=repeat == 0)
-                        answers[name].setdefault(point, []).append(answer)
+            answers = in_turns(
+                {
+                    (name, point): partial(self._decode, process, settings[name][point])
+                    for name, process in present.items()
+                    for point in settings[name]
+                },
+                self._repeats(),
+            )
             decoders = {
-                name: self._described(process, settings[name], answers[name])
+                name: self._described(
+                    process,
+                    settings[name],
+                    {point: answers[name, point] for point in settings[name]},
+                )
                 for name, process in present.items()
             }
             result: dict[str, Any] = {"decoders": decoders, "missing": self.missing}
@@ -135,6 +139,17 @@ class Bench:
                 self.stage("frame by frame, and two threads")
                 result["ours"] = self._ours(present[OURS], settings[OURS])
         return {**ratios(decoders), **result}
+
+    def _repeats(self) -> Iterator[int]:
+        for repeat in range(self.plan.repeats):
+            self.stage(f"decoding, {repeat + 1} of {self.plan.repeats}")
+            yield repeat
+
+    def _decode(
+        self, process: SearchProcess, settings: Mapping[str, Any], repeat: int
+    ) -> dict[str, Any]:
+        chosen = self.reporting[:: process.kind.one_of]
+        return process.decode(settings, chosen, texts=repeat == 0)
 
     def _started(self, name: str, stack: ExitStack) -> SearchProcess | None:
         self.stage(f"loading {name}")

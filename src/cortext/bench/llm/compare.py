@@ -14,14 +14,17 @@ alone; neither has a time of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
+from cortext.bench.harness import Stage
 from cortext.bench.materials import write_posteriors
 from cortext.bench.posteriors import INVENTORY, Utterance, halves
 from cortext.bench.workers import ONE_THREAD, WorkerProcess
@@ -30,14 +33,16 @@ from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine, read
 from cortext.decoding.ensemble.posteriors import Origin, read_average
 from cortext.errors import DataError
 from cortext.evaluation.cluster import LargeModelFiles
+from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels
 from cortext.provenance import provenance
 from cortext.text.metrics import bootstrap_interval, edit_counts, error_rate
 from cortext.text.normalize import normalize
 
-Stage = Callable[[str], None]
 Settings = dict[str, Any]
 
 RESAMPLES = 2000
+ROW_IN = 0.27
+"""Height of a row of the figure, inches."""
 LEXICON, NGRAM, RESCORED, FUSED = (
     "no language model",
     "n-gram",
@@ -292,3 +297,32 @@ def read_result(path: Path) -> dict[str, Any]:
             "cannot be read as a result of bench llm", where=path, fix="give what --out wrote"
         ) from error
     raise DataError("is not a result of bench llm", where=path, fix="give what --out wrote")
+
+
+def word_errors(results: Sequence[Mapping[str, Any]]) -> Figure:
+    """A panel for each result of `bench_llm`, a row for each way; the line is its 95 % interval.
+
+    What has a large model in it is orange.
+    """
+    with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x", "ytick.labelcolor": INK}):
+        heights = [ROW_IN * len(result["ways"]) for result in results]
+        figure, axes = panels(heights, left=2.3, top=0.3, bottom=0.45, gap=0.4)
+        for result, (axis,) in zip(results, axes, strict=True):
+            ways = result["ways"]
+            axis.set_title(
+                f"{result['input']['reported']} utterances of {result['input']['source']}",
+                color=INK,
+            )
+            axis.set_yticks(range(len(ways)), list(ways))
+            axis.set_ylim(len(ways) - 0.5, -0.5)
+            for place, (name, way) in enumerate(ways.items()):
+                colour, (low, high) = ORANGE if "LLM" in name else BLUE, way["wer_ci95"]
+                axis.plot([100 * low, 100 * high], [place, place], color=colour)
+                axis.plot([100 * way["wer"]], [place], color=colour, marker="o", markersize=5)
+                words = f"{100 * way['wer']:.1f}"
+                axis.annotate(
+                    words, (100 * high, place), (6, 0), textcoords="offset points", va="center"
+                )
+        axes[-1, 0].set_xlim(0, 1.08 * axes[-1, 0].get_xlim()[1])
+        axes[-1, 0].set_xlabel("word errors, %")
+    return figure

@@ -13,27 +13,25 @@ within the step; with `cached` ones they are read from a file. The rest of a ste
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 
+from cortext.bench.harness import Sides, Stage, machine, median_and_spread
 from cortext.bench.speech_llm.materials import Given, Materials, prepare
 from cortext.bench.speech_llm.worker import SettingPlan
-from cortext.bench.workers import Missing, WorkerProcess
+from cortext.bench.workers import WorkerProcess
 from cortext.config import to_mapping
 from cortext.errors import ConfigError, nearest
 from cortext.models.precision import uses_bf16
 from cortext.provenance import provenance
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-
-Stage = Callable[[str], None]
 
 CLAIM: dict[str, Any] = {"times_faster": [3.0, 4.0], "less_memory": 0.4}
 """What is said of cached targets elsewhere."""
@@ -171,10 +169,9 @@ def bench_speech_llm(
         measuring.measure()
     facts = materials.facts | {"recipe": recipe, "overrides": [*given.overrides, *overrides]}
     result = _result(measuring, comparisons(bf16), facts)
-    machine = {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
     return result | {
         "batch": config.dataset.batch_size,
-        "machine": machine,
+        "machine": machine(plan.device),
         "provenance": provenance(),
     }
 
@@ -230,26 +227,28 @@ class Measuring:
     def _together(self, names: Sequence[str]) -> None:
         """Measure settings that take turns."""
         plan = self.plan
-        with ExitStack() as stack:
-            running: dict[str, WorkerProcess] = {}
+        with Sides() as sides:
             for name in names:
                 self.stage(f"starting: {name}")
-                try:
-                    running[name] = stack.enter_context(self._start(name))
-                except Missing as error:
-                    self.missing[name] = str(error)
-            self._ask(running, "warming up", "steps", n=plan.warmup)
-            self._ask(running, "", "restart_peak")
+                sides.start(name, partial(self._start, name))
+            sides.ask("steps", self._announcing("warming up"), n=plan.warmup)
+            sides.ask("restart_peak")
             turns = [
-                self._ask(running, f"turn {turn + 1} of {plan.turns}", "steps", n=plan.steps)
+                sides.ask(
+                    "steps", self._announcing(f"turn {turn + 1} of {plan.turns}"), n=plan.steps
+                )
                 for turn in range(plan.turns)
             ]
-            memory = self._ask(running, "", "memory")
-            parts = self._ask(running, "the parts", "parts", n=plan.parts)
-        for name, child in running.items():
+            memory = sides.ask("memory")
+            parts = sides.ask("parts", self._announcing("the parts"), n=plan.parts)
+        self.missing |= sides.missing
+        for name, process in sides.running.items():
             self.found[name] = described(
-                [turn[name] for turn in turns], memory[name], parts[name], child.loaded
+                [turn[name] for turn in turns], memory[name], parts[name], process.loaded
             )
+
+    def _announcing(self, what: str) -> Callable[[str], None]:
+        return lambda side: self.stage(f"{what}: {side}")
 
     def _start(self, name: str) -> WorkerProcess:
         plan = self.plans[name]
@@ -257,21 +256,6 @@ class Measuring:
         return WorkerProcess(
             name, "speech_llm.worker", arguments, Path(plan.out).with_suffix(".log"), self.plan.env
         )
-
-    def _ask(
-        self, running: dict[str, WorkerProcess], what: str, do: str, **request: Any
-    ) -> dict[str, dict[str, Any]]:
-        """The answers of all that run; what cannot go on is taken out."""
-        answers = {}
-        for name in list(running):
-            if what:
-                self.stage(f"{what}: {name}")
-            try:
-                answers[name] = running[name].ask(do, **request)
-            except Missing as error:
-                self.missing[name] = str(error)
-                del running[name]
-        return answers
 
 
 def described(
@@ -281,12 +265,11 @@ def described(
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the result says of a setting."""
-    ms, cpu_ms = (
-        np.array([value for turn in turns for value in turn[kind]]) for kind in ("ms", "cpu_ms")
-    )
+    ms, cpu_ms = ([value for turn in turns for value in turn[kind]] for kind in ("ms", "cpu_ms"))
+    middle, spread = median_and_spread(ms)
     return {
-        "ms": float(np.median(ms)),
-        "ms_10_90": [float(np.quantile(ms, share)) for share in (0.1, 0.9)],
+        "ms": middle,
+        "ms_10_90": spread,
         "cpu_ms": float(np.median(cpu_ms)),
         "steps": len(ms),
         **{part: statistics.median(values) for part, values in parts.items()},

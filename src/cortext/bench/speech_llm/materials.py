@@ -6,13 +6,13 @@ Recordings, an audio LLM, a cache.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cortext.bench.harness import Stage
 from cortext.bench.training.data import Recording
 from cortext.bench.workers import WorkerProcess
 from cortext.data.packed import open_data
@@ -26,8 +26,6 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.targets.cache import TargetCache
 from cortext.text.lexicon import Lexicon
 from cortext.voices import open_voice
-
-Stage = Callable[[str], None]
 
 RECORDING = Recording(n_sessions=2, trials_per_session=16, n_features=128, bins=0, preset="demo")
 TOWER = TowerOptions(width=384, layers=6, heads=6)

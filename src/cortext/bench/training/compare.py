@@ -19,9 +19,9 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,9 +29,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.bench.harness import Sides, Stage, machine, median_and_spread
 from cortext.bench.training.data import Recording
 from cortext.bench.training.sides import PARTS, YARDSTICK, SidePlan
-from cortext.bench.workers import Missing, WorkerProcess
+from cortext.bench.workers import WorkerProcess
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError, nearest
 from cortext.models import build_model
@@ -39,7 +40,6 @@ from cortext.provenance import provenance
 from cortext.text.phonemes import RELEASE
 from cortext.training import read_train_config
 
-Stage = Callable[[str], None]
 PUBLISHED_BATCHES = 120_000
 BYTES_PER_PARAMETER = 16
 """Weight, gradient and AdamW's two moments in float32."""
@@ -142,12 +142,11 @@ def bench_training(
             found[name] = _measure(Path(folder), name, shape, plan, stage)
     last: Mapping[str, Any] = next(reversed(found.values()), {})
     ratios = {name: last.get(name) for name in ("ratio", "ratio_cpu", "ratio_bf16", "ratio_fp32")}
-    machine = {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
     return {
         **ratios,
         "shapes": found,
         "missing": missing,
-        "machine": machine,
+        "machine": machine(plan.device),
         "provenance": provenance(),
     }
 
@@ -183,30 +182,32 @@ def _available_bytes(device: str) -> float:
 def _measure(folder: Path, name: str, shape: Shape, plan: Plan, stage: Stage) -> dict[str, Any]:
     stage(f"{name}: recording")
     shape.recording.write(folder)
-    missing: dict[str, str] = {}
-    with ExitStack() as stack:
-        sides: dict[str, WorkerProcess] = {}
+    with Sides() as sides:
         for side in plan.sides:
             stage(f"{name}: starting {side}")
-            try:
-                sides[side] = stack.enter_context(start(side, folder, shape, plan))
-            except Missing as error:
-                missing[side] = str(error)
-        answers = _in_turns(name, sides, plan, stage)
-        memory = {side: child.ask("memory") for side, child in sides.items()}
-        parts = {}
-        for side, child in sides.items():
-            stage(f"{name}: the parts of {side}")
-            parts[side] = child.ask("parts", n=plan.parts + 1)
+            sides.start(side, partial(start, side, folder, shape, plan))
+        stage(f"{name}: warming up")
+        sides.ask("steps", n=plan.warmup)
+        turns = []
+        for turn in range(plan.turns):
+            stage(f"{name}: turn {turn + 1} of {plan.turns}")
+            turns.append(sides.ask("steps", n=plan.steps))
+        memory = sides.ask("memory")
+        parts = sides.ask(
+            "parts", lambda side: stage(f"{name}: the parts of {side}"), n=plan.parts + 1
+        )
         stage(f"{name}: the machine's matrix rate")
         size = MATRIX[torch.device(plan.device).type]
-        rate = next(reversed(sides.values())).ask("matrix_rate", size=size) if sides else {}
-        facts = {side: child.loaded for side, child in sides.items()}
+        last = next(reversed(sides.running.values()), None)
+        rate = {} if last is None else last.ask("matrix_rate", size=size)
+        facts = {side: process.loaded for side, process in sides.running.items()}
     total = plan.warmup + 2 + plan.turns * (plan.steps + 2)
     batches = batch_facts(folder, shape, total)
     described = {
-        side: _described(answers[side], memory[side], parts[side], facts[side], batches)
-        for side in sides
+        side: _described(
+            [turn[side] for turn in turns], memory[side], parts[side], facts[side], batches
+        )
+        for side in facts
     }
     if (ours := facts.get("ours") or facts.get("ours_fp32")) is not None:
         batches["flops"] = (
@@ -219,7 +220,7 @@ def _measure(folder: Path, name: str, shape: Shape, plan: Plan, stage: Stage) ->
     return {
         **ratios(described),
         "sides": described,
-        "missing": missing,
+        "missing": sides.missing,
         "batch": batches,
         "matrix_rate": rate,
     }
@@ -245,21 +246,6 @@ def start(name: str, folder: Path, shape: Shape, plan: Plan) -> WorkerProcess:
     return WorkerProcess(
         name, "training.worker", [json.dumps(asdict(side))], folder / f"{name}.log", env
     )
-
-
-def _in_turns(
-    shape: str, sides: Mapping[str, WorkerProcess], plan: Plan, stage: Stage
-) -> dict[str, dict[str, list[float]]]:
-    answers: dict[str, dict[str, list[float]]] = {
-        side: {"ms": [], "cpu_ms": [], "wait_ms": []} for side in sides
-    }
-    for turn in range(plan.turns + 1):
-        stage(f"{shape}: turn {turn} of {plan.turns}" if turn else f"{shape}: warming up")
-        for side, child in sides.items():
-            answer = child.ask("steps", n=plan.steps if turn else plan.warmup)
-            for name, values in answers[side].items():
-                values += answer[name] if turn else []
-    return answers
 
 
 def batch_facts(folder: Path, shape: Shape, n_batches: int) -> dict[str, float]:
@@ -290,19 +276,23 @@ def batch_facts(folder: Path, shape: Shape, n_batches: int) -> dict[str, float]:
 
 
 def _described(
-    answer: Mapping[str, list[float]],
+    turns: Sequence[Mapping[str, list[float]]],
     memory: Mapping[str, Any],
     parts: Mapping[str, list[float]],
     facts: Mapping[str, Any],
     batch: Mapping[str, float],
 ) -> dict[str, Any]:
-    ms, low, high = (float(np.quantile(answer["ms"], share)) for share in (0.5, 0.1, 0.9))
-    wait_ms = statistics.median(answer["wait_ms"])
+    times = {
+        kind: [value for turn in turns for value in turn[kind]]
+        for kind in ("ms", "cpu_ms", "wait_ms")
+    }
+    ms, spread = median_and_spread(times["ms"])
+    wait_ms = statistics.median(times["wait_ms"])
     return {
         "ms": ms,
-        "ms_10_90": [low, high],
-        "cpu_ms": statistics.median(answer["cpu_ms"]),
-        "steps": len(answer["ms"]),
+        "ms_10_90": spread,
+        "cpu_ms": statistics.median(times["cpu_ms"]),
+        "steps": len(times["ms"]),
         "trials_per_s": batch["trials"] / ms * 1e3,
         "wait_ms": wait_ms,
         "wait_share": wait_ms / ms,

@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cortext.bench.training.compare import Plan, Shape, Stage, start
+from cortext.bench.harness import Stage
+from cortext.bench.training.compare import Plan, Shape, start
 from cortext.bench.training.data import Recording
 from cortext.evaluation.figures import Curve, learning_curves, save_picture
 from cortext.files import disk_errors
