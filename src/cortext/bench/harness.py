@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from cortext.bench.workers import Missing, WorkerProcess
-from cortext.files import write_whole
+from cortext.files import atomic_write
 
 Side = TypeVar("Side", bound=Hashable)
 Turn = TypeVar("Turn")
@@ -159,7 +159,7 @@ def study_arguments(
 def write_result(path: Path | None, result: Mapping[str, Any]) -> None:
     """Write a result as JSON, whole or not at all, where a file is named."""
     if path is not None:
-        write_whole(path, (json.dumps(result, indent=2, default=str) + "\n").encode())
+        atomic_write(path, (json.dumps(result, indent=2, default=str) + "\n").encode())
 
 
 def made_once(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
