@@ -225,9 +225,11 @@ def measure_blind(
     return {"shuffled_per": summary.val_per, "constant_per": best_constant_per(labels)}
 
 
-def measure_linear(packed: Path, work: Path, recipe: str = "demo") -> float:
+def measure_linear(
+    packed: Path, work: Path, recipe: str = "demo", overrides: Sequence[str] = ()
+) -> float:
     """PER of the linear model, trained as the GRU is."""
-    config = read_train_config(recipe)
+    config = read_train_config(recipe, overrides)
     config.model = LinearConfig(input_network=config.model.input_network)
     return train(config, packed, work / "linear-run").val_per
 

@@ -16,6 +16,10 @@ from cortext.text import normalize
 
 pytestmark = pytest.mark.slow
 
+BATCHES = 300
+HALF_WAY = [f"num_training_batches={BATCHES}", "batches_per_val_step=50"]
+"""Changes to the demo's recipe that end it half way."""
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[Path, dict]:
@@ -53,9 +57,10 @@ def test_participant_attempts_40_to_80_words_a_minute(demo):
 
 
 def test_linear_model_has_one_and_a_half_times_the_phoneme_errors(demo, tmp_path):
-    out, result = demo
-    per = difficulty.measure_linear(out / "packed", tmp_path)
-    assert per >= difficulty.LINEAR_RATIO * result["metrics"]["per"]
+    """Both half way: the linear model learns little more later, the network does."""
+    out, _ = demo
+    per = difficulty.measure_linear(out / "packed", tmp_path, overrides=HALF_WAY)
+    assert per >= difficulty.LINEAR_RATIO * _per_half_way(out)
 
 
 def test_another_trials_posteriors_give_another_sentence(demo):
@@ -70,18 +75,9 @@ def test_shuffled_labels_teach_no_more_than_a_constant(demo, tmp_path):
     it far more.
     """
     out, _ = demo
-    batches = 300
-    figures = difficulty.measure_blind(
-        out / "data",
-        tmp_path,
-        overrides=[f"num_training_batches={batches}", "batches_per_val_step=50"],
-    )
+    figures = difficulty.measure_blind(out / "data", tmp_path, overrides=HALF_WAY)
     assert figures["shuffled_per"] >= figures["constant_per"] - difficulty.SHUFFLED_GAIN
-    lines = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
-    (true,) = [
-        line["val_per"] for line in lines if (line["kind"], line["step"]) == ("val", batches)
-    ]
-    assert true < figures["constant_per"] / 3
+    assert _per_half_way(out) < figures["constant_per"] / 3
 
 
 def test_a_speech_llm_writes_sentences_that_it_has_not_seen(demo, tmp_path):
@@ -97,6 +93,12 @@ def test_a_speech_llm_writes_sentences_that_it_has_not_seen(demo, tmp_path):
     reads = speech_llm_decoding.teach(out, tmp_path, layers=2, steps=20, batches=600)
     found = speech_llm_decoding.measure(reads, out / "packed")
     assert found["right"]["wer"] <= found["exchanged"]["wer"] - speech_llm_decoding.MARGIN
+
+
+def _per_half_way(out: Path) -> float:
+    lines = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
+    (per,) = [line["val_per"] for line in lines if (line["kind"], line["step"]) == ("val", BATCHES)]
+    return per
 
 
 def _lines(out: Path, name: str) -> list[str]:
