@@ -31,13 +31,13 @@ MOST_GPUS = 8
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What a machine is rented for.
+    """The accelerator of a rented machine.
 
     Attributes:
-        name: SkyPilot's.
-        count: GPUs; 1 for a TPU, whose name says how large it is.
+        name: SkyPilot's name of it.
+        count: Number of GPUs; 1 for a TPU, whose name has its size.
         cores: Devices that training must find.
-        runtime: A TPU's system image; None for GPUs.
+        runtime: System image of a TPU; None for GPUs.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Accelerator:
 
     @property
     def is_tpu(self) -> bool:
-        """Whether it is a TPU."""
+        """True for a TPU, False for GPUs."""
         return self.runtime is not None
 
 
 def accelerator(text: str) -> Accelerator:
-    """The accelerator that `tpu-v5litepod-8`, `v5e-8`, `H100` or `H100:8` names.
+    """Read an accelerator from a text such as `tpu-v5litepod-8`, `v5e-8`, `H100` or `H100:8`.
 
     Raises:
         CloudError: For one that is not known, with the nearest, and for TPU slices of several
@@ -78,9 +78,6 @@ def accelerator(text: str) -> Accelerator:
 
 
 def _spelled(name: str) -> str:
-    """SkyPilot's spelling.
-
-    `tpu-` and small letters for TPUs (`v5litepod` for v5e), capitals for GPUs.
-    """
+    """SkyPilot's spelling: `tpu-v5litepod-8` for a TPU v5e-8, capitals for GPUs."""
     tpu = re.fullmatch(r"(?:tpu-?)?(v\d.*)", name.lower())
     return f"tpu-{tpu[1].replace('v5e', 'v5litepod')}" if tpu else name.upper()

@@ -1,7 +1,7 @@
-"""What a rented machine installs: exactly the versions that the tests were run with.
+"""The environment of a rented machine: exactly the versions that the tests were run with.
 
-A test keeps these lists equal to `constraints.txt` and `constraints-tpu.txt`, which are no part of
-an installation.
+A test keeps these lists equal to `constraints.txt` and `constraints-tpu.txt`, which an installed
+cortext does not have.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cortext.cloud.source import Source
 
 PYTHON = "3.11"
 UV = "0.13.9"
-"""Brings Python, and the build of torch that fits.
+"""Version of uv. It installs Python and the build of torch that fits.
 
-Without CUDA beside a TPU, else for the driver that is there.
+That is a build without CUDA beside a TPU, else the one for the machine's driver.
 """
 TORCH = "torch==2.13.0"
 TPU = (
@@ -61,7 +61,7 @@ _SEES_GPUS = """\
 
 
 def setup_script(chosen: Accelerator, source: Source) -> str:
-    """The shell script that makes the environment in `~/cortext/env`.
+    """Return the shell script that makes the environment in `~/cortext/env`.
 
     Running it again changes nothing.
     """

@@ -1,7 +1,4 @@
-"""A training run on a rented machine.
-
-Everything is checked and written down before anything costs money.
-"""
+"""A training run on a rented machine, checked and written down before anything costs money."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ class Launch:
 
     Attributes:
         file: The task file.
-        text: What it says.
-        name: Of the machine (or, with `spot`, of the managed job) in SkyPilot.
-        spot: Whether it runs on machines that may be taken away, and goes on with the next.
+        text: Its content.
+        name: SkyPilot's name of the machine or, with `spot`, of the managed job.
+        spot: Rent machines that may be taken away; the run goes on on the next one.
     """
 
     file: Path
@@ -53,7 +50,7 @@ class Launch:
 
     @property
     def watch(self) -> str:
-        """SkyPilot's command that shows what it prints."""
+        """SkyPilot's command that shows the output of the run."""
         return f"sky jobs logs -n {self.name}" if self.spot else f"sky logs {self.name}"
 
     @property
@@ -62,12 +59,14 @@ class Launch:
         return f"sky jobs cancel -n {self.name}" if self.spot else f"sky down {self.name}"
 
     def submit(self) -> None:
-        """Start it, and show what SkyPilot says until the machine runs.
+        """Start it, and show SkyPilot's messages until the machine runs.
 
         From here on it costs money.
 
-        Raises MissingLibrary without SkyPilot, CloudError for what SkyPilot refuses, and
-        Interrupted on Ctrl-C, after which what was asked for goes on.
+        Raises:
+            MissingLibrary: Without SkyPilot.
+            CloudError: For a task that SkyPilot refuses.
+            Interrupted: On Ctrl-C, which does not stop what SkyPilot has begun.
         """
         sky = need("sky", "cloud")
         try:
@@ -83,7 +82,8 @@ class Launch:
             raise Interrupted(
                 "interrupted; what was asked for may go on and cost money", fix=fix
             ) from None
-        except Exception as error:  # of any kind: SkyPilot's own, its server's, a cloud's
+        # SkyPilot's own errors, its server's and each cloud's have no common base.
+        except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
             said = next(
                 (line.strip(" .") for line in text.splitlines() if line.strip()),
@@ -110,42 +110,49 @@ def launch(
     plugins: Iterable[str | Path] = (),
     dry_run: bool = True,
 ) -> Launch:
-    """Write the task file of a training run on a rented TPU or GPU and, without `dry_run`, start
-    it through SkyPilot.
+    """Write the task file of a training run on a rented machine; start it unless `dry_run`.
 
-    A dry run neither imports SkyPilot nor speaks to a cloud. Raises ConfigError, CloudError, and
-    what `submit` does.
+    SkyPilot rents the machine. A dry run neither imports it nor calls a cloud.
 
     Args:
-        config: A shipped recipe's name or a YAML file, with `overrides` as `key=value` texts, and
-            `plugins`.
+        config: Name of a shipped recipe, or a YAML file.
         accelerator: `tpu-v5litepod-8`, `v5e-8`, `H100`, `H100:8` ... of one machine.
-        data, lm: Folders in a bucket (`gs://` or `s3://`) with packed data (or session files) and a
-            language model.
-        out: The folder in a bucket that keeps the run directory; a run that is there already goes
-            on.
-        spot: On machines that may be taken away, at a lower price; SkyPilot goes on with another
+        data: Folder in a bucket (`gs://` or `s3://`) with packed data or session files.
+        out: Folder in a bucket that keeps the run directory; a run that is there goes on.
+        lm: Folder in a bucket with a language model.
+        spot: Rent machines that may be taken away, at a lower price; SkyPilot goes on with another
             one.
         infra: `CLOUD[/REGION[/ZONE]]`; Google Cloud for TPUs, else the cheapest that SkyPilot may
             use.
-        idle_minutes: After which the machine is given back once training has ended; spot ones are
-            at once.
-        source: The cortext to install, see `cortext.cloud.source`; the one that runs here without
-            it.
-        file: The task file to write; without it `launch/NAME/task.yaml`.
+        idle_minutes: Minutes after the end of training until the machine is given back; a spot
+            machine is given back at once.
+        source: The cortext to install, see `cortext.cloud.source`; None takes the running one.
+        name: Name of the machine; None makes one of the last folder of `out`.
+        file: Task file to write; None takes `launch/NAME/task.yaml`.
+        overrides: Settings as `key=value`.
+        plugins: Python files that register models or losses.
+        dry_run: Write the task file only.
+
+    Returns:
+        The run, with SkyPilot's commands to start, show and stop it.
+
+    Raises:
+        ConfigError: For settings that training would refuse.
+        CloudError: For a bucket, an accelerator or a name that cannot be used.
+        MissingLibrary: Without SkyPilot, if it is started.
     """
     chosen = known_accelerator(accelerator)
     if idle_minutes < 1:  # SkyPilot takes a negative number for "never"
         raise CloudError(f"--idle-minutes is {idle_minutes}; at least 1 is needed")
-    data_place = address(data, "--data", "gs://BUCKET/packed (`cortext pack`, then copy it there)")
-    out_place = address(out, "--out", "gs://BUCKET/runs/NAME")
-    if not out_place.path or data_place.holds(out_place):
+    data_folder = address(data, "--data", "gs://BUCKET/packed (`cortext pack`, then copy it there)")
+    out_folder = address(out, "--out", "gs://BUCKET/runs/NAME")
+    if not out_folder.path or data_folder.holds(out_folder):
         what = (
-            f"--out is {out_place}, which is"
-            f" {'a whole bucket' if not out_place.path else 'inside --data'}"
+            f"--out is {out_folder}, which is"
+            f" {'a whole bucket' if not out_folder.path else 'inside --data'}"
         )
         raise CloudError(what, fix="give a folder of its own, such as gs://BUCKET/runs/NAME")
-    named = task_name(name, out_place)
+    named = task_name(name, out_folder)
     file = Path(file) if file is not None else Path("launch") / named / "task.yaml"
     _check_ours(file)
     _check_infra(infra, chosen.is_tpu)
@@ -153,14 +160,14 @@ def launch(
     found = read_source(source, file.parent)
     if found.file:
         uploads[f"{HOME}/source/{found.file.name}"] = found.file
-    lm_place = address(lm, "--lm", "gs://BUCKET/lm") if lm else None
+    lm_folder = address(lm, "--lm", "gs://BUCKET/lm") if lm else None
     plan = Plan(
         named,
         chosen,
         found,
-        data_place,
-        out_place,
-        lm_place,
+        data_folder,
+        out_folder,
+        lm_folder,
         words,
         uploads,
         spot,
@@ -175,7 +182,7 @@ def launch(
 
 
 def _check_ours(file: Path) -> None:
-    """Refuse to replace a file that this did not write."""
+    """Raise CloudError for a file that `launch` did not write."""
     try:
         if file.exists() and not file.read_text().startswith(HEADER):
             raise CloudError(
@@ -204,7 +211,7 @@ def _check_infra(infra: str | None, tpu: bool) -> None:
 def _train_arguments(
     config: str | Path, overrides: tuple[str, ...], plugins: tuple[str | Path, ...], name: str
 ) -> tuple[tuple[str, ...], dict[str, Path]]:
-    """Words for `cortext train`, and the files that they name there.
+    """Arguments of `cortext train`, quoted, and the files to upload by their path there.
 
     Raises ConfigError as training would.
     """

@@ -1,13 +1,12 @@
-"""A run on a machine that may be taken away at any moment, kept in a bucket from which the next
-machine goes on.
+"""A run on a machine that may be taken away at any moment, kept in a bucket for the next machine.
 
     python -m cortext.cloud.keep RUN KEPT -- cortext train ... --out RUN
 
 RUN lies on the machine's disk, because training appends to files, locks and renames, which buckets
-do badly. KEPT is a folder of a mounted bucket. What changes is copied there every minute and at the
-end, one whole file at a time: first what a state rests on, then the states, then what is newer than
-they are. Whatever part of it the machine has done when it is taken away, `cortext train --resume`
-can go on with what is there.
+do badly. KEPT is a folder of a mounted bucket. Every minute and at the end, changed files are
+copied there, each as a whole: first the configuration that a state needs, then the states, then
+files that are newer than the states. At whatever moment the machine is taken away, `cortext train
+--resume` can go on with the files in the bucket.
 """
 
 from __future__ import annotations
@@ -24,21 +23,30 @@ from cortext.processes import STOPS, handling
 
 EVERY_S = 60.0
 RETRIES_S = (5, 15, 30, 60)
-"""Pauses between attempts to copy what a finished run leaves."""
+"""Pauses between attempts to copy the last files of a run."""
 ORDER = ("config.yaml", "train_state/state.previous.safetensors", "train_state/state.safetensors")
 FINISHED = "summary.json"
-"""Written and copied last: where it is, all of the run is."""
+"""Written and copied last: where this file is, the run is complete."""
 LEFT_OUT = ("packed",)
-"""Packed again from the data on the next machine."""
+"""Folders that are not copied: the next machine packs the data again."""
 
 
 def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S) -> int:
-    """Run `command` until it ends, with `--resume` where the run has been begun.
+    """Run a command until it ends, with `--resume` where the run has been begun.
 
-    Returns its exit status.
+    A SIGTERM or Ctrl-C is passed on to it, and the state that it then saves is copied, too.
 
-    A SIGTERM or Ctrl-C is passed on to it, and what it then saves is copied, too. Raises OSError
-    where `kept` cannot be written, before anything is started.
+    Args:
+        command: Words of the command.
+        run: Run directory that the command writes.
+        kept: Folder of the bucket.
+        every_s: Seconds between copies.
+
+    Returns:
+        The exit status of the command.
+
+    Raises:
+        OSError: Before anything is started, where `kept` cannot be written.
     """
     _check_writable(kept)
     if (kept / FINISHED).is_file():
@@ -48,10 +56,9 @@ def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S
         _bring_back(kept, run)
     resume = ["--resume"] if _has_state(run) else []
     copied: dict[Path, tuple[int, int]] = {}
-    child = subprocess.Popen(
-        [*command, *resume], start_new_session=True
-    )  # a Ctrl-C must reach it once, from here
-    # Training then saves its state.
+    # In a session of its own, because a terminal sends a Ctrl-C to all of a session. The child would
+    # get a second one from here, and stop without saving its state.
+    child = subprocess.Popen([*command, *resume], start_new_session=True)
     with handling(STOPS, lambda *_: child.terminate()):
         while (status := _wait(child, every_s)) is None:
             try:
@@ -64,10 +71,17 @@ def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S
 
 
 def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]) -> None:
-    """Copy the files of a run directory that are not in `copied` (path to time and size) as they
-    are now.
+    """Copy the files of a run directory that have changed since the last call.
 
-    Readers of `target` see each file whole or not at all. Raises OSError.
+    Readers of `target` see each file whole or not at all.
+
+    Args:
+        source: Run directory.
+        target: Folder to copy to.
+        copied: Time and size of each file when it was copied; it is updated.
+
+    Raises:
+        OSError: Where a file cannot be read or written.
     """
     for path in _files(source):
         try:
@@ -84,9 +98,7 @@ def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]
 
 
 def _files(run: Path) -> list[Path]:
-    """The files of a run in the order in which they are copied, without those that are being
-    written.
-    """
+    """The files of a run in the order of copying, without those that are being written."""
     found = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
     wanted = [
         path
@@ -98,7 +110,7 @@ def _files(run: Path) -> list[Path]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    # A fixed name: whoever goes on after a preempted machine overwrites what that one left.
+    # A fixed name: the next machine overwrites the file that a preempted one left half-written.
     temporary = target.with_name(f".{target.name}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, temporary)
@@ -119,7 +131,7 @@ def _copy_last(run: Path, kept: Path, copied: dict[Path, tuple[int, int]]) -> bo
 
 
 def _bring_back(kept: Path, run: Path) -> None:
-    """The run as it was kept: all of it or, where this is cut short, nothing."""
+    """Copy the run back from the bucket: all of it or, where this is cut short, nothing."""
     temporary = run.with_name(f".{run.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     copy_changed(kept, temporary, {})
@@ -150,7 +162,7 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
+    """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m cortext.cloud.keep", description="Keep a run in a bucket."
     )

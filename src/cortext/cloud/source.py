@@ -1,6 +1,4 @@
-"""The cortext that a rented machine installs.
-
-A wheel, a source archive, a checkout, or a revision in git.
+"""The cortext that a rented machine installs: a wheel, an archive, a checkout or a git revision.
 
 The name `cortext` on PyPI is another project's, so a name with a version is refused: it would run a
 stranger's code.
@@ -22,7 +20,7 @@ from cortext.errors import CloudError
 from cortext.files import disk_errors
 
 BUILT = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "native", "src")
-"""What of a checkout an installation is made of."""
+"""Files and folders of a checkout that an installation is made of."""
 ACCEPTED = (
     "a wheel, a source archive (.tar.gz), a checkout, or git+https://HOST/REPOSITORY@REVISION"
 )
@@ -31,12 +29,12 @@ MACHINE_FOLDER = "$HOME/cortext/source"
 
 @dataclass(frozen=True)
 class Source:
-    """What to install.
+    """A cortext to install.
 
     Attributes:
-        word: How a shell on the machine names it, quoted.
-        file: What to upload; None for a revision in git.
-        build: Whether it is compiled there.
+        word: Argument of `pip install` on the machine, quoted for a shell.
+        file: File to upload; None for a revision in git.
+        build: Compile it there.
     """
 
     word: str
@@ -45,12 +43,11 @@ class Source:
 
 
 def read_source(text: str | Path | None, folder: Path) -> Source:
-    """The source that `text` names.
-
-    Without it, the one that the running cortext was installed from.
+    """Read a source.
 
     Args:
-        folder: Where the archive of a checkout's commit is written.
+        text: The source; None takes the one that the running cortext was installed from.
+        folder: Folder for the archive of a checkout's commit.
 
     Raises:
         CloudError: Where it cannot be installed elsewhere, and for an address that holds a
@@ -73,7 +70,7 @@ def read_source(text: str | Path | None, folder: Path) -> Source:
 
 
 def installed_from() -> str:
-    """Where the running cortext was installed from, as pip recorded it (PEP 610).
+    """Return what the running cortext was installed from, as pip recorded it (PEP 610).
 
     Raises CloudError.
     """
@@ -127,10 +124,7 @@ def _uploaded(path: Path) -> Source:
 
 
 def _archive(checkout: Path, folder: Path) -> Path:
-    """The last commit of a checkout as a source archive.
-
-    Raises CloudError where files differ from it.
-    """
+    """The last commit of a checkout as an archive. Raises CloudError where files differ from it."""
     try:
         project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     except (OSError, KeyError, tomllib.TOMLDecodeError):

@@ -1,10 +1,8 @@
-"""The task file: what SkyPilot is asked to rent, to install and to run.
+"""The task file: what SkyPilot is to rent, to install and to run. Nothing here calls a cloud.
 
-Nothing here speaks to a cloud.
-
-On the machine everything lies in `~/cortext`: `env`, `source`, `inputs` (copies of what the buckets
-hold), `buckets` (the output bucket, mounted) and `runs`. What a user gives is checked or quoted
-before it comes near a shell: SkyPilot itself puts bucket addresses into commands as they are.
+On the machine everything lies in `~/cortext`: `env`, `source`, `inputs` (copies from buckets),
+`buckets` (the output bucket, mounted) and `runs`. Every text of a user is checked or quoted here,
+because SkyPilot puts bucket addresses into shell commands as they are.
 """
 
 from __future__ import annotations
@@ -35,22 +33,28 @@ class Address:
     path: str
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.place}"
+        return f"{self.scheme}://{self.folder}"
 
     @property
-    def place(self) -> str:
+    def folder(self) -> str:
         """`BUCKET/PATH`."""
         return f"{self.bucket}/{self.path}".rstrip("/")
 
     def holds(self, other: Address) -> bool:
-        """Whether the other is this folder or lies in it."""
+        """Tell whether the other is this folder or lies in it."""
         return f"{other}/".startswith(f"{self}/")
 
 
 def address(text: str | None, option: str, example: str) -> Address:
-    """A folder in a bucket.
+    """Read a folder in a bucket.
 
-    Raises CloudError for anything else, and for names that a shell could misread.
+    Args:
+        text: The address; None and an empty text are errors.
+        option: The option that gives it, for messages.
+        example: An address, for messages.
+
+    Raises:
+        CloudError: For anything else, and for names that a shell could misread.
     """
     fix = f"give {option} {example}"
     if not text:
@@ -69,13 +73,20 @@ def address(text: str | None, option: str, example: str) -> Address:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a task file says, checked.
+    """The content of a task file, checked.
 
     Attributes:
-        name: Of the cluster or managed job.
-        train: Arguments of `cortext train` that name neither data nor device, as words of a shell,
-            quoted.
-        uploads: By path on the machine, files of this one.
+        name: Name of the cluster or managed job.
+        accelerator: The machine.
+        source: The cortext to install.
+        data: Folder of the data.
+        out: Folder that keeps the run.
+        lm: Folder of the language model.
+        train: Arguments of `cortext train` but data and device, quoted for a shell.
+        uploads: Files of this machine, by path on that one.
+        spot: Rent machines that may be taken away.
+        infra: Cloud, region and zone.
+        idle_minutes: Minutes until an idle machine is given back.
     """
 
     name: str
@@ -92,9 +103,9 @@ class Plan:
 
 
 def task_name(text: str | None, out: Address) -> str:
-    """The name given, or one after the output's last folder.
+    """Return the name given, or one made of the output's last folder.
 
-    Raises CloudError where clouds would not take it.
+    Raises CloudError for a name that clouds refuse.
     """
     if text is None:
         words = re.sub(r"[^a-z0-9]+", "-", out.path.rpartition("/")[2].lower()).strip("-")
@@ -106,7 +117,7 @@ def task_name(text: str | None, out: Address) -> str:
 
 
 def task(plan: Plan) -> dict[str, Any]:
-    """The task as SkyPilot reads it from YAML."""
+    """Return the task as SkyPilot reads it from YAML."""
     return {
         "name": plan.name,
         "resources": _resources(plan),
@@ -123,20 +134,18 @@ def _resources(plan: Plan) -> dict[str, Any]:
         resources = {"infra": plan.infra or "gcp"} | resources
     if chosen.is_tpu:
         resources["accelerator_args"] = {"runtime_version": chosen.runtime}
-    if (
-        plan.spot
-    ):  # a managed job: SkyPilot finds another machine after a preemption, and frees it at the end
+    # A managed job: SkyPilot finds another machine after a preemption, and frees it at the end.
+    if plan.spot:
         return resources | {"use_spot": True}
     return resources | {"autostop": {"idle_minutes": plan.idle_minutes, "down": True}}
 
 
 def _file_mounts(plan: Plan) -> dict[str, Any]:
-    """Inputs are copied, which leaves the bucket as it is.
-
-    Batches are read at random, which a mount is slow at.
-    """
+    """Folders on the machine: inputs are copied, because a mount is slow at reading at random."""
     mounts: dict[str, Any] = {
-        f"{HOME}/inputs/{place.place}": str(place) for place in (plan.data, plan.lm) if place
+        f"{HOME}/inputs/{address.folder}": str(address)
+        for address in (plan.data, plan.lm)
+        if address
     }
     mounts[f"{HOME}/buckets/{plan.out.bucket}"] = {
         "source": f"{plan.out.scheme}://{plan.out.bucket}",
@@ -147,10 +156,10 @@ def _file_mounts(plan: Plan) -> dict[str, Any]:
 
 def _run_script(plan: Plan) -> str:
     chosen = plan.accelerator
-    run = here(f"{HOME}/runs/{plan.out.place}")
-    options = ["--data", here(f"{HOME}/inputs/{plan.data.place}"), "--out", run]
+    run = here(f"{HOME}/runs/{plan.out.folder}")
+    options = ["--data", here(f"{HOME}/inputs/{plan.data.folder}"), "--out", run]
     if plan.lm:
-        options += ["--lm", here(f"{HOME}/inputs/{plan.lm.place}")]
+        options += ["--lm", here(f"{HOME}/inputs/{plan.lm.folder}")]
     options += [
         "--device",
         "tpu" if chosen.is_tpu else "cuda",
@@ -161,13 +170,12 @@ def _run_script(plan: Plan) -> str:
     if not chosen.is_tpu and chosen.count > 1:
         start = f"torchrun --standalone --no-python --nproc-per-node {chosen.count} {start}"
     lines = ["set -euo pipefail", 'export PATH="$HOME/cortext/env/bin:$PATH"']
-    if (
-        chosen.is_tpu
-    ):  # without them the runtime starts slowly, and copies to v5e and newer are slow
+    # Without huge pages the runtime starts slowly, and copies to a v5e and newer are slow.
+    if chosen.is_tpu:
         lines.append(
             "echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null || true"
         )
-    kept = here(f"{HOME}/buckets/{plan.out.place}")
+    kept = here(f"{HOME}/buckets/{plan.out.folder}")
     lines.append(f"exec python -m cortext.cloud.keep {run} {kept} -- \\")
     lines.append(f"  {start} {' '.join(plan.train)} \\")
     lines.append(f"  {' '.join(options)}")
@@ -175,15 +183,15 @@ def _run_script(plan: Plan) -> str:
 
 
 def here(path: str) -> str:
-    """A path on the machine, below `~`, as a word of a shell.
+    """Quote a path on the machine, below `~`, for a shell.
 
-    It must hold only what `address` lets pass.
+    The path must consist of characters that `address` lets pass.
     """
     return '"$HOME' + path.removeprefix("~") + '"'
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes scripts as blocks of lines, as one would."""
+    """Writes texts of several lines as blocks, so that scripts can be read."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -196,7 +204,7 @@ _Dumper.add_representer(str, _text)
 
 
 def task_text(plan: Plan) -> str:
-    """The task file."""
+    """Return the content of the task file."""
     start = "sky jobs launch" if plan.spot else f"sky launch --cluster {plan.name}"
     head = f"{HEADER}; it is what `{start} FILE` starts, and holds no password.\n"
     return head + yaml.dump(

@@ -1,5 +1,7 @@
-"""Augmentation of training batches, as the public release of the T15 baseline does it, and by
-others by name.
+"""Augmentation of training batches: the release's own, and a registry for others.
+
+The order of the release is kept, because each step sees the one before: gain, noise, offset, walk,
+cut, and smoothing last, which also smooths the noise. B trials, T bins, C features.
 """
 
 from __future__ import annotations
@@ -16,32 +18,34 @@ from cortext.registry import Registry
 
 
 class Augmenter(Protocol):
-    """An augmentation beyond the release's, which is built as `cls(config)` with its dataclass
-    `Config`.
-    """
+    """An augmentation beyond the release's, built as `cls(config)` with its dataclass `Config`."""
 
     Config: ClassVar[type]
 
     def __call__(
         self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
     ) -> torch.Tensor:
-        """The augmented batch, of the same shape and dtype; the input is not changed.
+        """Augment a batch.
 
         Args:
-            x_BTC: [B, T, C], on the generator's device, which alone decides what is drawn.
-            n_bins_B: int64 [B] on any device, bins in each trial; what lies beyond them is padding.
+            x_BTC: Float [B, T, C] on the generator's device; it is not changed.
+            n_bins_B: int64 [B] on any device, bins of each trial; the others are padding.
+            generator: The only source of random numbers.
+
+        Returns:
+            The augmented batch, of the same shape and dtype.
         """
         ...
 
 
-_MOST = 1e30  # what is drawn with it must be a float32
+_MOST = 1e30  # noise of this size still is a finite float32
 
 AUGMENTATIONS = Registry("augmentation")
 register_augmentation = AUGMENTATIONS.register
 
 
 def augmentation_configs(mappings: Iterable[Any]) -> list[Any]:
-    """The config dataclasses of `dataset.augmentations`: mappings with `kind`, or dataclasses.
+    """Make config dataclasses of `dataset.augmentations`: mappings with `kind`, or dataclasses.
 
     Raises ConfigError.
     """
@@ -52,13 +56,13 @@ def augmentation_configs(mappings: Iterable[Any]) -> list[Any]:
 
 
 def build_augmentations(configs: Iterable[Any]) -> list[Augmenter]:
-    """The augmentations of their configurations, in that order."""
+    """Build the augmentations of config dataclasses, in their order."""
     return [AUGMENTATIONS[config.kind](config) for config in configs]
 
 
 @dataclass
 class Augmentation:
-    """Section `dataset.data_transforms`: what is done to a batch before the model sees it."""
+    """Section `dataset.data_transforms`: the release's augmentation, and smoothing."""
 
     white_noise_std: float = 1.0
     """Standard deviation of the noise added to every bin of every feature."""
@@ -79,7 +83,7 @@ class Augmentation:
     0 cuts none.
     """
     smooth_data: bool = True
-    """Whether features are smoothed (in training, validation and evaluation)."""
+    """Smooth the features (in training, validation and evaluation)."""
     smooth_kernel_std: float = 2.0
     """Standard deviation of the smoothing kernel in bins."""
     smooth_kernel_size: int = 100
@@ -112,14 +116,18 @@ class Augmentation:
 def augment(
     x_BTC: torch.Tensor, n_bins_B: torch.Tensor, settings: Augmentation, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Noise, offset, walk, gain and cut, in the release's order; smoothing comes after (`smooth`).
+    """Add gain, noise, offset and walk to a batch and cut its start; `smooth` comes after.
 
-    Returns float32 [B, T - cut, C] and int64 [B]. Padding gets noise too, as in the release. The
-    same state of the generator gives the same result.
+    Padding gets noise too, as in the release.
 
     Args:
-        x_BTC: [B, T, C], any float dtype, on the generator's device; not changed.
-        n_bins_B: int64 [B], bins in each trial; what the cut takes is subtracted.
+        x_BTC: Float [B, T, C] on the generator's device; it is not changed.
+        n_bins_B: int64 [B], bins of each trial.
+        settings: Strength of each augmentation.
+        generator: The only source of random numbers: its state decides the result.
+
+    Returns:
+        Features float32 [B, T - cut, C], and the bins int64 [B] of each trial without the cut.
     """
     x_BTC = x_BTC.to(torch.float32, copy=True)
     n_trials, _, n_features = x_BTC.shape
@@ -155,12 +163,19 @@ def prepare(
     rows: slice = slice(None),
     extra: Sequence[Augmenter] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch as the model takes it in training (with a generator: augmented) and validation
-    (without), smoothed.
+    """Augment (with a generator, in training) and smooth a batch, as the model takes it.
 
     Args:
-        rows: Trials of the batch that are wanted; they are what they would be in the whole batch.
+        x_BTC: Float [B, T, C]; it is not changed.
+        n_bins_B: int64 [B], bins of each trial.
+        settings: Augmentation and smoothing.
+        generator: Source of random numbers; None augments nothing, as in validation.
+        rows: Trials to return. They are augmented as in the whole batch, so that several processes
+            with a part each see the batch that one process would see.
         extra: Augmentations that follow the release's.
+
+    Returns:
+        Features float32 [b, T, C] and bins int64 [b] of the b trials of `rows`.
     """
     if generator is not None:
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, generator)

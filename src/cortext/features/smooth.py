@@ -14,23 +14,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-KERNEL_FLOOR = 0.01  # taps at or below this are cut before the kernel is renormalised
-TRUNCATE = (
-    4.0  # scipy.ndimage.gaussian_filter1d ends its own kernel after this many standard deviations
-)
-
+KERNEL_FLOOR = 0.01
+"""Taps at or below this are cut before the kernel is renormalised."""
+TRUNCATE = 4.0
+"""Standard deviations after which `scipy.ndimage.gaussian_filter1d` ends its own kernel."""
 
 MOST_STD, MOST_POINTS = 1_000, 10_000
-"""Widest smoothing in bins, and most points of its kernel.
-
-A kernel of the largest takes a tenth of a second.
-"""
+"""Widest smoothing in bins, and most points of its kernel, which takes a tenth of a second."""
 
 
 def check_kernel(std_bins: float, size: int) -> None:
-    """Raise ValueError, in words, for a kernel that `gaussian_kernel` cannot make, or not in
-    little time and memory.
-    """
+    """Raise ValueError for a kernel that `gaussian_kernel` cannot make in little time."""
     if not 0 < std_bins <= MOST_STD or not 1 <= size <= MOST_POINTS:
         found = f"smooth_kernel_std is {std_bins} and smooth_kernel_size {size}"
         raise ValueError(
@@ -73,10 +67,17 @@ def smooth(
     size: int = 100,
     padding: Literal["same", "valid"] = "same",
 ) -> torch.Tensor:
-    """Features [B, T, C] (any float dtype and device) smoothed over time, float32.
+    """Smooth features over time.
 
-    `same` keeps T and treats what lies outside as zeros; `valid` keeps only the T - K + 1 bins that
-    see a full kernel.
+    Args:
+        x_BTC: Float [B, T, C] on any device.
+        std_bins: Standard deviation of the kernel, in bins.
+        size: Points of the kernel before its tails are cut; see `gaussian_kernel`.
+        padding: `same` keeps T and takes zeros outside; `valid` keeps the T - K + 1 bins that see
+            all K taps.
+
+    Returns:
+        Float32 [B, T, C], or [B, T - K + 1, C].
 
     Raises:
         ValueError: If `valid` would leave no bin.
@@ -100,8 +101,8 @@ def _convolve(x_BTC: torch.Tensor, kernel_K: torch.Tensor, before: int, after: i
 
 
 def _add_up(x_BTC: torch.Tensor, kernel_K: torch.Tensor, before: int, after: int) -> torch.Tensor:
-    # The same, tap by tap: on a CPU it takes half the time of a convolution, and leaves features
-    # side by side.
+    # The same, tap by tap: on a CPU it takes half the time of a convolution, and leaves the
+    # features of a bin side by side in memory, as the day layer reads them.
     x_BTC = F.pad(x_BTC, (0, 0, before, after))
     n_bins = x_BTC.shape[1] - len(kernel_K) + 1
     sum_BTC = x_BTC[:, :n_bins] * kernel_K[0]

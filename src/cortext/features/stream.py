@@ -1,5 +1,4 @@
-"""Smoothing and normalisation of features as they come, 20 ms at a time, the same bits in any
-chunking.
+"""Smoothing and normalisation of features as they arrive, with the same bits in any chunking.
 
 T bins of 20 ms, C features, K taps.
 """
@@ -17,25 +16,30 @@ from cortext.errors import DataError
 from cortext.features.smooth import gaussian_kernel
 
 BLOCK_BINS = 64
-"""Bins whose moments are taken together: always the same ones, however they came."""
+"""Bins whose moments are taken together: always the same ones, in whatever chunks they arrive."""
 
 SMALLEST_STD = 1e-6
-"""A feature whose standard deviation is below this share of its mean is constant.
+"""Share of its mean below which a feature's standard deviation is that of float32's rounding.
 
-Float32 holds no more digits.
+Such a feature is constant.
 """
 
 
 class StreamSmoother:
     """Gaussian smoothing over time of an endless recording.
 
-    Both begin where they see a full kernel; `lost_bins` is how many fewer bins come out than went
-    in.
+    The first bin comes out once a full kernel has come in.
+
+    Args:
+        std_bins: Standard deviation of the kernel, in bins.
+        size: Points of the kernel before its tails are cut; see `gaussian_kernel`.
+        kind: `published` is the symmetric kernel with padding 'valid', as trials are smoothed at
+            evaluation. `causal` is its past half and its centre, renormalised: it waits for no
+            later bin, and smooths less.
 
     Attributes:
-        published: The symmetric kernel with padding 'valid', as trials are smoothed at evaluation:
-            a bin's value comes `look_ahead_bins` after the bin itself.
-        causal: The kernel's past half and its centre, renormalised: no look-ahead, less smoothing.
+        look_ahead_bins: Bins that a bin waits for.
+        lost_bins: Bins fewer that come out than went in, K - 1.
     """
 
     def __init__(
@@ -55,16 +59,16 @@ class StreamSmoother:
         self._last_TC: np.ndarray | None = None
 
     def reset(self) -> None:
-        """Forget what came: the next bin is the first of a recording."""
+        """Forget all bins: the next one is the first of a recording."""
         self._last_TC = None
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
-        """The bins that become known, float32 [T', C], when the next bins, float32 [T, C], come."""
+        """Take the next bins, float32 [T, C]; return the bins smoothed by them, float32 [T', C]."""
         x_TC = x_TC if self._last_TC is None else np.concatenate((self._last_TC, x_TC))
         n_out = max(len(x_TC) - self.lost_bins, 0)
         self._last_TC = x_TC[n_out:].copy()
-        # Each number is a sum of the same products in the same order, whatever comes along with it:
-        # a matrix product or a convolution would not promise that.
+        # Each number is a sum of the same products in the same order, however many bins come with
+        # it. A matrix product or a convolution does not promise that.
         sum_TC = x_TC[:n_out] * self._kernel_K[0]
         product_TC = np.empty_like(sum_TC)
         for lag, tap in enumerate(self._kernel_K[1:], start=1):
@@ -87,9 +91,7 @@ class _Moments:
         return cls(len(x_TC), mean_C, np.square(x_TC - mean_C).sum(axis=0))
 
     def __add__(self, other: _Moments) -> _Moments:
-        """Moments of both together (Chan, Golub & LeVeque, 1983), which loses no digits to large
-        means.
-        """
+        # After Chan, Golub & LeVeque (1983): a sum of squares would lose its digits to large means.
         n_bins = self.n_bins + other.n_bins
         if not n_bins:
             return self
@@ -107,7 +109,7 @@ class _Moments:
 
     @cached_property
     def scale_C(self) -> np.ndarray:
-        """What makes the standard deviation 1; 0 for what is constant."""
+        """Factor that makes the standard deviation 1; 0 for a constant feature."""
         scale_C = np.zeros_like(self.std_C)
         np.divide(
             1.0, self.std_C, out=scale_C, where=self.std_C > SMALLEST_STD * np.abs(self.mean_C)
@@ -116,14 +118,22 @@ class _Moments:
 
 
 class RollingZScore:
-    """Features less a rolling mean, over a rolling standard deviation.
+    """Z-scores of features by a rolling mean and standard deviation.
 
-    The statistics are those of the block's latest utterances, of the utterance in progress up to
-    its last whole `BLOCK_BINS`, and those that the block began with (warm start): of the block
-    before, or given ones, as if `least_bins` bins had had them. Until that many bins are known
-    (cold start), every bin is scored against all bins up to itself. A feature that has been
-    constant gives 0. No value leaves [-limit, limit]. Statistics are summed up anew from those of
-    the utterances each time, so that errors of rounding do not grow over hours.
+    The statistics are those of three things together: the block's latest utterances, the utterance
+    in progress up to its last whole `BLOCK_BINS`, and the statistics that the block began with
+    (warm start), as if `least_bins` bins had had them. Those are of the block before, or given
+    ones. Until `least_bins` bins are known (cold start), every bin is scored against all bins up to
+    itself. A constant feature gives 0.
+
+    The statistics of utterances are added up anew each time. A running sum, from which old
+    utterances are subtracted, would gather rounding errors over hours.
+
+    Args:
+        n_features: Features of a bin, C.
+        window_utterances: Latest utterances that count.
+        least_bins: Bins that statistics need.
+        limit: Largest absolute value that comes out.
     """
 
     def __init__(
@@ -144,10 +154,7 @@ class RollingZScore:
 
     @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and standard deviation in force, float64 [C] each.
-
-        None as long as too little is known.
-        """
+        """Mean and standard deviation in force, float64 [C] each; None until enough is known."""
         return (self._known.mean_C.copy(), self._known.std_C.copy()) if self._is_known else None
 
     def start_block(
@@ -155,7 +162,12 @@ class RollingZScore:
     ) -> None:
         """Begin a block with given statistics, or else with those in force.
 
-        Raises DataError for impossible ones.
+        Args:
+            mean_C: Float [C], given together with `std_C`.
+            std_C: Float [C], standard deviations.
+
+        Raises:
+            DataError: For statistics that are not finite, negative or of another shape.
         """
         statistics = self.statistics
         if mean_C is not None or std_C is not None:
@@ -169,7 +181,7 @@ class RollingZScore:
         self.drop_utterance()
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
-        """The bins float32 [T, C] normalised, float32."""
+        """Normalise the next bins, float32 [T, C]."""
         z_TC, first = np.empty_like(x_TC, dtype=np.float32), 0
         while first < len(x_TC):
             if self._is_known:
@@ -184,7 +196,7 @@ class RollingZScore:
         return z_TC
 
     def end_utterance(self) -> None:
-        """What has come since the last call is an utterance."""
+        """Count the bins since the last call as an utterance."""
         if self._n_pending:
             self._add(self._pending_TC[: self._n_pending])
         if self._utterance.n_bins:
@@ -193,7 +205,7 @@ class RollingZScore:
         self.drop_utterance()
 
     def drop_utterance(self) -> None:
-        """What has come since the last utterance counts for nothing."""
+        """Forget the bins since the last utterance."""
         self._known, self._utterance, self._n_pending = self._before, self._nothing, 0
 
     @property
@@ -201,9 +213,7 @@ class RollingZScore:
         return self._known.n_bins >= self._least_bins
 
     def _remember(self, x_TC: np.ndarray) -> None:
-        """Keep bins that go no further than to the end of the bins whose moments are taken
-        together.
-        """
+        """Keep bins until `BLOCK_BINS` are together; `push` gives no more than are missing."""
         self._pending_TC[self._n_pending : self._n_pending + len(x_TC)] = x_TC
         self._n_pending += len(x_TC)
         if self._n_pending == BLOCK_BINS:
