@@ -56,8 +56,8 @@ def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S
         _bring_back(kept, run)
     resume = ["--resume"] if _has_state(run) else []
     copied: dict[Path, tuple[int, int]] = {}
-    # In a session of its own, because a terminal sends a Ctrl-C to all of a session. The child would
-    # get a second one from here, and stop without saving its state.
+    # In a session of its own, because a terminal sends a Ctrl-C to all of a session. The child
+    # would get a second one from here, and stop without saving its state.
     child = subprocess.Popen([*command, *resume], start_new_session=True)
     with handling(STOPS, lambda *_: child.terminate()):
         while (status := _wait(child, every_s)) is None:
