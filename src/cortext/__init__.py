@@ -10,7 +10,7 @@ from cortext.lazy import lazily
 
 if TYPE_CHECKING:
     from cortext.cloud import launch
-    from cortext.data.hdf5 import open_dataset
+    from cortext.data.dataset import open_dataset
     from cortext.data.simulate import simulate
     from cortext.decoding import Decoder
     from cortext.decoding.ngram import LanguageModel
@@ -43,7 +43,7 @@ _HOMES = {
     "evaluate": "cortext.evaluation",
     "launch": "cortext.cloud",
     "load_model": "cortext.models",
-    "open_dataset": "cortext.data.hdf5",
+    "open_dataset": "cortext.data.dataset",
     "simulate": "cortext.data.simulate",
     "train": "cortext.training",
 }

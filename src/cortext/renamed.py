@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 MODULES: dict[str, str] = {
+    "cortext.data.hdf5": "cortext.data",
     "cortext.evaluation.use": "cortext.usage.statistics",
     "cortext.evaluation.use_figures": "cortext.usage.report",
     "cortext.evaluation.use_log": "cortext.usage.log",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cortext.data import Problem, open_dataset, pack
-from cortext.data.hdf5 import read_description
+from cortext.data.dataset import read_description
 from cortext.errors import DataError
 
 BAD = "trial_0002"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cortext.data import Trial, make_trial, open_dataset, read_trials, write_session
-from cortext.data.description import read_description
+from cortext.data.dataset import read_description
 from cortext.errors import DataError
 
 SESSION = "t15.2023.08.11"

@@ -3,9 +3,9 @@ import zlib
 import numpy as np
 import pytest
 
-from cortext.data.hdf5 import write_session
-from cortext.data.joined import joined
+from cortext.data import write_session
 from cortext.data.packed import pack
+from cortext.data.packed_dataset import joined
 from cortext.data.trial import Trial
 
 

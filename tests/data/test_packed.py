@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cortext.data import Trial, open_data, open_packed, pack, write_session
-from cortext.data.buffers import MAX_BUFFERS, BufferPool
 from cortext.data.packed import PackedDataset
+from cortext.data.packed_split import MAX_BUFFERS, BufferPool
 from cortext.errors import ConfigError, DataError
 
 LABELS = [8, 3, 40, 12, 12, 40]

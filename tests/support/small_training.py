@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from cortext.data.hdf5 import write_session
+from cortext.data import write_session
 from cortext.data.trial import Trial
 from cortext.features import Augmentation
 from cortext.models import GRUConfig, TripleGRUConfig, build_model

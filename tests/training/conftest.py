@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cortext.data.hdf5 import write_session
+from cortext.data import write_session
 from cortext.data.packed import pack
 from cortext.data.trial import Trial
 from cortext.features import Augmentation

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cortext.cli import run as cortext
-from cortext.data.hdf5 import open_dataset, write_session
+from cortext.data import open_dataset, write_session
 from cortext.data.packed import open_packed, pack
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError

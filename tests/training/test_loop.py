@@ -16,7 +16,7 @@ import yaml
 from safetensors.torch import load_file
 from tensorboardX.proto.event_pb2 import Event
 
-from cortext.data.hdf5 import open_dataset
+from cortext.data import open_dataset
 from cortext.data.packed import open_packed
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, RunError

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cortext.data.hdf5 import open_dataset
+from cortext.data import open_dataset
 from cortext.data.packed import open_packed, pack
 from cortext.errors import ConfigError, DataError
 from cortext.models import load_model

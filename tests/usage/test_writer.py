@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from cortext.cli import run as cortext
-from cortext.data.hdf5 import open_dataset, read_trials, write_session
+from cortext.data import open_dataset, read_trials, write_session
 from cortext.data.trial import Trial
 from cortext.errors import LiveError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model

@@ -1,9 +1,10 @@
 """Recordings: session files, packed data, batches. The simulator is in `cortext.data.simulate`."""
 
 from cortext.data.checks import Limits, PatchGeometry, Problem
-from cortext.data.hdf5 import Dataset, open_dataset, read_trials, write_session
+from cortext.data.dataset import Dataset, open_dataset
 from cortext.data.packed import Batch, PackedDataset, PackedSplit, open_data, open_packed, pack
 from cortext.data.sampler import DayBalancedSampler
+from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import BIN_MS, MAX_LABEL, SPLITS, Session, Trial, make_trial
 
 __all__ = [

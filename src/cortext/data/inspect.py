@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
-from cortext.data.hdf5 import Dataset, open_dataset
+from cortext.data.dataset import Dataset, open_dataset
 from cortext.data.packed import PackedDataset, is_packed, open_packed
 from cortext.data.trial import BIN_MS, Session, Trial
 from cortext.errors import DataError, shown

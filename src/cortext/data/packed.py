@@ -12,10 +12,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
-from cortext.data.hdf5 import Dataset, open_dataset
+from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
 from cortext.data.packed_index import is_packed, write_index
-from cortext.data.records import RecordFiles
-from cortext.data.store import Batch, PackedDataset, PackedSplit, open_packed, source_files
+from cortext.data.packed_split import Batch, PackedSplit
+from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, DataError
 from cortext.files import atomic_directory, disk_errors, sync

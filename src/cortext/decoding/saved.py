@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from h5py import h5d
 
-from cortext.data import guarded
+from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, FaultError
 from cortext.decoding.decoder import Decoder
 from cortext.decoding.nbest import NBest
@@ -208,18 +208,18 @@ def _read_npy(path: Path) -> dict[str, np.ndarray]:
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     names: list[str] = []
     try:
-        with guarded.opened(path) as file:
+        with hdf5_input.opened(path) as file:
             file.visititems(
                 lambda name, item: (
                     names.append(str(name)) if isinstance(item, h5py.Dataset) else None
                 )
             )
             names.sort(key=_natural)
-            datasets = [guarded.own_values(file[name].id, name) for name in names]
+            datasets = [hdf5_input.own_values(file[name].id, name) for name in names]
             _check_total(sum(_stored_bytes(values, path) for values in datasets), path)
             return {
                 name: (
-                    guarded.first_rows(values, values.shape[0], LIMITS)
+                    hdf5_input.first_rows(values, values.shape[0], LIMITS)
                     if values.layout == h5d.CHUNKED
                     else _array(file, name, path)
                 )
@@ -230,7 +230,7 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
         raise DecodingError(fault.message, where=where) from None
 
 
-def _stored_bytes(values: guarded.Values, path: Path) -> int:
+def _stored_bytes(values: hdf5_input.Values, path: Path) -> int:
     """Bytes of a dataset's numbers.
 
     Raises DecodingError for what are none, and where none were ever written.

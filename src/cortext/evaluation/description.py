@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
-from cortext.data.hdf5 import BlockDescription, read_description
+from cortext.data.dataset import BlockDescription, read_description
 from cortext.data.trial import Session
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from cortext.data.checks import Problem
-from cortext.data.joined import joined
 from cortext.data.packed import PackedDataset, PackedSplit, open_data
+from cortext.data.packed_dataset import joined
 from cortext.errors import ConfigError, DataError, Interrupted, RunError, nearest
 from cortext.files import atomic_write
 from cortext.models import AcousticModel, build_model, load_model

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.data.hdf5 import read_trials, write_session
+from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import Session, Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError
 from cortext.files import lock, sync, unfinished

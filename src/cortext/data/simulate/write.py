@@ -20,8 +20,9 @@ import h5py
 import numpy as np
 
 from cortext.config import to_mapping
-from cortext.data.hdf5 import Dataset, open_dataset, write_session
+from cortext.data.dataset import Dataset, open_dataset
 from cortext.data.hdf5_output import new_hdf5
+from cortext.data.session_files import write_session
 from cortext.data.simulate.articulators import ARTICULATORS, articulate
 from cortext.data.simulate.brain import Electrodes, electrodes
 from cortext.data.simulate.config import SimulatorConfig, preset_config

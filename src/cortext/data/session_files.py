@@ -16,15 +16,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from cortext.data import guarded
+from cortext.data import hdf5_input
 from cortext.data.checks import (
     LIMITS,
     PATCH,
@@ -36,19 +34,10 @@ from cortext.data.checks import (
     check_features,
     check_labels,
 )
-from cortext.data.description import DESCRIPTION, BlockDescription, read_description
 from cortext.data.hdf5_output import new_hdf5
-from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial, is_plain_name
-from cortext.errors import DataError, nearest
+from cortext.data.trial import MAX_LABEL, Trial, is_plain_name
+from cortext.errors import DataError
 
-__all__ = [
-    "BlockDescription",
-    "Dataset",
-    "open_dataset",
-    "read_description",
-    "read_trials",
-    "write_session",
-]
 _TRIAL = re.compile(r"trial_\d+")
 _LABELS = ("seq_class_ids", "transcription", "seq_len", "sentence_label")
 
@@ -89,13 +78,13 @@ def read_trials(
         on_bad(problem)
 
     try:
-        with guarded.opened(path) as file:
-            names = _trial_names(file)
-            expected = n_features or _usual_features(file, names)
+        with hdf5_input.opened(path) as file:
+            names = trial_names(file)
+            expected = n_features or usual_features(file, names)
             seen: dict[tuple[str, int, int], str] = {}
             for name in names:
                 try:
-                    with guarded.damage():
+                    with hdf5_input.damage():
                         trial = _read(_group(file, name), labels_required, session, limits)
                         check_features(trial.features_TC, expected, max_abs=max_abs, patch=patch)
                         if trial.phoneme_ids is not None:
@@ -113,7 +102,8 @@ def read_trials(
         bad(fault, None)
 
 
-def _trial_names(file: h5py.File) -> list[str]:
+def trial_names(file: h5py.File) -> list[str]:
+    """Return the names of a session file's trials, in order. Raises FaultError for none."""
     names = sorted(
         (name for name in file if _TRIAL.fullmatch(name)), key=lambda name: (len(name), name)
     )
@@ -124,19 +114,17 @@ def _trial_names(file: h5py.File) -> list[str]:
     return names
 
 
-def _usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
-    """The number of features that most trials have, so that one odd trial does not condemn the
-    others.
-    """
+def usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
+    """Return the number of features that most trials have: one odd trial is then the bad one."""
     counts: Counter[int] = Counter()
     for name in names:
-        with suppress(FaultError), guarded.damage():
-            counts[guarded.dataset(_group(file, name), "input_features", 2).shape[1]] += 1
+        with suppress(FaultError), hdf5_input.damage():
+            counts[hdf5_input.dataset(_group(file, name), "input_features", 2).shape[1]] += 1
     return counts.most_common(1)[0][0] if counts else None
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:
-    found = guarded.member(file, name)
+    found = hdf5_input.member(file, name)
     if not isinstance(found, h5py.h5g.GroupID):
         raise FaultError(
             None, "a dataset found, a group expected", "write the trial with write_session"
@@ -145,13 +133,13 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
 
 
 def _read(group: h5py.Group, labels_required: bool, session: str | None, limits: Limits) -> Trial:
-    n_bins = guarded.number(group, "n_time_steps")
-    dataset = guarded.dataset(group, "input_features", 2)
-    guarded.check_size(dataset, limits)
+    n_bins = hdf5_input.number(group, "n_time_steps")
+    dataset = hdf5_input.dataset(group, "input_features", 2)
+    hdf5_input.check_size(dataset, limits)
     if not 0 < n_bins <= dataset.shape[0]:
         found = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
         raise FaultError("n_time_steps", found, "write the number of recorded bins")
-    name = guarded.text(group, "session")
+    name = hdf5_input.text(group, "session")
     if session is not None and name != session:
         raise FaultError(
             "session", f"{name!r} found, {session!r} (the folder) expected", "rename the folder"
@@ -161,33 +149,36 @@ def _read(group: h5py.Group, labels_required: bool, session: str | None, limits:
             "session", f"{name!r} found, the name of a folder expected", "rename the session"
         )
     sentence, phoneme_ids = None, None
-    if labels_required or any(guarded.has(group, label) for label in _LABELS):
+    if labels_required or any(hdf5_input.has(group, label) for label in _LABELS):
         sentence, phoneme_ids = _labels(group, limits)
-    block, trial = guarded.number(group, "block_num"), guarded.number(group, "trial_num")
-    corpus = guarded.text(group, "corpus") if guarded.has(group, "corpus") else None
+    block, trial = hdf5_input.number(group, "block_num"), hdf5_input.number(group, "trial_num")
+    corpus = hdf5_input.text(group, "corpus") if hdf5_input.has(group, "corpus") else None
     with np.errstate(
         over="ignore"
     ):  # what float32 cannot hold becomes Inf, which check_features names
-        features_TC = guarded.first_rows(dataset, n_bins, limits).astype(np.float32, copy=False)
+        features_TC = hdf5_input.first_rows(dataset, n_bins, limits).astype(np.float32, copy=False)
     return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus)
 
 
 def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
-    n_labels, ids = guarded.number(group, "seq_len"), guarded.dataset(group, "seq_class_ids", 1)
-    guarded.dataset(group, "transcription", 1)
+    n_labels, ids = (
+        hdf5_input.number(group, "seq_len"),
+        hdf5_input.dataset(group, "seq_class_ids", 1),
+    )
+    hdf5_input.dataset(group, "transcription", 1)
     bound = min(MAX_LABEL, ids.shape[0])
     if not 0 < n_labels <= bound:
         raise FaultError(
             "seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes"
         )
-    labels_U = guarded.first_rows(ids, n_labels, limits)
+    labels_U = hdf5_input.first_rows(ids, n_labels, limits)
     with np.errstate(invalid="ignore"):  # NaN and Inf become numbers, which differ from them
         whole_U = labels_U.astype(np.int64)
     broken = np.flatnonzero(whole_U != labels_U)
     if broken.size:
         found = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
         raise FaultError("seq_class_ids", found, "use the release's phoneme numbers")
-    return guarded.text(group, "sentence_label"), whole_U
+    return hdf5_input.text(group, "sentence_label"), whole_U
 
 
 def _check_unique(trial: Trial, group: str, seen: dict[tuple[str, int, int], str]) -> None:
@@ -276,179 +267,3 @@ def _padded(values: Iterable[int] | np.ndarray) -> np.ndarray:
     padded = np.zeros(MAX_LABEL, dtype=np.int32)
     padded[: len(values)] = values
     return padded
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A directory of session files; nothing but names is in memory.
-
-    Attributes:
-        sessions: By name, which for `t15.YYYY.MM.DD` is by day.
-        description: The release's table of blocks where the directory has it.
-        limits: The largest trial that is read.
-    """
-
-    root: Path
-    sessions: tuple[Session, ...]
-    description: tuple[BlockDescription, ...] = field(default=(), repr=False)
-    limits: Limits = LIMITS
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that at least one session has."""
-        return tuple(
-            split for split in SPLITS if any(split in session.files for session in self.sessions)
-        )
-
-    @cached_property
-    def n_features(self) -> int:
-        """Features of the dataset's first readable session file (most of its trials').
-
-        All others must agree.
-        """
-        problem: Problem | None = None
-        for session in self.sessions:
-            for path in session.files.values():
-                try:
-                    with guarded.opened(path) as file:
-                        found = _usual_features(file, _trial_names(file))
-                    if found:
-                        return found
-                except FaultError as fault:
-                    problem = problem or fault.problem(path, None)
-        raise (
-            problem.error()
-            if problem
-            else DataError("no trial with input_features", where=self.root)
-        )
-
-    def _n_features_or_none(self) -> int | None:
-        """None where no file can be read: each of them then says itself what is wrong with it."""
-        try:
-            return self.n_features
-        except DataError:
-            return None
-
-    def __iter__(self) -> Iterator[Trial]:
-        """All trials: train, val and test, each in the order of sessions and trials.
-
-        The first bad one is raised.
-        """
-        for split in self.splits:
-            yield from self.trials(split)
-
-    def n_trials(self, split: str) -> int:
-        """Trials of a split, bad ones included; unreadable files count as none."""
-        total = 0
-        for session in self.sessions:
-            if split in session.files:
-                with suppress(FaultError), guarded.opened(session.files[split]) as file:
-                    total += len(_trial_names(file))
-        return total
-
-    def trials(
-        self,
-        split: str,
-        sessions: Iterable[str] | None = None,
-        skip_bad: bool = False,
-        *,
-        on_bad: OnBad | None = None,
-        max_abs: float | None = None,
-        patch: PatchGeometry = PATCH,
-    ) -> Iterator[Trial]:
-        """The trials of a split, one in memory at a time, in the order of sessions and trials.
-
-        Args:
-            sessions: Names to read, all by default.
-            skip_bad: Leave bad trials and files out; otherwise the first one is a DataError.
-            on_bad: Gets the Problem of each one that is left out; given, they all are.
-        """
-        if split not in SPLITS:
-            raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
-        if on_bad is None and skip_bad:
-            on_bad = _ignore
-        for session in self._chosen(sessions):
-            if split in session.files:
-                yield from read_trials(
-                    session.files[split],
-                    labels_required=split != "test",
-                    on_bad=on_bad,
-                    session=session.name,
-                    n_features=self._n_features_or_none() if on_bad else self.n_features,
-                    max_abs=max_abs,
-                    patch=patch,
-                    corpora=self.corpora(session),
-                    limits=self.limits,
-                )
-
-    def corpora(self, session: Session) -> dict[int, str]:
-        """Corpus by block number of a session, as far as the table of blocks tells."""
-        day = str(session.date)
-        return {row.block: row.corpus for row in self.description if row.date == day}
-
-    def post_implant_days(self) -> dict[str, int]:
-        """Days since implantation by session name, as far as the table of blocks tells."""
-        days = {row.date: row.post_implant_day for row in self.description}
-        return {s.name: days[str(s.date)] for s in self.sessions if str(s.date) in days}
-
-    def _chosen(self, names: Iterable[str] | None) -> list[Session]:
-        known = {session.name: session for session in self.sessions}
-        if names is None:
-            return list(known.values())
-        chosen = list(names)
-        for name in chosen:
-            if name not in known:
-                raise DataError(
-                    f"unknown session {name!r}; {nearest(name, known)}", where=self.root
-                )
-        return [known[name] for name in chosen]
-
-
-def _ignore(problem: Problem) -> None:
-    """Leave out what is bad without saying why."""
-
-
-def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
-    """The sessions and splits of a directory of session files.
-
-    Raises DataError where there are none.
-
-    Args:
-        limits: The largest trial that is read, 60,000 bins of 16,384 features by default.
-    """
-    root = Path(root)
-    if not root.is_dir():
-        found = (
-            "is a file; a directory of session files is needed"
-            if root.exists()
-            else "no such directory"
-        )
-        raise DataError(
-            found, where=root, fix="give the directory that holds <session>/data_train.hdf5"
-        )
-    sessions = []
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
-        files = {split: path for split, path in files.items() if path.exists()}
-        if files and not is_plain_name(folder.name):
-            raise DataError(
-                "the folder's name cannot name a session", where=folder, fix="rename the session"
-            )
-        if files:
-            sessions.append(Session(folder.name, files))
-    if not sessions:
-        inner = next(iter(sorted(root.glob("*/*/data_*.hdf5"))), None)
-        fix = (
-            f"give {inner.parents[1]}"
-            if inner
-            else "give the directory that holds <session>/data_train.hdf5"
-        )
-        raise DataError(
-            "no session files found; <session>/data_{train,val,test}.hdf5 expected",
-            where=root,
-            fix=fix,
-        )
-    table = next(
-        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None
-    )
-    return Dataset(root, tuple(sessions), tuple(read_description(table)) if table else (), limits)

@@ -1,0 +1,247 @@
+"""A directory of session files: `<root>/<session>/data_{train,val,test}.hdf5`.
+
+The release's table of blocks lies in it or beside it: which corpus was read in which block, and how
+long after implantation.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from cortext.data import hdf5_input
+from cortext.data.checks import LIMITS, PATCH, FaultError, Limits, OnBad, PatchGeometry, Problem
+from cortext.data.session_files import read_trials, trial_names, usual_features
+from cortext.data.trial import SPLITS, Session, Trial, is_plain_name
+from cortext.errors import DataError, nearest
+from cortext.files import check_file
+
+DESCRIPTION = "t15_copyTaskData_description.csv"
+_MOST_BYTES = 1 << 24  # 1,600 times the release's
+
+
+@dataclass(frozen=True)
+class BlockDescription:
+    """One row of the release's table of blocks.
+
+    `split` may be `Val/Test` for a block divided between the two.
+    """
+
+    date: str
+    post_implant_day: int
+    block: int
+    n_sentences: int
+    corpus: str
+    split: str
+
+
+def read_description(path: str | Path) -> list[BlockDescription]:
+    """The rows of `t15_copyTaskData_description.csv`.
+
+    Raises DataError where it is not that table.
+    """
+    path = Path(path)
+    try:
+        check_file(path, _MOST_BYTES)
+        with path.open(newline="") as file:
+            return [
+                BlockDescription(
+                    date, _number(day), _number(block), _number(sentences), corpus, split
+                )
+                for date, day, block, sentences, corpus, split in list(csv.reader(file))[1:]
+            ]
+    except OSError as error:
+        raise DataError(
+            f"cannot read the table of blocks: {error.strerror}", where=path, fix="check the path"
+        ) from None
+    except (csv.Error, UnicodeDecodeError, ValueError) as error:
+        raise DataError(
+            f"not the table of blocks ({error})", where=path, fix="take the release's, or remove it"
+        ) from None
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if abs(number) >= 2**31:
+        raise ValueError(f"{text} is no number of days, blocks or sentences")
+    return number
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A directory of session files; nothing but names is in memory.
+
+    Attributes:
+        sessions: By name, which for `t15.YYYY.MM.DD` is by day.
+        description: The release's table of blocks where the directory has it.
+        limits: The largest trial that is read.
+    """
+
+    root: Path
+    sessions: tuple[Session, ...]
+    description: tuple[BlockDescription, ...] = field(default=(), repr=False)
+    limits: Limits = LIMITS
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that at least one session has."""
+        return tuple(
+            split for split in SPLITS if any(split in session.files for session in self.sessions)
+        )
+
+    @cached_property
+    def n_features(self) -> int:
+        """Features of the dataset's first readable session file (most of its trials').
+
+        All others must agree.
+        """
+        problem: Problem | None = None
+        for session in self.sessions:
+            for path in session.files.values():
+                try:
+                    with hdf5_input.opened(path) as file:
+                        found = usual_features(file, trial_names(file))
+                    if found:
+                        return found
+                except FaultError as fault:
+                    problem = problem or fault.problem(path, None)
+        raise (
+            problem.error()
+            if problem
+            else DataError("no trial with input_features", where=self.root)
+        )
+
+    def _n_features_or_none(self) -> int | None:
+        """None where no file can be read: each of them then says itself what is wrong with it."""
+        try:
+            return self.n_features
+        except DataError:
+            return None
+
+    def __iter__(self) -> Iterator[Trial]:
+        """All trials: train, val and test, each in the order of sessions and trials.
+
+        The first bad one is raised.
+        """
+        for split in self.splits:
+            yield from self.trials(split)
+
+    def n_trials(self, split: str) -> int:
+        """Trials of a split, bad ones included; unreadable files count as none."""
+        total = 0
+        for session in self.sessions:
+            if split in session.files:
+                with suppress(FaultError), hdf5_input.opened(session.files[split]) as file:
+                    total += len(trial_names(file))
+        return total
+
+    def trials(
+        self,
+        split: str,
+        sessions: Iterable[str] | None = None,
+        skip_bad: bool = False,
+        *,
+        on_bad: OnBad | None = None,
+        max_abs: float | None = None,
+        patch: PatchGeometry = PATCH,
+    ) -> Iterator[Trial]:
+        """The trials of a split, one in memory at a time, in the order of sessions and trials.
+
+        Args:
+            sessions: Names to read, all by default.
+            skip_bad: Leave bad trials and files out; otherwise the first one is a DataError.
+            on_bad: Gets the Problem of each one that is left out; given, they all are.
+        """
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
+        if on_bad is None and skip_bad:
+            on_bad = _ignore
+        for session in self._chosen(sessions):
+            if split in session.files:
+                yield from read_trials(
+                    session.files[split],
+                    labels_required=split != "test",
+                    on_bad=on_bad,
+                    session=session.name,
+                    n_features=self._n_features_or_none() if on_bad else self.n_features,
+                    max_abs=max_abs,
+                    patch=patch,
+                    corpora=self.corpora(session),
+                    limits=self.limits,
+                )
+
+    def corpora(self, session: Session) -> dict[int, str]:
+        """Corpus by block number of a session, as far as the table of blocks tells."""
+        day = str(session.date)
+        return {row.block: row.corpus for row in self.description if row.date == day}
+
+    def post_implant_days(self) -> dict[str, int]:
+        """Days since implantation by session name, as far as the table of blocks tells."""
+        days = {row.date: row.post_implant_day for row in self.description}
+        return {s.name: days[str(s.date)] for s in self.sessions if str(s.date) in days}
+
+    def _chosen(self, names: Iterable[str] | None) -> list[Session]:
+        known = {session.name: session for session in self.sessions}
+        if names is None:
+            return list(known.values())
+        chosen = list(names)
+        for name in chosen:
+            if name not in known:
+                raise DataError(
+                    f"unknown session {name!r}; {nearest(name, known)}", where=self.root
+                )
+        return [known[name] for name in chosen]
+
+
+def _ignore(problem: Problem) -> None:
+    """Leave out what is bad without saying why."""
+
+
+def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
+    """The sessions and splits of a directory of session files.
+
+    Raises DataError where there are none.
+
+    Args:
+        limits: The largest trial that is read, 60,000 bins of 16,384 features by default.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        found = (
+            "is a file; a directory of session files is needed"
+            if root.exists()
+            else "no such directory"
+        )
+        raise DataError(
+            found, where=root, fix="give the directory that holds <session>/data_train.hdf5"
+        )
+    sessions = []
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
+        files = {split: path for split, path in files.items() if path.exists()}
+        if files and not is_plain_name(folder.name):
+            raise DataError(
+                "the folder's name cannot name a session", where=folder, fix="rename the session"
+            )
+        if files:
+            sessions.append(Session(folder.name, files))
+    if not sessions:
+        inner = next(iter(sorted(root.glob("*/*/data_*.hdf5"))), None)
+        fix = (
+            f"give {inner.parents[1]}"
+            if inner
+            else "give the directory that holds <session>/data_train.hdf5"
+        )
+        raise DataError(
+            "no session files found; <session>/data_{train,val,test}.hdf5 expected",
+            where=root,
+            fix=fix,
+        )
+    table = next(
+        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None
+    )
+    return Dataset(root, tuple(sessions), tuple(read_description(table)) if table else (), limits)
