@@ -26,8 +26,12 @@ from cortext.decoding import Decoder
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.evaluation.recognise import Recognised, recognise
 from cortext.evaluation.scores import TrialResult, rates
-from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
-from cortext.live.core.endpoint import Endpoint, EndpointOptions
+from cortext.live.core.acoustic_stream import (
+    AcousticStream,
+    Endpoint,
+    EndpointOptions,
+    PipelineOptions,
+)
 from cortext.live.core.pipeline import Pipeline
 from cortext.provenance import provenance
 from cortext.text.metrics import edit_counts

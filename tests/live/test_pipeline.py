@@ -9,10 +9,14 @@ from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, DecodingError, LiveError, RunError
 from cortext.features.stream import RollingZScore
-from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
-from cortext.live.core.endpoint import Endpoint, EndpointOptions
+from cortext.live.core.acoustic_stream import (
+    AcousticStream,
+    Endpoint,
+    EndpointOptions,
+    PipelineOptions,
+)
 from cortext.live.core.pipeline import Pipeline
-from cortext.live.core.timing import StageTimes
+from cortext.live.core.statistics import StageTimes
 from cortext.models import AcousticModel, build_model, model_config
 from cortext.models.acoustic import Smoothing
 from cortext.models.stepping import TorchStepper

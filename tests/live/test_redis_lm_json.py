@@ -13,7 +13,7 @@ from redis_process import wait_for
 
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError
-from cortext.live.core.redis_link import Entry
+from cortext.live.core.redis_streams import Entry
 from cortext.live.lm_server.server import make_protocol
 from cortext.text.phonemes import LM, RELEASE
 

@@ -10,11 +10,13 @@ import pytest
 from cortext.decoding.nbest import Partial
 from cortext.errors import LiveError
 from cortext.live.core.pipeline import Update
-from cortext.live.page.fanout import MAX_WAITING, Fanout, Reader
 from cortext.live.page.messages import (
     MAX_BINS,
     MAX_FRAMES,
+    MAX_WAITING,
     Event,
+    Fanout,
+    Reader,
     Step,
     feature_groups,
     shown_bins,

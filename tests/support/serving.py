@@ -16,8 +16,7 @@ from page_process import Hearing
 from websockets.sync.client import ClientConnection, connect
 
 from cortext.decoding import Decoder
-from cortext.live.core.acoustic_stream import PipelineOptions
-from cortext.live.core.endpoint import EndpointOptions
+from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.live.page.access import Access
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread

@@ -38,8 +38,9 @@ from cortext.errors import ConfigError, MissingLibrary, RunError, nearest
 from cortext.evaluation.recognise import Options, read_options
 from cortext.evaluation.stepped import stepped_errors
 from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
+from cortext.live.core.decoder import no_long_pauses
 from cortext.live.core.pipeline import Pipeline
-from cortext.live.core.timing import StageTimes, no_long_pauses
+from cortext.live.core.statistics import StageTimes
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.acoustic import Smoothing
 from cortext.models.stepping import Stepper, TorchStepper

@@ -152,8 +152,8 @@ def serve(
     for module in ("fastapi", "uvicorn", "websockets"):
         need(module, "live")
 
+    from cortext.live.core.decoder import no_long_pauses
     from cortext.live.core.log import open_log
-    from cortext.live.core.timing import no_long_pauses
     from cortext.live.page.access import Access, address, is_loopback, new_token
     from cortext.live.page.server import listen, run_server
     from cortext.live.page.setup import LiveSettings

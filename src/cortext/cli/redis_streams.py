@@ -84,10 +84,9 @@ def lm_server(
     """
     from cortext.config import load_config
     from cortext.decoding import Decoder, DecoderOptions
-    from cortext.live.core.decoder import with_llm
+    from cortext.live.core.decoder import no_long_pauses, with_llm
     from cortext.live.core.log import open_log
-    from cortext.live.core.redis_link import redis_url as url_of
-    from cortext.live.core.timing import no_long_pauses
+    from cortext.live.core.redis_streams import redis_url as url_of
     from cortext.live.lm_server.server import LMServer, make_protocol
     from cortext.processes import stop_event
 
@@ -207,7 +206,7 @@ def replay(
     from cortext.data import open_data
     from cortext.live.core.log import open_log
     from cortext.live.core.redis_link import RedisLink, Stopped
-    from cortext.live.core.redis_link import redis_url as url_of
+    from cortext.live.core.redis_streams import redis_url as url_of
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay
     from cortext.processes import stop_event

@@ -37,12 +37,15 @@ class Pacer:
 
     def __init__(self, period_s: float, speed: float | None, stop: threading.Event) -> None:
         self._period_s = None if speed is None else period_s / speed
-        self._stop, self._start, self._k = stop, time.monotonic(), 0
+        self._stop = stop
+        self._start = time.monotonic()
+        self._k = 0
         self.lags_ms: deque[float] = deque(maxlen=LATEST_LAGS)
 
     def restart(self) -> None:
         """The next entry is due one period from now: nobody was waiting for entries."""
-        self._start, self._k = time.monotonic(), 0
+        self._start = time.monotonic()
+        self._k = 0
 
     def wait(self) -> None:
         """Wait until the next entry is due: a bin is known when its time is over.
@@ -158,10 +161,13 @@ def replay(
                     on_result(trial, answer)
     except Stopped:
         summary.interrupted = True
-    summary.seconds, summary.wer = time.monotonic() - start, tally.to_json()["wer"]
+    summary.seconds = time.monotonic() - start
+    summary.wer = tally.to_json()["wer"]
     if pacer.lags_ms:
         p50, p99, most = np.percentile(pacer.lags_ms, (50, 99, 100)).tolist()
-        summary.lag_p50_ms, summary.lag_p99_ms, summary.lag_max_ms = p50, p99, most
+        summary.lag_p50_ms = p50
+        summary.lag_p99_ms = p99
+        summary.lag_max_ms = most
     return summary
 
 

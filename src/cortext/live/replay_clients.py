@@ -24,7 +24,8 @@ from cortext.live.brand.position import Position
 from cortext.live.brand.process import read_parameters
 from cortext.live.core.acoustic_stream import AcousticStream
 from cortext.live.core.log import event
-from cortext.live.core.redis_link import RedisLink, Stopped, StreamId
+from cortext.live.core.redis_link import RedisLink, Stopped
+from cortext.live.core.redis_streams import StreamId
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext.live.lm_server.published_protocol import PublishedStreams
 from cortext.models.stepping import Stepper
@@ -66,7 +67,8 @@ class Patience:
     """Waits for others, says so, and gives up in the end."""
 
     def __init__(self, link: RedisLink, patience_s: float) -> None:
-        self._link, self._patience_s = link, patience_s
+        self._link = link
+        self._patience_s = patience_s
 
     def wait(self, look: Callable[[], Any], what: str, fix: str) -> Any:
         """The first value of `look` that is not None.
@@ -112,7 +114,10 @@ class BrandStream:
     CONTROL = "trial_control"
 
     def __init__(self, link: RedisLink, patience: Patience, node: str | None, keep: int) -> None:
-        self._link, self._patience, self._node, self._keep = link, patience, node, keep
+        self._link = link
+        self._patience = patience
+        self._node = node
+        self._keep = keep
         self._p = read_parameters(link, node) if node else _default_names()
         self._dtype = np.dtype(self._p.input_dtype)
         if self._dtype.kind != "f":
@@ -120,7 +125,8 @@ class BrandStream:
                 f"parameters.input_dtype is {self._p.input_dtype!r}; replayed features are floats"
             )
         self.bins_per_entry = self._p.bins_per_entry or 1
-        self._next, self._taken = self._first_number(), -1
+        self._next = self._first_number()
+        self._taken = -1
         self._final: StreamId = link.newest_id(self._p.final_stream) or (0, 0)
         self._number = -1
 
@@ -227,7 +233,9 @@ class PublishedClient:
     def __init__(
         self, link: RedisLink, patience: Patience, stepper: Stepper, names: PublishedStreams
     ) -> None:
-        self._link, self._patience, self._names = link, patience, names
+        self._link = link
+        self._patience = patience
+        self._names = names
         self._stream = AcousticStream(stepper)
         answers = (names.partial, names.final, names.reset_done, names.finalize_done)
         self._seen = {name: link.newest_id(name) or (0, 0) for name in answers}
@@ -280,7 +288,8 @@ class JsonClient:
     def __init__(
         self, link: RedisLink, patience: Patience, stepper: Stepper, names: tuple[str, str]
     ) -> None:
-        self._link, self._patience = link, patience
+        self._link = link
+        self._patience = patience
         self._stream = AcousticStream(stepper)
         self._input, self._output = names
         self._seen = link.newest_id(self._output) or (0, 0)

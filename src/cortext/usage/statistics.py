@@ -159,9 +159,8 @@ def _tally(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics:
     rated = Counter(entry.rating for entry in entries)
     corrected = [entry for entry in entries if entry.correction is not None]
     confirmed = [entry for entry in entries if entry.correction is None and entry.label is not None]
-    against = _wer(
-        corrected, n_boot=1000 if len(corrected) > 1 else 0
-    )  # one utterance tells nothing of its like
+    # The bootstrap resamples utterances: one alone has no interval.
+    against = _wer(corrected, n_boot=1000 if len(corrected) > 1 else 0)
     low, middle, high = np.quantile(each, [0.25, 0.5, 0.75]).tolist() if each else (0.0, 0.0, 0.0)
     return UseStatistics(
         utterances=len(entries),

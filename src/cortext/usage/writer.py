@@ -264,9 +264,8 @@ class UsageLog:
             raise LiveError(
                 f"the utterance cannot be written as JSON: {error}", where=self._path
             ) from None
-        if (
-            len(content) > MOST_LINE_BYTES
-        ):  # hours of speech: its candidates are no loss beside its text
+        if len(content) > MOST_LINE_BYTES:
+            # Hours of speech: its candidates are no loss beside its text
             content = json.dumps(line | {"nbest": None}).encode() + b"\n"
         try:
             parsed = self._log.check(line)

@@ -1,6 +1,4 @@
-"""Starts and stops of trials from a control stream, put in their places among the entries of the
-data stream.
-"""
+"""Starts and stops of trials from a control stream, placed among the entries of the data stream."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Literal
 from cortext.live.brand.entries import index_of, no_index
 from cortext.live.brand.parameters import NodeParameters
 from cortext.live.brand.sequence import MOST_LOST
-from cortext.live.core.redis_link import Entry, StreamId
+from cortext.live.core.redis_streams import Entry, StreamId
 
 PATIENCE_S = 1.0
 """How long no entries may come before a mark no longer waits for the one that it names."""
@@ -30,14 +28,15 @@ class Mark:
     """A start, stop or block.
 
     Attributes:
-        id: Of the control entry.
+        what: Which of them.
+        id: Id of the control entry.
         index: Number of the data entry that is a trial's first (start) or last (stop), where the
-            control entry has it; without it the times at which Redis took the entries decide, to
+            control entry has it. Without it the times at which Redis took the entries decide, to
             the millisecond.
-        trial: What the control entry's field `trial` says, copied through.
-        context: What its field `context` says; None where it has none.
+        trial: The control entry's field `trial`, copied to the outputs.
+        context: Its field `context`; None where it has none.
         since_s: When it was read, on the monotonic clock.
-        problem: What could not be used of the control entry.
+        problem: Fields of the control entry that could not be used.
     """
 
     what: Literal["start", "stop", "block"]
@@ -50,14 +49,12 @@ class Mark:
 
 
 class ControlReader:
-    """Reads marks from control entries, and holds them until their place has come."""
+    """Reads marks from control entries, and holds each one until its place has come."""
 
     def __init__(self, parameters: NodeParameters) -> None:
         self._field = parameters.control_field.encode()
-        self._index_name, self._index_field = (
-            parameters.index_field,
-            parameters.index_field.encode(),
-        )
+        self._index_name = parameters.index_field
+        self._index_field = parameters.index_field.encode()
         self._values: dict[bytes, Literal["start", "stop", "block"]] = {
             parameters.start_value.encode(): "start",
             parameters.stop_value.encode(): "stop",
@@ -66,17 +63,16 @@ class ControlReader:
         self._waiting: deque[Mark] = deque()
         self._last_entry_s = 0.0
         self._is_open = False  # whether the last mark was a start
-        self._highest, self._is_disordered = (
-            0,
-            False,
-        )  # whether a mark has a lower number than one before it
+        # Whether a mark has a lower number than one before it
+        self._highest = 0
+        self._is_disordered = False
 
     def mark(self, entry: Entry, near: int | None = None) -> Mark | None:
-        """The mark of a control entry; None for entries that are others' business.
+        """Return the mark of a control entry; None for entries that are no marks.
 
         Args:
-            near: The last number of the data. A mark whose number cannot be right is placed by
-                time.
+            entry: The control entry.
+            near: The last number of the data. A mark with an impossible number is placed by time.
         """
         what = self._values.get(entry.fields.get(self._field, b""))
         if what is None:
@@ -85,9 +81,8 @@ class ControlReader:
         index, problems = index_of(number, near), []
         if number and index is None:
             problems.append(no_index(self._index_name, number))
-        elif (
-            index is not None and near is not None and index > near + MOST_LOST
-        ):  # it would hold up all marks after it
+        elif index is not None and near is not None and index > near + MOST_LOST:
+            # It would hold up all marks after it
             problems.append(f"{self._index_name} {index} is too far ahead of {near}")
             index = None
         if len(trial) > LONGEST_LABEL:
@@ -95,12 +90,12 @@ class ControlReader:
             trial = b""
         context = entry.fields.get(b"context")
         context = None if context is None else context[-LONGEST_LABEL:]
-        said = (
+        problem = (
             f"the {what} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}"
             if problems
             else ""
         )
-        return Mark(what, entry.id, index, trial, context, time.monotonic(), said)
+        return Mark(what, entry.id, index, trial, context, time.monotonic(), problem)
 
     def add(self, mark: Mark) -> None:
         """Hold a mark."""
@@ -111,21 +106,21 @@ class ControlReader:
 
     @property
     def first_id(self) -> StreamId:
-        """Id of the oldest mark that is held; without one it is beyond all ids."""
+        """The id of the oldest mark that is held; without one, an id beyond all others."""
         return self._waiting[0].id if self._waiting else (1 << 64, 0)
 
     def surplus(self) -> Iterator[Mark]:
-        """The oldest marks, where more are held than anybody announces."""
+        """Yield the oldest marks beyond `MOST_WAITING`."""
         while len(self._waiting) > MOST_WAITING:
             yield self._give()
 
     @property
     def stop_waits(self) -> bool:
-        """Whether a stop is held: somebody waits for a result."""
+        """Whether a stop is held: a client waits for a result."""
         return any(mark.what == "stop" for mark in self._waiting)
 
     def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
-        """The marks that come before a data entry."""
+        """Yield the marks that come before a data entry."""
         self._last_entry_s = time.monotonic()
         while (n := self._first_due(entry, index)) is not None:
             due = self._waiting[n]
@@ -144,9 +139,9 @@ class ControlReader:
             yield self._give()
 
     def _first_due(self, entry: Entry, index: int | None) -> int | None:
-        """Place of the first mark that is due.
+        """Return the place of the first mark that is due.
 
-        A later one only goes before the first with a lower number.
+        A later mark goes before the first one only if it has a lower number.
         """
         if not self._waiting or _is_due(self._waiting[0], entry, index):
             return 0 if self._waiting else None
@@ -163,18 +158,17 @@ class ControlReader:
         del self._waiting[n]
         self._is_open = mark.what == "start"
         if not self._waiting:
-            self._highest, self._is_disordered = 0, False
+            self._highest = 0
+            self._is_disordered = False
         return mark
 
     def beyond(self, index: int | None) -> Iterator[Mark]:
-        """The marks of numbers that will not come any more, because numbering began anew after
-        this one.
-        """
+        """Yield the marks of numbers that will not come: numbering began anew after this one."""
         while self._waiting and index is not None and (self._waiting[0].index or 0) > index:
             yield self._give()
 
     def after(self, index: int | None) -> Iterator[Mark]:
-        """The stops that name the data entry that was just taken."""
+        """Yield the stops that name the data entry that was just taken."""
         while self._waiting and index is not None:
             mark = self._waiting[0]
             if mark.what != "stop" or mark.index is None or mark.index > index:
@@ -182,11 +176,10 @@ class ControlReader:
             yield self._give()
 
     def idle(self) -> Iterator[Mark]:
-        """The marks that are due when no data come.
+        """Yield the marks that are due when no data come.
 
-        Those without a number, and after a while those with one.
-
-        A trial that begins later waits for its first entry as long as it takes.
+        Those without a number are due, and after a while those with one. A trial that begins later
+        waits for its first entry as long as it takes.
         """
         while self._waiting:
             mark, now_s = self._waiting[0], time.monotonic()

@@ -1,4 +1,4 @@
-"""Entries of BRAND streams: raw array bytes, running numbers, and what can be wrong with them.
+"""Entries of BRAND streams: array bytes, running numbers, states, and problems of an utterance.
 
 T bins of 20 ms, C features.
 """
@@ -28,28 +28,25 @@ _DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64")
 
 
 def timestamp() -> bytes:
-    """What BRAND writes as `ts`.
-
-    The monotonic clock in ns, as the bytes of an unsigned 64-bit number.
-    """
+    """Return BRAND's `ts`: the monotonic clock in ns, as bytes of an unsigned 64-bit number."""
     return uint64(time.monotonic_ns())
 
 
 def uint64(number: int) -> bytes:
-    """The bytes of an unsigned 64-bit number, little-endian."""
+    """Return the bytes of an unsigned 64-bit number, little-endian."""
     return struct.pack("<Q", number)
 
 
 def index_of(value: bytes | None, near: int | None = None) -> int | None:
-    """The running number of an entry: bytes of an unsigned number (8, 4 or 2) or decimal digits.
+    """Return the running number of an entry; None where the field holds none.
 
-    None for neither.
-
-    A number beyond `LARGEST_INDEX` is none: nobody counts that far, but -1 in 8 bytes lies there.
-    Bytes that are all digits are decimal, unless the binary number is nearer to one that is
-    expected: a source that counts with 2 bytes comes to "00" after four minutes.
+    It is written as bytes of an unsigned number (8, 4 or 2) or as decimal digits. A number beyond
+    `LARGEST_INDEX` is none: nobody counts that far, but -1 in 8 bytes lies there. Bytes that are
+    all digits are decimal, unless the binary number is nearer to an expected one: a source that
+    counts with 2 bytes comes to "00" after four minutes.
 
     Args:
+        value: The field.
         near: A number that was read lately.
     """
     if not value or len(value) > 20:
@@ -64,25 +61,29 @@ def index_of(value: bytes | None, near: int | None = None) -> int | None:
 
 
 def no_index(name: str, value: bytes) -> str:
-    """Say why a field holds no running number."""
+    """Return the problem of a field that holds no running number."""
     return f"{name} is {shown(value[:24])} ({len(value)} bytes); a number of at most 2^53 is needed"
 
 
 class EntryReader:
     """Reads bins from entries as the parameters say.
 
-    n_features: features of a bin of the model
+    Args:
+        parameters: The node's parameters.
+        n_features: Features of a bin of the model.
     """
 
     def __init__(self, parameters: NodeParameters, n_features: int) -> None:
-        self._field, self._n_features = parameters.input_field.encode(), n_features
+        self._field = parameters.input_field.encode()
+        self._n_features = n_features
         self._dtype = np.dtype(parameters.input_dtype)
         self._bins_per_entry = parameters.bins_per_entry
 
     def bins(self, fields: Mapping[bytes, bytes]) -> np.ndarray:
-        """The bins of an entry, float32 [T, C].
+        """Return the bins of an entry, float32 [T, C].
 
-        Raises DataError for what cannot be bins, with what it may be.
+        Raises:
+            DataError: The field holds no such bins; the message says what it may hold.
         """
         name, value = self._field.decode(), fields.get(self._field)
         if value is None:
@@ -114,7 +115,7 @@ class EntryReader:
         return f"{n_bytes} are needed for {n_bins}{self._n_features} {self._dtype}"
 
     def _guess(self, n_bytes: int) -> str:
-        """Which dtypes the number of bytes would fit."""
+        """Name the dtypes that the number of bytes would fit."""
         n_numbers = (self._bins_per_entry or 1) * self._n_features
         fitting = [name for name in _DTYPES if np.dtype(name).itemsize * n_numbers == n_bytes]
         return f" ({' or '.join(fitting)} would fit)" if fitting else ""
@@ -125,15 +126,16 @@ MOST_PROBLEMS = 5
 
 
 class NodeStates:
-    """The stream NICK_state."""
+    """The states of a node, on the stream NICK_state."""
 
     def __init__(self, link: RedisLink, nickname: str) -> None:
-        self._link, self._nickname = link, nickname
+        self._link = link
+        self._nickname = nickname
 
     def write(self, status: str, message: str = "") -> None:
-        """Add an entry; the log gets it too.
+        """Write a state to the stream and to the log.
 
-        `status` is where nodes in Python have the state, `state` where those in C have it.
+        Nodes in Python have the state in `status`, those in C in `state`: both fields are written.
         """
         level = {"NODE_FATAL_ERROR": "error", "NODE_WARNING": "warning"}.get(status, "info")
         event(status.lower(), level, node=self._nickname, message=message)
@@ -150,7 +152,7 @@ class NodeStates:
 
 @dataclass
 class NodeUtterance:
-    """An utterance in progress, and what went wrong in it."""
+    """An utterance of a node in progress, with its counts and problems."""
 
     trial: bytes = b""
     first_index: int | None = None
@@ -163,7 +165,7 @@ class NodeUtterance:
     n_problems: int = 0
 
     def add_problem(self, problem: str) -> bool:
-        """Note a problem; whether it is one to tell at once."""
+        """Note a problem; return whether it is among the first, which are reported at once."""
         self.n_problems += 1
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)

@@ -1,4 +1,4 @@
-"""What a node of BRAND does: reads bins, writes logits and words. `brand.py` starts it."""
+"""The work of a BRAND node: reads bins, writes logits and words. `process.py` starts it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntr
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event
 from cortext.live.core.pipeline import Pipeline, Update
-from cortext.live.core.redis_link import Entry, RedisLink, StreamId
+from cortext.live.core.redis_link import RedisLink
+from cortext.live.core.redis_streams import Entry, StreamId
 
 BLOCK_MS = 100
-"""How long a read waits for entries, and so how soon a signal is heard."""
+"""How long a read waits for entries, and so how soon a signal is obeyed."""
 HURRY_MS = 5
 """The same while a stop waits for what was recorded before it."""
 ENTRIES_AT_ONCE = 64
@@ -50,20 +51,17 @@ class BrandNode:
         pipeline: Pipeline,
         states: NodeStates,
     ) -> None:
-        self._link, self._nickname, self._parameters, self._pipeline = (
-            link,
-            nickname,
-            parameters,
-            pipeline,
-        )
+        self._link = link
+        self._nickname = nickname
+        self._parameters = parameters
+        self._pipeline = pipeline
         self._states = states
         self._reader = EntryReader(parameters, pipeline.stepper.n_features)
-        self._control, self._sequence = (
-            ControlReader(parameters),
-            Sequencer(parameters.bins_per_entry),
-        )
+        self._control = ControlReader(parameters)
+        self._sequence = Sequencer(parameters.bins_per_entry)
         self._key = f"{nickname}_position"
-        self._position, self._carried_id = Position(), (0, 0)
+        self._position = Position()
+        self._carried_id = (0, 0)
         self._read = dict[str, StreamId]()
         """Ids up to which the streams were read.
 
@@ -81,7 +79,7 @@ class BrandNode:
         self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
 
     def run(self) -> None:
-        """Work until `stop` is set; an utterance in progress is finished then, and named so."""
+        """Work until `stop` is set; an utterance in progress is then finished, with an error."""
         self._take_over()
         day = self._pipeline.session
         self._states.write(
@@ -103,7 +101,7 @@ class BrandNode:
         self._save()
 
     def _wait_ms(self) -> int:
-        """Milliseconds that the next read may wait."""
+        """Return the milliseconds that the next read may wait."""
         wait_ms = HURRY_MS if self._control.stop_waits else BLOCK_MS
         if not self._sequence.waits:
             return wait_ms
@@ -111,7 +109,7 @@ class BrandNode:
         return max(1, min(wait_ms, round(1000 * left_s)))
 
     def _idle(self) -> None:
-        """No data came: go on without the entries that others wait for."""
+        """Go on, after a read without data, without the entries that others wait for."""
         if time.monotonic() - self._read_s >= WAIT_S:
             self._take_in_order(self._sequence.release())
         if not self._sequence.waits:
@@ -119,7 +117,7 @@ class BrandNode:
                 self._carry_out(mark)
 
     def _take_over(self) -> None:
-        """Go on where the node before this one was, and say what was missed."""
+        """Go on where the node before this one ended, and report the entries that were missed."""
         p = self._parameters
         for rival in self._link.rivals():
             self._states.write(
@@ -159,9 +157,7 @@ class BrandNode:
         self._save(first=True)
 
     def _interrupted(self, missed: Missed) -> None:
-        """Name the utterance in which the node before this one was killed, unless its result is
-        there.
-        """
+        """Report the utterance in which the last node was killed, unless it has a result."""
         number = self._position.utterance
         final = self._newest_of(self._parameters.final_stream)
         if final.get(b"utterance") == str(number).encode():
@@ -177,9 +173,9 @@ class BrandNode:
         )
 
     def _count_unsaved(self) -> int:
-        """Number of results that the node before this one wrote after its position.
+        """Return the number of results that the node before this one wrote after its position.
 
-        The steps' numbers go on, too.
+        The numbers of steps go on, too.
         """
         i_out = index_of(
             self._newest_of(self._parameters.output_stream).get(
@@ -209,12 +205,12 @@ class BrandNode:
         number = entry.fields.get(p.index_field.encode(), b"")
         index = index_of(number, sequence.reach)
         if index is None:
-            placed = sequence.take_unnumbered(
+            items = sequence.take_unnumbered(
                 entry, no_index(p.index_field, number) if number else ""
             )
         else:
-            placed = sequence.take(entry, index, entry.fields.get(p.input_field.encode()))
-        self._take_in_order(placed)
+            items = sequence.take(entry, index, entry.fields.get(p.input_field.encode()))
+        self._take_in_order(items)
 
     def _take_mark(self, mark: Mark) -> None:
         if mark.index is None:  # its time decides, so what came before it waits no longer
@@ -223,51 +219,52 @@ class BrandNode:
         for due in (*self._control.surplus(), *self._control.after(self._position.i_in)):
             self._carry_out(due)
 
-    def _take_in_order(self, placed: list[OrderedEntry]) -> None:
+    def _take_in_order(self, items: list[OrderedEntry]) -> None:
         """Take data entries in the order of their numbers.
 
         The position stays before one that waits.
         """
-        for place in placed:
-            if place.kind == "duplicate" and self._utterance is not None:
+        for item in items:
+            if item.kind == "duplicate" and self._utterance is not None:
                 self._utterance.n_duplicates += 1
-            if place.kind in ("duplicate", "late"):
+            if item.kind in ("duplicate", "late"):
                 continue
-            if place.anew:
+            if item.anew:
                 self._outside.clear()
                 for mark in self._control.beyond(self._position.i_in):
                     self._carry_out(mark)
                 self._position.i_in = None  # marks of the new numbering are not behind the old one
-            for mark in self._control.before(place.entry, place.index):
+            for mark in self._control.before(item.entry, item.index):
                 self._carry_out(mark)
             if self._utterance is None and not self._parameters.control_stream:
                 self._begin(b"", None)
             if self._utterance is not None:
-                self._note_missing(place, self._utterance)
-            self._newest, self._position.i_in = place.entry, place.index
+                self._note_missing(item, self._utterance)
+            self._newest = item.entry
+            self._position.i_in = item.index
             if self._utterance is not None:
-                self._decode(place, self._utterance)
-            elif place.entry.n_bytes <= MOST_KEPT_BYTES:
-                self._outside.append(place)
-            if not place.guessed:
-                for mark in self._control.after(place.index):
+                self._decode(item, self._utterance)
+            elif item.entry.n_bytes <= MOST_KEPT_BYTES:
+                self._outside.append(item)
+            if not item.guessed:
+                for mark in self._control.after(item.index):
                     self._carry_out(mark)
         if not self._sequence.waits:
             self._position.id_in = self._read[self._parameters.input_stream]
 
-    def _decode(self, place: OrderedEntry, utterance: NodeUtterance) -> None:
+    def _decode(self, item: OrderedEntry, utterance: NodeUtterance) -> None:
         utterance.n_entries += 1
         name = self._parameters.sync_key
-        if (n_bytes := len(place.entry.fields.get(name.encode(), b""))) > LONGEST_LABEL:
+        if (n_bytes := len(item.entry.fields.get(name.encode(), b""))) > LONGEST_LABEL:
             problem = f"{name} has {n_bytes} bytes; at most {LONGEST_LABEL} are copied"
-            self._problem(utterance, f"entry {self._name(place)}: {problem}")
+            self._problem(utterance, f"entry {self._name(item)}: {problem}")
         try:
-            if place.kind == "unusable":
-                raise DataError(place.problem)
-            bins_TC = self._reader.bins(place.entry.fields)
+            if item.kind == "unusable":
+                raise DataError(item.problem)
+            bins_TC = self._reader.bins(item.entry.fields)
         except DataError as error:
             utterance.n_unusable += 1
-            self._problem(utterance, f"entry {self._name(place)} is unusable: {error}")
+            self._problem(utterance, f"entry {self._name(item)} is unusable: {error}")
             return
         utterance.n_bins += len(bins_TC)
         while True:
@@ -316,26 +313,21 @@ class BrandNode:
             self._pipeline.start_block()
 
     def _decode_earlier(self, utterance: NodeUtterance) -> None:
-        """Decode the entries of a trial that came before its start.
-
-        Name those that are not held any more.
-        """
+        """Decode the entries of a trial that came before its start; report those no longer held."""
         outside, first, i_in = list(self._outside), utterance.first_index, self._position.i_in
         self._outside.clear()
         if first is None or i_in is None or first > i_in:
             return
-        held = [place for place in outside if place.index is not None and place.index >= first]
+        held = [item for item in outside if item.index is not None and item.index >= first]
         self._note_gone(range(first, (held[0].index if held else i_in + 1) or 0), utterance)
-        for place in held:
+        for item in held:
             if self._utterance is utterance:
-                self._note_missing(place, utterance)
-                self._newest = place.entry
-                self._decode(place, utterance)
+                self._note_missing(item, utterance)
+                self._newest = item.entry
+                self._decode(item, utterance)
 
     def _note_gone(self, gone: range, utterance: NodeUtterance) -> None:
-        """Note entries of a trial that went by before its start was read, or before the node was
-        there.
-        """
+        """Note entries of a trial that went by before its start was read."""
         if not gone:
             return
         name = self._parameters.index_field
@@ -345,12 +337,13 @@ class BrandNode:
             )
             return
         utterance.n_lost += len(gone)
-        said = f"{len(gone)} entries went by before the start was read"
-        self._problem(utterance, f"{said} ({name} {gone.start} to {gone.stop - 1})")
+        found = f"{len(gone)} entries went by before the start was read"
+        self._problem(utterance, f"{found} ({name} {gone.start} to {gone.stop - 1})")
 
     def _begin(self, trial: bytes, first_index: int | None) -> NodeUtterance:
         self._position.utterance += 1
-        self._position.running, self._position.trial = True, trial
+        self._position.running = True
+        self._position.trial = trial
         self._utterance = NodeUtterance(trial, first_index)
         if self._begins_late:
             self._utterance.add_problem(self._begins_late)
@@ -359,7 +352,7 @@ class BrandNode:
         return self._utterance
 
     def _note_mark(self, mark: Mark) -> None:
-        """Say what could not be used of a mark."""
+        """Report the unusable fields of a mark."""
         if self._utterance is None:
             self._states.write("NODE_WARNING", mark.problem)
             return
@@ -367,29 +360,24 @@ class BrandNode:
         self._problem(self._utterance, mark.problem)
 
     def _expected(self, utterance: NodeUtterance) -> int | None:
-        """Number of the next data entry.
-
-        Before the first one it is known by the start of the trial.
-        """
+        """Return the number of the next data entry; the trial's start tells the first one."""
         if self._position.i_in is not None:
             return self._position.i_in + 1
         return (
             None if utterance.first_index is None else utterance.first_index + utterance.n_entries
         )
 
-    def _note_missing(self, place: OrderedEntry, utterance: NodeUtterance) -> None:
-        """Note what is missing before an entry of the utterance in progress."""
+    def _note_missing(self, item: OrderedEntry, utterance: NodeUtterance) -> None:
+        """Note the entries that are missing before an entry of the utterance in progress."""
         expected = self._expected(utterance)
-        if place.first and place.index is not None and expected is not None:
-            self._note_lost(range(expected, place.index), utterance)
-        self._note_lost(place.missing, utterance)
-        if place.problem and place.kind == "next" and (utterance.n_entries or not place.anew):
-            self._problem(utterance, f"{self._parameters.index_field} {place.problem}")
+        if item.first and item.index is not None and expected is not None:
+            self._note_lost(range(expected, item.index), utterance)
+        self._note_lost(item.missing, utterance)
+        if item.problem and item.kind == "next" and (utterance.n_entries or not item.anew):
+            self._problem(utterance, f"{self._parameters.index_field} {item.problem}")
 
     def _note_lost(self, missing: range, utterance: NodeUtterance) -> None:
-        """Entries that never came count for the utterance in progress, from its own first entry
-        on.
-        """
+        """Count lost entries for the utterance in progress, from its own first entry on."""
         if utterance.first_index is not None:
             missing = range(max(missing.start, utterance.first_index), missing.stop)
         if not missing:
@@ -406,10 +394,10 @@ class BrandNode:
         if utterance.add_problem(problem):
             self._states.write("NODE_WARNING", f"utterance {self._position.utterance}: {problem}")
 
-    def _name(self, place: OrderedEntry) -> str:
-        if place.index is None or place.guessed:
-            return f"{place.entry.id[0]}-{place.entry.id[1]}"
-        return f"{self._parameters.index_field} {place.index}"
+    def _name(self, item: OrderedEntry) -> str:
+        if item.index is None or item.guessed:
+            return f"{item.entry.id[0]}-{item.entry.id[1]}"
+        return f"{self._parameters.index_field} {item.index}"
 
     def _write_step(self, update: Update, trial: bytes) -> None:
         p, position = self._parameters, self._position
@@ -421,7 +409,7 @@ class BrandNode:
         self._link.add(p.output_stream, fields)
 
     def _finish(self, ended: str, problem: str | None = None) -> None:
-        """End the utterance with a result, and with all that went wrong in it."""
+        """End the utterance with a result, and with all its problems."""
         utterance = self._utterance or NodeUtterance()
         start = time.perf_counter()
         nbest = self._pipeline.finish()
@@ -435,12 +423,13 @@ class BrandNode:
         candidates = [hypothesis_json(hypothesis) for hypothesis in nbest]
         facts = {"final_ms": round(final_ms, 3), "degraded": nbest.degraded or ""}
         self._write_final(utterance, ended, nbest[0].text, candidates, **facts)
-        self._utterance, self._position.running = None, False
+        self._utterance = None
+        self._position.running = False
 
     def _write_missed(
         self, trial: bytes, error: str, number: int | None = None, text: bytes = b""
     ) -> None:
-        """The named error of an utterance that has no result."""
+        """Write the error of an utterance that has no result."""
         if number is None:
             self._position.utterance += 1
         utterance = NodeUtterance(trial)
@@ -463,11 +452,10 @@ class BrandNode:
         level = "warning" if utterance.error or facts["degraded"] else "info"
         seconds = utterance.n_bins * BIN_MS / 1000
         number = self._position.utterance
-        said = {"text": text}
         event(
             "utterance_ended",
             level,
-            said,
+            {"text": text},
             node=self._nickname,
             utterance=number,
             seconds=seconds,
@@ -475,10 +463,7 @@ class BrandNode:
         )
 
     def _common(self, i: int, trial: bytes) -> dict[str, Any]:
-        """What entries of both output streams have.
-
-        When, the running numbers, and what came in with the data.
-        """
+        """Return the fields that entries of both output streams have: times, numbers, labels."""
         p, i_in = self._parameters, self._position.i_in
         labels = self._newest.fields.get(p.sync_key.encode(), b"{}")
         return {

@@ -1,4 +1,4 @@
-"""What a BRAND node is told: its parameters in the newest entry of `supergraph_stream`.
+"""The parameters of a BRAND node, from the newest entry of `supergraph_stream`.
 
 The layout of that entry follows the BRAND specification 0.1.0 (github.com/brandbci/brand).
 """
@@ -17,8 +17,7 @@ from cortext.config import from_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.files import parse_json
-from cortext.live.core.acoustic_stream import PipelineOptions
-from cortext.live.core.endpoint import EndpointOptions
+from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.models.single_step import Precision
 from cortext.models.stepping import Backend
 
@@ -145,7 +144,7 @@ class NodeParameters:
 
     @property
     def pipeline(self) -> PipelineOptions:
-        """How features become logits, and when an utterance ends."""
+        """The options of its pipeline."""
         silence_ms = self.silence_ms
         if silence_ms is None:  # the stop ends it, or its length
             silence_ms = self.max_ms if self.control_stream else EndpointOptions().silence_ms
@@ -178,10 +177,15 @@ def _in_parameters(make: Callable[[], object], prefix: str = "") -> None:
 def node_parameters(
     entry_id: str, fields_of_entry: Mapping[bytes, bytes], nickname: str
 ) -> NodeParameters:
-    """The parameters of node `nickname` in an entry of `supergraph_stream`.
+    """Return the parameters of node `nickname` in an entry of `supergraph_stream`.
+
+    Args:
+        entry_id: Id of the entry, for messages.
+        fields_of_entry: The entry.
+        nickname: Nickname of the node.
 
     Raises:
-        ConfigError: Which names the entry, the node and the parameter, for anything that cannot be.
+        ConfigError: A parameter is wrong; the message names the entry, the node and the parameter.
     """
     where = f"{SUPERGRAPH} {entry_id}"
     node = _node(fields_of_entry, nickname, where)
@@ -197,7 +201,7 @@ def node_parameters(
 
 
 def with_names(parameters: NodeParameters, nickname: str) -> NodeParameters:
-    """The parameters with names for the streams that have none."""
+    """Return the parameters with default names for the streams that have none."""
     values = {f.name: getattr(parameters, f.name) for f in fields(parameters)}
     values["output_stream"] = parameters.output_stream or f"{nickname}_output"
     values["final_stream"] = parameters.final_stream or f"{nickname}_final"
@@ -205,7 +209,7 @@ def with_names(parameters: NodeParameters, nickname: str) -> NodeParameters:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts within a value of JSON."""
+    """Yield all texts within a value of JSON."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | Mapping):

@@ -1,5 +1,6 @@
-"""Where a BRAND node is in its streams, kept in Redis so that a node that was killed knows what
-it missed.
+"""The position of a BRAND node in its streams.
+
+It is kept in Redis, so that the next node knows which entries were missed after a kill.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from cortext.live.brand.control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand.entries import index_of
 from cortext.live.brand.parameters import NodeParameters
 from cortext.live.brand.sequence import MOST_LOST
-from cortext.live.core.redis_link import Entry, RedisLink, StreamId, format_id, parse_id
+from cortext.live.core.redis_link import RedisLink
+from cortext.live.core.redis_streams import Entry, StreamId, format_id, parse_id
 
 
 @dataclass
 class Position:
-    """Kept in the hash NICK_position.
-
-    id_in, i_in: id and running number of the last data entry that was taken
+    """The position, kept in the hash NICK_position.
 
     Attributes:
+        id_in: Id of the last data entry that was taken.
+        i_in: Its running number.
         control_id: Id of the last control entry that was carried out.
-        utterance: Number of the last utterance; i_out: number of the next entry of the output
-            stream.
+        utterance: Number of the last utterance.
+        i_out: Number of the next entry of the output stream.
         running: Whether an utterance is in progress.
         clean: Whether the node was shut down, and nobody expects it to have listened since.
         trial: Label of the last utterance.
@@ -42,7 +44,7 @@ class Position:
     trial: bytes = b""
 
     def save(self, link: RedisLink, key: str) -> bool:
-        """Write it as `RedisLink.write_hash` does; whether the key was there before."""
+        """Write it as `RedisLink.write_hash` does; return whether the key was there before."""
         mapping: dict[str, Any] = {
             "id_in": format_id(self.id_in),
             "i_in": "" if self.i_in is None else self.i_in,
@@ -57,16 +59,17 @@ class Position:
 
     @classmethod
     def load(cls, link: RedisLink, key: str) -> Position | None:
-        """What was written last; None where there is nothing, or nothing that can be read."""
+        """Return the position that was written last; None where there is none that can be read."""
         return cls._read(link.call(lambda redis: redis.hgetall(key)))
 
     @classmethod
     def take_over(
         cls, link: RedisLink, key: str, parameters: NodeParameters
     ) -> tuple[Position | None, str]:
-        """What was written last, and where a key was renamed to that cannot be read.
+        """Return the position that was written last, and the new name of a key that cannot be read.
 
-        A node that went on from ids which are yet to come would hear nothing until then.
+        Ids that are yet to come cannot be used: a node that went on from them would read nothing
+        until then.
         """
         kind = link.call(lambda redis: redis.type(key))
         if kind == b"none":
@@ -116,11 +119,11 @@ _PATTERNS = {
 
 @dataclass(frozen=True)
 class Missed:
-    """What went by while no node listened.
+    """The entries that went by while no node listened.
 
     Attributes:
-        n_entries: Data entries, None where they have no running numbers; ms: by the ids of the
-            entries.
+        n_entries: Data entries, None where they have no running numbers.
+        ms: Milliseconds, by the ids of the entries.
         trials: Starts of trials that have begun since.
     """
 
@@ -140,11 +143,14 @@ class Missed:
 def catch_up(
     link: RedisLink, parameters: NodeParameters, position: Position, known: bool
 ) -> Missed:
-    """Move a position to the streams' ends; tell what lies between.
+    """Move a position to the streams' ends; return what lies between.
 
     Args:
-        known: Whether the position is that of a node before this one; else only a trial that has
-            begun and not ended is missed.
+        link: The connection.
+        parameters: The node's parameters.
+        position: It is changed.
+        known: Whether a node before this one wrote the position; else only a trial that has begun
+            and not ended is missed.
     """
     newest = newest_of(link, parameters.input_stream)
     n_entries, ms = (None, 0) if known else (0, 0)
@@ -158,7 +164,8 @@ def catch_up(
                 and 0 <= index - position.i_in <= MOST_LOST
             ):
                 n_entries = index - position.i_in
-        position.id_in, position.i_in = newest.id, index
+        position.id_in = newest.id
+        position.i_in = index
     trials = _trials(link, parameters, position, known) if parameters.control_stream else ()
     return Missed(n_entries if newest is not None else 0, ms, trials)
 
@@ -178,6 +185,6 @@ def _trials(
 
 
 def newest_of(link: RedisLink, stream: str) -> Entry | None:
-    """The newest entry of a stream."""
+    """Return the newest entry of a stream."""
     found = link.call(lambda redis: redis.xrevrange(stream, count=1))
     return Entry(stream, parse_id(found[0][0]), found[0][1]) if found else None

@@ -1,10 +1,7 @@
-"""A node of BRAND (github.com/brandbci/brand, specification 0.1.0).
+"""The process of a BRAND node (github.com/brandbci/brand, specification 0.1.0).
 
-Bins of features in, logits and words out.
-
-The node is a process of its own that a supervisor starts with a nickname and the address of Redis.
-It reads its parameters from `supergraph_stream`, tells its states on NICK_state, and ends on
-SIGINT.
+A supervisor starts it with a nickname and the address of Redis. It reads its parameters from
+`supergraph_stream`, writes its states to NICK_state, and ends on SIGINT.
 """
 
 from __future__ import annotations
@@ -24,11 +21,11 @@ from cortext.extras import need
 from cortext.live.brand.entries import NodeStates
 from cortext.live.brand.node import BrandNode
 from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
-from cortext.live.core.decoder import with_llm
+from cortext.live.core.decoder import no_long_pauses, with_llm
 from cortext.live.core.log import LOGGER, event
 from cortext.live.core.pipeline import Pipeline
-from cortext.live.core.redis_link import RedisLink, Stopped, address, redis_url
-from cortext.live.core.timing import no_long_pauses
+from cortext.live.core.redis_link import RedisLink, Stopped
+from cortext.live.core.redis_streams import address, redis_url
 from cortext.models.stepping import open_stepper
 from cortext.plugins import load_plugins
 
@@ -44,15 +41,20 @@ def run_node(
     stop: threading.Event,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Be a node until `stop` is set.
+    """Run a node until `stop` is set.
 
     Args:
+        nickname: The node's nickname in the graph.
+        host: Host of Redis.
+        port: Port of Redis.
+        socket: Unix socket of Redis; goes before host and port.
+        stop: Set it to end the node.
         changes: Parameters that go before the graph's.
 
     Raises:
-        LiveError: Where Redis cannot be reached or refuses.
-        CortextError: For parameters, a run or a language model that cannot be used; what is wrong
-            is also told as NODE_FATAL_ERROR.
+        LiveError: Redis cannot be reached, or refuses.
+        CortextError: Parameters, a run or a language model cannot be used; the error is also
+            written as NODE_FATAL_ERROR.
     """
     url = redis_url(host, port, socket)
     _reach(url)
@@ -66,7 +68,7 @@ def run_node(
         with no_long_pauses():
             node.run()
         states.write("NODE_SHUTDOWN")
-    except Stopped:  # Redis is away, and cannot be told
+    except Stopped:  # Redis is away: nothing can be written to it
         event("node_shutdown", node=nickname)
     except Exception as error:
         what = (
@@ -74,7 +76,7 @@ def run_node(
             if isinstance(error, CortextError)
             else shown(f"{type(error).__name__}: {error}")
         )
-        stop.set()  # whoever is told of it should not wait for a Redis that is away
+        stop.set()  # writing the state must not wait for a Redis that is away
         with contextlib.suppress(Stopped, LiveError):
             states.write("NODE_FATAL_ERROR", what)
         raise
@@ -83,7 +85,7 @@ def run_node(
 
 
 def _reach(url: str) -> None:
-    """Raise LiveError unless Redis answers: a node that cannot connect when it starts must fail."""
+    """Raise LiveError unless Redis answers: a node that cannot connect at its start must fail."""
     redis = need("redis", "live")
     client = redis.Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5)
     try:
@@ -96,7 +98,11 @@ def _reach(url: str) -> None:
 
 
 def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
-    """The node's parameters in the newest entry of `supergraph_stream`. Raises ConfigError."""
+    """Return the node's parameters in the newest entry of `supergraph_stream`.
+
+    Raises:
+        ConfigError: No graph was published, or a parameter is wrong.
+    """
     found = link.call(lambda redis: redis.xrevrange(SUPERGRAPH, count=1))
     if not found:
         raise ConfigError(
@@ -107,7 +113,7 @@ def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
 
 
 def _load(parameters: NodeParameters) -> Pipeline:
-    """The pipeline that the parameters name, warm."""
+    """Return the pipeline that the parameters name, warm."""
     load_plugins(parameters.plugins)
     stepper = open_stepper(parameters.run, parameters.day, parameters.backend, parameters.precision)
     if parameters.n_features not in (None, stepper.n_features):

@@ -1,8 +1,8 @@
-"""Entries of a data stream, put in the order of their running numbers.
+"""Entries of a data stream, in the order of their running numbers.
 
-Streams hold each entry once, but those who write them may repeat, swap or damage entries. An entry
-that comes in order is given back at once. One that is early waits for those before it, at most
-`WAIT_BINS`.
+Streams hold each entry once, but the programs that write them may repeat, swap or damage entries.
+An entry that comes in order is given back at once. One that is early waits for those before it, at
+most `WAIT_BINS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import bisect
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cortext.live.core.redis_link import Entry
+from cortext.live.core.redis_streams import Entry
 
 WAIT_BINS = 2
 """How long an early entry waits for those before it, in bins of 20 ms.
@@ -35,15 +35,16 @@ class OrderedEntry:
     """An entry in its place.
 
     Attributes:
+        entry: The entry.
         index: Its number; None in a stream without numbers.
-        guessed: Whether the entry has no number that can be read, and `index` is the next one that
-            it can have.
+        guessed: Whether the entry has no number that can be read, and `index` is the next possible
+            one.
         kind: `next` is to be decoded; a `duplicate` came before, a `late` one was given up as lost,
-            an `unusable` one has a number that cannot be right.
+            an `unusable` one has an impossible number.
         missing: Numbers that were lost before it.
         first: Whether no number was known before it.
         anew: Whether numbering began anew with it.
-        problem: What is wrong with an unusable entry; of others, what their numbers say.
+        problem: Why it is unusable; of others, the problem of their numbers.
     """
 
     entry: Entry
@@ -57,9 +58,7 @@ class OrderedEntry:
 
 
 class _Arrival(NamedTuple):
-    """An entry, its number, when it came, and a hash of its content by which a duplicate is
-    known.
-    """
+    """An entry with its number, its arrival, and a hash of its content that shows a duplicate."""
 
     number: int
     n: int
@@ -70,14 +69,14 @@ class _Arrival(NamedTuple):
 class Sequencer:
     """Gives entries back in the order of their numbers.
 
-    `take` and `release` return what is in its place now.
+    `take` and `release` return the entries whose place has come.
 
-    A number far from the last one is doubted until the next entry comes. It stands alone: then it
-    is damaged, and takes the place of a number that is missing. The next one goes on from it: then
-    entries were lost, or the source began anew.
+    A number far from the last one is doubted until the next entry comes. If the next one does not
+    go on from it, it is damaged, and takes the place of a missing number. If it does, entries were
+    lost, or the source began anew.
 
     Args:
-        bins_per_entry: None for any number.
+        bins_per_entry: Bins in an entry; None for any number.
         last: Number of the entry before the first one.
     """
 
@@ -92,7 +91,7 @@ class Sequencer:
 
     @property
     def reach(self) -> int | None:
-        """The last number, with those of entries that have none."""
+        """The last number, counting on through entries that have none."""
         return None if self.last is None else self.last + self._n_unnumbered
 
     @property
@@ -103,7 +102,10 @@ class Sequencer:
     def take(self, entry: Entry, index: int, content: bytes | None) -> list[OrderedEntry]:
         """Take a numbered entry.
 
-        `content` tells a duplicate from another entry of the same number.
+        Args:
+            entry: The entry.
+            index: Its number.
+            content: Tells a duplicate from another entry of the same number.
         """
         self._n_arrived += 1
         arrival = _Arrival(index, self._n_arrived, hash(content), entry)
@@ -186,7 +188,7 @@ class Sequencer:
         return self.release(confirmed=True) + self._sort(second, first.number)
 
     def _stray(self) -> list[OrderedEntry]:
-        """The doubted entry, if any: its number was wrong."""
+        """Return the doubted entry, if any, as unusable."""
         if (doubted := self._doubted) is None:
             return []
         self._doubted = None
@@ -194,14 +196,14 @@ class Sequencer:
         return [self._unnumbered(doubted.entry, problem), *self._follow()]
 
     def _follow(self) -> list[OrderedEntry]:
-        """The early entries whose turn has come."""
+        """Return the early entries whose turn has come."""
         placed: list[OrderedEntry] = []
         while self._early and self._early[0].number <= (self.reach or 0) + 1:
             placed.append(self._place(self._early.pop(0)))
         return placed
 
     def _overdue(self) -> list[OrderedEntry]:
-        """Give back entries that have waited long enough."""
+        """Return the entries that have waited long enough."""
         placed: list[OrderedEntry] = []
         while (
             self._early
@@ -221,22 +223,20 @@ class Sequencer:
         return OrderedEntry(entry, self.reach, guessed=True, kind=kind, problem=problem)
 
     def _jump(self, arrival: _Arrival) -> OrderedEntry:
-        """Go on from a number far from the last one.
-
-        Entries were lost, or the source began anew.
-        """
+        """Go on from a number far away: entries were lost, or the source began anew."""
         last = self.last
         if last is None or arrival.number > last:
             return self._place(arrival)
-        self.last, self._n_unnumbered = None, 0
+        self.last = None
+        self._n_unnumbered = 0
         self._recent.clear()
-        place = self._place(arrival)
+        placed = self._place(arrival)
         problem = (
             ""
             if last in _WRAPS and not arrival.number
             else f"begins anew at {arrival.number} after {last}"
         )
-        return OrderedEntry(place.entry, place.index, anew=True, problem=problem)
+        return OrderedEntry(placed.entry, placed.index, anew=True, problem=problem)
 
     def _place(self, arrival: _Arrival, first: bool = False) -> OrderedEntry:
         index, reach = arrival.number, self.reach
@@ -246,5 +246,6 @@ class Sequencer:
         if len(self._recent) > 2 * N_RECENT:
             self._recent = {n: digest for n, digest in self._recent.items() if n > index - N_RECENT}
         problem = f"{index} comes again with other samples" if index == self.last else ""
-        self.last, self._n_unnumbered = index, 0
+        self.last = index
+        self._n_unnumbered = 0
         return OrderedEntry(arrival.entry, index, missing=missing, first=first, problem=problem)

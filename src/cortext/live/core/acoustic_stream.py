@@ -1,22 +1,95 @@
-"""Frames of neural features in, logits out, as they come.
+"""Bins of neural features in, logits out, as they come; and where an utterance ends.
 
 T bins of 20 ms, C features, P frames of logits (80 ms), S bins in a patch, V tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
 
 from cortext.data.trial import BIN_MS
+from cortext.decoding.nbest import FRAME_MS
+from cortext.decoding.options import is_finite
 from cortext.errors import ConfigError, DataError
 from cortext.features.stream import RollingZScore, StreamSmoother
-from cortext.live.core.endpoint import EndpointOptions
-from cortext.live.core.timing import Stopwatch
+from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
 from cortext.models.stepping import Stepper, TorchStepper
+from cortext.text.phonemes import Inventory
+
+Reason = Literal["silence", "length"]
+
+
+@dataclass(frozen=True)
+class EndpointOptions:
+    """When an utterance ends by itself."""
+
+    silence_ms: float = 1500.0
+    """Silence after speech that ends an utterance.
+
+    Frames in which blank and SIL together are the more probable.
+    """
+    speech_ms: float = 160.0
+    """Speech, in all, before which silence ends nothing.
+
+    A trial may begin with any length of silence.
+    """
+    max_ms: float = 60_000.0
+    """Length at which an utterance ends in any case, which bounds what it takes in memory."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not is_finite(value) or value <= 0:
+                raise ConfigError(
+                    f"endpoint.{field.name} is {value!r}; a number of milliseconds above 0 is"
+                    " needed"
+                )
+
+
+class Endpoint:
+    """The end of an utterance: a long enough silence after speech, in the model's own posteriors.
+
+    Args:
+        options: See `EndpointOptions`.
+        inventory: The model's tokens.
+        frame_ms: Milliseconds that a frame stands for.
+    """
+
+    def __init__(
+        self, options: EndpointOptions, inventory: Inventory, frame_ms: float = FRAME_MS
+    ) -> None:
+        self._silent_frames = math.ceil(options.silence_ms / frame_ms)
+        self._speech_frames = math.ceil(options.speech_ms / frame_ms)
+        self._max_frames = math.ceil(options.max_ms / frame_ms)
+        self._silent_tokens = [inventory.blank, inventory.sil]
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin another utterance."""
+        self._n_frames = self._n_speech = self._n_silent = 0
+        self.reason: Reason | None = None
+
+    def push(self, log_probs_PV: np.ndarray) -> Reason | None:
+        """Take the next frames; return why the utterance has ended, once it has."""
+        silent_P = np.exp(log_probs_PV[:, self._silent_tokens]).sum(axis=1) > 0.5
+        for silent in silent_P.tolist():
+            self._n_frames += 1
+            self._n_speech += not silent
+            self._n_silent = self._n_silent + 1 if silent else 0
+            if self.reason is None:
+                self.reason = self._ended()
+        return self.reason
+
+    def _ended(self) -> Reason | None:
+        if self._n_speech >= self._speech_frames and self._n_silent >= self._silent_frames:
+            return "silence"
+        return "length" if self._n_frames >= self._max_frames else None
+
 
 LARGEST_FEATURE = 1e9
 """Values beyond this are no recording, and would overflow in the model."""
@@ -46,16 +119,19 @@ class PipelineOptions:
 
 
 class AcousticStream:
-    """Features to logits.
-
-    Rolling z-scores if wanted, smoothing, patches as they complete, one step of the model each.
+    """Features to logits: rolling z-scores if wanted, smoothing, one model step per full patch.
 
     Bins that complete no frame are not left lying: they are normalised and smoothed, and the model
     computes with them what it can, so that the one that completes it has little left to do.
 
     Args:
         model: A loaded model, or a stepper, which has a session already.
-        session: A day that the model knows; `latest` is its last one. Raises RunError for another.
+        session: A day that the model knows; `latest` is its last one.
+        options: See `PipelineOptions`.
+        stopwatch: Takes the time of each stage.
+
+    Raises:
+        RunError: The model does not know the session.
     """
 
     def __init__(
@@ -89,7 +165,7 @@ class AcousticStream:
 
     @property
     def look_ahead_ms(self) -> float:
-        """How much later a bin's smoothed value is known than the bin itself."""
+        """Milliseconds from a bin until its smoothed value is known."""
         return self._smoother.look_ahead_bins * BIN_MS if self._smoother else 0.0
 
     @property
@@ -105,29 +181,26 @@ class AcousticStream:
 
     @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and standard deviation in force, float64 [C] each.
-
-        None without rolling z-scores or before any.
-        """
+        """Rolling mean and standard deviation in force, float64 [C] each; None before any."""
         return self._normaliser.statistics if self._normaliser else None
 
     def start_block(
         self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
     ) -> None:
-        """A block begins: with given statistics, or those in force.
-
-        Drops the utterance in progress.
-        """
+        """Begin a block with given statistics or those in force; drop the utterance in progress."""
         if self._normaliser:
             self._normaliser.start_block(mean_C, std_C)
         self._begin()
 
     def push(self, bins_TC: np.ndarray) -> np.ndarray:
-        """Logits float32 [P, V] (P may be 0) that become known with the next bins, float32 [T, C].
+        """Return the logits, float32 [P, V] (P may be 0), that the next bins complete.
+
+        Args:
+            bins_TC: float32 [T, C].
 
         Raises:
-            DataError: And changes nothing, for bins of another width or dtype, or values that no
-                recording has.
+            DataError: Bins of another width or dtype, or values that no recording has. Nothing has
+                changed.
         """
         check_bins(bins_TC, self.stepper.n_features)
         if not len(bins_TC):
@@ -138,19 +211,13 @@ class AcousticStream:
         return logits_PV
 
     def end_utterance(self) -> None:
-        """The next bin is the first of another utterance.
-
-        This one's count for the rolling statistics.
-        """
+        """End the utterance, whose bins count for the rolling statistics."""
         if self._normaliser:
             self._normaliser.end_utterance()
         self._begin()
 
     def reset(self) -> None:
-        """Drop the utterance.
-
-        The next bin is the first of another, and this one's count for nothing.
-        """
+        """Drop the utterance; its bins do not count for the rolling statistics."""
         if self._normaliser:
             self._normaliser.drop_utterance()
         self._begin()
@@ -164,9 +231,10 @@ class AcousticStream:
         self._waiting_TC = np.empty((0, self.stepper.n_features), dtype=np.float32)
 
     def advance(self, x_TC: np.ndarray, prepare: bool = True) -> np.ndarray:
-        """`push` of bins that have been checked, without a look at the clock of its own.
+        """Do the work of `push` for bins that have been checked, under the caller's stopwatch.
 
         Args:
+            x_TC: float32 [T, C].
             prepare: Whether there is time, where they complete no frame, to prepare the next step.
         """
         self._n_bins += len(x_TC)
@@ -181,15 +249,14 @@ class AcousticStream:
             if prepare:
                 self.stepper.prepare(self._waiting_TC[self._gap_bins :])
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
-        self._n_frames += len(
-            patches
-        )  # also where a step fails: the utterance goes on without the frame
+        # Before the steps: where one fails, the utterance goes on without its frame.
+        self._n_frames += len(patches)
         logits = [self.stepper.step(bins_SC) for bins_SC in patches]
         self._stopwatch.lap("model")
         return np.stack(logits)
 
     def _patches(self, smoothed_TC: np.ndarray) -> list[np.ndarray]:
-        """The patches [S, C] that the next smoothed bins complete."""
+        """Return the patches [S, C] that the next smoothed bins complete."""
         size, stride = self.stepper.patch_size, self.stepper.patch_stride
         waiting_TC = np.concatenate((self._waiting_TC, smoothed_TC))
         n_patches = max((len(waiting_TC) - self._gap_bins - size) // stride + 1, 0)
@@ -203,9 +270,7 @@ class AcousticStream:
 
 
 def check_bins(bins_TC: np.ndarray, n_features: int) -> None:
-    """Raise DataError unless these are bins, float32 [T, C], with values that a recording can
-    have.
-    """
+    """Raise DataError unless these are bins, float32 [T, C], with values that recordings have."""
     if not isinstance(bins_TC, np.ndarray):
         raise DataError(f"frames are a {type(bins_TC).__name__}; a NumPy array is needed")
     if bins_TC.dtype != np.float32:

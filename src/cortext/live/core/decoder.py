@@ -1,8 +1,10 @@
-"""A large language model in a live search, which must not keep the next frame waiting."""
+"""A decoder in live use: bounded options, a bounded wait for the large model, no long pauses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest
@@ -10,16 +12,13 @@ from cortext.errors import DecodingError
 from cortext.live.core.log import event
 
 LIVE_BUDGET_MS = 40.0
-"""How long a look at the live hypotheses may hold up a step of 80 ms, where `llm.budget_ms` says
-nothing (0).
+"""Milliseconds that a query of the large model may hold up a step of 80 ms, where `llm.budget_ms`
+is 0.
 """
 
 
 def in_time(options: DecoderOptions) -> DecoderOptions:
-    """The options, with a bound on how long the search waits for a large model.
-
-    Live there is always one.
-    """
+    """Return the options with a bound on the wait for a large model; live there is always one."""
     return (
         options
         if options.llm.budget_ms
@@ -30,13 +29,17 @@ def in_time(options: DecoderOptions) -> DecoderOptions:
 def with_llm(
     decoder: Decoder, model: str, lora: Path | None = None, device: str = "auto"
 ) -> Decoder:
-    """The decoder with a large model, loaded and warm.
+    """Return the decoder with a large model, loaded and warm.
 
     Args:
-        model, lora, device: As `cortext.decoding.llm.model.CausalLM.load` takes them.
+        decoder: The word search.
+        model: Directory of the model, or its name at the Hugging Face Hub.
+        lora: Directory of a LoRA adapter.
+        device: `cpu`, `cuda`, `cuda:N`, or `auto`.
 
     Raises:
-        LanguageModelError: For a model that cannot be used, MissingLibrary without transformers.
+        LanguageModelError: The model cannot be used.
+        MissingLibrary: transformers is not installed.
     """
     from cortext.decoding.llm.fusion import scorer
     from cortext.decoding.llm.large_model import LLM
@@ -57,15 +60,14 @@ def with_llm(
 
 
 class Notes:
-    """Writes what the large model of a decoder notes (a context that was cut, say) into the log,
-    each once.
-    """
+    """The notes of a decoder's large model (a context that was cut, say), each logged once."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self._decoder, self._n_written = decoder, 0
+        self._decoder = decoder
+        self._n_written = 0
 
     def write_new(self) -> None:
-        """Write what is new."""
+        """Log the notes that have come since the last call."""
         notes: list[str] = getattr(getattr(self._decoder.llm, "lm", None), "notes", [])
         for note in notes[self._n_written :]:
             event("llm_note", "warning", note=note)
@@ -98,7 +100,7 @@ def check_options(options: DecoderOptions) -> None:
 
 
 def check_hotwords(bonuses: Mapping[str, float]) -> None:
-    """Raise DecodingError for more or longer words than anybody favours."""
+    """Raise DecodingError for too many or too long hotwords."""
     if len(bonuses) > MOST_HOTWORDS:
         raise DecodingError(f"{len(bonuses)} hotwords; at most {MOST_HOTWORDS} can be favoured")
     for word in bonuses:
@@ -106,3 +108,18 @@ def check_hotwords(bonuses: Mapping[str, float]) -> None:
             raise DecodingError(
                 f"{word[:20]!r}... has {len(word)} letters; at most {LONGEST_WORD} are a word"
             )
+
+
+@contextmanager
+def no_long_pauses() -> Iterator[None]:
+    """Keep Python's garbage collection short inside; to be entered when everything is loaded.
+
+    Now and then Python searches all objects for those that nothing refers to any more. With torch
+    loaded that takes 90 ms, longer than a frame: objects that exist on entering are left out.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,8 +1,7 @@
-"""The log of live decoding: one JSON object a line, through Python's logger "cortext.live".
+"""The event log of live decoding: one JSON object a line, through the logger "cortext.live".
 
-A line holds facts about the work (counts, times, names of options). What somebody said, or their
-neural data, comes into a line only as `private` facts, and those only when the log was opened for
-them.
+A line holds facts about the work (counts, times, names of options). Decoded text and neural data
+come into a line only as `private` facts, and only when the log was opened for them.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ LOGGER = logging.getLogger("cortext.live")
 def event(
     name: str, level: str = "info", private: Mapping[str, Any] | None = None, **facts: Any
 ) -> None:
-    """Log that something happened.
+    """Log an event.
 
     Args:
-        name: What, in snake_case ("utterance_finished").
+        name: Its name in snake_case ("utterance_finished").
         level: Debug, info, warning or error.
         private: Texts and the like, left out unless the log was opened with `with_text`.
-        facts: Whatever JSON can hold; anything else is written as its `str`. Texts are escaped and
-            cut: names and messages of other programs are among them.
+        facts: Values that JSON can hold; anything else is written as its `str`. Texts are escaped
+            and cut: names and messages of other programs are among them.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     if LOGGER.isEnabledFor(number):
@@ -49,10 +48,9 @@ When it was last logged, and how often it has been left out since.
 
 
 def repeated_event(name: str, level: str = "warning", **facts: Any) -> None:
-    """Log that something happened which somebody outside can make happen at will.
+    """Log an event that a stranger can cause at will, at most once a second for each name.
 
-    At most one line a second of each name. A line says in `left_out` how many there were between it
-    and the line before.
+    A line says in `left_out` how many there were between it and the line before.
     """
     now_s = time.monotonic()
     logged_s, left_out = _REPEATED.get(name, (-math.inf, 0))
@@ -70,7 +68,7 @@ def open_log(
     """Write events to a file (appended), or to stderr; a full disk loses lines and nothing else.
 
     Raises:
-        LiveError: Where the file cannot be opened.
+        LiveError: The file cannot be opened.
     """
     handler = JsonLines(path, with_text)
     _REPEATED.clear()
@@ -88,14 +86,17 @@ def open_log(
 
 
 class JsonLines(logging.Handler):
-    """Writes each event as one line with one call, so that processes may share a file and a full
-    disk tears no more than the line that did not fit. `lost` counts the lines that could not be
-    written; the next that can says so.
+    """A handler that writes each event as one line with one call of the system.
+
+    So processes may share a file, and a full disk tears no more than the line that did not fit.
+    `lost` counts the lines that could not be written; the next one that can be written says so.
     """
 
     def __init__(self, path: str | Path | None, with_text: bool) -> None:
         super().__init__()
-        self._with_text, self.lost, self._torn = with_text, 0, False
+        self._with_text = with_text
+        self.lost = 0
+        self._torn = False
         self._own = path is not None
         if path is None:
             self._file = 2
@@ -142,7 +143,7 @@ class JsonLines(logging.Handler):
         return line.encode() + b"\n"
 
     def _write(self, line: bytes) -> bool:
-        """Whether the whole line could be written."""
+        """Write bytes; return whether all of them could be written."""
         try:
             written = os.write(self._file, b"\n" + line if self._torn else line)
         except OSError:
@@ -153,10 +154,7 @@ class JsonLines(logging.Handler):
 
 
 def internal_error(error: Exception) -> str:
-    """One line about an error that nobody thought of, without what it was about.
-
-    That may be somebody's speech.
-    """
+    """Return one line about an unexpected error, without its message, which may quote speech."""
     if isinstance(error, CortextError):
         return str(error)
     places = traceback.extract_tb(error.__traceback__)

@@ -1,6 +1,4 @@
-"""Frames of neural features in, words out, as they come.
-
-No files, no sockets: what feeds it is others' business.
+"""Bins of neural features in, words out, as they come; without files or sockets.
 
 T bins of 20 ms, C features, P frames of logits (80 ms), V tokens.
 """
@@ -17,24 +15,30 @@ from cortext.data.trial import BIN_MS
 from cortext.decoding import Decoder, DecoderOptions, DecoderStream, Hypothesis, NBest, Partial
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import ConfigError
-from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions, check_bins
+from cortext.live.core.acoustic_stream import (
+    AcousticStream,
+    Endpoint,
+    PipelineOptions,
+    Reason,
+    check_bins,
+)
 from cortext.live.core.decoder import in_time
-from cortext.live.core.endpoint import Endpoint, Reason
-from cortext.live.core.timing import TIMES, Stopwatch
+from cortext.live.core.statistics import TIMES, Stopwatch
 from cortext.models import AcousticModel
 from cortext.models.stepping import Stepper
 
 
 @dataclass(frozen=True)
 class Update:
-    """What is known after the latest bins.
+    """The result of the latest bins.
 
     Attributes:
         partial: The words so far.
         logits_PV: float32 [P, V], frames that are new, in the order of the model's inventory.
-        ended: Whether the utterance has ended by itself, and so is to be finished; reason: why.
+        stage_ms: Milliseconds by `statistics.TIMES`, a number for each new frame.
+        reason: Why the utterance has ended by itself, and so is to be finished; None while it goes
+            on.
         held_bins: Bins that came after its end: `finish` keeps them for the next utterance.
-        stage_ms: Milliseconds by `clock.TIMES`, a number for each new frame.
     """
 
     partial: Partial
@@ -67,15 +71,14 @@ class Update:
 class Pipeline:
     """From features to words, one utterance after the other.
 
-    Any chunking gives the same text, times and scores.
-
-    (But for fusion with a large model: what it says too late, after `llm.budget_ms`, does not
-    count.)
+    Any chunking gives the same text, times and scores. (Fusion with a large model is the exception:
+    scores that come after `llm.budget_ms` do not count.)
 
     Args:
         model: A loaded model; not needed with a stepper.
         decoder: The word search, with a large model or without; None gives logits only.
         session: The recording day whose layer is used; `latest` is the model's last one.
+        options: How features become logits, and when an utterance ends.
         stepper: Another way to run the model (ONNX Runtime, bfloat16); it has a session already.
         context: What was said before, for a large model; may be changed.
     """
@@ -106,7 +109,8 @@ class Pipeline:
         self._decoder = (
             None if decoder is None else decoder.with_options(**vars(in_time(decoder.options)))
         )
-        self._hotwords, self._context = dict[str, float](), context
+        self._hotwords = dict[str, float]()
+        self._context = context
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
         self._search: DecoderStream | None = None
         self._begin()
@@ -118,12 +122,12 @@ class Pipeline:
 
     @property
     def look_ahead_ms(self) -> float:
-        """How much later a bin's smoothed value is known than the bin itself."""
+        """Milliseconds from a bin until its smoothed value is known."""
         return self._stream.look_ahead_ms
 
     @property
     def stepper(self) -> Stepper:
-        """What runs the model."""
+        """The stepper that runs the model."""
         return self._stream.stepper
 
     @property
@@ -145,25 +149,23 @@ class Pipeline:
 
     @property
     def hotwords(self) -> dict[str, float]:
-        """Bonus by word, from the next utterance on.
+        """The bonus by word, from the next utterance on.
 
-        A word that is not in the lexicon is added, as it is spelt.
-
-        Setting raises DecodingError for what is no word, or no number.
+        A word that is not in the lexicon is added, as it is spelt. Setting raises DecodingError for
+        anything that is no word, or no number.
         """
         return dict(self._hotwords)
 
     @hotwords.setter
     def hotwords(self, bonuses: Mapping[str, float]) -> None:
         bonuses = dict(bonuses)
-        self._open_search(
-            bonuses
-        )  # refuses what is wrong, and makes ready what takes time, before speech comes
+        # Rejects wrong bonuses, and adds words to the lexicon before speech comes: that takes time.
+        self._open_search(bonuses)
         self._hotwords = bonuses
 
     @property
     def context(self) -> str:
-        """What was said before: sentences are ranked after it.
+        """The text that was said before, after which sentences are ranked.
 
         In fusion it counts from the next utterance on.
         """
@@ -177,17 +179,19 @@ class Pipeline:
 
     @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Rolling mean and standard deviation in force, float64 [C] each, for a warm start
-        another day; or None.
+        """Rolling mean and standard deviation in force, float64 [C] each, or None.
+
+        They give another day a warm start.
         """
         return self._stream.statistics
 
     def set_options(self, **changes: Any) -> None:
         """Change decoder options, from the next frame on.
 
-        Raises DecodingError, and changes nothing, if one is wrong.
-
         `history_words` cannot change in mid-utterance.
+
+        Raises:
+            DecodingError: An option is wrong. Nothing has changed.
         """
         if self._decoder is None:
             raise ConfigError("a pipeline without a decoder has no decoder options")
@@ -199,24 +203,25 @@ class Pipeline:
     def start_block(
         self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
     ) -> None:
-        """A block of recording begins, for the rolling statistics.
+        """Begin a block of recording, with given rolling statistics or those in force (warm start).
 
-        With given ones, or those in force (warm start).
-
-        Drops an utterance in progress and what was held.
+        Drops an utterance in progress and the bins that are held.
         """
         self._stream.start_block(mean_C, std_C)
         self.reset()
 
     def push(self, bins_TC: np.ndarray) -> Update:
-        """Take in the next bins, float32 [T, C] (T may be 0); tell what is known so far.
+        """Take the next bins; return the words and logits that are known so far.
 
-        Where the utterance ends by itself in mid-chunk, what follows is held: call `finish`, then
+        Where the utterance ends by itself in mid-chunk, later bins are held: call `finish`, then
         push on (an empty chunk will do). Pushing on without `finish` goes on with the utterance.
 
+        Args:
+            bins_TC: float32 [T, C]; T may be 0.
+
         Raises:
-            DataError: And changes nothing, for bins of another width or dtype, or values that no
-                recording has.
+            DataError: Bins of another width or dtype, or values that no recording has. Nothing has
+                changed.
         """
         check_bins(bins_TC, self._stream.stepper.n_features)
         if len(self._held_TC):
@@ -229,8 +234,7 @@ class Pipeline:
             while first < len(bins_TC):
                 next_TC = bins_TC[first : first + self._stream.bins_to_frame]
                 first += len(next_TC)
-                # What is left over has no time before the next push: somebody waits for the words
-                # of this one.
+                # After a frame the caller waits for its words: no time to prepare the next step.
                 logits_PV, reason = self._step(next_TC, prepare=not logits)
                 if len(logits_PV):
                     logits.append(logits_PV)
@@ -248,9 +252,7 @@ class Pipeline:
         return Update(self._partial, logits_PV, stage_ms, reason, len(self._held_TC))
 
     def finish(self) -> NBest:
-        """The candidate sentences, best first, words with times and confidence.
-
-        The next bin begins another utterance.
+        """End the utterance; return its n-best list, words with times and confidence.
 
         Too few bins for one frame, like silence, give one candidate with an empty text.
         """
@@ -268,7 +270,7 @@ class Pipeline:
             self._begin()
 
     def reset(self) -> None:
-        """Drop the utterance and what was held: the next bin is the first of another."""
+        """Drop the utterance and the held bins: the next bin is the first of another."""
         self._stream.reset()
         self._held_TC = self._held_TC[:0]
         self._begin()
@@ -290,7 +292,7 @@ class Pipeline:
         )
 
     def _step(self, bins_TC: np.ndarray, prepare: bool) -> tuple[np.ndarray, Reason | None]:
-        """Take in bins that complete at most one frame."""
+        """Take bins that complete at most one frame."""
         self._stopwatch.start()
         self.n_bins += len(bins_TC)
         logits_PV = self._stream.advance(bins_TC, prepare)

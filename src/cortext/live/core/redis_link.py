@@ -1,29 +1,36 @@
 """One connection to Redis that outlives restarts, flushes, stalls and full memory.
 
-Whoever asks through it waits until Redis answers; what happened meanwhile is in the log. An entry
-is added exactly once, whatever is repeated: its id is decided before it is sent, and Redis takes no
-id twice.
+A call waits until Redis answers; the log has what happened meanwhile. An entry is added exactly
+once, even where a command is repeated: its id is decided before it is sent, and Redis takes no id
+twice.
 """
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
 
 from cortext.errors import LiveError
 from cortext.extras import need
 from cortext.live.core.log import event
-from cortext.live.core.redis_streams import LAST, Kept, milliseconds, next_id, read_info
-from cortext.live.core.redis_streams import Entry as Entry
-from cortext.live.core.redis_streams import StreamId as StreamId
-from cortext.live.core.redis_streams import format_id as format_id
-from cortext.live.core.redis_streams import parse_id as parse_id
+from cortext.live.core.redis_streams import (
+    LAST,
+    Entry,
+    Kept,
+    StreamId,
+    address,
+    bad_url,
+    format_id,
+    in_order,
+    milliseconds,
+    next_id,
+    parse_id,
+    read_info,
+)
 
 T = TypeVar("T")
 
@@ -34,7 +41,7 @@ LONGEST_WAIT_S = 1.0
 _PAGE = 500
 """Most entries that are asked for at once."""
 _MOST_AHEAD_MS = 86_400_000
-"""An id of a client that lies further ahead of Redis's clock is nobody's time."""
+"""An id further ahead of Redis's clock is no time: a client made it up."""
 _REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
 """How replies begin that refuse to write for now.
 
@@ -49,18 +56,20 @@ class Stopped(Exception):
 class RedisLink:
     """A connection that is made again whenever it breaks. For one thread.
 
-    Raises MissingLibrary without the redis library, LiveError for a URL that is none.
-
     Args:
         url: redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path; never
             logged.
-        name: Of the work, by which others that do the same are found; the connection's name is this
-            and a number.
+        name: Of the work; other processes that do the same are found by it. The connection's name
+            is this and a number.
         stop: Set it, and waiting for Redis ends with `Stopped`.
-        timeout_s: How long Redis may take for an answer before the connection is made anew.
-        patience_s: How long Redis may be away before it is a LiveError; None: as long as it takes.
+        timeout_s: Seconds that Redis may take for an answer before the connection is made anew.
         keep: Most entries and most bytes that a stream keeps of those added or retired here; older
             ones are deleted.
+        patience_s: Seconds that Redis may be away before it is a LiveError; None: any time.
+
+    Raises:
+        MissingLibrary: The redis library is not installed.
+        LiveError: The URL cannot be read.
     """
 
     def __init__(
@@ -73,18 +82,17 @@ class RedisLink:
         patience_s: float | None = None,
     ) -> None:
         redis = need("redis", "live")
-        self.where, self.name, self.n_connections = (
-            address(url),
-            f"{name}:{secrets.token_hex(4)}",
-            0,
-        )
+        self.where = address(url)
+        self.name = f"{name}:{secrets.token_hex(4)}"
+        self.n_connections = 0
         self.stop = stop or threading.Event()
         self._errors = redis.exceptions
         self.newest: dict[str, StreamId] = {}
         """Ids of the newest entries that were added here."""
         self.n_deleted: dict[str, int] = {}
-        """How many entries of each stream were deleted here, as far as Redis has said."""
-        self._kept, self._made_room = Kept(*keep), False
+        """Number of entries of each stream that were deleted here, as Redis has confirmed."""
+        self._kept = Kept(*keep)
+        self._made_room = False
         self.in_use: Callable[[], list[tuple[str, list[StreamId]]]] | None = None
         """Gives entries that were read and are not retired.
 
@@ -109,23 +117,22 @@ class RedisLink:
                 ),  # repeated unseen, a command could act twice
             )
             pool = self._redis.connection_pool
-            pool.connection_class(
-                **pool.connection_kwargs
-            )  # refuses settings in the URL that there are not
+            # Rejects unknown options in the URL.
+            pool.connection_class(**pool.connection_kwargs)
         except (ValueError, TypeError, AttributeError):
-            raise _bad_url() from None
+            raise bad_url() from None
 
     def call(self, do: Callable[[Any], T], expected_s: float = 0.0) -> T:
-        """What `do` gives for the client (`redis.Redis`), repeated until Redis answers.
-
-        It must bear repetition.
+        """Return the result of `do`, which is repeated until Redis answers, and must bear that.
 
         Args:
-            expected_s: How long it may take by itself (a blocking read).
+            do: Called with the client (`redis.Redis`).
+            expected_s: Seconds that it may take by itself (a blocking read).
 
         Raises:
-            LiveError: Where Redis refuses (a password, a permission, a key of another kind) or
-                patience has ended, Stopped after `stop`.
+            LiveError: Redis refuses (a password, a permission, a key of another kind), or
+                `patience_s` is over.
+            Stopped: `stop` was set.
         """
         wait_s = 0.02
         while True:
@@ -148,17 +155,21 @@ class RedisLink:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
-        """Entries of streams that come after the given ids, in the order in which they were added.
+        """Return the entries of streams after given ids, in the order in which they were added.
 
-        Waits up to `block_ms` for the first. Within a millisecond the streams' order decides. A
-        stream with more than `count` new entries holds back the other streams' later ones until the
-        next call.
+        Within a millisecond the streams' order decides. A stream with more than `count` new entries
+        holds back the other streams' later ones until the next call.
+
+        Args:
+            after: Id by stream.
+            block_ms: Milliseconds to wait for the first entry.
+            count: Most entries of a stream.
         """
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
         found = self.call(
             lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000
         )
-        return _in_order(found, list(after), count)
+        return in_order(found, list(after), count)
 
     def read_and_save(
         self,
@@ -168,11 +179,18 @@ class RedisLink:
         save: tuple[str, Mapping[str, str]],
         count: int = 16,
     ) -> tuple[bool, list[Entry]]:
-        """Write known fields of a hash, then `read`.
+        """Write known fields of a hash, then `read`, in one round trip.
 
-        Whether the keys were there all the time, and what was read.
+        Args:
+            keys: Keys that must exist.
+            after: Id by stream.
+            block_ms: Milliseconds to wait for the first entry.
+            save: Key of the hash, and fields that it has already: a new one tells that it was
+                deleted.
+            count: Most entries of a stream.
 
-        One round trip. A field that was not there before tells that the hash was deleted.
+        Returns:
+            Whether the keys were there all the time, and the entries.
         """
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
 
@@ -192,7 +210,7 @@ class RedisLink:
             return replies[0] if save[1] else 0, replies[-2], replies[-1]
 
         n_new, found, n_keys = self.call(all_three, block_ms / 1000)
-        return n_new == 0 and n_keys == len(keys), _in_order(found, list(after), count)
+        return n_new == 0 and n_keys == len(keys), in_order(found, list(after), count)
 
     def add(
         self,
@@ -201,14 +219,14 @@ class RedisLink:
         answers: StreamId = (0, 0),
         now: StreamId | None = None,
     ) -> StreamId:
-        """Add an entry exactly once.
+        """Add an entry exactly once; return its id, a time of Redis's clock, later than `answers`.
 
-        Returns its id: the time of Redis's clock, and later than that of `answers`.
-
-        A client that waits for what comes after the time at which it asked so misses no answer,
-        however fast.
+        A client that waits for entries after the time of its request so misses no answer.
 
         Args:
+            stream: Name of the stream.
+            fields: The entry.
+            answers: Id of the request that it answers.
             now: The time of Redis's clock, where it has just been asked.
         """
         sent = None if now is None else self._next_id(stream, now[0], answers)
@@ -217,11 +235,9 @@ class RedisLink:
         def write(redis: Any) -> StreamId:
             nonlocal sent, again
             while True:
-                sent, before, again = (
-                    sent or self._next_id(stream, milliseconds(redis.time()), answers),
-                    again,
-                    True,
-                )
+                sent = sent or self._next_id(stream, milliseconds(redis.time()), answers)
+                before = again
+                again = True
                 try:
                     redis.xadd(stream, fields, id=format_id(sent))
                 except self._errors.ResponseError as error:
@@ -242,10 +258,7 @@ class RedisLink:
         return entry_id
 
     def retire(self, stream: str, entries: Iterable[tuple[StreamId, int]]) -> None:
-        """Say that entries, by id and size, are done with.
-
-        They stay for others until the stream holds too much.
-        """
+        """Allow the deletion of entries, by id and size, once the stream holds too much."""
         surplus: list[StreamId] = []
         for entry_id, n_bytes in entries:
             surplus += self._kept.add(stream, entry_id, n_bytes, is_input=True)
@@ -255,28 +268,28 @@ class RedisLink:
         self._delete(stream, surplus)
 
     def retire_up_to(self, stream: str, last: StreamId) -> None:
-        """`retire` what a stream holds up to an id, which those before have left."""
+        """Retire the entries up to an id, which earlier processes have left."""
         self.retire(
             stream, ((entry.id, entry.n_bytes) for entry in self.entries(stream, (0, 0), last))
         )
 
     def now(self) -> StreamId:
-        """The time of Redis's clock, as an id that all later entries come after."""
+        """Return the time of Redis's clock, as an id that all later entries come after."""
         return milliseconds(self.call(lambda redis: redis.time())), 0
 
     def newest_id(self, stream: str) -> StreamId | None:
-        """Id of the newest entry of a stream, or None."""
+        """Return the id of the newest entry of a stream, or None."""
         found = self.call(lambda redis: redis.xrevrange(stream, count=1))
         return parse_id(found[0][0]) if found else None
 
     def count(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> int:
-        """Number of entries of a stream after an id, up to another one."""
+        """Return the number of entries of a stream after an id, up to another one."""
         return sum(1 for _ in self.entries(stream, after, last))
 
     def entries(
         self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)
     ) -> Iterator[Entry]:
-        """The entries of a stream after an id, up to another one."""
+        """Yield the entries of a stream after an id, up to another one."""
         while after < last:
             found = self.call(
                 partial(self._page, stream, format_id(next_id(after)), format_id(last))
@@ -291,11 +304,12 @@ class RedisLink:
         return redis.xrange(stream, first, last, _PAGE)
 
     def stream_info(self, stream: str) -> dict[str, Any]:
-        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever, and
-        its `length`.
+        """Return facts about a stream.
 
-        How many were ever `added`, and the latest id that XDEL deleted (`max_deleted`): both None
-        before Redis 7.
+        Returns:
+            Ids of its `first` entry (None: it is empty) and of its `last` one ever, its `length`,
+            the number of entries ever `added`, and the latest id that XDEL deleted (`max_deleted`).
+            Before Redis 7 the last two are None.
         """
 
         def ask(redis: Any) -> Any:
@@ -314,18 +328,14 @@ class RedisLink:
         return read_info(self.call(ask))
 
     def read_hash(self, key: str, most_bytes: int) -> dict[bytes, bytes] | None:
-        """All fields of a hash.
-
-        None where the key holds anything else, or more than so much memory.
-        """
+        """Return all fields of a hash; None where the key holds anything else or too many bytes."""
 
         def ask(redis: Any) -> dict[bytes, bytes] | None:
             try:
                 if (redis.memory_usage(key, samples=0) or 0) > most_bytes:
                     return None
-            except (
-                self._errors.NoPermissionError
-            ):  # older advice on the permissions of the Redis user
+            except self._errors.NoPermissionError:
+                # An older edition of docs/redis.md did not list this permission.
                 pass
             try:
                 found: dict[bytes, bytes] = redis.hgetall(key)
@@ -338,23 +348,22 @@ class RedisLink:
         return self.call(ask)
 
     def read_end(self, key: str, most_bytes: int) -> bytes:
-        """Read a text, of a longer one its end; empty where the key holds none."""
+        """Return the end of a text, at most so many bytes; empty where the key holds none."""
 
         def ask(redis: Any) -> bytes:
             if redis.type(key) != b"string":
                 return b""
             try:
                 found: bytes = redis.getrange(key, -most_bytes, -1)
-            except (
-                self._errors.NoPermissionError
-            ):  # older advice on the permissions of the Redis user
+            except self._errors.NoPermissionError:
+                # An older edition of docs/redis.md did not list this permission.
                 found = (redis.get(key) or b"")[-most_bytes:]
             return found
 
         return self.call(ask)
 
     def trim(self, streams: Iterable[str]) -> None:
-        """Shorten streams that others have filled."""
+        """Shorten streams that other processes have filled."""
         for stream in streams:
             self.call(partial(self._trim, stream))
 
@@ -368,8 +377,10 @@ class RedisLink:
     def write_hash(self, key: str, fields: Mapping[str, Any]) -> bool:
         """Write fields of a hash; anything else that the key holds is set aside.
 
-        Returns whether the key was there before: where fields are always the same, False tells that
-        it was deleted.
+        Returns:
+            Whether the key was there before: where fields are always the same, False tells that it
+                was
+            deleted.
         """
 
         def write(redis: Any) -> bool:
@@ -385,11 +396,9 @@ class RedisLink:
         return self.call(write)
 
     def set_aside(self, key: str) -> str:
-        """Rename a key that cannot be read, so that it can be made anew and nothing of it is lost.
+        """Rename a key that cannot be read, so that nothing of it is lost; return its new name.
 
-        Returns its name.
-
-        One that was set aside before is replaced. The log says it.
+        A key that was set aside before is replaced. The log says it.
         """
         aside = f"{key}:unreadable"
 
@@ -405,13 +414,12 @@ class RedisLink:
         return aside
 
     def rivals(self) -> list[str]:
-        """Addresses of connections to this database that were made before this one by others who
-        do the same work.
+        """Return the addresses of older connections to this database that do the same work.
 
         A process that has died has no connection.
         """
 
-        def look(redis: Any) -> tuple[int, list[dict[str, str]]]:
+        def ask(redis: Any) -> tuple[int, list[dict[str, str]]]:
             try:
                 return redis.client_id(), redis.client_list()
             except self._errors.NoPermissionError:
@@ -423,7 +431,7 @@ class RedisLink:
                 )
                 return 0, []
 
-        own, clients = self.call(look)
+        own, clients = self.call(ask)
         databases = {client["db"] for client in clients if int(client["id"]) == own}
         work = self.name.rpartition(":")[0]
         return [
@@ -437,7 +445,7 @@ class RedisLink:
         ]
 
     def end_connection(self, rival: str) -> None:
-        """Close another's connection; Redis does it, by its address."""
+        """Close the connection of another process; Redis does it, by its address."""
         self.call(lambda redis: redis.client_kill_filter(addr=rival))
 
     def close(self) -> None:
@@ -479,7 +487,7 @@ class RedisLink:
             ):
                 self._made_room = True
                 self._delete_all(self.in_use())
-        else:  # the arguments that a reply may quote are nobody's business
+        else:  # a reply may quote arguments, which are private
             what = what.partition(", with args")[0]
             taken = what.startswith("WRONGTYPE")
             fix = (
@@ -490,7 +498,7 @@ class RedisLink:
             raise LiveError(f"Redis refuses: {what}", where=self.where, fix=fix) from None
 
     def _down(self, name: str, start: float, **facts: Any) -> bool:
-        """Whether this is the first failure in a row, which alone is logged."""
+        """Log the first failure in a row; return whether this is it."""
         if self._down_since is not None:
             return False
         self._down_since = start
@@ -506,7 +514,8 @@ class RedisLink:
                 redis=self.where,
                 after_s=round(now - self._down_since, 3),
             )
-            self._down_since, self._made_room = None, False
+            self._down_since = None
+            self._made_room = False
         elif now - start > SLOW_S + expected_s:
             event("redis_slow", "warning", redis=self.where, took_s=round(now - start, 3))
 
@@ -524,51 +533,3 @@ class RedisLink:
             )
         except self._errors.RedisError as error:  # they stay a little longer
             event("trimming_failed", "warning", redis=self.where, reason=type(error).__name__)
-
-
-def _in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
-    """What XREAD found, in the order of adding, up to where a stream may hold more than was
-    read.
-    """
-
-    def order(entry: Entry) -> tuple[int, int, int]:
-        return entry.id[0], streams.index(entry.stream), entry.id[1]
-
-    entries, last = [], (LAST + 1, 0, 0)
-    for stream, items in found or []:
-        own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
-        if len(own) >= count:
-            last = min(last, order(own[-1]))
-        entries += own
-    return sorted((entry for entry in entries if order(entry) <= last), key=order)
-
-
-def redis_url(host: str, port: int, socket: str | None = None) -> str:
-    """The URL of a Redis server without a password; a Unix socket goes before host and port."""
-    return f"unix://{quote(socket)}" if socket else f"redis://{host}:{port}/0"
-
-
-def address(url: str) -> str:
-    """What may be shown of a Redis URL: host and port, or the path of the socket.
-
-    Raises LiveError for no URL.
-    """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise _bad_url() from None
-    is_socket = parts.scheme == "unix"
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise _bad_url()
-    if not is_socket and not re.fullmatch(
-        r"(/[0-9]*)?", parts.path
-    ):  # another database would be taken, silently
-        raise _bad_url()
-    return parts.path if is_socket else f"{host or 'localhost'}:{port or 6379}"
-
-
-def _bad_url() -> LiveError:
-    return LiveError(
-        "the Redis URL cannot be read", fix="write redis[s]://[user:password@]host[:port][/db]"
-    )

@@ -21,7 +21,8 @@ from cortext.decoding.options import DecoderOptions
 from cortext.errors import LiveError, nearest, shown
 from cortext.live.core.decoder import LIVE_BOUNDS, Notes, check_hotwords, check_options
 from cortext.live.core.log import event, internal_error
-from cortext.live.core.redis_link import Entry, Stopped, StreamId, format_id
+from cortext.live.core.redis_link import Stopped
+from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_protocol import Answer
 from cortext.live.lm_server.utterance import ClientUtterance
 from cortext.text.phonemes import get_inventory
@@ -54,11 +55,16 @@ class JsonProtocol:
         stop: Callable[[], bool] = lambda: False,
         context: str = "",
     ) -> None:
-        self._decoder, self._options, self._stop, self._context = decoder, options, stop, context
+        self._decoder = decoder
+        self._options = options
+        self._stop = stop
+        self._context = context
         self._notes = Notes(decoder)
         self.inputs: tuple[str, ...] = (input_stream,)
         self.outputs: tuple[str, ...] = (output_stream,)
-        self.speech, self.anew, self._output = input_stream, "", output_stream
+        self.speech = input_stream
+        self.anew = ""
+        self._output = output_stream
         self.answers: Mapping[str, str] = {input_stream: output_stream}
         self.missing: Callable[[], str] = lambda: ""
         self.changes: dict[str, str] = {}
@@ -145,10 +151,8 @@ class JsonProtocol:
         options = self._options.changed(changes)
         check_options(_bounded(changes))
         check_hotwords(hotwords)
-        inventory, context = (
-            get_inventory(_text(message, "order", "lm")),
-            _text(message, "context", self._context),
-        )
+        inventory = get_inventory(_text(message, "order", "lm"))
+        context = _text(message, "context", self._context)
         self._utterances[name] = ClientUtterance(
             self._decoder, options, self._stop, inventory, hotwords, context
         )

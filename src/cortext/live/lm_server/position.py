@@ -71,11 +71,17 @@ class Position:
     def __init__(
         self, link: RedisLink, key: str, inputs: Iterable[str], outputs: Iterable[str], speech: str
     ) -> None:
-        self._link, self.key, self._outputs, self._speech = link, key, tuple(outputs), speech
+        self._link = link
+        self.key = key
+        self._outputs = tuple(outputs)
+        self._speech = speech
         self.places = {stream: StreamPosition() for stream in inputs}
         self.newest = dict.fromkeys(self._outputs, (0, 0))
-        self.known, self.changes = False, dict[str, str]()
-        self.missing, self._told, self._missing_until = "", True, (0, 0)
+        self.known = False
+        self.changes = dict[str, str]()
+        self.missing = ""
+        self._told = True
+        self._missing_until = (0, 0)
         self.given: dict[str, int] = {}
         self.saved: dict[str, str] = {}
 
@@ -105,7 +111,8 @@ class Position:
             self._link.set_aside(self.key)
             self.changes = {}
             return False
-        self.places, self.known = places, True
+        self.places = places
+        self.known = True
         self.miss(shown(texts.get("missing", "")))
         for stream, place in places.items():
             if place.n_answered < 0:  # a server of an older version did not count
@@ -157,7 +164,8 @@ class Position:
         place.n_read += 1
         place.held.append((entry.id, entry.n_bytes))
         if place.after >= place.answered:
-            place.answered, place.n_answered = place.after, place.n_read
+            place.answered = place.after
+            place.n_answered = place.n_read
 
     def was_given(self, stream: str, request: StreamId) -> bool:
         """Whether an output has an answer to this entry already; asked once for each answer."""
@@ -260,18 +268,21 @@ class Position:
         """Keep what is missing until every utterance that may lack it has its result."""
         if what:
             self.missing = "; ".join(filter(None, (self.missing, what)))
-            self._told, self._missing_until = False, (LAST, LAST)
+            self._told = False
+            self._missing_until = (LAST, LAST)
 
     def miss_nothing(self) -> None:
         """Forget what is missing: its utterances are void."""
-        self.missing, self._told = "", True
+        self.missing = ""
+        self._told = True
 
     def take_missing(self) -> str:
         """Name what utterances in progress lack, once; asked when one of them ends."""
         self.miss(self.gap(self._speech))
         said = "" if self._told else self.missing
         if said:
-            self._told, self._missing_until = True, self.places[self._speech].after
+            self._told = True
+            self._missing_until = self.places[self._speech].after
         return said
 
 

@@ -19,7 +19,8 @@ from cortext.decoding.options import DecoderOptions
 from cortext.errors import shown
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event, internal_error
-from cortext.live.core.redis_link import Entry, Stopped, StreamId, format_id
+from cortext.live.core.redis_link import Stopped
+from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_params import (
     PublishedParams,
     candidates_of,
@@ -138,13 +139,12 @@ class PublishedProtocol:
         stop: Callable[[], bool] = lambda: False,
         context: str = "",
     ) -> None:
-        self._decoder, self._stop, self._context, self._notes = (
-            decoder,
-            stop,
-            context,
-            Notes(decoder),
-        )
-        self.params, self.streams = params, streams
+        self._decoder = decoder
+        self._stop = stop
+        self._context = context
+        self._notes = Notes(decoder)
+        self.params = params
+        self.streams = streams
         self.inputs: tuple[str, ...] = (
             streams.reset,
             streams.update,
@@ -154,7 +154,8 @@ class PublishedProtocol:
         self.outputs: tuple[str, ...] = tuple(
             name for name in streams.all() if name not in (*self.inputs, streams.args)
         )
-        self.speech, self.anew = streams.input, streams.reset
+        self.speech = streams.input
+        self.anew = streams.reset
         self.answers: Mapping[str, str] = {
             streams.reset: streams.reset_done,
             streams.update: streams.update_done,
@@ -164,7 +165,8 @@ class PublishedProtocol:
         self.missing: Callable[[], str] = lambda: ""
         self.changes: dict[str, str] = {}
         self._utterance: ClientUtterance | None = None
-        self._owner, self._last_heard_s = b"", 0.0
+        self._owner = b""
+        self._last_heard_s = 0.0
         self._first: StreamId = (0, 0)
         self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
             streams.reset: self._reset,
@@ -192,7 +194,8 @@ class PublishedProtocol:
                     )
                 ]
             self._drop(f"another client began after {silent_s:.0f} s of silence")
-        self._owner, self._last_heard_s = client, time.monotonic()
+        self._owner = client
+        self._last_heard_s = time.monotonic()
         try:
             return self._actions[entry.stream](entry, get)
         except Stopped:
@@ -291,9 +294,8 @@ class PublishedProtocol:
 
     def _result(self, nbest: NBest) -> dict[str, str | int | float]:
         hypotheses: Sequence[Hypothesis] = nbest
-        if (
-            self.params.nbest > 1 and nbest[0].confidence is None
-        ):  # else the large model was given more of them
+        if self.params.nbest > 1 and nbest[0].confidence is None:
+            # Else the large model was given more of them
             top, penalty = self.params.top_candidates_to_augment, self.params.score_penalty_percent
             hypotheses = augmented(nbest, self._options(), top, penalty)
         candidates = candidates_of(hypotheses)

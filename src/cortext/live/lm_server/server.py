@@ -120,7 +120,8 @@ class LMServer:
         take_over: bool = False,
     ) -> None:
         self.stop = stop or threading.Event()
-        self._protocol, self._take_over = protocol, take_over
+        self._protocol = protocol
+        self._take_over = take_over
         name = f"cortext-lm-server:{protocol.inputs[0]}"
         self._link = RedisLink(url, name, self.stop, timeout_s, keep)
         self._position = Position(
@@ -138,7 +139,8 @@ class LMServer:
         self._announced = protocol.announcement().stream
         # answers that come after the position are counted when a server begins: none of them may be
         # deleted here
-        self._save_every, self._n_unsaved = max(min(keep[0] // 2, SAVE_EVERY), 1), 0
+        self._save_every = max(min(keep[0] // 2, SAVE_EVERY), 1)
+        self._n_unsaved = 0
         self._idle = self._in_entry = False
 
     def run(self) -> None:
@@ -201,9 +203,8 @@ class LMServer:
                 for stream in self._protocol.inputs
             }
             position.begin_after(begin if anew else answered, answered)
-            if (
-                asked and not anew
-            ):  # named utterances without their beginning are refused one by one
+            if asked and not anew:
+                # Named utterances without their beginning are refused one by one
                 position.miss(UNREADABLE)
         elif (
             anew
@@ -212,7 +213,8 @@ class LMServer:
         ):
             begin = dict.fromkeys(answers, (anew[0] - 1, LAST))
             position.begin_after(begin, begin)
-            position.newest, position.given = dict.fromkeys(self._protocol.outputs, anew), {}
+            position.newest = dict.fromkeys(self._protocol.outputs, anew)
+            position.given = {}
         elif position.known:
             position.go_on()
         else:
@@ -276,9 +278,8 @@ class LMServer:
         answers = self._protocol.handle(entry, self._text)
         if self._protocol.changes != self._changes:
             self._keep_changes()
-        if (
-            entry.id > self._position.places[entry.stream].answered
-        ):  # else a server before this one has answered it
+        if entry.id > self._position.places[entry.stream].answered:
+            # Else a server before this one has answered it
             self._answer_to(entry.id, answers)
         elif self._protocol.in_utterance() and self._first_answer is None:
             stream = self._protocol.answers[entry.stream]
@@ -323,9 +324,8 @@ class LMServer:
     def _answer_to(self, request: StreamId, answers: list[Answer]) -> None:
         entry_id: StreamId | None = None
         for answer in answers:
-            if self._position.was_given(
-                answer.stream, request
-            ):  # a server before this one has said it
+            # A server before this one has given this answer.
+            if self._position.was_given(answer.stream, request):
                 continue
             n_connections = self._link.n_connections
             try:

@@ -46,10 +46,13 @@ class ClientUtterance:
         context: str = "",
     ) -> None:
         decoder = decoder.with_options(**vars(in_time(options)))
-        self._session = decoder.stream(inventory, hotwords=hotwords, context=context)
-        self._stop, self._inventory = stop, inventory
+        self._stream = decoder.stream(inventory, hotwords=hotwords, context=context)
+        self._stop = stop
+        self._inventory = inventory
         self.partial = Partial("", "")
-        self.n_frames, self.n_entries, self.search_s = 0, 0, 0.0
+        self.n_frames = 0
+        self.n_entries = 0
+        self.search_s = 0.0
         self.problems: list[str] = []
         self._n_problems = 0
 
@@ -66,7 +69,7 @@ class ClientUtterance:
                 if self._stop():
                     raise Stopped
                 log_probs_PV = to_log_probs(logits_PV[first : first + _SLICE_FRAMES])
-                self.partial = self._session.step(log_probs_PV)
+                self.partial = self._stream.step(log_probs_PV)
                 self.n_frames += len(log_probs_PV)
         except DecodingError as error:
             self.problem(f"entry {self.n_entries} was left out: {error}")
@@ -85,7 +88,7 @@ class ClientUtterance:
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on."""
-        self._session.set_options(**vars(in_time(options)))
+        self._stream.set_options(**vars(in_time(options)))
 
     def finish(self, context: str | None = None) -> NBest:
         """The candidate sentences.
@@ -93,8 +96,8 @@ class ClientUtterance:
         A large model ranks them after this context, or that of the beginning.
         """
         if context is not None:
-            self._session.context = context
-        return self._session.finish()
+            self._stream.context = context
+        return self._stream.finish()
 
 
 def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:

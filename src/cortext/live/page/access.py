@@ -90,9 +90,11 @@ class Access:
     """
 
     def __init__(self, token: str, host: str, open_view: bool = False) -> None:
-        self.token, self.open_view = token, open_view
+        self.token = token
+        self.open_view = open_view
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
-        self._tokens, self._last_s = REQUESTS_AT_ONCE, time.monotonic()
+        self._tokens = REQUESTS_AT_ONCE
+        self._last_s = time.monotonic()
 
     def knows(self, token: str | None) -> bool:
         """Whether the token is right; takes as long for a wrong one."""
@@ -153,7 +155,8 @@ class Guard:
     """
 
     def __init__(self, app: App, access: Access) -> None:
-        self._app, self._access = app, access
+        self._app = app
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or connection."""

@@ -63,11 +63,9 @@ class Listener:
     def __init__(
         self, listener: socket.socket, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
     ) -> None:
-        self._loop, self._listener, self._make_protocol = (
-            asyncio.get_running_loop(),
-            listener,
-            make_protocol,
-        )
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._make_protocol = make_protocol
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._opening: set[asyncio.Task[Any]] = set()
         self._open = True
@@ -134,9 +132,8 @@ class Listener:
         if not self._strangers:
             return
         crowd = Counter(connection.address for connection in self._strangers)
-        oldest = max(
-            self._strangers, key=lambda connection: crowd[connection.address]
-        )  # the first of equals
+        # `max` returns the first of equals, the oldest.
+        oldest = max(self._strangers, key=lambda connection: crowd[connection.address])
         oldest.disconnect("too_many_connections")
 
 
@@ -150,12 +147,15 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, listener: Listener, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
     ) -> None:
-        self._listener, self._loop = listener, asyncio.get_running_loop()
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
         self._protocol = make_protocol({"connection": self})
         self._deadline: asyncio.TimerHandle | None = None
-        self._n_received, self._connected = 0, False
+        self._n_received = 0
+        self._connected = False
         self._transport: asyncio.Transport
-        self.descriptor, self.address = -1, 0
+        self.descriptor = -1
+        self.address = 0
 
     # What requests tell of it
 
@@ -255,7 +255,8 @@ class _Transport:
     """
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        self._connection, self._transport = connection, transport
+        self._connection = connection
+        self._transport = transport
 
     def set_protocol(self, protocol: asyncio.Protocol) -> None:
         self._connection.hand_over(protocol)

@@ -34,8 +34,8 @@ from cortext.live.page.access import (
 )
 from cortext.live.page.connections import Listener
 from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.fanout import Reader
 from cortext.live.page.log_writer import LogWriter
+from cortext.live.page.messages import Reader
 from cortext.usage.log import RATINGS
 
 WEB = Path(__file__).parent / "web"
@@ -263,10 +263,8 @@ async def _watch(ws: WebSocket, decoding: DecodingThread, access: Access) -> Non
     if not can_control and not access.open_view:
         await ws.close(POLICY_VIOLATION)
         return
-    reader, most = (
-        Reader(asyncio.get_running_loop()),
-        MAX_READERS if can_control else MAX_STRANGE_READERS,
-    )
+    reader = Reader(asyncio.get_running_loop())
+    most = MAX_READERS if can_control else MAX_STRANGE_READERS
     if not decoding.readers.admit(reader, most):
         await ws.accept()
         await ws.close(TRY_AGAIN, f"{most} pages are watching already")

@@ -11,9 +11,8 @@ from cortext import __version__
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError
 from cortext.evaluation.recognise import read_options
-from cortext.live.core.acoustic_stream import PipelineOptions
+from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.live.core.decoder import with_llm
-from cortext.live.core.endpoint import EndpointOptions
 from cortext.live.core.log import event
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread

@@ -18,9 +18,8 @@ from cortext.live.core.log import event, internal_error
 from cortext.live.core.pipeline import Update
 from cortext.live.core.statistics import RunningStatistics, words_per_minute
 from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.fanout import Fanout
 from cortext.live.page.log_writer import LogWriter
-from cortext.live.page.messages import Event, Step, shown_bins, shown_posteriors
+from cortext.live.page.messages import Event, Fanout, Step, shown_bins, shown_posteriors
 from cortext.usage.writer import session_of_today
 
 MAX_NBEST = 20
