@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from tiny import save_tiny_audio_llm, save_tiny_vits
+from tiny_speech_llm import save_tiny_audio_llm, save_tiny_vits
 
 
 @pytest.fixture(scope="session")
