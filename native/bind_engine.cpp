@@ -207,25 +207,15 @@ nb::tuple live(Guarded& guarded) {
 }
 
 void bind_options(nb::module_& module) {
-    nb::class_<Options>(module, "Options")
-        .def(nb::init<>())
-        .def_rw("acoustic_scale", &Options::acoustic_scale)
-        .def_rw("lm_weight", &Options::lm_weight)
-        .def_rw("word_score", &Options::word_score)
-        .def_rw("sil_cost", &Options::sil_cost)
-        .def_rw("unk_score", &Options::unk_score)
-        .def_rw("blank_skip", &Options::blank_skip)
-        .def_rw("beam", &Options::beam)
-        .def_rw("word_beam", &Options::word_beam)
-        .def_rw("lattice_beam", &Options::lattice_beam)
-        .def_rw("max_active", &Options::max_active)
-        .def_rw("min_active", &Options::min_active)
-        .def_rw("max_arcs", &Options::max_arcs)
-        .def_rw("nbest", &Options::nbest)
-        .def_rw("history_words", &Options::history_words)
-        .def_rw("logadd", &Options::logadd)
-        .def_rw("sil_required", &Options::sil_required)
-        .def_rw("offsets", &Options::offsets);
+    nb::class_<Options> options(module, "Options");
+    options.def(nb::init<>()).def_rw("offsets", &Options::offsets);
+    nb::dict bounds;
+#define CORTEXT_BIND(type, name, initial, low, high) \
+    options.def_rw(#name, &Options::name);           \
+    bounds[#name] = nb::make_tuple(type(low), type(high));
+    CORTEXT_OPTIONS(CORTEXT_BIND)
+#undef CORTEXT_BIND
+    options.attr("BOUNDS") = bounds;
 }
 
 Result score(const std::shared_ptr<Model>& model, const std::vector<std::string>& words,

@@ -121,26 +121,19 @@ def write_binary(
     """
 
 class Options:
-    """Settings of a search; see `cortext.decoding.DecoderOptions`."""
+    """Settings of a search: an attribute for each option that `native/options.hpp` lists.
 
-    acoustic_scale: float
-    lm_weight: float
-    word_score: float
-    sil_cost: float
-    unk_score: float
-    blank_skip: float
-    beam: float
-    word_beam: float
-    lattice_beam: float
-    max_active: int
-    min_active: int
-    max_arcs: int
-    nbest: int
-    history_words: int
-    logadd: bool
-    sil_required: bool
+    `cortext.decoding.DecoderOptions` says what they mean, and checks them before they come here.
+    """
+
+    BOUNDS: Mapping[str, tuple[float, float]]
+    """Lowest and highest value of each option."""
+
     offsets: list[float]
     """Subtracted from the log-probability of each token, in the engine's order."""
+
+    def __getattr__(self, name: str) -> float: ...
+    def __setattr__(self, name: str, value: object) -> None: ...
 
 class Model:
     """An n-gram and a lexicon's tree; read-only, for any number of threads."""

@@ -13,7 +13,7 @@ import pytest
 from cortext.cli import run as cortext
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.decoding.fake import fake_log_probs
-from cortext.decoding.llm.options import LLMOptions
+from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DecodingError, MissingLibrary, RunError
 from cortext.evaluation import evaluate
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_cluster, shared

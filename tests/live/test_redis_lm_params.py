@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cortext.cli import app
 from cortext.decoding import DecoderOptions, Hypothesis
 from cortext.decoding.llm.augment import augmented
-from cortext.decoding.llm.options import LLMOptions
+from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError
 from cortext.live.lm_server.published_params import (
     Candidate,

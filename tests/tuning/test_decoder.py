@@ -11,8 +11,8 @@ import pytest
 
 from cortext.config import load_config
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.decoding.llm.options import LLMOptions
 from cortext.decoding.log_probs import log_softmax
+from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
 from cortext.tuning import DecoderSearch, decoder_trial, parse_space, tune_decoder

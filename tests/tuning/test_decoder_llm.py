@@ -5,7 +5,7 @@ import math
 import pytest
 
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis
-from cortext.decoding.llm.options import LLMOptions
+from cortext.decoding.options import LLMOptions
 from cortext.errors import LanguageModelError, MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
 from cortext.tuning import DecoderSearch, parse_space, tune_decoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -268,13 +268,11 @@ class NativeNBest(NBest):
 
 
 def native_options(options: DecoderOptions) -> _native.Options:
-    """The engine's form of the options."""
+    """Return the options as the compiled search takes them."""
     native = _native.Options()
-    for name in (
-        "acoustic_scale lm_weight word_score sil_cost unk_score blank_skip beam word_beam"
-        " lattice_beam max_active min_active max_arcs nbest history_words sil_required"
-    ).split():
-        setattr(native, name, getattr(options, name))
+    for option in fields(options):  # the search has no attribute for the few that follow below
+        if hasattr(native, option.name):
+            setattr(native, option.name, getattr(options, option.name))
     native.logadd = options.recombine == "logadd"
     priors = dict(options.label_priors)
     offsets = {

@@ -1,4 +1,9 @@
-"""Settings of the word search."""
+"""Settings of the word search and of a large language model beside it.
+
+A field of `DecoderOptions` or `LLMOptions` is the one place of an option: its default, its bounds
+and, below it, its meaning. What the compiled search itself reads has one line more, with the same
+name and bounds, in native/options.hpp.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,141 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any
 
-from cortext.decoding.llm.options import LLMOptions
 from cortext.errors import DecodingError, nearest
 from cortext.text.phonemes import LM
+
+LARGEST = 1e6
+"""Largest size of a number without narrower bounds, of a word's bonus and of a score that a hook
+adds.
+"""
+
+MODES = ("rescore", "fusion")
+FORMS = ("interpolate", "add")
+VARIANTS = ("plain", "written")
+
+
+def number(default: float, low: float = -LARGEST, high: float = LARGEST) -> Any:
+    """Return a dataclass field for a number with its lowest and highest value."""
+    return field(default=default, metadata={"bounds": (low, high)})
+
+
+def bounds_of(options: type) -> dict[str, tuple[float, float]]:
+    """Return the lowest and highest value of each field of a dataclass made with `number`."""
+    return {
+        option.name: option.metadata["bounds"]
+        for option in fields(options)
+        if "bounds" in option.metadata
+    }
+
+
+@dataclass(frozen=True)
+class LLMOptions:
+    """Settings of a large language model. They matter only where a model is given.
+
+    With w the `weight`, of which 0 is as if there were no model, the n-gram's part of a sentence's
+    score, lm_weight * ngram, becomes
+
+        interpolate: lm_weight * ((1 - w) * ngram + w * llm)     as the public NEJM 2024 release has
+        it
+        add:         lm_weight * ngram + w * llm
+    """
+
+    mode: str = "rescore"
+    """`rescore`: score the sentences of the n-best list, at their end.
+
+    `fusion`: score the live hypotheses, too, as they grow.
+    """
+    form: str = "interpolate"
+    """How the two language models are combined."""
+    weight: float = number(0.5, 0, 1e3)
+    """Weight of the large model; at most 1 where it is interpolated."""
+    token_penalty: float = number(0.0, -1e3, 1e3)
+    """Subtracted from the large model's log-probability for every token."""
+    variants: str = "plain"
+    """`plain`: sentences as they are.
+
+    `written`: as they could be written, with a capital and a stop, added up.
+    """
+    augment: int = number(0, 0, 200)
+    """Number of the best sentences of a list that exchange words, two at a time, for more
+    hypotheses.
+    """
+    augment_penalty: float = number(0.01, 0, 1e3)
+    """Fraction of its scores that a hypothesis made so loses."""
+    every_frames: int = number(5, 1, 1e6)
+    """Frames of 80 ms between two queries of the model in fusion."""
+    budget_ms: float = number(0.0, 0, 1e6)
+    """Time that the search waits for the large model at each query.
+
+    0: as long as it takes, live 40 ms.
+    """
+    most_hypotheses: int = number(32, 1, 1e6)
+    """Number of the best live hypotheses that a query asks for."""
+    history_words: int = number(8, 0, 1e3)
+    """Words of history that keep hypotheses apart in fusion, so that the large model can tell
+    them apart.
+    """
+    cache_mb: float = number(512.0, 1, 1e6)
+    """Bound on the memory of the large model's cache for the hypotheses of one utterance."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("mode", MODES), ("form", FORMS), ("variants", VARIANTS)):
+            if getattr(self, name) not in known:
+                raise DecodingError(
+                    f"llm.{name} is {getattr(self, name)!r};"
+                    f" {nearest(str(getattr(self, name)), known)}"
+                )
+        for name, (low, high) in bounds_of(LLMOptions).items():
+            value, is_count = getattr(self, name), isinstance(getattr(LLMOptions, name), int)
+            if (
+                not isinstance(value, int | float)
+                or isinstance(value, bool)
+                or not low <= value <= high
+            ):
+                raise DecodingError(
+                    f"llm.{name} is {value!r}; it must be at least {low:g} and at most {high:g}"
+                )
+            if is_count and int(value) != value:
+                raise DecodingError(f"llm.{name} is {value!r}; a whole number is needed")
+            object.__setattr__(self, name, int(value) if is_count else float(value))
+        if self.form == "interpolate" and self.weight > 1:
+            raise DecodingError(
+                f"llm.weight is {self.weight:g}; interpolation needs at most 1",
+                fix="use llm.form=add",
+            )
+
+    @classmethod
+    def of(cls, options: LLMOptions | Mapping[str, Any]) -> LLMOptions:
+        """Return options from themselves or from a mapping of field names.
+
+        Raises:
+            DecodingError: For unknown names and values out of bounds.
+        """
+        if isinstance(options, LLMOptions):
+            return options
+        if not isinstance(options, Mapping):
+            raise DecodingError(
+                f"llm is {options!r}; a mapping such as {{'weight': 0.3}} is needed"
+            )
+        return cls().changed(options)
+
+    def changed(self, changes: Mapping[str, Any]) -> LLMOptions:
+        """Return these options with some fields changed.
+
+        Raises:
+            DecodingError: For an unknown name, with the nearest one, and values out of bounds.
+        """
+        known = {option.name for option in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise DecodingError(f"unknown option llm.{name}; {nearest(name, known)}")
+        return replace(self, **changes)
+
+    def shares(self, lm_weight: float) -> tuple[float, float]:
+        """Return the factors on the n-gram's and the large model's log-probability."""
+        if self.form == "add":
+            return lm_weight, self.weight
+        return lm_weight * (1 - self.weight), lm_weight * self.weight
 
 
 @dataclass(frozen=True)
@@ -23,22 +160,22 @@ class DecoderOptions:
     changes.
     """
 
-    acoustic_scale: float = 1.0
+    acoustic_scale: float = number(1.0, 1e-3, 1e3)
     """Factor on the acoustic log-probability; above 0."""
-    lm_weight: float = 1.0
+    lm_weight: float = number(1.0, 0, 1e3)
     """Factor on the n-gram log-probability."""
-    word_score: float = 0.0
+    word_score: float = number(0.0)
     """Added once per word; positive favours more words."""
-    sil_cost: float = 0.0
+    sil_cost: float = number(0.0)
     """Subtracted for every word that follows another without a SIL token.
 
     Zero makes silence free and optional.
     """
     sil_required: bool = False
     """Whether words must be set off from each other by SIL."""
-    unk_score: float = -10.0
+    unk_score: float = number(-10.0)
     """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
-    blank_penalty: float = 32.0
+    blank_penalty: float = number(32.0, 1, 1e6)
     """At least 1; its logarithm is subtracted from the blank's log-probability in every frame.
 
     CTC models are too sure of the blank; the default was chosen on a simulation of another seed
@@ -50,42 +187,42 @@ class DecoderOptions:
     Its logarithm times `prior_weight` is subtracted from the token's log-probability in every
     frame; for a token not named it is 0.
     """
-    prior_weight: float = 1.0
+    prior_weight: float = number(1.0, 0, 1e3)
     """Factor on the logarithm of the label priors."""
-    blank_skip: float = 1.0
+    blank_skip: float = number(1.0, 0, 1e6)
     """Frames whose blank probability is at least this are passed over (1 passes over none)."""
-    beam: float = 18.0
+    beam: float = number(18.0, 0, 1e9)
     """Hypotheses worse than the best by more than this (scaled score) are dropped."""
-    word_beam: float = 0.7
+    word_beam: float = number(0.7, 0, 1)
     """Share of `beam` outside which words that have just ended are dropped.
 
-    They have the n-gram's whole score, where unfinished ones have a guess (native engine).
+    They have the n-gram's exact score, where unfinished ones have a guess (native engine).
     """
-    max_active: int = 500
+    max_active: int = number(500, 1, 1e9)
     """At most this many hypotheses live after a frame."""
-    min_active: int = 10
+    min_active: int = number(10, 1, 1e9)
     """At least this many hypotheses live after a frame, where that many exist, whatever the
     beam.
     """
-    lattice_beam: float = 8.0
+    lattice_beam: float = number(8.0, 0, 1e9)
     """Alternatives worse than the best by more than this times acoustic_scale are not kept for
     the n-best list.
     """
-    max_arcs: int = 100_000
+    max_arcs: int = number(100_000, 1, 1e9)
     """Upper bound on the alternatives kept for one sentence."""
-    nbest: int = 10
+    nbest: int = number(10, 1, 1e9)
     """Length of the list of sentences returned."""
     recombine: str = "logadd"
     """How paths that read the same are joined.
 
     `logadd` (sum of probabilities) or `max` (the best path).
     """
-    history_words: int = 0
+    history_words: int = number(0, 0, 1e3)
     """Words of history that keep hypotheses apart beyond what the n-gram needs (the reference
     keeps all).
     """
     llm: LLMOptions = field(default_factory=LLMOptions)
-    """What a large language model may say, where one is given."""
+    """Settings of a large language model, where one is given."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llm", LLMOptions.of(self.llm))
@@ -94,14 +231,12 @@ class DecoderOptions:
             raise DecodingError(f"recombine is {self.recombine!r}; use 'logadd' or 'max'")
         if not isinstance(self.sil_required, bool):
             raise DecodingError(f"sil_required is {self.sil_required!r}; true or false is needed")
-        for name, kind in (
-            (option.name, option.type) for option in fields(self) if option.type in ("int", "float")
-        ):
-            value = getattr(self, name)
-            if not is_finite(value) or (kind == "int" and int(value) != value):
+        for name, (low, high) in bounds_of(DecoderOptions).items():
+            value, is_count = getattr(self, name), isinstance(getattr(DecoderOptions, name), int)
+            if not is_finite(value) or (is_count and int(value) != value):
+                kind = "int" if is_count else "float"
                 raise DecodingError(f"{name} is {value!r}; a finite {kind} is needed")
-            object.__setattr__(self, name, int(value) if kind == "int" else float(value))
-            low, high = _BOUNDS.get(name, (-LARGEST, LARGEST))
+            object.__setattr__(self, name, int(value) if is_count else float(value))
             if not low <= value <= high:
                 raise DecodingError(
                     f"{name} is {value}; it must be at least {low:g} and at most {high:g}"
@@ -109,18 +244,22 @@ class DecoderOptions:
 
     @classmethod
     def of(cls, options: DecoderOptions | Mapping[str, Any] | None) -> DecoderOptions:
-        """Options from themselves, from a mapping of field names, or the defaults.
+        """Return options from themselves, from a mapping of field names, or the defaults.
 
-        Unknown names are refused.
+        Raises:
+            DecodingError: For unknown names and values out of bounds.
         """
         if isinstance(options, DecoderOptions):
             return options
         return cls().changed(options or {})
 
     def changed(self, changes: Mapping[str, Any]) -> DecoderOptions:
-        """These options with some fields changed; unknown names are refused with the nearest one.
+        """Return these options with some fields changed.
 
         A mapping for `llm` changes what it names, and leaves the rest.
+
+        Raises:
+            DecodingError: For an unknown name, with the nearest one, and values out of bounds.
         """
         known = {option.name for option in fields(self)}
         for name in changes:
@@ -133,31 +272,8 @@ class DecoderOptions:
         )
 
 
-LARGEST = 1e6
-"""Largest size of a number without narrower bounds, of a word's bonus and of a score that a hook
-adds.
-"""
-
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "acoustic_scale": (1e-3, 1e3),
-    "lm_weight": (0, 1e3),
-    "blank_penalty": (1, 1e6),
-    "prior_weight": (0, 1e3),
-    "blank_skip": (0, 1e6),
-    "beam": (0, 1e9),
-    "word_beam": (0, 1),
-    "max_active": (1, 1e9),
-    "min_active": (1, 1e9),
-    "lattice_beam": (0, 1e9),
-    "max_arcs": (1, 1e9),
-    "nbest": (1, 1e9),
-    "history_words": (0, 1e3),
-}
-"""Lowest and highest value of each number; for the others minus and plus `LARGEST`."""
-
-
 def is_finite(value: object) -> bool:
-    """Whether it is a number (a bool is none) that a float can hold."""
+    """Return whether a value is a number (a bool is none) that a float can hold."""
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
@@ -165,7 +281,7 @@ def is_finite(value: object) -> bool:
 
 
 def _checked_priors(priors: object) -> tuple[tuple[str, float], ...]:
-    """Label priors as pairs in the order of their names, which can be compared and hashed."""
+    """Return label priors as pairs in the order of their names, comparable and hashable."""
     try:
         pairs = sorted(dict(priors).items())  # type: ignore[call-overload]
     except (TypeError, ValueError):

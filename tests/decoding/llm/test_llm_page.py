@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from cortext.decoding import DecoderOptions
-from cortext.decoding.llm.options import LLMOptions
 from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.options import LLMOptions
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "llm.md").read_text()
 

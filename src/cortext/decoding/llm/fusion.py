@@ -19,8 +19,7 @@ from cortext.errors import LanguageModelError, first_line
 if TYPE_CHECKING:
     from cortext.decoding.engine import LiveBatch
     from cortext.decoding.llm.model import CausalLM
-    from cortext.decoding.llm.options import LLMOptions
-    from cortext.decoding.options import DecoderOptions
+    from cortext.decoding.options import DecoderOptions, LLMOptions
 
 Words = tuple[str, ...]
 

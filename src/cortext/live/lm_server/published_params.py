@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
-from cortext.decoding.llm.options import LLMOptions
 from cortext.decoding.nbest import Hypothesis
-from cortext.decoding.options import DecoderOptions, is_finite
+from cortext.decoding.options import DecoderOptions, LLMOptions, is_finite
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.live.core.decoder import LIVE_BOUNDS
 
