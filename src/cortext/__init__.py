@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from cortext import renamed
-from cortext.lazy import lazily
+from cortext.extras import lazily
 
 if TYPE_CHECKING:
     from cortext.cloud import launch

@@ -1,9 +1,8 @@
-"""Dataclasses from YAML, strictly.
-
-An unknown key or a value of the wrong type is an error that names the key.
+"""Dataclasses from YAML, strictly: an unknown key or a value of the wrong type is an error.
 
 The dataclasses themselves live beside what they configure; this module reads, checks, overrides and
-writes them.
+writes them. OmegaConf and pydantic are not used: neither bounds what a YAML file from outside may
+repeat through aliases, and neither names the key that a misspelt one is nearest to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Libraries that only some work needs; the base installation is without them."""
+"""Imports on demand: libraries that an extra brings, and names of a package on first use."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -9,12 +10,28 @@ from cortext.errors import MissingLibrary
 
 
 def need(module: str, extra: str) -> Any:
-    """The module; raises MissingLibrary, with the extra that brings it, where it is not
-    installed.
-    """
+    """Import a library. Raises MissingLibrary, which names the extra, where it is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
         raise MissingLibrary(
             f"{module} is not installed", fix=f"pip install 'cortext[{extra}]'"
         ) from None
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package whose names load on first use.
+
+    Importing the package then does not wait for torch and others that one of its names needs.
+
+    Args:
+        package: Its `__name__`.
+        homes: The module of each name; with a dot before it, one of the package's own.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name], package), name)
+
+    return load

@@ -1,4 +1,7 @@
-"""Downloading a large file over a connection that breaks off."""
+"""Downloading a large file over a connection that breaks off.
+
+Written here because pooch starts again from the first byte: it sends no `Range`.
+"""
 
 from __future__ import annotations
 

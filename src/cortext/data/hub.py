@@ -11,6 +11,9 @@ gives them.
 The Hub's interface: `/api/models/REPOSITORY/tree/main` lists files with size and digest (SHA-256 of
 the content for large files, the git object's SHA-1 for small ones); `/REPOSITORY/resolve/main/FILE`
 redirects to the content.
+
+`huggingface_hub` is not used: only an extra brings it, it reads a listing of any length, and it
+does not compare what it downloads with the listed SHA-256.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cortext.lazy import lazily
+from cortext.extras import lazily
 from cortext.text.metrics import ErrorRate, error_rate
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cortext.lazy import lazily
+from cortext.extras import lazily
 
 if TYPE_CHECKING:
     from cortext.speechllm.config import SpeechLLMConfig, read_speech_config

@@ -1,6 +1,7 @@
-"""Numbers as they are read aloud in American English.
+"""Numbers as they are read aloud in American English: years, money, times, dates, fractions.
 
-Years, ordinals, money, times, dates, fractions, measures.
+num2words reads numbers in other words ("two thousand and five"), which would change the texts that
+language models are trained on, and knows neither times nor measures.
 """
 
 from __future__ import annotations

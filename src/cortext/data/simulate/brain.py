@@ -15,8 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from cortext.data.simulate.articulators import ARTICULATORS, SPEAKING, VOICING, articulate
-from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
-from cortext.data.simulate.randomness import Purpose, stream
+from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
 from cortext.data.simulate.speech import Utterance, utter
 from cortext.data.trial import BIN_MS
 from cortext.text.phonemes import ARPABET

@@ -1,11 +1,14 @@
-"""What can be set in a simulation, and the three presets."""
+"""Settings of a simulation, the three presets, and the random streams of a seed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import Literal
+
+import numpy as np
 
 from cortext.config import with_overrides
 from cortext.errors import ConfigError, nearest
@@ -293,3 +296,36 @@ def preset_config(
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
     config = with_overrides(PRESETS[preset], overrides)
     return config if seed is None else with_overrides(config, [f"seed={seed}"])
+
+
+class Purpose(IntEnum):
+    """The use of a stream of random numbers.
+
+    The numbers are part of the format: never renumber, only add. They start high, above the streams
+    that the sentences are drawn from.
+    """
+
+    BRAIN = 1_000_001
+    DRIFT = 1_000_002
+    RATE = 1_000_003
+    DURATIONS = 1_000_004
+    LATENTS = 1_000_005
+    SPIKES = 1_000_006
+    POWER = 1_000_007
+    STRUCTURED = 1_000_008
+    STEPS = 1_000_009
+
+
+def stream(
+    seed: int, purpose: Purpose, day: int = 0, block: int = 0, trial: int = 0
+) -> np.random.Generator:
+    """Return the generator of (seed, purpose, day, block, trial); streams never overlap.
+
+    A stream is named by its use and not by when it is drawn, so that any number of workers, in any
+    order, gives the same data (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+    The seed and the purpose are the key of a Philox 4x64 cipher; day, block and trial are the upper
+    words of its counter, whose lowest word counts the draws.
+    """
+    key = np.array([seed, purpose], dtype=np.uint64)
+    counter = np.array([0, trial, block, day], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))

@@ -15,8 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from cortext.data.simulate.brain import N_MOVEMENTS, Electrodes, vocabulary
-from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
-from cortext.data.simulate.randomness import Purpose, stream
+from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
 from cortext.data.trial import BIN_MS
 
 LOG_RATE_CEILING = 2.5

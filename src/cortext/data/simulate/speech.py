@@ -13,8 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from cortext.data.simulate.config import SimulatorConfig
-from cortext.data.simulate.randomness import Purpose, stream
+from cortext.data.simulate.config import Purpose, SimulatorConfig, stream
 from cortext.data.trial import BIN_MS
 from cortext.text.phonemes import RELEASE
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cortext.data.simulate.brain import N_BASIS, Electrodes
-from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
+from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
 from cortext.data.simulate.neural import autoregressive
-from cortext.data.simulate.randomness import Purpose, stream
 from cortext.data.trial import BIN_MS
 
 N_WAVEFORMS = 3

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded on first use."""
+"""Names of packages that load on first use."""
 
 import subprocess
 import sys
