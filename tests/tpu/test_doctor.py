@@ -15,7 +15,7 @@ from cortext.data import open_packed
 from cortext.tpu import doctor, versions
 from cortext.tpu.doctor import Answer, ask, examine, take_steps
 from cortext.tpu.find import Found
-from cortext.tpu.probe import ENGINES, MODELS
+from cortext.tpu.probe import MODELS, PROBES
 from cortext.tpu.system import ENABLE_HUGEPAGES, hugepages, variables
 from cortext.tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
 from cortext.training.backend import BACKENDS
@@ -58,7 +58,7 @@ def answers(devices: dict[str, list | str]):
 
 
 def test_every_engine_that_trains_is_asked():
-    assert set(ENGINES) == set(BACKENDS)
+    assert set(PROBES) == set(BACKENDS)
 
 
 def test_only_what_is_installed_is_asked(machine):
@@ -233,7 +233,10 @@ def test_what_was_finished_before_a_crash_counts(machine):
 def steps_here(engine: str) -> dict[tuple[str, str], doctor.Step]:
     """Real steps with torch and another engine on what it really sees, by engine and model."""
     (devices,) = ask({"do": "devices", "engine": engine, "tpu": None}, {}, 100).values
-    engines = [doctor.Engine("torch", {}, [CPU]), doctor.Engine(engine, {}, devices)]
+    engines = [
+        doctor.InstalledBackend("torch", {}, [CPU]),
+        doctor.InstalledBackend(engine, {}, devices),
+    ]
     report = doctor.Report([], "no TPU", {}, engines, hugepages(None), [], [])
     return {(step.engine, step.model): step for step in take_steps(report, "cpu", limit_s=200)}
 

@@ -1,9 +1,7 @@
-"""What `cortext.features` does to a training batch, on XLA inside the training step.
+"""Augmentation and smoothing of `cortext.features` on XLA, inside the training step.
 
-Noise, cut and smoothing.
-
-The host then sends float16 features as they were recorded, and the noise is drawn where it is used.
-The numbers are other ones than torch draws; their distribution is the same.
+The host sends float16 features as they were recorded, and the noise is drawn where it is used. The
+numbers differ from those that torch draws; their distribution is the same.
 
 B trials, T bins of 20 ms, C features.
 """
@@ -26,15 +24,17 @@ Array = Any
 def prepare(
     x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | None = None
 ) -> tuple[Array, Array]:
-    """A batch as the model takes it: with a key augmented, smoothed in any case.
-
-    See `cortext.features.prepare`.
-
-    Returns float32 [B, T, C]: what `random_cut` takes from the start is given back as zeros at the
-    end, because shapes are static here; n_bins_B says what is left.
+    """Augment (with a key) and smooth a batch; see `cortext.features.prepare`.
 
     Args:
-        key: uint32 [2].
+        x_BTC: Float16 or float32 [B, T, C].
+        n_bins_B: int32 [B], bins of each trial.
+        settings: Augmentation and smoothing.
+        key: uint32 [2]; None augments nothing.
+
+    Returns:
+        Features float32 [B, T, C], and the bins int32 [B] of each trial without the cut. Zeros at
+        the end replace the bins that `random_cut` takes from the start, because shapes are static.
     """
     x_BTC = x_BTC.astype(jnp.float32)
     if key is not None:
@@ -47,9 +47,7 @@ def prepare(
 def augment(
     x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array
 ) -> tuple[Array, Array]:
-    """Gain, noise, offset, walk and cut of float32 [B, T, C], in the release's order, as
-    `cortext.features.augment`.
-    """
+    """Augment float32 [B, T, C] in the release's order; see `cortext.features.augment`."""
     n_trials, n_bins, n_features = x_BTC.shape
     if settings.static_gain_std > 0:
         mixing_BCC = normal(key, (n_trials, n_features, n_features), 0) * settings.static_gain_std
@@ -72,7 +70,7 @@ def augment(
 
 
 def normal(key: Array, shape: tuple[int, ...], stream: int) -> Array:
-    """Normal numbers, float32, of 23 bits each: none is beyond 5.3 standard deviations."""
+    """Draw normal numbers, float32, of 23 bits each: none is beyond 5.3 standard deviations."""
     uniform = (
         (random_bits(key, shape, stream) >> 9).astype(jnp.float32) + 0.5
     ) * 2.0**-22 - 1.0  # exact
@@ -80,11 +78,11 @@ def normal(key: Array, shape: tuple[int, ...], stream: int) -> Array:
 
 
 def smooth(x_BTC: Array, std_bins: float, size: int) -> Array:
-    """Features smoothed over time with padding `same`, see `cortext.features.smooth`."""
+    """Smooth features over time with padding `same`; see `cortext.features.smooth`."""
     kernel_K = gaussian_kernel(std_bins, size)
     before = (len(kernel_K) - 1) // 2
     n_bins = x_BTC.shape[1]
     x_BTC = jnp.pad(x_BTC, ((0, 0), (before, len(kernel_K) - 1 - before), (0, 0)))
-    # Tap by tap, which XLA makes one pass over the features.
+    # XLA fuses the taps into one pass over the features.
     taps = enumerate(kernel_K.tolist())
     return sum((x_BTC[:, lag : lag + n_bins] * tap for lag, tap in taps), jnp.zeros(()))

@@ -1,7 +1,7 @@
-"""The engine that trains torch modules on a TPU's cores, through torchax, JAX and XLA.
+"""The backend that trains torch modules on a TPU's cores, through torchax, JAX and XLA.
 
-Threads read and lay out the next batches while the cores work on one; nothing waits for them until
-somebody asks what was found. There is a program for each length in `Shapes`, compiled when it is
+Threads read and lay out the next batches while the cores work on one. Nothing waits for the cores
+until `read` asks for losses. There is a program for each length in `Shapes`, compiled when it is
 first needed.
 
 B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
@@ -47,19 +47,21 @@ from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import say
 
 THREADS, AHEAD = 2, 3
-"""Threads that prepare batches, and how many of them ahead.
+"""Threads that prepare batches, and batches that are prepared ahead.
 
-A v5e-8 may take a step while one batch is read.
+A v5e-8 may take a step in the time that one batch is read.
 """
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch on the cores, with the numbers of its step; see `step.Batch` and `step.Numbers`.
+    """A batch on the cores, with the numbers of its step.
 
     Attributes:
-        n_bins: T, to which its trials are padded.
+        n_bins: Bins to which its trials are padded, T.
         indices: int64, the trials of this host.
+        batch: See `step.Batch`.
+        numbers: See `step.Numbers`.
     """
 
     n_bins: int
@@ -82,9 +84,8 @@ class TorchaxBackend:
         for line in found.describe():
             say(line, self.shown)
         with self._explained():
-            devices = sorted(
-                jax.devices(), key=lambda core: (core.process_index, core.id)
-            )  # a host's are neighbours
+            # Cores of a host are neighbours, so that its rows of a batch are.
+            devices = sorted(jax.devices(), key=lambda core: (core.process_index, core.id))
         self.mesh, self.cores = data_mesh(devices), len(devices)
         kind = devices[0].platform
         check_platform(kind, found)
@@ -152,9 +153,7 @@ class TorchaxBackend:
         ]
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """See `Backend`: on this host's own cores, because hosts share out the trials of a
-        validation.
-        """
+        """See `Backend`. This host's own cores work: hosts share out the trials of a validation."""
         mesh = data_mesh(jax.local_devices())
         padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, mesh.devices.size)
         program = self._program("forward", padded["features"].shape[1], len(padded["day"]))
@@ -185,7 +184,7 @@ class TorchaxBackend:
         return state
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Backend`; a weight of which the state has nothing starts afresh."""
+        """See `Backend`; weights that the state does not have start afresh."""
         network, whole = self.job.model.network, everywhere(self.mesh)
         named = dict(network.named_parameters())
         weights = {
@@ -237,9 +236,7 @@ class TorchaxBackend:
     def _augmented(
         self, step: int, indices: np.ndarray, rows: slice, n_bins: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Features float16 [B, T, C] and bins of the rows, with everything drawn here as torch's
-        engine draws it.
-        """
+        """Features float16 [B, T, C] and bins of the rows, augmented as torch's backend does it."""
         generator = torch.Generator().manual_seed(
             derived_seed(self.job.config.seed, AUGMENTATION, step)
         )
@@ -273,7 +270,7 @@ class TorchaxBackend:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """A context that says in one line what XLA says in pages."""
+        """A context that turns XLA's errors, which are pages long, into one line."""
         try:
             yield
         except jax.errors.ConcretizationTypeError as error:
@@ -294,13 +291,10 @@ class TorchaxBackend:
 
 
 def keep_programs(folder: str | None) -> None:
-    """Keep compiled programs in a folder for later runs.
-
-    `auto` is ~/.cache/cortext/xla, None keeps none.
-    """
+    """Keep compiled programs in a folder for later runs: `auto` is ~/.cache/cortext/xla."""
     path = str(Path.home() / ".cache" / "cortext" / "xla") if folder == "auto" else folder
     jax.config.update("jax_compilation_cache_dir", path)
-    # JAX looks at the setting once: before this, hosts talked or another run was here
+    # JAX reads the setting at its first program, which may have been another run's.
     compilation_cache.reset_cache()
 
 
@@ -309,7 +303,7 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _local(tree: Any, mesh: Any) -> Any:
-    """Arrays that every core of all hosts has, as arrays that every core of this host has."""
+    """Arrays that every core of all hosts has, as arrays of this host's cores."""
     layout = everywhere(mesh)
 
     def local(x: jax.Array) -> jax.Array:

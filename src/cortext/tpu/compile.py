@@ -1,8 +1,8 @@
-"""Compiles a whole training step for a TPU that is not there, and says what the step costs.
+"""A training step compiled for a TPU that is not there, and its costs.
 
-libtpu holds the TPU's compiler and the description of every topology, and needs no device for it.
-What is compiled is the step that `cortext train --device tpu` runs, from shapes alone: weights are
-never made.
+libtpu has the TPU's compiler and a description of every topology, and needs no device for them. The
+step is that of `cortext train --device tpu`. It is compiled from shapes alone, without memory for
+weights.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.torch_backend import flops_per_bin, flops_per_patch
 
 ENVIRONMENT = {
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened, so that whoever has the TPU keeps it
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened: another process may have the TPU
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": (
-        "1"
-    ),  # asks no metadata server, for whose answer it waits where there is none
+    "TPU_SKIP_MDS_QUERY": "1",  # elsewhere it would wait for a metadata server's answer
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
-"""Of a process that only compiles; set before it starts."""
+"""Environment of a process that only compiles; set before it starts."""
 
 
 _FIX = "name a topology of TPU v5e, such as v5e:2x4"
@@ -40,9 +38,9 @@ _FIX = "name a topology of TPU v5e, such as v5e:2x4"
 
 @dataclass(frozen=True)
 class Target:
-    """What is compiled for what.
+    """A recipe and the sizes to compile it for.
 
-    Defaults: the published shape; see docs/tpu-compile.md for why so many bins.
+    The defaults are the published sizes; docs/tpu-compile.md has the reason for 900 bins.
     """
 
     recipe: str
@@ -55,10 +53,13 @@ class Target:
 
 
 def compile_step(target: Target) -> dict[str, Any]:
-    """What compiling found, as JSON takes it; see docs/tpu-compile.md for the fields.
+    """Compile a step; return its costs for one chip as JSON takes them.
 
-    Everything is of one chip and one step. Raises CortextError where libtpu does not know the
-    topology, or cannot compile the step for it, for want of memory for example.
+    docs/tpu-compile.md has the fields.
+
+    Raises:
+        CortextError: Where libtpu does not know the topology, or cannot compile the step for it,
+            for want of memory for example.
     """
     need("torchax", "tpu")
     from cortext.tpu.mesh import data_mesh
@@ -96,7 +97,7 @@ def compile_step(target: Target) -> dict[str, Any]:
 
 
 def devices(topology: str) -> list[Any]:
-    """The chips of a topology that need not be there.
+    """Return the chips of a topology that need not be there.
 
     Raises CortextError where libtpu does not know it.
     """
@@ -133,7 +134,7 @@ def _compiled(lowered: Any, target: Target) -> Any:
 
 
 def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float, dict[str, Any]]:
-    """Operations of one chip's share of a batch by formula, and what the shape comes to."""
+    """Operations of one chip's share of a batch by formula, and sizes of model and batch."""
     with torch.device("meta"):
         network: Any = build_model(
             config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE)
@@ -154,10 +155,7 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
 
 
 def _memory(stats: Any) -> dict[str, int]:
-    """Bytes of a chip's main memory.
-
-    What the outputs take over from the arguments counts once in the total.
-    """
+    """Bytes of a chip's main memory; outputs in the memory of arguments count once in the total."""
     found = {
         "arguments": stats.argument_size_in_bytes,
         "temporaries": stats.temp_size_in_bytes,

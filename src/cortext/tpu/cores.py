@@ -1,7 +1,4 @@
-"""How many cores a training run uses.
-
-Said out loud, refused where too few or where they cannot share a batch.
-"""
+"""Checks of the cores that a training run uses: their number, kind, and share of a batch."""
 
 from __future__ import annotations
 
@@ -11,15 +8,13 @@ from cortext.training.config import TrainConfig
 
 
 def cores_line(used: int, found: Found, what: str = "TPU core") -> str:
-    """`using 8 TPU cores`, and how many chips this machine has where it is fewer than that."""
+    """Return `using 8 TPU cores`, with the chips of this machine where more are there."""
     line = f"using {used} {what}{'s' if used != 1 else ''}"
     return f"{line}, although this machine has {found.chips} chips" if used < found.chips else line
 
 
 def check_platform(platform: str, found: Found) -> None:
-    """Raise RunError where a TPU was found and the engine works on something else, on the CPU
-    most likely.
-    """
+    """Raise RunError where a TPU was found and JAX works on something else, most likely the CPU."""
     if found.address is not None and platform != "tpu":
         what = f"JAX uses the {platform.upper()}, although there is a TPU: {found.summary}"
         fix = (
@@ -30,7 +25,7 @@ def check_platform(platform: str, found: Found) -> None:
 
 
 def check_cores(used: int, required: int | None, found: Found) -> None:
-    """Raise RunError where fewer cores would be used than `required` (None: any number will do)."""
+    """Raise RunError where fewer cores would be used than `required`, if that is not None."""
     if required is None or used >= required:
         return
     what = f"training would use {used} core{'s' if used != 1 else ''} instead of {required}"
@@ -47,10 +42,7 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
 
 
 def check_shares(config: TrainConfig, n_cores: int) -> None:
-    """Raise ConfigError for a batch that cannot be shared out evenly.
-
-    Shapes are the same on all cores.
-    """
+    """Raise ConfigError for a batch that cores cannot share evenly: their shapes are the same."""
     size, pieces = config.dataset.batch_size, config.gradient_accumulation_steps
     if size % (n_cores * pieces):
         what = f"dataset.batch_size is {size}, which {n_cores} core{'s' if n_cores > 1 else ''}"

@@ -1,10 +1,8 @@
-"""What a program that XLA has optimised costs when it runs once.
-
-Operations, memory traffic, exchanges, loops.
+"""Costs of one run of a program that XLA has optimised: operations, traffic, exchanges, loops.
 
 Everything in a loop counts as often as the loop runs. Operations are those of matrix products (a
-multiplication and an addition are two); memory traffic is that of the device's main memory (HBM),
-and what stays on the chip is none.
+multiplication and an addition are two). Traffic is that of the device's main memory (HBM); arrays
+that stay on the chip have none.
 """
 
 from __future__ import annotations
@@ -42,11 +40,17 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 @dataclass
 class Loop:
-    """A loop of the program. trips: each time it is entered.
+    """A loop of the program.
 
-    Entered: how often that is; the rest is of all its trips.
-
-    `trips` is None where the text does not tell; it is then counted as one.
+    Attributes:
+        name: Name of the instruction.
+        source: Operation of JAX that it comes from.
+        trips: Trips each time that it is entered; None where the text does not tell, which counts
+            as one.
+        entered: Number of times that it is entered.
+        flops: Operations of all trips.
+        hbm_bytes: Traffic of all trips.
+        cycles: Cycles of all trips.
     """
 
     name: str
@@ -60,9 +64,13 @@ class Loop:
 
 @dataclass
 class Exchange:
-    """Exchanges of one kind. n_bytes: what each device gives into them.
+    """Exchanges of one kind.
 
-    Number: how many there are.
+    Attributes:
+        kind: One of `COLLECTIVES`.
+        overlapped: The device computes at the same time.
+        n_bytes: Bytes that each device gives.
+        number: Number of exchanges.
     """
 
     kind: str
@@ -73,14 +81,14 @@ class Exchange:
 
 @dataclass
 class Cost:
-    """What one run costs.
+    """Costs of one run of a program.
 
     Attributes:
-        flops: Operations of matrix products, by the width of their operands (`bf16`, `f32`, ...).
-        hbm_bytes: Read from and written to the device's main memory.
-        exchanges: Between devices, by kind, and by whether it goes on while the device computes.
-        cycles: Of the schedule, by the compiler's own estimate; 0 where it makes none.
-        loops: Outer ones before those in them.
+        flops: Operations of matrix products, by the type of their operands (`bf16`, `f32`, ...).
+        hbm_bytes: Bytes read from and written to the device's main memory.
+        exchanges: Exchanges between devices, by kind, and by whether the device computes meanwhile.
+        cycles: Cycles of the schedule by the compiler's own estimate; 0 where it makes none.
+        loops: Loops, outer ones before those in them.
     """
 
     flops: Counter[str] = field(default_factory=Counter)
@@ -91,12 +99,12 @@ class Cost:
 
     @property
     def iterations(self) -> int:
-        """Runs of loop bodies, one after the other."""
+        """Runs of loop bodies, which follow each other."""
         return sum((loop.trips or 1) * loop.entered for loop in self.loops)
 
 
 def count(program: Program) -> Cost:
-    """The cost of one run of a program. Of a conditional every branch is counted."""
+    """Count the costs of one run of a program; every branch of a conditional counts."""
     cost = Cost()
     _add(program, program.entry, 1, cost)
     return cost
@@ -151,13 +159,13 @@ def _exchange_in(program: Program, instruction: Instruction) -> Instruction | No
 
 
 def _starts(program: Program, instruction: Instruction) -> bool:
-    """Whether a fusion begins an exchange that later ones carry on with, beside their own work."""
+    """Tell whether a fusion begins an exchange that goes on in later ones, beside their work."""
     inside = program.called(instruction).instructions.values()
     return any("AsyncCollectiveStart" in each.attributes for each in inside)
 
 
 def _goes_on(program: Program, instruction: Instruction, inner: Instruction) -> bool:
-    """Whether a fusion carries on with, or ends, an exchange that another has begun."""
+    """Tell whether a fusion goes on with, or ends, an exchange that another one has begun."""
     return "chain_id" in inner.attributes and not _starts(program, instruction)
 
 
@@ -179,10 +187,7 @@ def _add_loop(
 def _products(
     program: Program, computation: Computation, instruction: Instruction
 ) -> list[tuple[Instruction, Computation]]:
-    """The matrix products of an instruction.
-
-    Itself, or those in its fusion, with the computation that they are in.
-    """
+    """The instruction, or the matrix products in its fusion, each with its computation."""
     if instruction.opcode in ("dot", "convolution"):
         return [(instruction, computation)]
     if instruction.opcode != "fusion":
@@ -194,9 +199,7 @@ def _products(
 
 
 def precision(instruction: Instruction, computation: Computation) -> str:
-    """The wider of a product's operands, and `highest` where it is not to be rounded to
-    bfloat16.
-    """
+    """Return the wider type of a product's operands, with `highest` where none is rounded."""
     operands = [computation.operand(instruction, number).arrays[0] for number in (0, 1)]
     widest = max(operands, key=lambda array: array.n_bytes / max(array.size, 1))
     return (
@@ -207,7 +210,7 @@ def precision(instruction: Instruction, computation: Computation) -> str:
 
 
 def product_flops(instruction: Instruction, computation: Computation) -> int:
-    """Operations of a `dot` or `convolution`: two for each multiplication that it needs."""
+    """Count the operations of a `dot` or `convolution`: two for each multiplication it needs."""
     left, right = (computation.operand(instruction, number).arrays[0] for number in (0, 1))
     if instruction.opcode == "dot":
         summed = math.prod(left.dims[d] for d in instruction.numbers("lhs_contracting_dims"))
@@ -216,12 +219,10 @@ def product_flops(instruction: Instruction, computation: Computation) -> int:
 
 
 def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """Products of a convolution, without those with padding or holes.
+    """Operations of a convolution, without products with padding or holes.
 
-    The TPU's compiler makes batched ones so.
-
-    Its labels say which dimension is what: `b` and `f` are batch and features, `i` and `o` the
-    kernel's, digits space.
+    The TPU's compiler writes batched products as convolutions. Labels name the dimensions: `b` and
+    `f` are batch and features, `i` and `o` the kernel's inputs and outputs, digits are space.
     """
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     assert labels is not None, instruction.attributes
@@ -252,10 +253,7 @@ def _window(instruction: Instruction, axis: int) -> dict[str, int]:
 
 
 def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:
-    """Pairs of an output and a kernel position that meet an input.
-
-    Not padding, nor a hole between inputs.
-    """
+    """Pairs of an output and a kernel position that meet an input, not padding or a hole."""
     at = (
         window["stride"] * np.arange(n_out)[:, None]
         + window["rhs_dilate"] * np.arange(n_kernel)
@@ -268,9 +266,14 @@ def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:
 
 
 def traffic(program: Program, computation: Computation, instruction: Instruction) -> int:
-    """Bytes that an instruction moves from and to the device's main memory.
+    """Count the bytes that an instruction moves from and to the device's main memory.
 
-    Of what it takes a slice of, the slice counts; of what it writes into, the piece that it writes.
+    Of an array that it slices, the slice counts; of one that it updates, the piece that it writes.
+
+    Args:
+        program: The program.
+        computation: The computation that the instruction is in.
+        instruction: The instruction.
     """
     opcode, arrays = instruction.opcode, instruction.arrays
     if opcode in _NO_TRAFFIC or opcode.endswith("-done"):
@@ -281,8 +284,7 @@ def traffic(program: Program, computation: Computation, instruction: Instruction
         return sum(arrays[1].n_bytes for array in arrays[:2] if array.space == 0)
     outputs, operands = list(range(len(arrays))), list(instruction.operands)
     if (inner := _exchange_in(program, instruction)) is not None:
-        # Arrays that an exchange hands from fusion to fusion; what it moves is counted where it
-        # begins.
+        # Arrays that an exchange hands from fusion to fusion: its bytes count where it begins.
         through = {
             int(output): int(operand) for output, operand in _ALIAS.findall(instruction.attributes)
         }
@@ -309,7 +311,7 @@ def _read(
         if user.opcode in _SLICES and first:
             parts += user.arrays[0].n_bytes
         elif user.opcode == "dynamic-update-slice" and first:
-            continue  # what it does not write over stays where it is
+            continue  # the rest of the array stays where it is
         elif user.opcode == "bitcast" and user.name != computation.root:
             parts += _read(program, computation, computation.users[user.name], user)
         elif user.opcode == "fusion":

@@ -1,10 +1,9 @@
-"""Connectionist temporal classification (Graves et al., ICML 2006) on XLA, with every trial's
-own lengths.
+"""Connectionist temporal classification (Graves et al., ICML 2006) on XLA.
 
-The forward and the backward variables run through one scan, side by side in the batch: the backward
-ones are the forward ones of the reversed trial. The gradient of the logits then is the softmax less
-the share of each token, so that a training step has P sequential steps for it where a
-differentiated scan has 2 P. The variables are relative to the likeliest state, so that those of
+Every trial has its own lengths. The forward and the backward variables run through one scan, side
+by side in the batch, because the backward ones are the forward ones of the reversed trial. The
+gradient of the logits then is the softmax less the share of each token: P sequential steps, where a
+differentiated scan takes 2 P. The variables are relative to the likeliest state, so that those of
 long trials keep their digits.
 
 B trials, P patches, V tokens, U phonemes of the longest label.
@@ -24,9 +23,10 @@ Array = Any
 """A `jax.Array`."""
 
 IMPOSSIBLE = -1e30
-"""The logarithm of zero: finite, so that differences of two are no NaN.
+"""Logarithm of zero.
 
-Adding a log-probability leaves it as it is.
+It is finite, because the difference of two infinities is NaN, and so large that adding a
+log-probability changes nothing.
 """
 
 
@@ -56,8 +56,8 @@ def _loss_forward(
 ) -> tuple[Array, Any]:
     log_probs_BPV = jax.nn.log_softmax(logits_BPV)
     one_hot_BUV = jax.nn.one_hot(labels_BU, logits_BPV.shape[-1])
-    # A product with ones and zeros picks the labels' tokens, for which a TPU has hardware; a gather
-    # it does serially.
+    # The tokens of the labels are picked by a product with ones and zeros, for which a TPU has
+    # hardware; it would do a gather one element after the other.
     exact = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     blank_PB = log_probs_BPV[..., blank].T
     label_PBU = exact("bpv,buv->pbu", log_probs_BPV, one_hot_BUV)
@@ -77,7 +77,8 @@ def _loss_forward(
     share_BPV = share_BPV.at[..., blank].add((of_blanks / sum_PB).T)
     inside_BP = jnp.arange(logits_BPV.shape[1]) < n_patches_B[:, None]
     d_logits = jnp.where(inside_BP[..., None], jnp.exp(log_probs_BPV) - share_BPV, 0.0)
-    d_logits = jnp.where(possible_B[:, None, None], d_logits, jnp.nan)  # as torch has it
+    # NaN for a label that does not fit into its frames, as torch has it.
+    d_logits = jnp.where(possible_B[:, None, None], d_logits, jnp.nan)
     return jnp.where(possible_B, -total_B, jnp.inf), d_logits
 
 
@@ -91,24 +92,19 @@ _loss.defvjp(_loss_forward, _loss_backward)
 
 
 def _shares(variables: Array, log_probs: Array) -> Array:
-    """Logarithms of how likely each state is at each patch, given the label, up to a number for
-    the patch.
-    """
+    """Log-probabilities of the states at each patch, given the label, up to a constant a patch."""
     return variables[:, 0] + variables[::-1, 1, :, ::-1] - log_probs
 
 
 def _variables(
     blank_PB: Array, label_PBU: Array, labels_BU: Array, n_patches_B: Array, n_labels_B: Array
 ) -> tuple[Array, Array, Array]:
-    """Log-probabilities of having come to each state.
+    """Variables of the blanks [P, 2, B, U + 1] and the labels [P, 2, B, U], and a scale [B].
 
-    Of blanks [P, 2, B, U + 1], of labels [P, 2, B, U].
-
-    The first are the forward variables. The others are those of the trials with patches and labels
-    reversed, padding included, which then comes first: the state waits there until the trial
-    begins. They have an axis of their own, because cores share out the trials. Every step takes off
-    the logarithm of the likeliest state before it; the last result is the sum of what it took off
-    the forward ones, [B].
+    The second axis has the forward variables and those of the reversed trials; it is an axis of its
+    own, because cores share out the trials. In a reversed trial padding comes first, and the state
+    waits there until the trial begins. Every step subtracts the logarithm of the likeliest state
+    before it; the scale is the sum of what was subtracted from the forward variables.
     """
     n_steps, n_labels = len(blank_PB), labels_BU.shape[1]
     inside_PB = jnp.arange(n_steps)[:, None] < n_patches_B
@@ -126,7 +122,7 @@ def _variables(
         (blanks, labels, scale), (blank, label, inside) = state, at
         before = jnp.pad(labels, ((0, 0), (0, 0), (1, 0)), constant_values=IMPOSSIBLE)
         skipping = jnp.where(differs, before[..., :-1], IMPOSSIBLE)
-        # Of the state before, so that no sum has to wait for it.
+        # The likeliest state before this step, so that no sum waits for the maximum after it.
         most = jnp.maximum(blanks, before).max(-1, keepdims=True)
         new_labels = _log_add(_log_add(labels, blanks[..., :-1]), skipping) + (label - most)
         new_blanks = _log_add(blanks, before) + (blank[..., None] - most)

@@ -1,9 +1,7 @@
-"""What a machine can train with.
+"""A report on what a machine can train with: its TPU, the backends and their devices, problems.
 
-Its TPU, the engines that are installed and what they see, and what stands in the way.
-
-Every engine is asked in a process of its own with a time limit: one that crashes or hangs is a line
-of the report.
+Every backend is asked in a process of its own with a time limit: one that crashes or hangs is a
+line of the report. The report and its JSON call backends engines.
 """
 
 from __future__ import annotations
@@ -25,30 +23,32 @@ from typing import Any
 from cortext.errors import CortextError
 from cortext.tpu import system, versions
 from cortext.tpu.find import Found, find_tpu
-from cortext.tpu.probe import ANSWER, ENGINES, MODELS
+from cortext.tpu.probe import ANSWER, MODELS, PROBES
 
 Ask = Callable[[dict[str, Any], Mapping[str, str], float], "Answer"]
 DATA = {"n_days": 2, "train_per_day": 8, "val_per_day": 1, "test_per_day": 1, "n_electrodes": 256}
-"""The simulated recordings of a step: the published number of features, and few trials."""
-
-
+"""Simulated recordings of a step: the published number of features, and few trials."""
 TRIALS = 8
-"""Trials in its batch, at least."""
+"""Fewest trials of its batch."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a process answered, a value a line; problem: why it ended before its time."""
+    """The values that a process answered, and the reason why it ended early, if it did."""
 
     values: list[Any]
     problem: str | None = None
 
 
 @dataclass(frozen=True)
-class Engine:
-    """An installed engine. devices: kind, name and memory_gib of each.
+class InstalledBackend:
+    """A backend that is installed.
 
-    Problem: why it does not start.
+    Attributes:
+        name: Its name.
+        versions: Versions of its packages.
+        devices: `kind`, `name` and `memory_gib` of each of its devices.
+        problem: The reason why it does not start.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of training on devices of a kind, or why there was none."""
+    """A step of training on devices of a kind, or the problem that prevented it."""
 
     engine: str
     model: str
@@ -73,16 +73,23 @@ class Step:
 
 @dataclass(frozen=True)
 class Report:
-    """What the doctor found.
+    """The doctor's report.
 
-    looked, found: see `Found`; advice: what may be better; broken: what does not work though it is
-    there
+    Attributes:
+        looked: Names of what was looked at for a TPU, and what was there.
+        found: The TPU in a few words.
+        versions: Versions of Python, the system and installed packages.
+        engines: Installed backends.
+        hugepages: Setting of transparent hugepages.
+        advice: Lines about what could be better.
+        broken: Lines about what is there and does not work.
+        steps: Steps of training, if they were taken.
     """
 
     looked: list[tuple[str, str]]
     found: str
     versions: dict[str, str]
-    engines: list[Engine]
+    engines: list[InstalledBackend]
     hugepages: system.Hugepages
     advice: list[str]
     broken: list[str]
@@ -90,8 +97,12 @@ class Report:
 
 
 def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answer:
-    """The answer of `cortext.tpu.probe` in a fresh process, which is ended after so many
-    seconds.
+    """Ask `cortext.tpu.probe` in a fresh process.
+
+    Args:
+        request: The request, as JSON takes it.
+        env: Variables to add to the environment.
+        limit_s: Seconds after which the process is ended.
     """
     command = [sys.executable, "-m", "cortext.tpu.probe", json.dumps(request)]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -111,10 +122,9 @@ def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answ
         try:
             output, errors = process.communicate(timeout=limit_s)
         except BaseException as error:
+            # With the processes that it has started, which would hold its pipes open.
             with suppress(ProcessLookupError):
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # with what it has started, which would hold its pipes open
+                os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             output, errors = process.communicate()
@@ -137,12 +147,14 @@ def examine(
     ask: Ask = ask,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """Look for a TPU and ask every installed engine.
-
-    Nothing raises, what is wrong is in the report.
+    """Look for a TPU and ask every installed backend; problems are in the report.
 
     Args:
-        tpu: What --tpu says; limit_s: seconds for each engine; stage: is told what is being done.
+        tpu: Name or address of a TPU (`--tpu`).
+        env: Environment variables.
+        limit_s: Seconds for each backend.
+        ask: Asks a backend; tests give their own.
+        stage: Called with the name of each stage.
     """
     broken = []
     try:
@@ -153,7 +165,7 @@ def examine(
     have = versions.installed()
     engines = [
         _engine(name, found, have, limit_s, ask, stage)
-        for name in ENGINES
+        for name in PROBES
         if _is_installed(name, have)
     ]
     broken += [
@@ -178,7 +190,7 @@ def examine(
 def _is_installed(name: str, have: Mapping[str, str]) -> bool:
     return all(
         package in have or (package == "tensorflow" and "tensorflow-tpu" in have)
-        for package in ENGINES[name].packages
+        for package in PROBES[name].packages
     )
 
 
@@ -189,11 +201,11 @@ def _engine(
     limit_s: float,
     ask: Ask,
     stage: Callable[[str], None],
-) -> Engine:
+) -> InstalledBackend:
     stage(f"asking {name}")
     answer = ask({"do": "devices", "engine": name, "tpu": found.address}, {}, limit_s)
-    wanted = (*ENGINES[name].packages, *ENGINES[name].shown)
-    return Engine(
+    wanted = (*PROBES[name].packages, *PROBES[name].shown)
+    return InstalledBackend(
         name,
         {key: have[key] for key in wanted if key in have},
         answer.values[0] if answer.values else [],
@@ -210,12 +222,15 @@ def take_steps(
     ask: Ask = ask,
     stage: Callable[[str], None] = lambda name: None,
 ) -> list[Step]:
-    """One training step of each model with each engine on each kind of its devices (or on
-    `device` only).
+    """Take a training step of each model with each backend on each kind of its devices.
 
     Args:
-        tpu: What --tpu says; limit_s: seconds for the steps of an engine, with the compiling that
-            goes before them.
+        report: The report of `examine`.
+        device: The only kind of device to take; None takes all.
+        tpu: Name or address of a TPU (`--tpu`).
+        limit_s: Seconds for the steps of a backend, with compiling.
+        ask: Asks a backend; tests give their own.
+        stage: Called with the name of each stage.
     """
     from cortext.data.packed import pack
     from cortext.data.simulate import simulate
@@ -251,7 +266,7 @@ def take_steps(
                 "out": out,
             }
             request["batch_size"] = count * -(-TRIALS // count)  # cores share it evenly
-            steps += _steps(engine, kind, ask(request, ENGINES[engine].env(kind), limit_s))
+            steps += _steps(engine, kind, ask(request, PROBES[engine].env(kind), limit_s))
     return steps
 
 

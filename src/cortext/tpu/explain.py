@@ -1,7 +1,4 @@
-"""What engines on XLA say when they fail, in one line.
-
-Their own errors are pages long, and name no setting.
-"""
+"""Errors of XLA, JAX and TensorFlow in one line; their own are pages long and name no setting."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ SIZES = (
         r" \((?P<there>[\d.]+[KMGT])\)"
     ),
 )
-"""How libtpu says how much memory a program needs, and how much there is."""
+"""Patterns of libtpu's messages about the memory that a program needs, and that is there."""
 HELD = re.compile(
     r"TPU is already in use by (?:process with pid|another process.*?pid) (?P<pid>\d+)",
     re.IGNORECASE,
@@ -30,13 +27,15 @@ HELD = re.compile(
 def explain(
     error: BaseException, batch_size: int | None = None, cores: int = 1
 ) -> CortextError | None:
-    """The one line for what XLA, JAX or TensorFlow raised in a step.
-
-    None where it is none of theirs.
+    """Turn an error of XLA, JAX or TensorFlow in a step into one line.
 
     Args:
-        batch_size: Trials in the batch that was tried (all cores, before it is cut into pieces);
-            cores: that shared it.
+        error: The error.
+        batch_size: Trials of the batch, on all cores and before it is cut into pieces.
+        cores: Cores that shared it.
+
+    Returns:
+        The error to raise; None for an error of another origin.
     """
     if isinstance(error, CortextError):
         return error
@@ -104,7 +103,7 @@ def _not_started(text: str, batch_size: int | None, cores: int) -> CortextError 
 
 
 def _dtypes(text: str, batch_size: int | None, cores: int) -> CortextError | None:
-    """Two shapes that differ in nothing but their type."""
+    """Two shapes in the message that differ in their type alone."""
     shapes = [
         (SHORT.get(found["type"], found["type"]), found["sizes"]) for found in SHAPE.finditer(text)
     ]

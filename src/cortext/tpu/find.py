@@ -1,6 +1,6 @@
-"""Finding the TPU: what the environment says of one, in the order in which the environments decide.
+"""Search for a TPU in options, environment variables, devices and the metadata server.
 
-Nothing here needs JAX or TensorFlow, and no address is made up: one comes from the user, or from a
+Nothing here needs JAX or TensorFlow. No address is made up: it comes from the user, or from a
 variable that the environment has set. The order is that of TensorFlow's cluster resolver (an
 explicit name, GKE's endpoints, `TPU_NAME`) and that of JAX (`TPU_PROCESS_ADDRESSES`,
 `TPU_WORKER_HOSTNAMES`, the metadata server).
@@ -34,12 +34,9 @@ PLATFORMS = {
     "colab": ("COLAB_TPU_1VM", "COLAB_RELEASE_TAG"),
     "gke": ("KUBERNETES_SERVICE_HOST",),
 }
-"""Variables by which a machine with TPU chips says whose it is.
-
-One that says nothing is a TPU VM of Google Cloud.
-"""
+"""Variables by which a machine with TPU chips is known; without any it is a TPU VM."""
 ADDRESSES = {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "gke", "COLAB_TPU_ADDR": "colab"}
-"""Variables that hold addresses of TPUs that are reached over the network."""
+"""Variables with addresses of TPUs that are reached over the network."""
 VARIABLES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "COLAB_TPU_ADDR")
 NAMES = {"kaggle": "Kaggle", "colab": "Colab", "gke": "GKE", "vm": "a TPU VM"}
 GIVE = (
@@ -49,19 +46,20 @@ GIVE = (
 
 @dataclass(frozen=True)
 class Found:
-    """What was found, and what was looked at.
+    """A TPU, or none, and everything that was looked at.
 
     Attributes:
-        kind: None, named (a Cloud TPU's name), grpc (an address), colab, kaggle, gke, or vm.
-        address: What TensorFlow's cluster resolver is given: `grpc://...`, a name, or `local`;
-            None: there is no TPU.
-        attached: Whether its chips belong to this machine, which is all that JAX can use.
-        chips: Of this machine; 0: none, or not known.
-        generation: v3, v5e ...; None: not known.
-        hosts: Of the whole slice, in the order of their numbers; empty: this machine alone.
+        kind: `none`, `named` (a Cloud TPU's name), `grpc` (an address), `colab`, `kaggle`, `gke` or
+            `vm`.
+        address: Address for TensorFlow's cluster resolver: `grpc://...`, a name, or `local`; None
+            without a TPU.
+        attached: Its chips belong to this machine; JAX can use no others.
+        chips: Chips of this machine; 0 for none, and where they are not known.
+        generation: `v3`, `v5e` ...; None where it is not known.
+        hosts: Hosts of the slice, in the order of their numbers; empty for this machine alone.
         worker: This machine's number among them.
-        libtpu: Where the TPU's library is; None: not installed.
-        looked: What was looked at, and what was there.
+        libtpu: Path of the TPU's library; None where it is not installed.
+        looked: Names of what was looked at, and what was there.
     """
 
     kind: str = "none"
@@ -75,12 +73,12 @@ class Found:
     looked: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> list[str]:
-        """A line for everything that was looked at, and one for what was found."""
+        """Return a line for everything that was looked at, and one for the result."""
         return [*(f"{what}: {there}" for what, there in self.looked), f"found: {self.summary}"]
 
     @property
     def summary(self) -> str:
-        """What was found, in a few words."""
+        """The result in a few words."""
         if self.address is None:
             return "no TPU"
         if not self.attached:
@@ -90,11 +88,10 @@ class Found:
         return f"{number} on this machine ({NAMES.get(self.kind, self.kind)}{host})"
 
     def required(self, attached: bool = False) -> Found:
-        """Itself; raises RunError where there is no TPU.
+        """Return itself, or raise RunError where there is no TPU.
 
         Args:
-            attached: Its chips must belong to this machine and libtpu be installed, as JAX needs
-                it.
+            attached: The chips must belong to this machine, and libtpu be installed, as JAX needs.
         """
         if self.address is None:
             fix = (
@@ -114,9 +111,9 @@ class Found:
 
 
 def gce_metadata(path: str, timeout_s: float = 1.0) -> str | None:
-    """What Google Cloud's metadata server says of this machine (`instance/...`, `project/...`).
+    """Ask Google Cloud's metadata server about this machine (`instance/...`, `project/...`).
 
-    None elsewhere.
+    Returns None elsewhere.
     """
     host = (
         os.environ.get("GCE_METADATA_HOST")
@@ -124,13 +121,12 @@ def gce_metadata(path: str, timeout_s: float = 1.0) -> str | None:
         or "169.254.169.254"
     )
     flavor = {"Metadata-Flavor": "Google"}
-    direct = urllib.request.build_opener(
-        urllib.request.ProxyHandler({})
-    )  # a proxy knows nothing of this machine
+    # Without a proxy, which would answer for itself and not for this machine.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{path}", headers=flavor)
         with direct.open(request, timeout=timeout_s) as answer:
-            # Other networks answer at this address, too: with the page of a hotel, say.
+            # Other networks answer at this address, too, perhaps with the page of a hotel.
             return (
                 str(answer.read().decode())
                 if flavor.items() <= dict(answer.headers).items()
@@ -148,16 +144,17 @@ def find_tpu(
     metadata: Callable[[str], str | None] = gce_metadata,
     find_spec: Callable[[str], object] = util.find_spec,
 ) -> Found:
-    """The TPU that `name` (what --tpu says) or the environment leads to.
+    """Find the TPU that a name or the environment leads to; docs/tpu.md has a table.
 
-    See docs/tpu.md for the table.
-
-    tests. The metadata server is asked only about the hosts of a TPU VM, and about a name when no
-    chips are attached.
+    The metadata server is asked only about the hosts of a TPU VM, and about a name where no chips
+    are attached.
 
     Args:
-        root, metadata, find_spec: Where /dev and /sys are, who answers for the metadata server, who
-            finds a module: for.
+        name: Name or address of a TPU (`--tpu`).
+        env: Environment variables.
+        root: Directory of `dev` and `sys`; tests give their own, and the next two.
+        metadata: Answers for the metadata server.
+        find_spec: Finds a module.
 
     Raises:
         RunError: For a name that cannot be right, and for variables that contradict each other.
@@ -179,7 +176,7 @@ def find_tpu(
 
 
 def _checked_address(where: str, text: str) -> str:
-    """`grpc://HOST:PORT`, or several with commas; raises RunError."""
+    """The text as `grpc://HOST:PORT`, or several with commas. Raises RunError for another text."""
     addresses = [address.removeprefix("grpc://") for address in text.split(",")]
     for address in addresses:
         if not re.fullmatch(r"[\w.-]+(:\d+)?", address):
@@ -188,10 +185,7 @@ def _checked_address(where: str, text: str) -> str:
 
 
 def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str | None]) -> Found:
-    """The chips of this machine for `local`, and for the name that a TPU VM has itself.
-
-    Else a Cloud TPU by name.
-    """
+    """A Cloud TPU by name: this machine's chips for `local`, and where it has any."""
     if name == "local":
         if not machine.attached:
             what = (
@@ -220,10 +214,7 @@ def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str 
 
 
 class _Search:
-    """What a machine and its variables say of its own TPU chips.
-
-    `looked` is everything that was looked at.
-    """
+    """A search for this machine's own TPU chips; `looked` is everything that was looked at."""
 
     def __init__(
         self, env: Mapping[str, str], root: Path, metadata: Callable, find_spec: Callable
@@ -232,7 +223,7 @@ class _Search:
         self.looked: list[tuple[str, str]] = []
 
     def machine(self) -> Found:
-        """The chips of this machine; `attached` says whether there are any."""
+        """Find the chips of this machine; without any, `attached` is False."""
         chips, generation = self._chips()
         libtpu = self._libtpu()
         kind = next(
@@ -248,7 +239,7 @@ class _Search:
         return Found(kind, address, chips > 0, chips, generation, hosts, worker, libtpu)
 
     def _chips(self) -> tuple[int, str | None]:
-        """How many TPU chips there are (as devices, or on the PCI bus), and of which generation."""
+        """The number of TPU chips (as devices, or on the PCI bus), and their generation."""
         accel = [
             path.name
             for path in self.root.glob("dev/accel*")

@@ -1,9 +1,7 @@
-"""The text of a program that XLA has optimised, parsed.
-
-Its computations and how often its loops run.
+"""A parser of programs that XLA has optimised: computations, and the trips of loops.
 
 `compiled.as_text()` of JAX gives that text. XLA's own cost analysis counts the body of a loop once,
-however often it runs; `cortext.tpu.cost` counts with what is found here.
+however often it runs; `cortext.tpu.cost` counts its trips.
 """
 
 from __future__ import annotations
@@ -23,14 +21,17 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _SPACE = re.compile(r"S\((\d+)\)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 MOST_TRIPS = 100_000
-"""A loop that runs longer is taken for one whose end is not known."""
+"""Most trips of a loop whose end is worked out; of a longer one the trips are not known."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array as the program lays it out. space.
+    """An array as the program lays it out.
 
-    0 is the device's main memory, others are on the chip.
+    Attributes:
+        dtype: XLA's name of its type.
+        dims: Its dimensions.
+        space: 0 for the device's main memory; others are on the chip.
     """
 
     dtype: str
@@ -39,12 +40,12 @@ class Array:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.dims)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes without the padding of tiles; tokens and the like have none."""
+        """Number of bytes without the padding of tiles; tokens and the like have none."""
         if self.dtype == "pred":
             return self.size
         bits = re.match(r"[a-z]+(\d+)", self.dtype)
@@ -53,9 +54,15 @@ class Array:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line. arrays: what it gives out, tuples flattened.
+    """One line of a program.
 
-    Operands: names; literal: a constant's value.
+    Attributes:
+        name: Its name.
+        opcode: Operation.
+        arrays: Results, tuples flattened.
+        operands: Names of the instructions that give its operands.
+        literal: Value of a constant, as text.
+        attributes: The rest of the line.
     """
 
     name: str
@@ -66,21 +73,18 @@ class Instruction:
     attributes: str
 
     def attribute(self, name: str) -> str:
-        """The value of `name=value`: what is in its braces, or one word.
-
-        Empty where it has none.
-        """
+        """Return the value of `name=value`, one word or what is in braces; empty without one."""
         found = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.attributes)
         return (found[1] or found[2] or "") if found else ""
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """The whole numbers in the value of an attribute."""
+        """Return the whole numbers in the value of an attribute."""
         return tuple(int(number) for number in re.findall(r"\d+", self.attribute(name)))
 
 
 @dataclass
 class Computation:
-    """Instructions by name, in their order; the last that says so is the root."""
+    """Instructions by name, in their order, and the name of the root, which gives the result."""
 
     name: str
     instructions: dict[str, Instruction] = field(default_factory=dict)
@@ -102,13 +106,13 @@ class Computation:
         return users
 
     def operand(self, instruction: Instruction, number: int) -> Instruction:
-        """The instruction that gives an operand."""
+        """Return the instruction that gives an operand."""
         return self.instructions[instruction.operands[number]]
 
 
 @dataclass
 class Program:
-    """Computations by name, and the one that is run."""
+    """Computations by name, and the entry, which is run."""
 
     computations: dict[str, Computation]
     entry: Computation
@@ -119,7 +123,7 @@ class Program:
 
 
 def parse(text: str) -> Program:
-    """The program of an HLO text. Raises ValueError for a text without an entry."""
+    """Parse an HLO text. Raises ValueError for a text without an entry."""
     computations: dict[str, Computation] = {}
     entry = current = None
     for line in text.splitlines():
@@ -157,7 +161,7 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis that `text` begins with has closed."""
+    """The position after the parenthesis that closes the first one."""
     depth = 0
     for found in re.finditer(r"[()]", text):
         depth += 1 if found[0] == "(" else -1
@@ -176,11 +180,16 @@ def _arrays(text: str) -> tuple[Array, ...]:
 
 
 def trip_count(program: Program, parent: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs; None where that depends on what the program is given.
+    """Count the trips of a `while`; None where they depend on the program's input.
 
-    XLA for CPUs and GPUs writes it down. The TPU's does not: there the condition and the counters
-    are worked out, as far as they are made of constants, additions and comparisons, which is what
-    `lax.scan` and `fori_loop` become.
+    XLA for CPUs and GPUs writes them down. The TPU's does not. There the condition and the counters
+    are worked out, as far as they consist of constants, additions and comparisons, as in
+    `lax.scan` and `fori_loop`.
+
+    Args:
+        program: The program.
+        parent: The computation that the loop is in.
+        loop: The loop's instruction.
     """
     if known := _TRIPS.search(loop.attributes):
         return int(known[1])
@@ -189,22 +198,22 @@ def trip_count(program: Program, parent: Computation, loop: Instruction) -> int 
     if start.opcode != "tuple" or after.opcode != "tuple":
         return None
     scalars = _Scalars(program)
-    state: dict[int, int | None] = {}  # values in the loop's tuple, by place
+    state: dict[int, int | None] = {}  # values in the loop's tuple, by index
 
-    def at_first(place: int) -> int | None:
-        if place not in state:
-            state[place] = scalars.value(parent, start.operands[place], lambda _: None)
-        return state[place]
+    def at_first(index: int) -> int | None:
+        if index not in state:
+            state[index] = scalars.value(parent, start.operands[index], lambda _: None)
+        return state[index]
 
     def step(state: dict[int, int | None]) -> dict[int, int | None]:
-        return {place: scalars.value(body, after.operands[place], state.get) for place in state}
+        return {index: scalars.value(body, after.operands[index], state.get) for index in state}
 
     scalars.value(condition, condition.root, at_first)
     seen: set[int] = set()
-    while new := state.keys() - seen:  # what the end depends on, and what that depends on
+    while new := state.keys() - seen:  # values that the condition depends on, and these in turn
         seen |= new
-        for place in new:
-            scalars.value(body, after.operands[place], at_first)
+        for index in new:
+            scalars.value(body, after.operands[index], at_first)
     for trips in range(MOST_TRIPS):
         going_on = scalars.value(condition, condition.root, state.get)
         if not going_on:
@@ -214,7 +223,7 @@ def trip_count(program: Program, parent: Computation, loop: Instruction) -> int 
 
 
 class _Scalars:
-    """Works out whole numbers and truth values; None where they are not known."""
+    """Values of whole numbers and truth values; None where they are not known."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -223,14 +232,16 @@ class _Scalars:
         self,
         computation: Computation,
         name: str,
-        place: Callable[[int], int | None],
+        element: Callable[[int], int | None],
         arguments: Sequence[int | None] | None = None,
     ) -> int | None:
-        """The value of an instruction.
+        """Work out the value of an instruction.
 
         Args:
-            place: Of the values in the tuple that a loop's computation takes, by number.
-            arguments: Of a fused computation.
+            computation: The computation that it is in.
+            name: Its name.
+            element: Values in the tuple that a loop's computation takes, by index.
+            arguments: Arguments of a fused computation.
         """
         instruction = computation.instructions[name]
         opcode = instruction.opcode
@@ -242,7 +253,9 @@ class _Scalars:
         if opcode == "get-tuple-element":
             source = computation.operand(instruction, 0)
             return (
-                place(int(instruction.attribute("index"))) if source.opcode == "parameter" else None
+                element(int(instruction.attribute("index")))
+                if source.opcode == "parameter"
+                else None
             )
         if opcode not in (
             "fusion",
@@ -256,7 +269,7 @@ class _Scalars:
         ):
             return None
         values = [
-            self.value(computation, operand, place, arguments) for operand in instruction.operands
+            self.value(computation, operand, element, arguments) for operand in instruction.operands
         ]
         if opcode == "fusion":
             inner = self.program.called(instruction)

@@ -1,5 +1,6 @@
-"""What the shared layers do on XLA, where torch modules run on JAX (torchax; `cortext.tpu`
-trains with it).
+"""The layers of `cortext.models.layers` on XLA, where torch modules run on JAX (torchax).
+
+Importing this module registers them, and CTC; see the end of the file.
 
 The parameters stay those of the torch modules. Large products take all steps at once; the body of a
 scan holds what the recurrence itself needs and nothing else, because a TPU waits for each of its
@@ -37,10 +38,10 @@ Array = Any
 
 
 WIDE_BYTES = 64 << 20
-"""Recurrent weights of a layer from which on the cores share them out.
+"""Size of a layer's recurrent weights from which on the cores share them out.
 
-A core's fast memory (128 MiB) holds few more; to read them from the slow one in every step takes
-many times as long as to compute with them.
+A core's fast memory (128 MiB) holds few more. Reading them from the slow memory in every step takes
+many times as long as computing with them.
 """
 
 
@@ -55,14 +56,14 @@ _TRACING = ContextVar("tracing", default=_AS_IT_IS)
 
 @contextmanager
 def tracing(bf16: bool, mesh: Mesh | None = None) -> Iterator[None]:
-    """A context for tracing in which matrix products take bfloat16 operands, or float32.
-
-    Torchax's own autocast (0.0.14) fails at `stack` and `cat`, and rounds results to bfloat16.
+    """Trace within this context with matrix products of bfloat16 operands, or of float32.
 
     Args:
-        mesh: The cores, which may then share out a wide layer's units where they else share out
-            trials.
+        bf16: Take bfloat16.
+        mesh: Cores that share out the units of a wide layer, where they else share out trials.
     """
+    # Not torchax's own autocast (0.0.14), which fails at `stack` and `cat`, and rounds results to
+    # bfloat16.
     token = _TRACING.set(_Tracing(bf16, mesh))
     try:
         with jax.default_matmul_precision("default" if bf16 else "highest"):
@@ -78,10 +79,7 @@ def _operand_dtype() -> Any:
 def gru(
     module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, n_patches_B: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `cortext.models.layers.gru`.
-
-    Padding is computed like the rest; each last state is the trial's own.
-    """
+    """See `cortext.models.layers.gru`. Padding is computed, too, because shapes are static here."""
     run, last, x = partial(_layer, dtype=_operand_dtype()), [], x_BPI.transpose(0, 1)
     for layer in range(module.num_layers):
         if layer:
@@ -95,26 +93,17 @@ def gru(
 def day_affine(
     x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    """See `cortext.models.layers.day_affine`.
-
-    A gather and a batched product, whatever the days are.
-    """
+    """See `cortext.models.layers.day_affine`: a gather and a batched product for any days."""
     return _on_jax(partial(_day_affine, dtype=_operand_dtype()), x_BTC, day_B, weight, bias)
 
 
 def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
-    """See `cortext.models.layers.patches`.
-
-    Blocks of `stride` bins side by side, which needs slices only.
-    """
+    """See `cortext.models.layers.patches`: blocks of `stride` bins side by side, by slices only."""
     return _on_jax(partial(_patches, size=size, stride=stride), x_BTC)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """See `cortext.models.layers.dropout`.
-
-    The draw is a function of torchax's key, wherever the trials lie.
-    """
+    """See `cortext.models.layers.dropout`; the draw depends on torchax's key alone."""
     if not training or p == 0:
         return x
     key = torchax.default_env().get_and_rotate_prng_key()
@@ -124,15 +113,16 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 def random_bits(key: Array, shape: tuple[int, ...], stream: int = 0) -> Array:
-    """32 random bits for each element, uint32.
+    """Draw 32 random bits for each element, uint32.
 
-    A hash of its number (Wellons' `lowbias32`, with each half of the key).
-
-    JAX's own generator takes a hundred operations for each element, and most of the time that a
-    step takes to compile.
+    They are a hash of the element's number (Wellons' `lowbias32`, with each half of the key). JAX's
+    own generator takes a hundred operations for each element, and most of the time that a step
+    takes to compile.
 
     Args:
-        key: Of JAX, or its data, uint32 [2]; streams are independent draws with one key.
+        key: Key of JAX, or its data, uint32 [2].
+        shape: Shape of the result.
+        stream: Number of an independent draw with the same key.
     """
     halves = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     number = jnp.zeros(shape, jnp.uint32)
@@ -152,10 +142,13 @@ def _on_jax(function: Callable[..., Array], *tensors: torch.Tensor) -> torch.Ten
 
 
 def product(equation: str, a: Array, b: Array, dtype: Any) -> Array:
-    """`jnp.einsum(equation, a, b)` with operands in `dtype`, float32 sums and a float32 result,
-    as its gradients are.
+    """Compute `jnp.einsum(equation, a, b)`, and its gradients, with float32 sums and results.
 
-    Every letter of the equation must be in two of its three parts.
+    Args:
+        equation: Each of its letters must be in two of its three parts.
+        a: First operand.
+        b: Second operand.
+        dtype: Type of both operands in the product.
     """
     return _product(equation, dtype, a.astype(jnp.float32), b.astype(jnp.float32))
 
@@ -239,8 +232,7 @@ def _recurrence(
     b_ih: Array,
     b_hh: Array,
 ) -> Array:
-    """The state after every step, float32 [P, B, D], of what each step gets from its input,
-    without its bias.
+    """The state after every step, float32 [P, B, D], of products [P, B, G] with each input.
 
     r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z
     h_before, where recurrent is the product of h_before with the recurrent weights.
@@ -291,7 +283,7 @@ _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
 
 
 class _SharedUnits:
-    """How cores share out the units of a layer: each has its own ones' gates, of all trials."""
+    """Units of a layer shared out over cores: each has the gates of its own ones, of all trials."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.axis = mesh, mesh.axis_names[0]
@@ -302,7 +294,13 @@ class _SharedUnits:
         self.arguments = (self.steps, self.state, self.weight, bias, bias)
 
     def run(self, steps: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-        """A function of steps on every core, with these layouts of its arguments and results."""
+        """Make a function that runs steps on every core.
+
+        Args:
+            steps: The function; it takes the name of the mesh's axis first.
+            in_specs: Layouts of its other arguments.
+            out_specs: Layouts of its results.
+        """
         function: Callable[..., Any] = jax.shard_map(
             partial(steps, self.axis),
             mesh=self.mesh,
@@ -313,9 +311,7 @@ class _SharedUnits:
         return function
 
     def by_core(self, arguments: tuple[Array, ...]) -> tuple[Array, ...]:
-        """A layer's input, first state, weights and biases, with the three gates of a core's
-        units side by side.
-        """
+        """Bring the three gates of a core's units together in the arguments of a layer."""
         input_PBG, h0_BD, weight, b_ih, b_hh = arguments
         input_PBG = self.regroup(self.of_trials(input_PBG), 2)
         return (
@@ -327,19 +323,19 @@ class _SharedUnits:
         )
 
     def by_gate(self, gradients: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Their gradients, with all units of a gate side by side again."""
+        """Bring all units of a gate together again in the gradients of those arguments."""
         d_input, d_h0, *others = gradients
         d_input = self.of_trials(self.regroup(d_input, 2, back=True))
         return d_input, d_h0, *(self.regroup(gradient, 0, back=True) for gradient in others)
 
     def regroup(self, x: Array, axis: int, back: bool = False) -> Array:
-        """An axis of gates and in each of units, as one of cores and in each of gates; or back."""
+        """Turn an axis of gates, each of all units, into one of cores, each of gates; or back."""
         sizes = (self.mesh.size, 3) if back else (3, self.mesh.size)
         split = x.reshape(*x.shape[:axis], *sizes, -1, *x.shape[axis + 1 :])
         return split.swapaxes(axis, axis + 1).reshape(x.shape)
 
     def of_trials(self, x_PBD: Array) -> Array:
-        """As everything else is laid out, in which every core has its own trials."""
+        """Lay an array out like all others, with the trials shared out over the cores."""
         layout = NamedSharding(self.mesh, PartitionSpec(None, self.axis))
         return jax.lax.with_sharding_constraint(x_PBD, layout)
 
@@ -365,12 +361,9 @@ def _forward_steps(
     b_ih: Array,
     b_hh: Array,
 ) -> tuple[Array, Array]:
-    """States [P, B, D], and what is kept of each step, [P, B, 4 D].
+    """States [P, B, D], and [P, B, 4 D] for the way back: r, z, n and recurrent_n of each step.
 
-    R, z, n and recurrent_n, in one piece to read.
-
-    Args:
-        axis: Of the cores that share out the units; None: this core has all of them.
+    `axis` names the cores that share out the units; None where this core has all of them.
     """
     transposed = weight.T  # once; a TPU would do it in every step
 
@@ -396,10 +389,10 @@ def _backward_steps(
     weight: Array,
     d_h_PBD: Array,
 ) -> tuple[Array, ...]:
-    """Gradients of the input, the first state, the weights, and both biases.
+    """Gradients of the input, the first state, the weights and both biases.
 
-    That of the recurrent weights is one product over all steps, where a differentiated scan has one
-    in each.
+    The gradient of the recurrent weights is one product over all steps; a differentiated scan would
+    have one in each step.
     """
     before = jnp.concatenate([h0_BD[None], h_PBD[:-1]])
 
@@ -428,7 +421,8 @@ def _backward_steps(
     return d_input, d_h0, d_weight, d_b_ih, d_b_hh
 
 
-# `jax` is the device type of torchax's tensors.
+# The models and the loss ask this table before they compute; see `layers.substitute`. `jax` is the
+# device type of torchax's tensors.
 SUBSTITUTES["jax"] = {
     layers.day_affine: day_affine,
     layers.dropout: dropout,

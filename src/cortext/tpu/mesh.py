@@ -1,8 +1,7 @@
-"""How a batch lies on the cores of all hosts.
+"""Layouts of arrays on the cores of all hosts.
 
-Trials are shared out over one axis, weights are everywhere the same.
-
-Several hosts of a slice are several processes, one on each, which start the same command.
+The trials of a batch are shared out over one axis, weights are the same everywhere. Several hosts
+of a slice are several processes, one on each, which start the same command.
 """
 
 from __future__ import annotations
@@ -29,47 +28,45 @@ DATA = "data"
 
 
 def data_mesh(devices: Sequence[Any]) -> Mesh:
-    """The devices (TPU cores of all hosts, or virtual ones) in a row."""
+    """Put devices (TPU cores of all hosts, or virtual ones) in a row."""
     return Mesh(np.array(devices), (DATA,))
 
 
 def by_trial(mesh: Mesh) -> NamedSharding:
-    """The layout of an array whose first axis is the trials of a batch."""
+    """Return the layout of an array whose first axis is the trials of a batch."""
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:
-    """The layout of an array that every core has whole."""
+    """Return the layout of an array that every core has as a whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def put(layout: NamedSharding, tree: Any) -> Any:
-    """Arrays of the host on the cores.
-
-    Laid out by trial, they are this host's rows of what all hosts have.
-    """
+    """Put arrays of the host on the cores; by trial, they are this host's rows of the batch."""
     return jax.tree.map(
         lambda x: jax.make_array_from_process_local_data(layout, np.asarray(x)), tree
     )
 
 
 def own_rows(array: jax.Array) -> np.ndarray:
-    """What this host's cores have of an array that is laid out by trial, in order."""
+    """Return this host's rows of an array that is laid out by trial, in order."""
     shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
 def own_copy(tree: Any) -> Any:
-    """Arrays that every core has, on this host; all are on the way before one is waited for."""
+    """Copy arrays that every core has to this host; all are on the way before one is awaited."""
     return jax.device_get(jax.tree.map(lambda x: x.addressable_data(0), tree))
 
 
 def find_own_tpu(spec: DeviceSpec) -> Found:
-    """The TPU that JAX will use, or none where `JAX_PLATFORMS` names other devices.
-
-    Raises RunError without one.
+    """Find the TPU that JAX will use, or none where `JAX_PLATFORMS` names other devices.
 
     `JAX_PLATFORMS=cpu` is for trying things out: the same programs on a CPU.
+
+    Raises:
+        RunError: Without a TPU.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if spec.tpu is None and platforms and "tpu" not in platforms.split(","):
@@ -85,8 +82,8 @@ class Hosts(Processes):
         """See `Processes`."""
         content = np.frombuffer(pickle.dumps(value), np.uint8)
         lengths = multihost_utils.process_allgather(np.array(len(content))).tolist()
-        room = 1 << max(lengths).bit_length()  # few sizes, because each is a program
-        contents = multihost_utils.process_allgather(np.pad(content, (0, room - len(content))))
+        padded = 1 << max(lengths).bit_length()  # few sizes, because each is a program
+        contents = multihost_utils.process_allgather(np.pad(content, (0, padded - len(content))))
         return [
             pickle.loads(row[:length].tobytes())
             for row, length in zip(contents, lengths, strict=True)
@@ -95,10 +92,13 @@ class Hosts(Processes):
 
 @contextmanager
 def hosts(spec: DeviceSpec) -> Iterator[Processes]:
-    """A context in which the hosts of a slice train together; one host alone needs nothing for it.
+    """Connect the hosts of a slice within this context; one host alone needs no connection.
 
     Elsewhere than on a TPU, JAX_COORDINATOR_ADDRESS (`HOST:PORT` of the first), JAX_NUM_PROCESSES
-    and JAX_PROCESS_ID say who is who. Raises RunError where the others do not come.
+    and JAX_PROCESS_ID name the processes.
+
+    Raises:
+        RunError: Where the others do not connect.
     """
     found = find_own_tpu(spec)
     several = len(found.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ

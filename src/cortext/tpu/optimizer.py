@@ -1,8 +1,6 @@
-"""`cortext.training.optim.Optimizer` on XLA.
+"""The optimiser of `cortext.training.optim` on XLA, with its groups and names of moments.
 
-The same groups, the same moments under the same names.
-
-The days of a batch are a mask here, not a list: every day's update is computed, and those of absent
+The days of a batch are a mask here, not a list. Every day's update is computed, and those of absent
 days are thrown away, so that shapes do not depend on the batch.
 """
 
@@ -24,7 +22,11 @@ Tensors = dict[str, Array]
 class State(NamedTuple):
     """Moments and step counts of the weights, by name.
 
-    steps: float32 scalars of all but the day layers, whose counts are in day_steps, int32 [days]
+    Attributes:
+        mean: First moments.
+        square: Second moments.
+        steps: Step counts, float32 scalars, of all weights but the day layers.
+        day_steps: Step counts of the day layers, int32 [days].
     """
 
     mean: Tensors
@@ -34,12 +36,12 @@ class State(NamedTuple):
 
 
 def is_day(name: str) -> bool:
-    """Whether the first axis of a parameter is the recording day."""
+    """Tell whether the first axis of a parameter is the recording day."""
     return name.startswith("day_")
 
 
 def first_state(weights: Any) -> State:
-    """The state before the first step, of weights float32 by name."""
+    """Make the state before the first step, of weights float32 by name."""
     days = [tensor.shape[0] for name, tensor in weights.items() if is_day(name)]
     return State(
         {name: jnp.zeros(tensor.shape) for name, tensor in weights.items()},
@@ -65,12 +67,19 @@ class AdamW:
         lr_day: Array,
         idle: frozenset[str] = frozenset(),
     ) -> tuple[Tensors, State, Array]:
-        """Clip the gradients and move the weights.
+        """Clip the gradients and move the weights; a norm that is not finite moves nothing.
 
-        The new weights, the new state, and the norm before clipping.
+        Args:
+            weights: Weights by name.
+            gradients: Their gradients.
+            state: Moments and step counts.
+            day_B: int32 [B], days of the batch: no other day layers move.
+            lr: Learning rate.
+            lr_day: Learning rate of the day layers.
+            idle: Weights that no gradient reaches; torch leaves them alone, without weight decay.
 
-        A norm that is not finite moves nothing. Of day layers only those of `day_B`, int32 [B],
-        move, and of `idle` weights, which no gradient reaches, none.
+        Returns:
+            The new weights, the new state, and the norm of the gradient before clipping.
         """
         norm = jnp.sqrt(
             sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(()))

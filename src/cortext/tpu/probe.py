@@ -1,8 +1,7 @@
-"""What an engine sees, and a step of training with it.
+"""The devices of a backend and a training step with it, in a process of its own.
 
-Run in a process of its own, `python -m cortext.tpu.probe`.
-
-An engine that crashes, or that waits for a TPU that somebody else holds, takes nobody with it.
+The process is `python -m cortext.tpu.probe`. A backend that crashes, or that waits for a TPU which
+another process holds, takes nothing else with it.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from cortext.training.backend import DeviceSpec
 
 ANSWER = "cortext.tpu.probe: "
-"""How a line begins that answers: libraries write to stdout, too."""
+"""Beginning of a line with an answer: libraries write to stdout, too."""
 Device = dict[str, Any]
-"""kind (cpu, cuda or tpu), name, memory_gib (None where the engine does not say)."""
+"""kind (cpu, cuda or tpu), name, and memory_gib (None where the backend does not tell)."""
 MODELS = {
     "gru": ["model.n_units=128", "model.n_layers=2"],
     "triple_gru": [
@@ -32,7 +31,7 @@ MODELS = {
         *(f"model.{part}_layers=1" for part in ("noise", "clean", "noisy")),
     ],
 }
-"""The published recipes at a size that any machine trains a step of in seconds."""
+"""The published recipes, at a size of which any machine trains a step in seconds."""
 STEP = ["num_training_batches=2", "batches_per_train_log=1", "dataset.days_per_batch=2"]
 STEP += [
     "tpu.length_shapes=1",
@@ -43,7 +42,7 @@ STEP += [
 
 
 def torch_devices(tpu: str | None) -> list[Device]:
-    """The processor and the GPUs."""
+    """List the processor and the GPUs."""
     import torch
 
     devices: list[Device] = [{"kind": "cpu", "name": _processor(), "memory_gib": _memory_gib()}]
@@ -54,7 +53,7 @@ def torch_devices(tpu: str | None) -> list[Device]:
 
 
 def torchax_devices(tpu: str | None) -> list[Device]:
-    """JAX's devices, of all hosts of a slice; torchax runs torch's models on them."""
+    """List JAX's devices, of all hosts of a slice; torchax runs torch's models on them."""
     import jax
     import torchax  # noqa: F401 # that it imports is part of the answer
 
@@ -73,9 +72,9 @@ def torchax_devices(tpu: str | None) -> list[Device]:
 
 
 def tensorflow_devices(tpu: str | None) -> list[Device]:
-    """The cores of the TPU at that address, else the processor and GPUs.
+    """List the cores of the TPU at an address, else the processor and GPUs.
 
-    Its usual build has no TPUs.
+    TensorFlow's usual build has no TPUs.
     """
     import tensorflow as tf
 
@@ -83,7 +82,7 @@ def tensorflow_devices(tpu: str | None) -> list[Device]:
         if tpu is not None:
             tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=tpu)
     except (tf.errors.OpError, ValueError, RuntimeError):
-        if tpu != "local":  # the chips of this machine may be another engine's
+        if tpu != "local":  # the chips of this machine may be another backend's
             raise
     if tf.config.list_logical_devices("TPU"):
         return [
@@ -100,13 +99,14 @@ def tensorflow_devices(tpu: str | None) -> list[Device]:
 
 @dataclass(frozen=True)
 class Probe:
-    """An engine, as the doctor asks it.
+    """A backend, as the doctor asks it.
 
     Attributes:
-        packages: Without these it is not installed; the versions of `shown` are told besides.
-        devices: Lists what it sees, given the address of a TPU or None.
-        spec: Where to train on devices of a kind.
-        env: Variables for that.
+        packages: Packages without which it is not installed.
+        devices: Lists its devices, given the address of a TPU or None.
+        device_spec: Makes the specification of devices of a kind.
+        shown: Other packages whose versions are reported.
+        env: Environment variables for training on devices of a kind.
     """
 
     packages: tuple[str, ...]
@@ -122,7 +122,7 @@ def _device_spec(kind: str, **more: Any) -> DeviceSpec:
     return DeviceSpec(kind, **more)
 
 
-ENGINES = {
+PROBES = {
     "torch": Probe(("torch",), torch_devices, _device_spec),
     "torchax": Probe(
         ("torchax", "jax"),
@@ -139,15 +139,25 @@ ENGINES = {
         lambda kind: {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "cpu" else {},
     ),
 }
-"""Every engine that trains; `training.backend.BACKENDS` says where they are."""
+"""Every backend by name; `training.backend.BACKENDS` has their classes."""
 
 
 def take_step(
     engine: str, model: str, kind: str, tpu: str | None, data: Path, out: Path, batch_size: int
 ) -> dict[str, Any]:
-    """One training step of a recipe on made-up data.
+    """Take a training step of a recipe on simulated data.
 
-    The cores that took it, the loss, seconds with compiling.
+    Args:
+        engine: Name of the backend.
+        model: Name of the recipe.
+        kind: Kind of the device.
+        tpu: Name or address of a TPU.
+        data: Packed data.
+        out: Run directory to write.
+        batch_size: Trials of the batch.
+
+    Returns:
+        The device and its cores, the loss, and seconds with compiling.
     """
     from dataclasses import replace
 
@@ -160,7 +170,7 @@ def take_step(
             self.value = values["train_loss"]
 
     loss, started = Loss(), time.perf_counter()
-    spec = ENGINES[engine].device_spec(kind)
+    spec = PROBES[engine].device_spec(kind)
     if spec.backend_name != "torch":
         spec = replace(spec, tpu=tpu)
     overrides = [*STEP, *MODELS[model], f"dataset.batch_size={batch_size}"]
@@ -173,7 +183,7 @@ def take_step(
 
 
 def _own_memory_gib(device: Any) -> float | None:
-    """Of a device of JAX, where it is this host's and says so."""
+    """Memory of a device of JAX, where it is this host's and tells."""
     import jax
 
     own = device.process_index == jax.process_index()
@@ -198,10 +208,10 @@ def _processor() -> str:
 
 
 def main() -> None:
-    """Answer one request, a JSON object as the only argument, in lines of JSON on stdout."""
+    """Answer a request, a JSON object as the only argument, in lines of JSON on stdout."""
     request = json.loads(sys.argv[1])
     if request["do"] == "devices":
-        _say(ENGINES[request["engine"]].devices(request["tpu"]))
+        _say(PROBES[request["engine"]].devices(request["tpu"]))
         return
     for model in MODELS:
         try:

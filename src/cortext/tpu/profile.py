@@ -19,14 +19,20 @@ from cortext.files import disk_errors
 
 @contextmanager
 def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """A context that traces batches `first` to `end - 1` into the folder.
+    """Trace batches `first` to `end - 1` into a folder with JAX.
 
-    Call its value after each batch.
+    Args:
+        folder: Folder to write.
+        first: First batch of the trace.
+        end: Batch after the last one.
+
+    Yields:
+        A function to call after each batch.
     """
     jax = need("jax", "tpu")
 
     def wait() -> None:
-        """Steps are only handed to the device: let it finish what it was given."""
+        """Let the devices finish: a step returns before they have done it."""
         for device in jax.local_devices():
             (jax.device_put(0.0, device) + 1).block_until_ready()
 
@@ -44,9 +50,12 @@ def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None
 
 @contextmanager
 def traced_tensorflow(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """A context that traces batches `first` to `end - 1` into the folder.
+    """Trace batches `first` to `end - 1` into a folder with TensorFlow; see `traced_jax`.
 
-    Call its value after each batch.
+    Args:
+        folder: Folder to write.
+        first: First batch of the trace.
+        end: Batch after the last one.
     """
     profiler = need("tensorflow", "tensorflow").profiler.experimental
     with _window(first, end, lambda: profiler.start(str(folder)), profiler.stop) as stepped:
@@ -85,9 +94,15 @@ def dump_xla(
     env: MutableMapping[str, str] = os.environ,
     loaded: Container[str] = sys.modules,
 ) -> None:
-    """Let XLA write every program that it compiles to the folder; flags that were set stay.
+    """Let XLA write every program that it compiles to a folder, before and after optimising.
 
-    XLA reads its flags once. Raises ConfigError where JAX or TensorFlow is loaded already.
+    Args:
+        folder: Folder to write.
+        env: Environment whose XLA_FLAGS are added to.
+        loaded: Modules that are loaded.
+
+    Raises:
+        ConfigError: Where JAX or TensorFlow is loaded already, because XLA reads its flags once.
     """
     for engine in ("jax", "tensorflow"):
         if engine in loaded:
@@ -100,6 +115,5 @@ def dump_xla(
         f"{env.get('XLA_FLAGS', '')} --xla_dump_to={shlex.quote(str(path))}"
         " --xla_dump_hlo_as_text".strip()
     )
-    env["JAX_ENABLE_COMPILATION_CACHE"] = (
-        "false"  # what comes out of the cache is not compiled, so nothing is written
-    )
+    # A program that comes out of the cache is not compiled, and nothing would be written.
+    env["JAX_ENABLE_COMPILATION_CACHE"] = "false"

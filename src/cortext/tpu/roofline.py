@@ -1,11 +1,9 @@
-"""How fast a TPU can take a training step at best, from what its compiled program costs.
-
-Estimates, not measurements.
+"""Estimates of a TPU's shortest time for a training step, from the costs of its program.
 
 A step takes at least as long as its products at the chip's full rate, and as its traffic at the
-full rate of the memory; then there is what chips exchange, and the loops over time, whose
-iterations cannot overlap and each wait for the chip to start and end a few small operations.
-Nothing is said of the host, of reading data, or of validation.
+full rate of the memory. Exchanges between chips come on top, and loops over time: their iterations
+cannot overlap, and each waits for the chip to start and end a few small operations. The host,
+reading data and validation are left out.
 """
 
 from __future__ import annotations
@@ -19,17 +17,21 @@ from cortext.tpu.cost import Cost, Exchange
 BATCHES = 120_000
 """Batches of the published training."""
 LATENCIES_US = (1.0, 3.0, 10.0)
-"""Assumed for one iteration of a loop over time, the start and the end of the few operations in
-it, or an exchange.
-"""
+"""Assumed latencies of an iteration of a loop over time, or of an exchange."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip by its maker's figures; rates a second.
+    """One chip by its maker's figures.
 
-    kind: what libtpu calls it; ici: what a chip sends to both neighbours of a ring together; clock:
-    derived, see V5E
+    Attributes:
+        name: Its name.
+        kind: libtpu's name for it.
+        flops: Operations a second in bfloat16.
+        hbm_bytes: Size of its main memory.
+        hbm_bytes_per_s: Rate of its main memory.
+        ici_bytes_per_s: Rate at which it sends to both neighbours of a ring together.
+        clock_hz: Clock, derived: see `V5E`.
     """
 
     name: str
@@ -59,11 +61,17 @@ of 128 x 128 multiply-adds make 197 TFLOP/s: 1.5 GHz.
 
 
 def exchange_s(exchange: Exchange, n_chips: int, chip: Chip) -> float:
-    """Seconds of exchanges in a ring of chips, each of which sends in both directions.
+    """Estimate the seconds of exchanges in a ring of chips that send in both directions.
 
-    How often a chip sends what it gives, what it passes on for others included: all-reduce 2 (c -
-    1) / c of it with c chips, reduce-scatter half of that; all-gather c - 1 times; all-to-all c /
-    4, the mean way of a piece; collective-permute once, to a neighbour by one of the two links.
+    A chip sends its own bytes and those that it passes on. In multiples of its own, with c chips,
+    that is 2 (c - 1) / c for all-reduce, half of that for reduce-scatter, c - 1 for all-gather, and
+    c / 4 for all-to-all, the mean way of a piece. For collective-permute it is 1, to a neighbour
+    over one of the two links.
+
+    Args:
+        exchange: The exchanges of one kind.
+        n_chips: Chips of the ring.
+        chip: Figures of a chip.
     """
     sent = {
         "all-reduce": 2 * (n_chips - 1) / n_chips,
@@ -78,16 +86,21 @@ def exchange_s(exchange: Exchange, n_chips: int, chip: Chip) -> float:
 def roofline(
     cost: Cost, chip: Chip, n_chips: int, latencies_us: Sequence[float] = LATENCIES_US
 ) -> dict[str, Any]:
-    """Milliseconds of a step at best and hours of 120,000; `cost` is that of one chip.
+    """Estimate the shortest time of a step in milliseconds, and of 120,000 in hours.
 
-    exchange_ms:   for what everything waits; overlapped_ms: of exchanges during which the chip
-        computes
-    roofline_ms:   the longest of products, memory and overlapped exchanges, and then the others
-    waits:         iterations of loops, and exchanges
-    latencies:     for each assumed latency of one of them (µs), what all take, and the sum with the
-        roofline
-    schedule_ms:   the compiler's own estimate of its schedule, and `exchange_ms`; None where it
-        makes none
+    Args:
+        cost: Cost of the program on one chip.
+        chip: Figures of a chip.
+        n_chips: Chips that train.
+        latencies_us: Assumed latencies of a loop's iteration or an exchange, in microseconds.
+
+    Returns:
+        `compute_ms` and `memory_ms` of products and memory. `exchange_ms` of exchanges that
+        everything waits for; `overlapped_ms` of those during which the chip computes.
+        `roofline_ms`: the longest of products, memory and overlapped exchanges, plus the other
+        exchanges. `waits`: iterations of loops, and exchanges. `latencies`: for each assumed
+        latency the time of all waits, and its sum with the roofline. `schedule_ms`: the compiler's
+        own estimate plus `exchange_ms`; None where it makes none.
     """
     compute_ms = 1e3 * cost.flops.total() / chip.flops
     memory_ms = 1e3 * cost.hbm_bytes / chip.hbm_bytes_per_s
@@ -127,5 +140,5 @@ def roofline(
 
 
 def hours(step_ms: float) -> float:
-    """Hours of the published training at so many milliseconds a step."""
+    """Return the hours of the published training at so many milliseconds a step."""
     return BATCHES * step_ms / 3.6e6

@@ -10,19 +10,18 @@ from cortext.training.backend import Job
 from cortext.training.batches import TrainBatch
 
 BATCHES = 1000
-"""Batches of the sampler whose lengths are looked at."""
+"""Batches of the sampler by whose lengths the shapes are chosen."""
 
 
 class Shapes:
-    """Lengths to one of which every batch of a split is padded.
-
-    Those that pad the sampler's batches least.
-
-    patch_size, patch_stride: bins; a length ends with a whole patch
+    """Lengths to one of which every batch of a split is padded: those that add least padding.
 
     Args:
-        count: At most so many lengths.
-        sampler: Draws the batches; without one every trial is a batch of its own.
+        split: The trials.
+        count: Most lengths.
+        patch_size: Bins of a patch.
+        patch_stride: Bins from one patch to the next; a length ends with a whole patch.
+        sampler: Draws the batches; None takes every trial as a batch of its own.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Shapes:
 
     @classmethod
     def of(cls, job: Job) -> Shapes:
-        """Those of a run."""
+        """Choose the lengths of a run."""
         model = job.model.network.config
         return cls(
             job.split,
@@ -56,22 +55,25 @@ class Shapes:
         )
 
     def bins(self, indices: np.ndarray) -> int:
-        """The length in bins of a batch of the trials of `indices`."""
+        """Return the length in bins of a batch of the trials of `indices`."""
         return self.padded(int(self._n_bins_N[indices].max()))
 
     def padded(self, n_bins: int) -> int:
-        """The shortest length that holds `n_bins`.
-
-        Beyond the longest of all, as many times that as are needed.
-        """
+        """Return the shortest length that holds `n_bins`, or a multiple of the longest."""
         fitting = [length for length in self.all if length >= n_bins]
         return fitting[0] if fitting else self.all[-1] * -(-n_bins // self.all[-1])
 
     def pad(self, batch: TrainBatch, least: int, cores: int) -> dict[str, np.ndarray]:
-        """A batch of one of the lengths, of `least` trials or more that `cores` share evenly.
+        """Pad a batch to one of the lengths, and to trials that cores share evenly.
 
-        features float32 [B, T, C], day and n_patches int32 [B]; what is added are trials of one
-        patch, all zeros.
+        Args:
+            batch: The batch.
+            least: Fewest trials.
+            cores: Cores that share them.
+
+        Returns:
+            features float32 [B, T, C], day and n_patches int32 [B]. Added trials are one patch of
+            zeros.
         """
         n_trials, n_bins, n_features = batch.x_BTC.shape
         n_rows = -(-max(n_trials, least) // cores) * cores
@@ -82,22 +84,21 @@ class Shapes:
         return {"features": features_BTC, "day": day_B, "n_patches": n_patches_B}
 
     def _whole(self, n_bins_N: np.ndarray) -> np.ndarray:
-        """Bins and what is missing to the end of a patch."""
+        """Bins, rounded up to the end of a patch."""
         beyond_N = np.maximum(0, n_bins_N - self._size)
         whole_N: np.ndarray = self._size + -(-beyond_N // self._stride) * self._stride
         return whole_N
 
 
 def least_padding(lengths_N: np.ndarray, count: int) -> list[int]:
-    """At most `count` of the lengths, the longest among them, such that to pad each to the next
-    of them costs least.
+    """Choose the lengths, the longest among them, that add least padding; at most `count`.
 
-    By dynamic programming over the different lengths: the cheapest way to cover the first j of them
-    with k.
+    Each trial is padded to the next of them. This is dynamic programming over the different
+    lengths: the cheapest way to cover the first j of them with k.
     """
     lengths, trials = np.unique(lengths_N, return_counts=True)
     before = np.concatenate([[0], np.cumsum(trials)])
-    # padded[i, j]: to pad lengths i to j to the j-th
+    # padded[i, j]: cost of padding lengths i to j to the j-th
     padded = np.where(
         np.tri(len(lengths), dtype=bool).T, (before[1:] - before[:-1, None]) * lengths, np.inf
     )

@@ -1,9 +1,9 @@
 """One training step as one XLA program: augmentation, forward, loss, backward, clipping and AdamW.
 
 The torch modules and losses run under torchax, which turns their operations into JAX's while the
-program is traced. What changes from step to step (learning rates, reversal strength, random keys,
-days) are arguments, so that there is one program for each length of trials. Weights and moments are
-donated: the new ones take their place.
+program is traced. Numbers that change from step to step (learning rates, reversal strength, random
+keys, days) are arguments, so that there is one program for each length of trials. Weights and
+moments are donated: the new ones take their memory.
 
 B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
 """
@@ -27,7 +27,7 @@ from cortext.models.precision import uses_bf16
 from cortext.text.phonemes import RELEASE
 from cortext.tpu.augment import prepare
 from cortext.tpu.cores import check_shares
-from cortext.tpu.layers import tracing
+from cortext.tpu.layers import tracing  # and, by being imported, XLA's layers and CTC
 from cortext.tpu.mesh import by_trial, everywhere
 from cortext.tpu.optimizer import AdamW, State, Tensors, first_state
 from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
@@ -35,33 +35,35 @@ from cortext.training.config import TrainConfig
 from cortext.training.loss import Loss, build_loss, check_losses
 
 USED_WHOLE = ("gru", "triple_gru")
-"""Models of which it is known that their own loss reaches every weight."""
+"""Models whose own loss reaches every weight; with others the weights are looked at."""
 Array = Any
 """A `jax.Array`."""
 Batch = dict[str, Any]
-"""features float16 [B, T, C], and int32: day, n_bins and n_labels [B], labels [B, U] (0-padded)."""
+"""features float16 [B, T, C]; int32 day, n_bins and n_labels [B], labels [B, U] (0-padded)."""
 Numbers = dict[str, Any]
-"""Of one step: float32 lr, lr_day, fraction (of the training that is done).
+"""Numbers of one step.
 
-Uint32 [2] keys dropout, augmentation.
+float32 lr, lr_day and fraction (of the training that is done); uint32 [2] keys dropout and
+augmentation.
 """
 
 
 class Programs:
     """The programs of a run, to be lowered for one length of trials at a time.
 
-    n_features, n_labels: C, and U, what labels are padded to
-
-    Attributes:
-        network: On any device, `meta` too: its own parameters are never read.
-        on_host: Whether the host augments (registered augmentations), so that the step only
-            smooths.
+    Args:
+        network: The model on any device, `meta` too: its own parameters are never read.
+        loss: The loss.
+        config: Configuration of the run.
+        mesh: Cores that share a batch.
+        n_features: Features of a bin, C.
+        n_labels: Tokens to which labels are padded, U.
+        on_host: The host augments (registered augmentations), and the step only smooths.
 
     Raises:
         ConfigError: For a batch that does not divide by the cores and the pieces of it that are
-            added up, and for a network with numbers of a type that XLA is not given; lowering
-            raises it for a network that changes its buffers, and for a loss that `check_losses`
-            refuses.
+            added up, and for a network with a type of number that XLA is not given. Lowering raises
+            it for a network that changes its buffers, and for a loss that `check_losses` refuses.
     """
 
     def __init__(
@@ -84,11 +86,11 @@ class Programs:
         structures(network)
 
     def lower_update(self, n_bins: int) -> Any:
-        """The training step for trials padded to `n_bins`, as a `jax.stages.Lowered`.
+        """Lower the training step for trials padded to `n_bins`, as a `jax.stages.Lowered`.
 
-        It is called with (weights, fixed, state, batch, numbers), see `structures`, and gives
-        (weights, state, losses, norm): float32 [B] by name, and the norm of the gradient before
-        clipping. Weights and state are given away.
+        The program takes (weights, fixed, state, batch, numbers), see `structures`, and returns
+        (weights, state, losses, norm): losses float32 [B] by name, and the norm of the gradient
+        before clipping. It uses up the weights and the state that it is given.
         """
         whole, shared = everywhere(self.mesh), by_trial(self.mesh)
         program = jax.jit(
@@ -113,11 +115,15 @@ class Programs:
         )
 
     def lower_forward(self, n_bins: int, n_trials: int, mesh: Mesh) -> Any:
-        """Logits of features float32 [B, T, C], called with (weights, fixed, features, day,
-        n_patches).
+        """Lower the forward pass of a validation.
+
+        The program takes (weights, fixed, features, day, n_patches), with features float32
+        [B, T, C], and returns logits float32 [B, P, V].
 
         Args:
-            mesh: The cores that share the trials, perhaps fewer than train.
+            n_bins: Bins to which trials are padded, T.
+            n_trials: Trials, B.
+            mesh: Cores that share the trials, perhaps fewer than train.
         """
         whole, shared = everywhere(mesh), by_trial(mesh)
         program = jax.jit(
@@ -128,7 +134,7 @@ class Programs:
         return self._lower(program, mesh, *structures(self.network), features, of_trials, of_trials)
 
     def batch(self, n_bins: int) -> Batch:
-        """The shapes of a batch padded to `n_bins`."""
+        """Return the shapes of a batch padded to `n_bins`."""
         size = self.config.dataset.batch_size
         batch = {
             name: jax.ShapeDtypeStruct((size,), jnp.int32) for name in ("day", "n_bins", "n_labels")
@@ -161,10 +167,7 @@ class Programs:
         return moved, state, losses, norm
 
     def _unreached(self, n_bins: int) -> frozenset[str]:
-        """Names of weights that no gradient reaches, which torch leaves alone.
-
-        Theirs are zeros, whatever comes in.
-        """
+        """Names of weights that no gradient reaches: JAX's are zeros, torch leaves them alone."""
         weights, fixed = structures(self.network)
         batch = self.batch(n_bins)
         batch["features"] = batch["features"].update(dtype=jnp.float32)
@@ -185,9 +188,15 @@ class Programs:
     def gradients(
         self, weights: Tensors, fixed: Tensors, batch: Batch, numbers: Numbers
     ) -> tuple[Tensors, Tensors]:
-        """Of the mean loss of the batch, and the losses [B].
+        """Compute the gradients of the mean loss of a batch, and the losses float32 [B] by name.
 
-        A batch may go through the model piece by piece.
+        The batch goes through the model in `gradient_accumulation_steps` pieces.
+
+        Args:
+            weights: Weights that learn, by name.
+            fixed: Other parameters and buffers, by name.
+            batch: Smoothed features and labels.
+            numbers: Numbers of the step.
         """
         differentiate = jax.grad(self._losses, has_aux=True)
         key, pieces = (
@@ -253,15 +262,13 @@ class Programs:
         return found
 
     def _with(self, weights: Any, fixed: Any) -> Any:
-        """The network as a function, with these weights.
-
-        It raises ConfigError where a call changes one of them.
-        """
+        """The network as a function, with these weights; ConfigError where a call changes one."""
         given = {**weights, **fixed}
         values = {name: tensor.jax() for name, tensor in given.items()}
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            tensors = dict(given)  # the call puts others here, where a module has others afterwards
+            # The call puts another tensor here where a module has changed one.
+            tensors = dict(given)
             found = torch.func.functional_call(self.network, tensors, args, kwargs)
             for name, value in values.items():
                 if tensors[name] is not given[name] or tensors[name].jax() is not value:
@@ -291,10 +298,10 @@ class Programs:
 
 
 def structures(network: nn.Module) -> tuple[Any, Any]:
-    """Shapes of the parameters that learn, and of the other parameters and the buffers, by name.
+    """Return the shapes of the weights that learn, and of all other weights and buffers, by name.
 
     Raises:
-        ConfigError: For numbers of another type than XLA is given.
+        ConfigError: For a type of number that XLA is not given.
     """
     learns = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     named = [*network.named_parameters(), *network.named_buffers()]
@@ -320,7 +327,14 @@ _DTYPES = {
 
 
 def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers:
-    """What changes from step to step; everything random in a step is a function of (seed, step)."""
+    """Return the numbers of a step; everything random in it is a function of (seed, step).
+
+    Args:
+        config: Configuration of the run.
+        step: Number of the batch.
+        lr: Learning rate.
+        lr_day: Learning rate of the day layers.
+    """
     found: Numbers = {"lr": np.float32(lr), "lr_day": np.float32(lr_day)}
     found["fraction"] = np.float32(step / config.num_training_batches)
     for name, stream in (("dropout", DROPOUT), ("augmentation", AUGMENTATION)):
@@ -331,12 +345,18 @@ def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers
 def lower_step(
     config: TrainConfig, mesh: Mesh, *, n_features: int, n_days: int, n_bins: int, n_labels: int
 ) -> Any:
-    """The whole training step of a configuration as a `jax.stages.Lowered`.
-
-    Nothing is made of the weights' size.
+    """Lower the training step of a configuration, without memory for its weights.
 
     Args:
-        mesh: May be of a topology without devices.
+        config: Configuration of a run.
+        mesh: Cores, perhaps of a topology without devices.
+        n_features: Features of a bin, C.
+        n_days: Recording days.
+        n_bins: Bins to which trials are padded, T.
+        n_labels: Tokens to which labels are padded, U.
+
+    Returns:
+        A `jax.stages.Lowered`.
     """
     with torch.device("meta"):
         network = build_model(

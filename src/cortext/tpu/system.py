@@ -1,4 +1,4 @@
-"""What of the operating system and of the environment's variables decides how a TPU works."""
+"""Settings of the operating system and environment variables that a TPU depends on."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ HIDING = (
 
 @dataclass(frozen=True)
 class Hugepages:
-    """Transparent hugepages. state: always, madvise or never.
+    """Transparent hugepages.
 
-    None: the kernel has none. advice: None: all is well.
+    Attributes:
+        state: `always`, `madvise` or `never`; None for a kernel without them.
+        advice: A line of advice; None where none is needed.
+        command: Shell command that enables them.
     """
 
     state: str | None
@@ -53,9 +56,7 @@ class Hugepages:
 
 
 def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
-    """Their state, and whether to enable them for a TPU of that generation (None: there is
-    none).
-    """
+    """Read their state, and advise for a TPU of that generation (None without a TPU)."""
     try:
         found = re.search(r"\[(\w+)\]", path.read_text(errors="replace"))
     except OSError:
@@ -71,7 +72,7 @@ def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
 
 
 def variables(env: Mapping[str, str], chips: int) -> list[str]:
-    """A line for every variable that is set and does not do what its setter may think."""
+    """Return a line for every variable that is set and has another effect than expected."""
     lines = [
         f"{name}={env[name]} changes nothing: {why}"
         for name, why in DEPRECATED.items()

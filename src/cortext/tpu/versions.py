@@ -1,4 +1,4 @@
-"""Versions of everything that trains, and which of them are known not to go together."""
+"""Versions of the libraries that train, and clashes between them that are known."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ PACKAGES = (
     "torch_xla",
 )
 PINS_LIBTPU = ("jax", "tensorflow-tpu", "torch_tpu")
-"""Packages that work with some versions of libtpu only, of which one can be installed."""
+"""Packages that each need some versions of libtpu, of which only one can be installed.
+
+torch_tpu trains nothing here, but may be installed beside the others.
+"""
 
 
 def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Versions of the packages that are installed, as they say it."""
+    """Return the versions of the packages that are installed, as they give them."""
     found = {}
     for name in packages:
         try:
@@ -41,7 +44,7 @@ def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 def libtpu_pins(
     requires: Callable[[str], list[str] | None] = metadata.requires,
 ) -> dict[str, SpecifierSet]:
-    """The versions of libtpu that each installed package of `PINS_LIBTPU` asks for, by name."""
+    """Return the versions of libtpu that each installed package of `PINS_LIBTPU` needs, by name."""
     pins = {}
     for name in PINS_LIBTPU:
         try:
@@ -61,7 +64,7 @@ def libtpu_pins(
 
 
 def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> list[str]:
-    """A line for everything installed that is known not to go together, with what to do."""
+    """Return a line, with what to do, for each known clash between installed packages."""
     have, lines = {}, []
     for name, version in versions.items():
         try:
@@ -80,8 +83,7 @@ def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> li
         lines.append(f"{what}; pip install --pre --upgrade 'torchax>=0.0.14.dev20261026'")
     libtpu = have.get("libtpu")
     for name, pin in pins.items():
-        # torch_tpu always needs it; jax and tensorflow-tpu only where they are to use a TPU, as
-        # here.
+        # torch_tpu always needs libtpu, jax and tensorflow-tpu where they are to use a TPU.
         if libtpu is not None and not pin.contains(libtpu, prereleases=True):
             what = (
                 f"{name} {versions[name]} needs libtpu{pin}, and libtpu {versions['libtpu']} is"
@@ -92,9 +94,7 @@ def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> li
 
 
 def tensorflow_without_tpu(versions: Mapping[str, str], chips: int) -> str | None:
-    """A line where a TPU is attached and TensorFlow is installed in the build that cannot use
-    one.
-    """
+    """Return a line where a TPU is attached and TensorFlow's build cannot use one."""
     if not chips or "tensorflow" not in versions or "tensorflow-tpu" in versions:
         return None
     return (
