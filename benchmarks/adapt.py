@@ -20,11 +20,10 @@ that `--out` already has are not measured again.
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
 from cortext.data.packed import PackedDataset, open_packed, pack
 from cortext.data.simulate import simulate
 from cortext.decoding.log_probs import greedy
@@ -124,6 +124,7 @@ def measure(
     """PER on the new day and on the last known one, and seconds, of one method with one number
     of trials.
     """
+    shutil.rmtree(run, ignore_errors=True)
     session, last = data.sessions[NEW_DAYS[day]], data.sessions[N_KNOWN - 1]
     started = time.process_time()
     if method == "from scratch":
@@ -165,11 +166,8 @@ def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
                 cached = (
                     out / f"{number}-{method.replace(', ', '-').replace(' ', '-')}-{count}.json"
                 )
-                if not cached.is_file():
-                    run = out / "run"
-                    shutil.rmtree(run, ignore_errors=True)
-                    cached.write_text(json.dumps(measure(data, base, day, method, count, run)))
-                results.append(key | json.loads(cached.read_text()))
+                measured = partial(measure, data, base, day, method, count, out / "run")
+                results.append(key | made_once(cached, measured))
                 print(results[-1], flush=True)
     return results
 
@@ -231,10 +229,7 @@ def print_tables(results: list[dict[str, Any]]) -> None:
         ("old", "PER on the last known day, afterwards"),
     ):
         for day in NEW_DAYS:
-            print(
-                f"\n{title}, {day}\n\n| method | {' | '.join(map(str, TRIALS))}"
-                f" |\n|---|{'---|' * len(TRIALS)}"
-            )
+            rows = []
             for method in COLOURS:
                 cells = [
                     mean(
@@ -247,18 +242,15 @@ def print_tables(results: list[dict[str, Any]]) -> None:
                     for count in TRIALS
                 ]
                 if any(cell is not None for cell in cells):
-                    print(
-                        f"| {method} |"
-                        f" {' | '.join('-' if c is None else f'{100 * c:.1f} %' for c in cells)} |"
+                    rows.append(
+                        [method, *("-" if c is None else f"{100 * c:.1f} %" for c in cells)]
                     )
+            print(f"\n{title}, {day}\n\n{markdown_table(['method', *TRIALS], rows)}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/adapt-benchmark"))
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     arguments = parser.parse_args()
@@ -268,11 +260,8 @@ def main() -> None:
         (arguments.out / str(seed)).mkdir(parents=True, exist_ok=True)
         results += measure_participant(seed, arguments.out / str(seed))
     print_tables(results)
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"recipe": RECIPE, "results": results, "provenance": provenance()}, indent=2)
-            + "\n"
-        )
+    figures = {"recipe": RECIPE, "results": results, "provenance": provenance()}
+    write_result(arguments.json, figures)
     if arguments.plot:
         plot(results, arguments.plot)
 

@@ -13,7 +13,6 @@ repeated. One training takes about a minute on one core, three with three times 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -32,8 +31,10 @@ import torch
 from matplotlib.figure import Figure
 from sklearn.linear_model import Ridge
 
+from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.data import open_dataset, pack
 from cortext.data.simulate import simulate
+from cortext.files import atomic_write
 from cortext.models import build_model, load_model
 from cortext.provenance import provenance
 from cortext.text.phonemes import RELEASE
@@ -198,8 +199,7 @@ def run(name: str, setting: Setting, seed: int, out: Path) -> dict[str, Any]:
     if setting.kind == "triple_gru":
         result["noise_estimate"] = explained(work, data / "raw")
     text = json.dumps([*read_runs(out), result], indent=1)
-    (out / "runs.json.new").write_text(text)
-    (out / "runs.json.new").replace(out / "runs.json")
+    atomic_write(out / "runs.json", text.encode())
     print(
         f"{name:44} seed {seed}  PER {100 * result['per']:.1f} %  {result['cpu_s']:.0f} s",
         flush=True,
@@ -278,27 +278,23 @@ def compare(final: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def print_tables(figures: dict[str, Any]) -> None:
-    """Markdown: the settings, then the seeds."""
-    print(
-        "| setting | parameters | PER | share of energy | structured noise in it | speech in it |"
-    )
-    print("|---|---|---|---|---|---|")
+    """Print the settings, then the seeds."""
+    shown = ("energy_share", "structured_from_noise", "speech_from_noise")
+    rows = []
     for one in sorted(figures["tuning"], key=lambda r: r["per"]):
         found = one.get("noise_estimate")
-        shown = ("energy_share", "structured_from_noise", "speech_from_noise")
         cells = ["", "", ""] if found is None else [f"{found[name]:.2f}" for name in shown]
-        print(
-            f"| {one['name']} | {one['n_parameters']:,} | {100 * one['per']:.1f} % |"
-            f" {' | '.join(cells)} |"
-        )
+        rows.append([one["name"], f"{one['n_parameters']:,}", f"{100 * one['per']:.1f} %", *cells])
+    noise = ["share of energy", "structured noise in it", "speech in it"]
+    print(markdown_table(["setting", "parameters", "PER", *noise], rows))
     for comparison in figures["comparisons"]:
-        print("\n| seed | GRU | three networks | difference |\n|---|---|---|---|")
-        for row in zip(SEEDS, *comparison["per"].values(), comparison["difference"], strict=True):
-            print(
-                f"| {row[0]} | {100 * row[1]:.1f} % | {100 * row[2]:.1f} % | {100 * row[3]:+.1f} |"
-            )
+        pers = *comparison["per"].values(), comparison["difference"]
         means = *comparison["mean_per"].values(), comparison["mean_difference"]
-        print(f"| mean | {100 * means[0]:.1f} % | {100 * means[1]:.1f} % | {100 * means[2]:+.1f} |")
+        rows = [
+            [seed, f"{100 * gru:.1f} %", f"{100 * triple:.1f} %", f"{100 * difference:+.1f}"]
+            for seed, gru, triple, difference in (*zip(SEEDS, *pers, strict=True), ("mean", *means))
+        ]
+        print("\n" + markdown_table(["seed", "GRU", "three networks", "difference"], rows))
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
@@ -325,11 +321,8 @@ def plot(figures: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/adversarial"))
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument(
         "--only", nargs="*", help="train these settings, by name, and do nothing after that"
@@ -378,8 +371,7 @@ def main() -> None:
         **provenance(),
     }
     print_tables(figures)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_result(arguments.json, figures)
     if arguments.plot:
         plot(figures, arguments.plot)
 

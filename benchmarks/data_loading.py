@@ -17,12 +17,9 @@ copies memory slowly, as on many servers.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +27,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.bench.harness import (
+    Cost,
+    cost_of,
+    in_turns,
+    markdown_table,
+    study_arguments,
+    write_result,
+)
 from cortext.data import DayBalancedSampler, PackedSplit, Trial, pack, write_session
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -80,17 +85,6 @@ def check_same(theirs: dict[str, torch.Tensor], split: PackedSplit, indices: np.
     assert np.array_equal(theirs["day"].numpy(), ours.day_B)
 
 
-def timed(function: Callable[[], object]) -> tuple[float, int]:
-    """Seconds, and pages of memory that the system had to give meanwhile."""
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    started = time.perf_counter()
-    function()
-    return (
-        time.perf_counter() - started,
-        resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults,
-    )
-
-
 def copying(shape: tuple[int, ...]) -> Callable[[], object]:
     """A plain copy of as many bytes as a batch of this shape has, from and to memory that is in
     use.
@@ -110,56 +104,56 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     check_same(
         load_batch(chosen_files(split, sampler.indices(0), paths)), split, sampler.indices(0)
     )
-    seconds: dict[str, list[tuple[float, int]]] = {"release": [], "packed": [], "copy": []}
-    for step in range(arguments.warmup + arguments.batches):
-        indices = sampler.indices(step)
-        chosen = chosen_files(split, indices, paths)
-        theirs = timed(lambda chosen=chosen: load_batch(chosen))
-        ours = timed(lambda indices=indices: split.batch(indices))
-        plain = timed(copying((len(indices), int(split.n_bins_N[indices].max()), split.n_features)))
-        if step >= arguments.warmup:
-            for name, found in (("release", theirs), ("packed", ours), ("copy", plain)):
-                seconds[name].append(found)
-    return summary(seconds, arguments)
+    costs = in_turns(
+        {
+            "release": lambda batch: cost_of(lambda: load_batch(batch[1])),
+            "packed": lambda batch: cost_of(lambda: split.batch(batch[0])),
+            "copy": lambda batch: cost_of(
+                copying((len(batch[0]), int(split.n_bins_N[batch[0]].max()), split.n_features))
+            ),
+        },
+        (
+            (sampler.indices(step), chosen_files(split, sampler.indices(step), paths))
+            for step in range(arguments.warmup + arguments.batches)
+        ),
+        warmup=arguments.warmup,
+    )
+    return summary(costs, arguments)
 
 
-def summary(
-    seconds: dict[str, list[tuple[float, int]]], arguments: argparse.Namespace
-) -> dict[str, Any]:
+def summary(costs: dict[str, list[Cost]], arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {"settings": {**vars(arguments), "json": None}}
-    for name, found in seconds.items():
-        times, faults = zip(*found, strict=True)
-        median = statistics.median(times)
+    for name, found in costs.items():
+        median = statistics.median(cost.seconds for cost in found)
         result[name] = {
             "batch_ms_median": 1e3 * median,
-            "batch_ms_worst": 1e3 * max(times),
+            "batch_ms_worst": 1e3 * max(cost.seconds for cost in found),
             "trials_per_s": arguments.batch_size / median,
-            "fresh_pages_median": statistics.median(faults),
+            "fresh_pages_median": statistics.median(cost.fresh_pages for cost in found),
         }
     result["ratio"] = result["packed"]["trials_per_s"] / result["release"]["trials_per_s"]
     return result
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [f"{'':28}{'ms a batch':>12}{'worst':>10}{'trials/s':>12}{'fresh pages':>13}"]
     labels = {
         "release": "release (h5py, float32)",
         "packed": "packed (map, float16)",
         "copy": "plain copy of the bytes",
     }
+    rows = []
     for name, label in labels.items():
         row = result[name]
-        numbers = f"{row['batch_ms_median']:12.2f}{row['batch_ms_worst']:10.2f}{row['trials_per_s']:12,.0f}"
-        numbers += f"{row['fresh_pages_median']:13,.0f}"
-        lines.append(f"{label:28}{numbers}")
-    return "\n".join([*lines, f"ratio of trials/s: {result['ratio']:.1f}"])
+        ms = [f"{row[key]:.2f}" for key in ("batch_ms_median", "batch_ms_worst")]
+        rows.append(
+            [label, *ms, f"{row['trials_per_s']:,.0f}", f"{row['fresh_pages_median']:,.0f}"]
+        )
+    columns = ["", "ms a batch", "worst", "trials/s", "fresh pages"]
+    return f"{markdown_table(columns, rows)}\nratio of trials/s: {result['ratio']:.1f}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="file to write the numbers to")
+    parser = study_arguments(__doc__)
     shape = dict(
         sessions=8,
         trials=60,
@@ -178,9 +172,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder), arguments)
     print(table(result))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2))
+    write_result(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ demo must not beat.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.data import BIN_MS, Dataset, PatchGeometry, Trial, open_dataset, pack, write_session
 from cortext.data.simulate import simulate
 from cortext.demo import run_demo
@@ -235,11 +234,8 @@ def measure_linear(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/difficulty"))
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     out: Path = arguments.out
     demo = run_demo(out / "demo", workers=2)
@@ -251,8 +247,7 @@ def main() -> None:
     figures["swapped_wer"] = swapped_wer(out / "demo" / "eval")
     figures["ratio"] = figures["linear_per"] / figures["gru_per"]
     print_gates(figures)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_result(arguments.json, figures)
 
 
 def print_gates(figures: dict[str, Any]) -> None:
@@ -275,9 +270,7 @@ def print_gates(figures: dict[str, Any]) -> None:
         ("GRU on shuffled labels against a constant, PER", ">= -3 points", shuffled),
         ("another trial's posteriors, WER", ">= 90 %", f"{100 * figures['swapped_wer']:.1f} %"),
     ]
-    print("| gate | required | found |\n|---|---|---|", file=sys.stdout)
-    for row in rows:
-        print(f"| {' | '.join(row)} |")
+    print(markdown_table(["gate", "required", "found"], rows))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ minimum Bayes risk and plain ROVER.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -25,11 +23,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.decoding.ensemble import Candidates, EnsembleOptions, read_lists
 from cortext.decoding.ensemble.fit import count_errors, cross_validate, tried_options
 from cortext.decoding.ngram import LanguageModel
 from cortext.provenance import provenance
-from cortext.text.metrics import edit_counts
+from cortext.text.metrics import bootstrap_interval, edit_counts
 from cortext.text.normalize import normalize
 
 SETS = {"T15": "nbest/t15_val_even.jsonl", "T12": "phonemes/t12_val_even.jsonl"}
@@ -39,11 +38,9 @@ CHOSEN = "chosen on other trials"
 N_BOOT = 2000
 
 
-def interval(errors_N: np.ndarray, length_N: np.ndarray, seed: int) -> list[float]:
+def interval(errors_N: np.ndarray, length_N: np.ndarray, seed: int) -> list[float | None]:
     """95 % interval of the pooled rate over resampled trials; the same trials for the same seed."""
-    drawn = np.random.default_rng(seed).integers(0, len(errors_N), (N_BOOT, len(errors_N)))
-    rates = errors_N[drawn].sum(axis=1) / length_N[drawn].sum(axis=1)
-    return [float(bound) for bound in np.quantile(rates, [0.025, 0.975])]
+    return list(bootstrap_interval(errors_N, length_N, N_BOOT, seed, 0.95))
 
 
 def errors_of_seeds(trials: list[Candidates]) -> np.ndarray:
@@ -122,10 +119,7 @@ def measure(
 def print_table(name: str, found: dict[str, Any]) -> None:
     """The rows of one set as a table."""
     print(f"\n{name}: {found['n_trials']} trials, {found['n_words']} words\n")
-    print(
-        f"| | WER, % | 95 % interval | to plain {found['better']}, points | 95 % interval"
-        " |\n|---|---|---|---|---|"
-    )
+    rows = []
     for label, row in found["rows"].items():
         spread = (
             f" ({100 * row['lowest']:.2f} to {100 * row['highest']:.2f})" if "lowest" in row else ""
@@ -133,7 +127,9 @@ def print_table(name: str, found: dict[str, Any]) -> None:
         cells = [f"{100 * row['wer']:.2f}{spread}", span(row.get("ci95")), "", ""]
         if "difference" in row and label != found["better"]:
             cells[2:] = [f"{100 * row['difference']:+.2f}", span(row["difference_ci95"], "+")]
-        print(f"| {label} | {' | '.join(cells)} |")
+        rows.append([label, *cells])
+    to_plain = f"to plain {found['better']}, points"
+    print(markdown_table(["", "WER, %", "95 % interval", to_plain, "95 % interval"], rows))
 
 
 def span(bounds: list[float] | None, sign: str = "") -> str:
@@ -164,14 +160,11 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--lm", type=Path, required=True)
     parser.add_argument("--shuffles", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     lm = LanguageModel.open(arguments.lm)
@@ -183,18 +176,11 @@ def main() -> None:
     }
     for name, found in results.items():
         print_table(name, found)
-    if arguments.json:
-        facts = lm.info()
-        model = {name: facts.get(name) for name in ("order", "vocabulary", "ngrams", "sources")}
-        model["sources"] = [Path(source["path"]).name for source in facts.get("sources", [])]
-        figures = {
-            "sets": results,
-            "lm": model,
-            "seed": arguments.seed,
-            "n_boot": N_BOOT,
-            **provenance(),
-        }
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    facts = lm.info()
+    model = {name: facts.get(name) for name in ("order", "vocabulary", "ngrams", "sources")}
+    model["sources"] = [Path(source["path"]).name for source in facts.get("sources", [])]
+    figures = {"sets": results, "lm": model, "seed": arguments.seed, "n_boot": N_BOOT}
+    write_result(arguments.json, figures | provenance())
     if arguments.plot:
         plot(results, arguments.plot)
 

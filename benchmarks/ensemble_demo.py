@@ -20,7 +20,6 @@ votes (ROVER) of the best sentences.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from dataclasses import replace
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.data import pack
 from cortext.data.simulate import simulate
 from cortext.decoding import Decoder, Hypothesis
@@ -233,17 +233,17 @@ def measure(directories: list[Path], lm: Path, seed: int) -> dict[str, Any]:
 
 
 def print_rows(rows: dict[str, Any]) -> None:
-    """The rows as a table."""
-    print(
-        "| | WER, % | 95 % interval | to best sentences, points | 95 % interval | blank penalties |"
-    )
-    print("|---|---|---|---|---|---|")
+    """Print the rows as a table."""
+    lines = []
     for name, row in rows.items():
         cells = [f"{100 * row['wer']:.2f}", span(row["ci95"]), "", "", ""]
         if name != TEXTS:
             cells[2:4] = [f"{100 * row['difference']:+.2f}", span(row["difference_ci95"], "+")]
         cells[4] = " and ".join(f"{penalty:g}" for penalty in row.get("blank_penalty", [32]))
-        print(f"| {name} | {' | '.join(cells)} |")
+        lines.append([name, *cells])
+    spread = "95 % interval"
+    columns = ["", "WER, %", spread, "to best sentences, points", spread, "blank penalties"]
+    print(markdown_table(columns, lines))
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
@@ -283,13 +283,10 @@ def plot(found: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--out", type=Path, default=Path("build/ensemble"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -314,11 +311,8 @@ def main() -> None:
     )
     print_rows(chosen["rows"])
     found = {"default": default, "chosen": chosen}
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps(found | {"seed": arguments.seed, "n_boot": N_BOOT, **provenance()}, indent=2)
-            + "\n"
-        )
+    facts = {"seed": arguments.seed, "n_boot": N_BOOT, **provenance()}
+    write_result(arguments.json, found | facts)
     if arguments.plot:
         plot(found, arguments.plot)
 

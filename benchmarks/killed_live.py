@@ -18,8 +18,6 @@ not occur, nor two results of one utterance.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 import tempfile
@@ -27,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +41,7 @@ from lm_cases import SAID, spoken_logits  # noqa: E402
 from redis_process import RedisServer, wait_for  # noqa: E402
 from release_client import ReleaseClient  # noqa: E402
 
+from cortext.bench.harness import markdown_table, study_arguments, write_result  # noqa: E402
 from cortext.provenance import provenance  # noqa: E402
 
 N_TEXTS = 24
@@ -293,34 +292,16 @@ def results_of(rig: Rig, trial: str) -> list[tuple[str, str]]:
 
 
 def table(rows: list[Counts]) -> str:
-    """The counts as text."""
-    columns = (
-        "utterances",
-        "entries",
-        "kills",
-        "same",
-        "named",
-        "silent",
-        "none",
-        "twice",
-        "seconds",
-    )
-    lines = [f"{'server':24}" + "".join(f"{column:>11}" for column in columns)]
-    lines += [
-        f"{row.server:24}" + "".join(f"{getattr(row, column):>11}" for column in columns)
-        for row in rows
-    ]
-    return "\n".join(lines)
+    """Return the counts as a table."""
+    columns = [field.name for field in fields(Counts)]
+    return markdown_table(columns, [[getattr(row, name) for name in columns] for row in rows])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--utterances", type=int, default=1000)
     parser.add_argument("--keep", default="1,100,1000")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows: list[Counts] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -330,12 +311,8 @@ def main() -> int:
             print(table(rows[-1:]), flush=True)
         rows.append(kill_brand_node(Path(folder) / "brand", options.utterances, options.seed))
     print("\n" + table(rows))
-    if options.json:
-        result: dict[str, Any] = {
-            "seed": options.seed,
-            "rows": [asdict(row) for row in rows],
-        } | provenance()
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    result: dict[str, Any] = {"seed": options.seed, "rows": [asdict(row) for row in rows]}
+    write_result(options.json, result | provenance())
     return int(any(row.silent or row.none or row.twice for row in rows))
 
 

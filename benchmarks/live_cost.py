@@ -11,7 +11,6 @@ the offline decoder are paired: the same trials, drawn again 2,000 times, give t
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.bench.harness import study_arguments, write_result
 from cortext.data.packed import PackedSplit, open_packed
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import greedy, log_softmax
@@ -34,7 +34,7 @@ from cortext.live.core.acoustic_stream import (
 )
 from cortext.live.core.pipeline import Pipeline
 from cortext.provenance import provenance
-from cortext.text.metrics import edit_counts
+from cortext.text.metrics import bootstrap_interval, edit_counts
 
 GAIN_SPREAD = 0.5
 """Standard deviation of the logarithm of a feature's gain on a day."""
@@ -237,13 +237,11 @@ def difference(
     after = np.mean(
         [[edit_counts(*pair(trial)).errors for trial in trials] for trials in runs], axis=0
     )
-    drawn = np.random.default_rng(0).integers(len(lengths), size=(2000, len(lengths)))
-    spread = (after - before)[drawn].sum(axis=1) / lengths[drawn].sum(axis=1)
-    low, high = np.percentile(spread, (2.5, 97.5)).tolist()
+    interval = bootstrap_interval(after - before, lengths, 2000, 0, 0.95)
     return {
         "rate": float(after.sum() / lengths.sum()),
         "more": float((after - before).sum() / lengths.sum()),
-        "ci95": [low, high],
+        "ci95": list(interval),
     }
 
 
@@ -289,12 +287,9 @@ def row(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     material = Material.open(arguments.demo)
@@ -347,22 +342,21 @@ def main() -> None:
             f"an end after {cut['silence_ms']:g} ms of silence cuts {cut['n_cut']} of"
             f" {cut['n_trials']} trials short"
         )
-    if arguments.json:
-        settings = {
-            "gain_spread": GAIN_SPREAD,
-            "offset_spread": OFFSET_SPREAD,
-            "block_gain": BLOCK_GAIN,
-            "block_offset": BLOCK_OFFSET,
-            "seeds": arguments.seeds,
-        }
-        figures = {
-            "rows": rows,
-            "streamed_against_offline": parity,
-            "endpoint": cuts,
-            "raw": settings,
-            "provenance": provenance(),
-        }
-        arguments.json.write_text(json.dumps(figures, indent=2, default=str) + "\n")
+    settings = {
+        "gain_spread": GAIN_SPREAD,
+        "offset_spread": OFFSET_SPREAD,
+        "block_gain": BLOCK_GAIN,
+        "block_offset": BLOCK_OFFSET,
+        "seeds": arguments.seeds,
+    }
+    figures = {
+        "rows": rows,
+        "streamed_against_offline": parity,
+        "endpoint": cuts,
+        "raw": settings,
+        "provenance": provenance(),
+    }
+    write_result(arguments.json, figures)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from cortext.bench.harness import study_arguments, write_result
 from cortext.decoding.llm.neural.compare import compare
 from cortext.decoding.llm.neural.saving import FACTS
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
@@ -83,13 +83,10 @@ def measure(data: Path, out: Path, options: NeuralOptions) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=Path("build/neural-lm"))
     parser.add_argument("--minutes", type=float, default=35.0)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     found = measure(arguments.data, arguments.out, NeuralOptions(minutes=arguments.minutes))
     for name, bits in found["bits_per_character"].items():
@@ -100,8 +97,7 @@ def main() -> None:
     print(
         f"gain           {gain['bits_per_character']:.4f} ({gain['low']:.4f} to {gain['high']:.4f})"
     )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    write_result(arguments.json, found)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ sentences are those of a search that waits for it as long as it takes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import socket
@@ -32,10 +31,9 @@ from typing import Any
 import numpy as np
 import redis
 
+from cortext.bench.harness import percentiles, study_arguments, write_result
 from cortext.provenance import provenance
 from cortext.text.phonemes import LM, RELEASE
-
-QUANTILES = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
 
 
 @contextmanager
@@ -137,15 +135,12 @@ def texts_without_hurry(model: str, lm: Path, logits: list[np.ndarray]) -> list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--utterances", type=int, default=60)
     parser.add_argument("--pace", type=float, default=0.0, help="ms between frames; 80 is a rig's")
     parser.add_argument("--llm", metavar="MODEL")
     parser.add_argument("--budgets", default="10,20,40,60")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     files = sorted((options.demo / "eval" / "logits").glob("*.npy"))[: options.utterances]
     columns = LM.order_from(RELEASE)
@@ -170,7 +165,7 @@ def main() -> None:
         ]
         times["of which finishing"] = [line["finish_ms"] for line in done]
         results[name] = {
-            what: {label: round(float(np.percentile(ms, q)), 3) for label, q in QUANTILES.items()}
+            what: {label: round(value, 3) for label, value in percentiles(ms).items()}
             for what, ms in times.items()
         }
         if expected:
@@ -185,8 +180,7 @@ def main() -> None:
             )
             print(f"  {what:28}{shown}", flush=True)
     folder.cleanup()
-    if options.json:
-        options.json.write_text(json.dumps(results | {"provenance": provenance()}, indent=2) + "\n")
+    write_result(options.json, results | {"provenance": provenance()})
 
 
 if __name__ == "__main__":

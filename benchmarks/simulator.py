@@ -9,17 +9,17 @@ Times are of the processor, so that other work on the machine does not count: on
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+from cortext.bench.harness import cost_of, markdown_table, study_arguments, write_result
+from cortext.data import BIN_MS
 from cortext.data.simulate import preset_config, simulate
 from cortext.data.simulate.brain import electrodes
 from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
@@ -34,13 +34,10 @@ def in_memory(n_trials: int, repeats: int) -> tuple[float, float]:
     trials = tuple(PlannedTrial(i, "train", Prompt(text, "")) for i, text in enumerate(sentences))
     day = PlannedDay("sim.2025.01.06", (1,), (PlannedBlock(1, trials),))
     e = electrodes(config, day.history)
-    simulate_block(config, day, day.blocks[0], e)  # reads the dictionary and warms up
-    times = []
-    for _ in range(repeats):
-        started = time.process_time()
-        made = simulate_block(config, day, day.blocks[0], e)
-        times.append(time.process_time() - started)
-    return sum(one.trial.n_bins for one in made) * 0.02, min(times)
+    made = simulate_block(config, day, day.blocks[0], e)  # reads the dictionary and warms up
+    costs = [cost_of(lambda: simulate_block(config, day, day.blocks[0], e)) for _ in range(repeats)]
+    seconds = sum(one.trial.n_bins for one in made) * BIN_MS / 1000
+    return seconds, min(cost.cpu_seconds for cost in costs)
 
 
 def to_disk(n_trials: int, folder: Path) -> tuple[float, float]:
@@ -51,17 +48,14 @@ def to_disk(n_trials: int, folder: Path) -> tuple[float, float]:
         f"train_per_day={n_trials}",
         f"val_per_day={n_trials // 5}",
     ]
-    started = time.process_time()
-    simulate(folder / "out", "t15", overrides=[*regular, "test_per_day=0"])
-    seconds = time.process_time() - started
-    return json.loads((folder / "out" / "simulation.json").read_text())["hours"] * 3600, seconds
+    overrides = [*regular, "test_per_day=0"]
+    cost = cost_of(lambda: simulate(folder / "out", "t15", overrides=overrides))
+    hours = json.loads((folder / "out" / "simulation.json").read_text())["hours"]
+    return hours * 3600, cost.cpu_seconds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="file to write the numbers to")
+    parser = study_arguments(__doc__)
     parser.add_argument("--trials", type=int, default=50, help="trials of a block")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
@@ -71,13 +65,13 @@ def main() -> None:
             "in memory": in_memory(arguments.trials, arguments.repeats),
             "to session files": to_disk(arguments.trials, Path(folder)),
         }
-    print(f"{'256 electrodes, one core':28}{'recording s':>12}{'CPU s':>10}{'x real time':>14}")
+    rows = []
     for name, (recorded, took) in measured.items():
         result[name] = {"recording_s": recorded, "seconds": took, "ratio": recorded / took}
-        print(f"{name:28}{recorded:12.0f}{took:10.2f}{recorded / took:14.0f}")
-    result["ratio"] = result["in memory"]["ratio"]
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        rows.append([name, f"{recorded:.0f}", f"{took:.2f}", f"{recorded / took:.0f}"])
+    columns = ["256 electrodes, one core", "recording s", "CPU s", "x real time"]
+    print(markdown_table(columns, rows))
+    write_result(arguments.json, result | {"ratio": result["in memory"]["ratio"]})
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ minutes on one core; `--workers` runs that many at a time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import statistics
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +18,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
+from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
 from cortext.data import pack
 from cortext.data.simulate import simulate
 from cortext.training import train
@@ -29,18 +28,18 @@ SEEDS = {0.25: [0], 0.5: [0, 1, 2, 3, 4], 1.0: [0], 2.0: [0, 1, 2, 3, 4], 4.0: [
 
 def measure(snr: float, seed: int, out: Path) -> float:
     """Greedy PER on the validation split of one simulation, after training on it."""
-    result = out / f"snr{snr:g}-seed{seed}.json"
-    if not result.is_file():
-        work = out / f"snr{snr:g}-seed{seed}"
+    work = out / f"snr{snr:g}-seed{seed}"
+
+    def trained() -> dict[str, float]:
         shutil.rmtree(work, ignore_errors=True)
         torch.set_num_threads(1)
         simulate(work / "data", "demo", seed=seed, overrides=[f"snr={snr}"])
         pack(work / "data", work / "packed")
         summary = train("demo", work / "packed", work / "run", progress=False)
-        result.write_text(json.dumps({"per": summary.val_per}))
         shutil.rmtree(work)
-    per: float = json.loads(result.read_text())["per"]
-    return per
+        return {"per": summary.val_per}
+
+    return float(made_once(work.with_name(f"{work.name}.json"), trained)["per"])
 
 
 def plot(pers: dict[float, list[float]], path: Path) -> None:
@@ -69,11 +68,8 @@ def plot(pers: dict[float, list[float]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/snr"))
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
@@ -84,15 +80,13 @@ def main() -> None:
     pers = {
         snr: [per for run, per in zip(runs, results, strict=True) if run[0] == snr] for snr in SEEDS
     }
-    print("| SNR | seeds | PER, median | lowest | highest |\n|---|---|---|---|---|")
+    rows = []
     for snr, values in pers.items():
-        row = [
-            f"{100 * per:.1f} %" for per in (statistics.median(values), min(values), max(values))
-        ]
-        print(f"| {snr:g} | {len(values)} | {' | '.join(row)} |")
-    if arguments.json:
-        figures = {"per": {f"{snr:g}": values for snr, values in pers.items()}}
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+        found = statistics.median(values), min(values), max(values)
+        rows.append([f"{snr:g}", len(values), *(f"{100 * per:.1f} %" for per in found)])
+    print(markdown_table(["SNR", "seeds", "PER, median", "lowest", "highest"], rows))
+    figures = {"per": {f"{snr:g}": values for snr, values in pers.items()}}
+    write_result(arguments.json, figures)
     if arguments.plot:
         plot(pers, arguments.plot)
 

@@ -14,7 +14,6 @@ model writes without the right recording. What `--out` already has is not made a
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -28,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import matplotlib
 from matplotlib.figure import Figure
 
+from cortext.bench.harness import study_arguments, write_result
 from cortext.data import PackedSplit, open_packed
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels, save_picture
@@ -176,9 +176,7 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__)
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--out", type=Path, default=Path("build/speech-llm"))
     parser.add_argument("--layers", type=int, default=4, help="of the language model")
@@ -188,7 +186,6 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=1000, help="from which reading is learnt")
     parser.add_argument("--recordings", type=int, default=200, help="batches of recordings")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     parser.add_argument(
         "--picture",
         type=Path,
@@ -221,8 +218,7 @@ def main() -> None:
         "rows": rows,
         "provenance": provenance(),
     }
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_result(given.json, result)
     if given.picture:
         save_picture(picture(rows), given.picture)
 
