@@ -13,7 +13,8 @@ from cortext.data.simulate import simulate
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.ngram import LanguageModel
 from cortext.text.phonemes import RELEASE
-from cortext.tuning import Search, Study, comparison, decoder_result, tune_training
+from cortext.tuning import Search, Study, comparison, tune_training
+from cortext.tuning.decoder import result
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def pictures():
 def no_pictures(request, monkeypatch):
     """Drawing takes longer than a search in these tests."""
     if "pictures" not in request.fixturenames:
-        for module in (comparison, decoder_result):
+        for module in (comparison, result):
             monkeypatch.setattr(module, "draw", lambda path, *rest: path)
 
 
@@ -126,3 +127,23 @@ def _write_evaluation(folder: Path, n: int, noise: float = 3.0) -> Path:
 def write_evaluation():
     """Writes an evaluation directory: folder, number of trials, noise."""
     return _write_evaluation
+
+
+@pytest.fixture(scope="session")
+def states():
+    """Reads the states of a search's trials, by Optuna itself, while others write."""
+    optuna = pytest.importorskip("optuna")
+
+    def read(out: Path) -> list[str]:
+        if not (out / "study.journal").is_file():
+            return []
+        file = optuna.storages.journal.JournalFileBackend(str(out / "study.journal"))
+        try:
+            study = optuna.load_study(
+                study_name="decoder", storage=optuna.storages.JournalStorage(file)
+            )
+        except KeyError:  # not begun yet
+            return []
+        return [trial.state.name for trial in study.get_trials()]
+
+    return read

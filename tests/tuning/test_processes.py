@@ -3,6 +3,7 @@
 And on Ray.
 """
 
+import csv
 import io
 import json
 import os
@@ -23,10 +24,8 @@ from cortext.decoding import DecoderOptions
 from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles
 from cortext.tuning import Search, parse_space, workers
-from cortext.tuning.decoder import Where
-from cortext.tuning.decoder_trial import DecodeJob
-from cortext.tuning.trial import Outcome
-from cortext.tuning.workers import Processes, RayTasks
+from cortext.tuning.decoder.trial import DecodeJob
+from cortext.tuning.workers import Outcome, Processes, RayTasks, WorkerOptions
 
 LONG = (
     "num_training_batches=32",  # of which most are left after the first validation
@@ -89,10 +88,6 @@ def until(condition, process: subprocess.Popen, patience_s: float = 60) -> None:
         time.sleep(0.01)
 
 
-def states(out: Path) -> list[str]:
-    return [trial["state"] for trial in json.loads((out / "study.json").read_text())["trials"]]
-
-
 def trained(out: Path, folder: str) -> bool:
     """Whether this trial has come to its first validation."""
     lines = out / "trials" / folder / "metrics.jsonl"
@@ -124,12 +119,12 @@ def undisturbed(packed, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def goes_on(packed, undisturbed, capsys):
+def goes_on(packed, undisturbed, states, capsys):
     """The same command ends as one that was left alone."""
 
     def check(out: Path) -> None:
         assert run(words(packed, out)) == 0, capsys.readouterr().err
-        assert states(out) == ["finished"] * 3
+        assert states(out) == ["COMPLETE"] * 3
         for trial in (undisturbed / "trials").iterdir():
             folders = (trial, out / "trials" / trial.name)
             expected, found = (load_file(folder / "model.safetensors") for folder in folders)
@@ -141,7 +136,7 @@ def goes_on(packed, undisturbed, capsys):
 
 @pytest.mark.slow
 def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exactly(
-    packed, goes_on, tmp_path
+    packed, goes_on, states, tmp_path
 ):
     out = tmp_path / "search"
     process = start(packed, out)
@@ -152,7 +147,7 @@ def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exact
     while processes_about(out) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not processes_about(out)
-    assert "unfinished" in states(out)
+    assert "RUNNING" in states(out)
     goes_on(out)
 
 
@@ -173,7 +168,7 @@ def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, goes_on,
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_is_a_failed_trial(packed, tmp_path):
+def test_a_process_that_is_killed_is_a_failed_trial(packed, states, tmp_path):
     out = tmp_path / "search"
     process = start(packed, out)
     until(lambda: trained(out, "0001-lr_max=0.001"), process)
@@ -181,7 +176,7 @@ def test_a_process_that_is_killed_is_a_failed_trial(packed, tmp_path):
     os.kill(victim, signal.SIGKILL)
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert states(out) == ["failed", "finished", "finished"]
+    assert states(out) == ["FAIL", "COMPLETE", "COMPLETE"]
     assert "trial 1 failed: its process was killed by signal 9 (out of memory?)" in printed
 
 
@@ -191,9 +186,10 @@ def test_trials_run_as_ray_tasks(tune, undisturbed):
     study = tune(
         Search("grid", parse_space(["lr_max=0.001,0.02"])), "ray", LONG, jobs=2, ray="local"
     )
-    expected = json.loads((undisturbed / "study.json").read_text())["trials"][:2]
+    rows = csv.DictReader((undisturbed / "trials.csv").read_text().splitlines())
+    expected = sorted(rows, key=lambda row: int(row["trial"]))[:2]
     assert [one.metrics["val_loss"] for one in study.trials] == [
-        one["metrics"]["val_loss"] for one in expected
+        float(row["val_loss"]) for row in expected
     ]
 
 
@@ -264,15 +260,15 @@ def test_several_tasks_share_a_gpu(monkeypatch):
         "Cluster",
         lambda *given: asked.append(given) or SimpleNamespace(ray=ray, leave=lambda: None),
     )
-    Where(jobs=8, ray="head:6379", gpus_per_worker=0.25).open().close()
+    WorkerOptions(jobs=8, ray="head:6379", gpus_per_worker=0.25).open().close()
     assert asked == [("head:6379", 8, 0.25), {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 0}]
     with pytest.raises(ConfigError, match="shared out to workers only by Ray"):
-        Where(jobs=8, gpus_per_worker=0.25).open()
+        WorkerOptions(jobs=8, gpus_per_worker=0.25).open()
 
 
 def test_a_search_for_decoder_options_starts_without_torch():
     code = (
-        "import sys, cortext.tuning.decoder, cortext.cli.tune_decoder; sys.exit('torch' in"
+        "import sys, cortext.tuning.decoder.search, cortext.cli.tune_decoder; sys.exit('torch' in"
         " sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

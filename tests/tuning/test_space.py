@@ -70,8 +70,8 @@ def test_values_become_what_the_configuration_makes_of_them():
         "weight_decay": Range(0.0, 1.0),
         "seed": Range(0, 9),
     }
-    assert not space["weight_decay"].whole
-    assert space["seed"].whole
+    assert not space["weight_decay"].is_integer
+    assert space["seed"].is_integer
 
 
 @pytest.mark.parametrize(

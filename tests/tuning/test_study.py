@@ -1,94 +1,235 @@
-"""What is kept of a search, and what is refused."""
+"""A search directory: its description, and trials in a file that several processes share."""
 
-import json
-import re
+import resource
+import sys
 
 import pytest
 
-from cortext.errors import RunError
-from cortext.tuning.study import Study
+from cortext.errors import DecodingError, MissingLibrary, RunError
+from cortext.tuning.search import Search, distributions, encoded
+from cortext.tuning.space import Choice, Range
+from cortext.tuning.study import Given, TrialStore, begin_study
 
-FINISHED = {"val_loss": 2.0, "val_wer": None, "best_step": 4, "steps": 6, "seconds": 1.5}
+SPACE = {"beam": Range(1.0, 9.0), "recombine": Choice(("max", "logadd"))}
 
 
 @pytest.fixture
-def study(tmp_path) -> Study:
-    study = Study(tmp_path, "val_per", {"search": {"seed": 0}}, 5)
-    study.begin()
-    return study
+def open_store(tmp_path):
+    """Opens the store of one directory, as another process would."""
+    pytest.importorskip("optuna")
+    opened = []
+
+    def make(n_trials=6, given=(), as_options=None, out=tmp_path) -> TrialStore:
+        opened.append(TrialStore(out, Search("tpe", SPACE, n_trials, 3), given, as_options))
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
 
 
-def again(study: Study, metric: str = "val_per", seed: int = 0) -> Study:
-    other = Study(study.out, metric, {"search": {"seed": seed}}, 5)
-    other.begin()
-    return other
+def finish_all(store: TrialStore) -> list[dict]:
+    found = []
+    while (trial := store.claim()) is not None:
+        store.finish(trial.number, trial.settings["beam"], {"errors": [1]})
+        found.append(trial.settings)
+    return found
 
 
-def test_trials_are_found_again_as_they_were(study):
-    study.finish(
-        study.add({"lr_max": 0.1, "dataset.must_include_days": [0, -1]}),
-        {"val_per": 0.5, **FINISHED},
+def test_given_options_come_first_and_what_lies_outside_of_the_space_is_not_told(open_store):
+    outside = Given({"beam": 99.0}, {"recombine": "max"})
+    store = open_store(3, [Given({"beam": 2.0}, {"beam": 2.0, "recombine": "max"}), outside])
+    trials = [store.claim() for _ in range(3)]
+    assert [trial.options for trial in trials[:2]] == [{"beam": 2.0}, {"beam": 99.0}]
+    assert trials[1].settings == {"recombine": "max"}
+    assert trials[2].settings.keys() == SPACE.keys()
+    assert store.claim() is None
+
+
+def test_a_trial_of_a_process_that_is_gone_is_taken_over_once_and_one_of_a_living_one_is_not(
+    open_store,
+):
+    first, second = open_store(), open_store()
+    begun = [first.claim(), first.claim()]
+    assert second.claim().number == 2
+    first.close()  # as the end of its process does, it drops the locks
+    again = [second.claim(), second.claim()]
+    assert [trial.number for trial in again] == [0, 1]
+    assert [trial.settings for trial in again] == [trial.settings for trial in begun]
+    for number in (0, 1, 2):
+        second.finish(number, float(number), {"errors": [number]})
+    assert [trial.value for trial in second.trials()] == [0.0, 1.0, 2.0]
+
+
+def test_two_at_once_try_no_more_than_what_was_asked_for_and_nothing_twice(open_store):
+    first, second = open_store(), open_store()
+    running = [store.claim() for store in (first, second, first, second, first, second)]
+    assert [trial.number for trial in running] == [0, 1, 2, 3, 4, 5]
+    assert len({str(trial.settings) for trial in running}) == 6
+    assert first.claim() is None
+    assert second.claim() is None
+    assert [trial.state for trial in first.trials()] == ["running"] * 6
+
+
+def test_a_search_that_was_stopped_draws_what_it_would_have_drawn(open_store, tmp_path):
+    whole = finish_all(open_store(14, out=tmp_path / "whole"))
+    parts = finish_all(open_store(5, out=tmp_path / "parts"))
+    parts += finish_all(open_store(14, out=tmp_path / "parts"))
+    assert parts == whole
+    assert len(whole) == 14
+
+
+def test_what_came_of_each_trial_is_kept(open_store):
+    store = open_store()
+    numbers = [store.claim().number for _ in range(3)]
+    store.finish(numbers[0], 7.5, {"errors": [1, 2], "ms_per_frame": 0.1})
+    store.prune(numbers[1], {"errors": [9]})
+    store.fail(numbers[2], "no memory")
+    store.remember("part", {"errors": [3]})
+    one, two, three = open_store().trials()
+    assert (one.state, one.value, one.metrics) == (
+        "finished",
+        7.5,
+        {"errors": [1, 2], "ms_per_frame": 0.1},
     )
-    study.fail(study.add({"lr_max": 1e30}), "the loss is nan")
-    study.add({"lr_max": 0.3})
-    assert again(study).trials == study.trials
-    assert [trial.state for trial in study.trials] == ["finished", "failed", "unfinished"]
+    assert (two.state, two.value, two.metrics) == ("pruned", None, {"errors": [9]})
+    assert (three.state, three.reason) == ("failed", "no memory")
+    assert open_store().recall("part") == {"errors": [3]}
+    assert open_store().recall("other") is None
 
 
-def test_folders_have_safe_names(study):
-    name = study.add(
-        {"model": {"kind": "gru", "n": [1, 2]}, "lr_max": 1e-5, "text": "a/../b c" * 30}
-    ).name
-    assert re.fullmatch(
-        r"0001-model=_kind[A-Za-z0-9._=-]+lr_max=1e-05-text=a_.._b-c[ab._c-]+", name
-    )
-    assert len(name) <= 85
-    assert study.folder(study.trials[0]).parent == study.out / "trials"
+def test_options_that_do_not_go_together_are_failed_trials(open_store):
+    def as_options(settings):
+        if settings["recombine"] == "max":
+            raise DecodingError("not with max")
+        return settings
+
+    store = open_store(8, as_options=as_options)
+    finish_all(store)
+    trials = store.trials()
+    assert len(trials) == 8
+    assert {trial.settings["recombine"]: (trial.state, trial.reason) for trial in trials} == {
+        "max": ("failed", "not with max"),
+        "logadd": ("finished", None),
+    }
 
 
-def test_best_comes_first_then_what_has_no_result(study):
-    values = [(0.3, 5.0), (0.2, 9.0), (0.2, 1.0), (float("nan"), 0.0)]
-    for per, loss in values:
-        study.finish(study.add({"x": per}), FINISHED | {"val_per": per, "val_loss": loss})
-    study.fail(study.add({"x": 0}), "no")
-    assert [trial.number for trial in study.ranked()] == [3, 2, 1, 4, 5]
-    assert study.best is study.trials[2]
+def test_what_failed_is_tried_again_when_asked_and_not_counted_twice(open_store):
+    def as_options(settings):
+        if settings["recombine"] == "max" and settings["beam"] != 2.0:
+            raise DecodingError("not with max")
+        return settings
+
+    given = [Given({"beam": 2.0}, {"beam": 2.0, "recombine": "max"})]
+    store = open_store(4, given, as_options)
+    store.fail(store.claim().number, "no memory")
+    finish_all(store)
+    before = store.trials()
+    assert len(before) == 4
+    assert (
+        open_store(4, given, as_options).retry_failed() == 1
+    )  # what does not go together is not tried
+    again = open_store(
+        2, given, as_options
+    )  # fewer are asked for than there are: it is tried all the same
+    assert again.retry_failed() == 0  # by two processes at once
+    trial = again.claim()
+    assert (trial.options, trial.settings) == (before[0].options, before[0].settings)
+    again.finish(trial.number, 1.5, {"errors": [1]})
+    assert again.claim() is None
+    assert again.trials()[1:] == before[1:]
+    assert again.trials()[0].value == 1.5
 
 
-def test_nothing_is_best_before_a_trial_has_finished(study):
-    assert study.best is None
-    study.fail(study.add({"x": 0}), "no")
-    assert study.best is None
+@pytest.mark.parametrize("more", [0, 20])  # bytes that still fit: none, and a part of a line
+def test_a_full_disk_is_one_line_and_the_search_goes_on_once_there_is_room(
+    open_store, tmp_path, more
+):
+    store = open_store()
+    trial = store.claim()
+    room, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = store.file.stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + more, most))
+    try:
+        with pytest.raises(
+            RunError, match=r"study\.journal: cannot be used: .*File too large.*; make room"
+        ):
+            store.finish(trial.number, 1.0, {"errors": [1]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
+    assert store.file.stat().st_size == size + more
+    store.close()
+    other = open_store()
+    assert other.claim().number == trial.number
+    other.finish(trial.number, 1.0, {"errors": [1]})
+    assert [one.value for one in other.trials()] == [1.0]
+    assert [one.value for one in store.trials()] == [1.0]
 
 
-def test_another_search_in_the_same_directory_is_refused(study):
+def test_a_damaged_file_and_a_missing_library_are_one_line(tmp_path, open_store, monkeypatch):
+    (tmp_path / "study.journal").write_text("no journal\n" * 100)
+    with pytest.raises(RunError, match=r"study.journal: cannot be used: .*; .*give another --out"):
+        open_store()
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[tune\]'"):
+        open_store()
+
+
+def test_the_file_is_one_that_optuna_reads(open_store, states, tmp_path):
+    finish_all(open_store(2))
+    assert states(tmp_path) == ["COMPLETE"] * 2
+
+
+def test_a_search_of_an_earlier_version_is_read_and_goes_on(open_store, states, tmp_path):
+    """It kept its trials in SQLite."""
+    optuna = pytest.importorskip("optuna")
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db", study_name="decoder")
+    for number, beam in enumerate((2.0, 3.0)):
+        settings = {"beam": beam, "recombine": "max"}
+        state = optuna.trial.TrialState.RUNNING if number else optuna.trial.TrialState.COMPLETE
+        study.add_trial(
+            optuna.create_trial(
+                state=state,
+                value=None if number else 7.5,
+                params=encoded(SPACE, settings),
+                distributions=distributions(SPACE),
+                user_attrs={"settings": settings, "options": settings, "metrics": {"errors": [4]}},
+            )
+        )
+    study.set_user_attr("held out", {"errors": [3]})
+    store = open_store(3)
+    first, second = store.trials()
+    assert (first.number, first.state, first.value) == (0, "finished", 7.5)
+    assert (first.options, first.metrics) == ({"beam": 2.0, "recombine": "max"}, {"errors": [4]})
+    assert store.recall("held out") == {"errors": [3]}
+    assert store.claim().settings == second.settings
+    store.finish(1, 1.0, {"errors": [1]})
+    assert store.claim().number == 2
+
+
+SEED = {"search": {"seed": 0}}
+
+
+def test_another_search_in_the_same_directory_is_refused(tmp_path):
+    begin_study(tmp_path, SEED, lambda name: False)
+    assert begin_study(tmp_path, SEED, lambda name: False)["description"] == SEED
     with pytest.raises(
         RunError, match=r"begun with search.seed = 0, now it is 1; .* another --out"
     ):
-        again(study, seed=1)
-    with pytest.raises(RunError, match="begun with metric = 'val_per', now it is 'val_loss'"):
-        again(study, "val_loss")
+        begin_study(tmp_path, {"search": {"seed": 1}}, lambda name: False)
 
 
 def test_a_foreign_directory_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
     with pytest.raises(RunError, match="something else than a search"):
-        Study(tmp_path, "val_per", {}, 5).begin()
+        begin_study(tmp_path, SEED, lambda name: False)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"format_version": 2}', '{"format_version": 1, "trials": [3]}']
+    "content", ["", "[]", "{", '{"format_version": 3}', '{"format_version": 1, "trials": [3]}']
 )
-def test_a_damaged_file_is_named(study, content):
-    study.file.write_text(content)
+def test_a_damaged_description_is_named(tmp_path, content):
+    (tmp_path / "study.json").write_text(content)
     with pytest.raises(RunError, match=r"study.json: the search cannot be read: .*"):
-        again(study)
-
-
-def test_the_json_is_best_first(study):
-    study.finish(study.add({"x": 1}), FINISHED | {"val_per": 0.4})
-    study.finish(study.add({"x": 2}), FINISHED | {"val_per": 0.3})
-    content = json.loads(json.dumps(study.to_json()))
-    assert [trial["settings"]["x"] for trial in content["trials"]] == [2, 1]
-    assert content["best"]["run"] == str(study.out / "trials" / "0002-x=2")
+        begin_study(tmp_path, SEED, lambda name: False)

@@ -1,4 +1,4 @@
-"""Verbs that search for good settings: tune training; `tune decoder` has a file of its own."""
+"""The command `tune training`; `tune decoder` has a file of its own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def training(
         list[str] | None,
         typer.Option(
             metavar="KEY=LOW:HIGH[:log]",
-            help="The same, where earlier trials were good (needs Optuna).",
+            help="The same, more often where earlier trials were good.",
         ),
     ] = None,
     trials: Annotated[
@@ -84,7 +84,7 @@ def training(
 ) -> None:
     """Train once for each setting of a search, and compare.
 
-    Stopped or killed, the same command goes on where it was; with more --trials it tries more.
+    Stopped or killed, the same command goes on where it was. With more --trials it tries more.
 
     Example: cortext tune training --config demo --data runs/packed --out runs/rates --grid
     lr_max=0.001,0.005,0.01

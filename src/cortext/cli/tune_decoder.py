@@ -1,4 +1,4 @@
-"""The verb `tune decoder`."""
+"""The command `tune decoder`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
     from cortext.tuning import Tuned
-    from cortext.tuning.decoder_result import Rate
+    from cortext.tuning.decoder.result import Rate
 
 SHOWN = 10
 """Trials in the table on the screen; trials.csv has them all."""
@@ -37,7 +37,7 @@ NEEDED = {
     "llm_trials": "llm",
     "llm_device": "llm",
 }
-"""Parameters that say nothing without another one."""
+"""Options that have no effect without another one."""
 
 
 def decoder(
@@ -59,9 +59,8 @@ def decoder(
         typer.Option(
             metavar="SHARE|DIR|SPLIT",
             help=(
-                "What options are only measured on: a share of the sentences, another evaluation"
-                " directory, or "
-                "another split of --data; 0 for nothing."
+                "What the result is only measured on: a share of the sentences, another evaluation"
+                " directory, or another split of --data; 0 for nothing."
             ),
         ),
     ] = "0.3",
@@ -118,13 +117,12 @@ def decoder(
     device: str = DEVICE,
     as_json: bool = JSON,
 ) -> None:
-    """Search for decoder options on trials with references, and write the file that --options of
-    every verb reads.
+    """Search for decoder options and write the file that --options of every command reads.
 
-    No model runs again: the logits of an evaluation are decoded. Stopped or killed, the same
-    command goes on where it was; with more --trials it tries more; several processes may run it at
-    once. A large model's weights are swept after the search, by ranking the sentences again that it
-    has read.
+    No model runs again: the search decodes the logits of an evaluation whose trials have
+    references. Stopped or killed, the same command goes on where it was. With more --trials it
+    tries more. Several processes may run it at the same time. A large model's weights are swept
+    after the search, by ranking the sentences that it has scored.
 
     Example: cortext tune decoder runs/eval --lm runs/lm --out runs/options --trials 100 --jobs 2
 
@@ -135,8 +133,8 @@ def decoder(
     from cortext.decoding import DecoderOptions
     from cortext.evaluation.cluster import DecoderFiles
     from cortext.tuning import DecoderSearch, parse_space, tune_decoder
-    from cortext.tuning.decoder import Where
-    from cortext.tuning.decoder_material import evaluated, tuning_parts
+    from cortext.tuning.decoder.material import evaluated, tuning_parts
+    from cortext.tuning.workers import WorkerOptions
 
     def report(line: str) -> None:
         print_lines(line, err=True)
@@ -163,7 +161,7 @@ def decoder(
         other = evaluation(held_out)
     part, rest = tuning_parts(directory, other, seed)
     files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
-    where = Where(jobs, ray, gpus_per_worker)
+    where = WorkerOptions(jobs, ray, gpus_per_worker)
     tuned = tune_decoder(
         part,
         rest,
@@ -183,7 +181,7 @@ def decoder(
 
 
 def _check_given(call: typer.Context) -> None:
-    """Raise ConfigError for an option that would be passed over."""
+    """Raise ConfigError for an option that would have no effect."""
     for name, needed in NEEDED.items():
         if is_given(call, name) and call.params[needed] is None:
             flag, other = (f"--{one.replace('_', '-')}" for one in (name, needed))

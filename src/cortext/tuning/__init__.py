@@ -1,4 +1,4 @@
-"""Searching for good settings: grids, random search, and Optuna's TPE, on one machine or on Ray."""
+"""Search for good settings with Optuna: grids, random search and TPE, on one machine or on Ray."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from cortext.extras import lazily
 
 if TYPE_CHECKING:
-    from cortext.tuning.decoder import tune_decoder
-    from cortext.tuning.decoder_result import Tuned
-    from cortext.tuning.decoder_search import DecoderSearch
-    from cortext.tuning.run import tune_training
-    from cortext.tuning.search import Search
+    from cortext.tuning.comparison import Study
+    from cortext.tuning.decoder.result import Tuned
+    from cortext.tuning.decoder.search import tune_decoder
+    from cortext.tuning.decoder.space import DecoderSearch
+    from cortext.tuning.search import Search, Trial
     from cortext.tuning.space import Choice, Range, parse_space
-    from cortext.tuning.study import Study, Trial
+    from cortext.tuning.training import tune_training
 
 __all__ = [
     "Choice",
@@ -32,14 +32,14 @@ __getattr__ = lazily(
     __name__,
     {
         "Choice": ".space",
-        "DecoderSearch": ".decoder_search",
+        "DecoderSearch": ".decoder.space",
         "Range": ".space",
         "Search": ".search",
-        "Study": ".study",
-        "Trial": ".study",
-        "Tuned": ".decoder_result",
+        "Study": ".comparison",
+        "Trial": ".search",
+        "Tuned": ".decoder.result",
         "parse_space": ".space",
-        "tune_decoder": ".decoder",
-        "tune_training": ".run",
+        "tune_decoder": ".decoder.search",
+        "tune_training": ".training",
     },
 )

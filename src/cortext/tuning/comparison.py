@@ -1,10 +1,11 @@
-"""What people look at after a search: `trials.csv`, best first, and `trials.png`."""
+"""Compare the trials of a search: the ranking, `trials.csv`, best first, and `trials.png`."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +19,20 @@ from matplotlib.ticker import MaxNLocator
 from cortext.evaluation.figures import is_drawable
 from cortext.files import atomic_write, json_lines
 from cortext.tables import csv_table
+from cortext.tuning.search import Trial
 from cortext.tuning.space import Choice, Range, Space, label, short
-from cortext.tuning.study import Study, Trial
 
-COLUMNS = ("val_per", "val_wer", "val_loss", "best_step", "steps", "seconds")
+METRICS = ("val_per", "val_wer", "val_loss")
+COLUMNS = (*METRICS, "best_step", "steps", "seconds")
 NAMES = {
     "val_per": "validation PER (%)",
     "val_wer": "validation WER (%)",
     "val_loss": "validation loss",
 }
-COLOURS = (
-    "#d1495b",
-    "#2d80c4",
-    "#3c9d6b",
-    "#e8a02a",
-    "#7d5ba6",
-)  # of the best trials, in this order
+COLOURS = ("#d1495b", "#2d80c4", "#3c9d6b", "#e8a02a", "#7d5ba6")
+"""Colours of the best trials, in this order."""
 OTHERS = "#b5bac0"
+"""Colour of all other trials."""
 STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
     "font.size": 9,
     "axes.spines.top": False,
@@ -45,6 +43,82 @@ STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its setting
     "legend.frameon": False,
     "legend.fontsize": 8,
 }
+
+
+@dataclass(frozen=True)
+class Study:
+    """The trials of a search over training settings.
+
+    Attributes:
+        out: The search directory.
+        metric: What is minimised: the metric of the weights that each run has kept.
+        description: Everything that makes two searches the same.
+        total: Number of trials once all are done.
+        trials: Those begun so far, by number; the `metrics` of finished ones are `val_per`,
+            `val_wer`, `val_loss`, of the batch `best_step`, after `steps` batches in `seconds`.
+    """
+
+    out: Path
+    metric: str
+    description: Mapping[str, Any]
+    total: int
+    trials: list[Trial]
+
+    def folder(self, trial: Trial) -> Path:
+        """Return the trial's run directory."""
+        safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", label(trial.settings).replace(" ", "-"))
+        return self.out / "trials" / f"{trial.number:04d}-{safe[:80]}"
+
+    def value(self, trial: Trial) -> float:
+        """Return what is minimised; infinite where the trial has no such number."""
+        return metric_value(trial.metrics, self.metric)
+
+    def ranked(self) -> list[Trial]:
+        """Return finished trials from best to worst, then the others by number."""
+
+        def rank(trial: Trial) -> tuple[Any, ...]:
+            # Equal rates are common on a small validation split: the loss decides.
+            loss = metric_value(trial.metrics, "val_loss")
+            return trial.state != "finished", self.value(trial), loss, trial.number
+
+        return sorted(self.trials, key=rank)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the finished trials."""
+        return next((trial for trial in self.ranked() if trial.state == "finished"), None)
+
+    def count(self, state: str) -> int:
+        """Return the number of trials in this state."""
+        return sum(trial.state == state for trial in self.trials)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the search and its trials from best to worst, for `--json`."""
+        trials = [
+            {
+                "number": trial.number,
+                "name": self.folder(trial).name,
+                "settings": trial.settings,
+                "state": trial.state,
+                "metrics": trial.metrics,
+                "reason": trial.reason,
+                "run": str(self.folder(trial)),
+            }
+            for trial in self.ranked()
+        ]
+        return {
+            "out": str(self.out),
+            **self.description,
+            "n_trials": self.total,
+            "best": trials[0] if self.best else None,
+            "trials": trials,
+        }
+
+
+def metric_value(metrics: Mapping[str, Any], name: str) -> float:
+    """Return a metric; infinity where it is missing or not a number."""
+    value = metrics.get(name)
+    return math.inf if value is None or math.isnan(value) else float(value)
 
 
 def write_table(study: Study) -> Path:
@@ -62,26 +136,19 @@ def write_table(study: Study) -> Path:
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
-    """Write a CSV file; what is no number or text is written as JSON."""
+    """Write a CSV file; lists and mappings are written as JSON."""
     atomic_write(path, csv_table(header, ([_cell(value) for value in row] for row in rows)))
     return path
 
 
 def _cell(value: Any) -> Any:
-    return (
-        ""
-        if value is None
-        else value
-        if isinstance(value, int | float | str)
-        else json.dumps(value)
-    )
+    if value is None:
+        return ""
+    return value if isinstance(value, int | float | str) else json.dumps(value)
 
 
 def write_picture(study: Study, space: Space) -> Path | None:
-    """Write `trials.png`: the metric as training went, and of each setting.
-
-    None where there is nothing to draw.
-    """
+    """Write `trials.png`: the metric over batches and over each setting; None without a curve."""
     curves = {
         trial.number: _curve(study.folder(trial) / "metrics.jsonl", study.metric)
         for trial in study.trials
@@ -107,10 +174,7 @@ def write_picture(study: Study, space: Space) -> Path | None:
 
 @dataclass(frozen=True)
 class Point:
-    """A trial in a picture.
-
-    What was searched of its settings, what it has reached, and its colour.
-    """
+    """A trial in a picture."""
 
     settings: Mapping[str, Any]
     value: float
@@ -120,10 +184,14 @@ class Point:
 def draw(
     path: Path, draw_top: Callable[[Axes], None], space: Space, points: Sequence[Point], name: str
 ) -> Path:
-    """Write a picture: what `draw_top` draws, and below it the trials over each setting.
+    """Write a picture: on top what `draw_top` draws, below the trials over each setting.
 
     Args:
-        points: Best first; name: of their values.
+        path: PNG file to write.
+        draw_top: Draws on the upper axes.
+        space: The searched settings.
+        points: The trials, best first.
+        name: Axis label of their values.
     """
     columns = min(len(space), 3)
     rows = 1 + math.ceil(len(space) / columns)
@@ -131,8 +199,8 @@ def draw(
         figure = Figure(figsize=(9, 3.4 + 2.6 * (rows - 1)), layout="constrained")
         grid = figure.add_gridspec(rows, columns, height_ratios=[3.4] + [2.6] * (rows - 1))
         draw_top(figure.add_subplot(grid[0, :]))
-        for place, (key, values) in enumerate(space.items()):
-            axes = figure.add_subplot(grid[1 + place // columns, place % columns])
+        for index, (key, values) in enumerate(space.items()):
+            axes = figure.add_subplot(grid[1 + index // columns, index % columns])
             _draw_setting(axes, points, key, values, name)
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=130)
@@ -141,7 +209,7 @@ def draw(
 
 
 def _curve(path: Path, metric: str) -> list[tuple[int, float]]:
-    """Batch and metric of every validation so far."""
+    """Return batch and metric of every validation so far."""
     points = []
     for entry in json_lines(path):
         step: Any = entry.get("step")

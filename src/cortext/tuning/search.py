@@ -1,38 +1,63 @@
-"""The order in which settings are tried.
+"""The settings that a search tries, one after the other: a grid, at random, or by TPE.
 
-All of a grid, at random, or where earlier ones were good (TPE).
-
-What is tried as number `n` is a function of the search, `n`, and for TPE of the trials before: a
-search that was stopped goes on as if it had not been, and one with more trials begins with those of
-the shorter one.
+The settings of trial `n` are a function of the search, `n`, and for TPE of the earlier trials. So
+a search that was stopped goes on as if it had not been, and a longer one begins like a shorter one.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
 from typing import Any, Literal
 
 import numpy as np
 
 from cortext.errors import ConfigError
+from cortext.extras import need
 from cortext.tuning.space import Choice, Range, Space
 
 MAX_GRID = 10_000
-ATTEMPTS = 200  # draws until one is new; after that everything is taken to have been tried
+"""Most combinations of a grid."""
+ATTEMPTS = 200
+"""Draws in a row that repeat earlier trials before the space counts as exhausted."""
 
 Settings = dict[str, Any]
 """Values by the dotted names of settings."""
+State = Literal["running", "unfinished", "finished", "failed", "pruned"]
+OPEN = ("running", "unfinished")
+"""States of a trial without an outcome."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of a search and what came of it.
+
+    Attributes:
+        settings: The searched settings; of decoder options only those that lie in the space.
+        value: The value that is minimised; None unless the trial has finished.
+        metrics: What the trial has measured.
+        reason: Why it failed.
+        options: Of a decoder search: all options of the decoder, as plain values.
+    """
+
+    number: int
+    state: State
+    settings: Settings
+    value: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, how, and for how long. Raises ConfigError.
+    """What is searched, by which method, and for how long. Raises ConfigError.
 
     Attributes:
-        n_trials: Settings to try; for a grid None, which has as many as it has.
-        seed: Decides what is drawn; a grid draws nothing.
+        n_trials: Number of settings to try; None for a grid, which tries all combinations.
+        seed: Seed of the draws; a grid draws nothing.
     """
 
     method: Literal["grid", "random", "tpe"]
@@ -63,43 +88,99 @@ class Search:
 
     @property
     def total(self) -> int:
-        """Settings that will be tried (fewer where random ones run out)."""
-        if self.n_trials is not None:
-            return self.n_trials
-        return math.prod(
-            len(values.values) for values in self.space.values() if isinstance(values, Choice)
-        )
+        """Number of trials, unless a search at random has tried the whole space before."""
+        return self.n_trials or math.prod(len(values) for values in self._values())
 
-    def planned(self) -> list[Settings]:
-        """All settings, in order, of a search that does not look at results."""
-        if self.method == "grid":
-            values = [values.values for values in self.space.values() if isinstance(values, Choice)]
-            return [dict(zip(self.space, chosen, strict=True)) for chosen in product(*values)]
-        return self._random() if self.method == "random" else []
+    def grid(self) -> Iterator[Settings]:
+        """Yield all combinations, the last setting fastest."""
+        # Optuna's GridSampler would shuffle them: trial 1 would not be the first value given.
+        for chosen in product(*self._values()):
+            yield dict(zip(self.space, chosen, strict=True))
 
-    def _random(self) -> list[Settings]:
-        generator = np.random.default_rng(self.seed)
-        found: list[Settings] = []
-        for _ in range(self.total):
-            for _ in range(ATTEMPTS):
-                drawn = {key: _draw(values, generator) for key, values in self.space.items()}
-                if drawn not in found:
-                    found.append(drawn)
-                    break
-            else:
-                break  # few choices, all of them tried
-        return found
+    def _values(self) -> list[tuple[Any, ...]]:
+        return [values.values for values in self.space.values() if isinstance(values, Choice)]
 
 
-def _draw(values: Choice | Range, generator: np.random.Generator) -> Any:
-    if isinstance(values, Choice):
-        return values.values[int(generator.integers(len(values.values)))]
-    low, high = float(values.low), float(values.high)
-    if values.whole:  # each whole number is an interval of its own
-        low, high = low - 0.5, high + 0.5
-    drawn = (
-        math.exp(generator.uniform(math.log(low), math.log(high)))
-        if values.log
-        else generator.uniform(low, high)
+def suggest(search: Search, trials: Sequence[Trial]) -> Settings | None:
+    """Return the settings to try after these trials; None if no new ones are found.
+
+    TPE is the tree-structured Parzen estimator of Bergstra et al. 2011. It takes a failed trial for
+    worse than any other, and a running one for a bad one, so that trials at the same time differ.
+    Raises MissingLibrary where Optuna is not installed.
+    """
+    if search.method == "grid":
+        return next(islice(search.grid(), len(trials), None), None)
+    optuna = load_optuna()
+    known = distributions(search.space)
+    history = []
+    if search.method == "tpe":
+        history = [_observed(search.space, known, trial) for trial in trials]
+    for attempt in range(ATTEMPTS):
+        seed = int(np.random.default_rng((search.seed, len(trials), attempt)).integers(2**31))
+        if search.method == "tpe":
+            running = any(trial.state in OPEN for trial in trials)
+            sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=running)
+        else:
+            sampler = optuna.samplers.RandomSampler(seed)
+        # A study in memory: in the one on disk, a draw that is thrown away would stay as a trial.
+        study = optuna.create_study(sampler=sampler)
+        study.add_trials(history)
+        settings = _decoded(search.space, study.ask(known).params)
+        if all(trial.settings != settings for trial in trials):
+            return settings
+    return None
+
+
+def load_optuna() -> Any:
+    """Import Optuna and silence its log. Raises MissingLibrary where it is not installed."""
+    optuna = need("optuna", "tune")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """Return Optuna's distributions of a space."""
+    kinds = load_optuna().distributions
+    found = {}
+    for key, values in space.items():
+        if isinstance(values, Choice):
+            # By index: a value may be a list or a section, which Optuna does not take.
+            found[key] = kinds.CategoricalDistribution(range(len(values.values)))
+        else:
+            kind = kinds.IntDistribution if values.is_integer else kinds.FloatDistribution
+            found[key] = kind(values.low, values.high, log=values.log)
+    return found
+
+
+def encoded(space: Space, settings: Settings) -> dict[str, Any]:
+    """Return the parameters of Optuna for settings."""
+    params = {}
+    for key, value in settings.items():
+        values = space[key]
+        params[key] = values.values.index(value) if isinstance(values, Choice) else value
+    return params
+
+
+def _decoded(space: Space, params: dict[str, Any]) -> Settings:
+    found = {}
+    for key, values in space.items():
+        found[key] = values.values[params[key]] if isinstance(values, Choice) else params[key]
+    return found
+
+
+def _observed(space: Space, known: dict[str, Any], trial: Trial) -> Any:
+    """Return a trial as the sampler is to see it."""
+    import optuna
+
+    states = optuna.trial.TrialState
+    finished = trial.value is not None and math.isfinite(trial.value)
+    # A pruned trial without a value ranks below all others; the sampler ignores a failed one.
+    state = states.COMPLETE if finished else states.PRUNED
+    if trial.state in OPEN:
+        state = states.RUNNING
+    return optuna.create_trial(
+        state=state,
+        params=encoded(space, trial.settings),
+        distributions={key: known[key] for key in trial.settings},
+        value=trial.value if state is states.COMPLETE else None,
     )
-    return min(max(round(drawn) if values.whole else drawn, values.low), values.high)

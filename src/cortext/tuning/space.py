@@ -1,4 +1,4 @@
-"""What a search varies: for each setting a list of choices or a range of numbers."""
+"""The search space: for each setting a list of values or a range of numbers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these values."""
+    """A list of values to choose from."""
 
     values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Range:
-    """A number from `low` to `high`, both included; a whole number where both are.
+    """A range of numbers, both bounds included; of integers where both bounds are integers.
 
-    `log`: uniform in its logarithm.
+    Attributes:
+        log: Draw uniformly in the logarithm.
     """
 
     low: float
@@ -34,20 +35,19 @@ class Range:
     log: bool = False
 
     @property
-    def whole(self) -> bool:
-        """Whether only whole numbers are drawn."""
+    def is_integer(self) -> bool:
+        """True if only integers are drawn."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
 Space = Mapping[str, Choice | Range]
-"""By the dotted name of the setting, in the order in which it was given."""
+"""Choices and ranges by the dotted name of the setting, in the order in which they were given."""
 
 
 def parse_space(texts: Iterable[str], ranges: bool = True) -> dict[str, Choice | Range]:
-    """The space of texts `key=value,value,...` and, where `ranges`, `key=low:high` and
-    `key=low:high:log`.
+    """Parse `key=value,value,...` and, with `ranges`, `key=low:high` and `key=low:high:log`.
 
-    Values are YAML, so a list or a section may stand for one value. Raises ConfigError.
+    Values are YAML, so a list or a section may be one value. Raises ConfigError.
     """
     space: dict[str, Choice | Range] = {}
     for text in texts:
@@ -69,7 +69,8 @@ def parse_space(texts: Iterable[str], ranges: bool = True) -> dict[str, Choice |
 
 
 def _range(key: str, text: str) -> Range | None:
-    """The range that the text is, or None for a list of choices."""
+    """Return the range in a text, or None for a list of values."""
+    # YAML 1.1 would read 1:30 as the sexagesimal number 90, so ranges are recognised before it.
     parts = [part.strip() for part in text.split(":")]
     if len(parts) not in (2, 3) or "," in text or "{" in text:
         return None
@@ -101,7 +102,7 @@ def _values(text: str, values: str) -> tuple[Any, ...]:
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """The space as plain lists and mappings."""
+    """Return the space as plain lists and mappings."""
     return {
         key: list(values.values) if isinstance(values, Choice) else asdict(values)
         for key, values in space.items()
@@ -109,19 +110,20 @@ def space_to_json(space: Space) -> dict[str, Any]:
 
 
 def fit_space(space: Space, config: Any) -> dict[str, Choice | Range]:
-    """The space with its values as the dataclass `config` understands them (`1e-3` is a number,
-    0 may be 0.0).
+    """Convert the values of a space to the types of a configuration.
+
+    YAML 1.1 reads `1e-3` as a text, and 0 is an integer where the setting may be a float.
 
     Raises:
-        ConfigError: For an unknown setting (with the nearest one), a value of the wrong type or one
-            that the configuration refuses, and for a range that is none.
+        ConfigError: For an unknown setting, a value that the configuration refuses, and a range
+            whose bounds are not finite or not in order.
     """
     fitted: dict[str, Choice | Range] = {}
     for key, values in space.items():
         if isinstance(values, Choice):
-            found = [_understood(config, key, value) for value in values.values]
+            found = [_configured(config, key, value) for value in values.values]
             fitted[key] = Choice(
-                tuple(value for i, value in enumerate(found) if not _among(value, found[:i]))
+                tuple(value for i, value in enumerate(found) if not _contains(value, found[:i]))
             )
         else:
             fitted[key] = _fit_range(key, values, config)
@@ -129,7 +131,7 @@ def fit_space(space: Space, config: Any) -> dict[str, Choice | Range]:
 
 
 def _fit_range(key: str, values: Range, config: Any) -> Range:
-    low, high = (_understood(config, key, bound) for bound in (values.low, values.high))
+    low, high = (_configured(config, key, bound) for bound in (values.low, values.high))
     for bound in (low, high):
         if (
             isinstance(bound, bool)
@@ -146,26 +148,25 @@ def _fit_range(key: str, values: Range, config: Any) -> Range:
     return Range(low, high, values.log)
 
 
-def _understood(config: Any, key: str, value: Any) -> Any:
-    """The value as it stands in the configuration once it was set there."""
+def _configured(config: Any, key: str, value: Any) -> Any:
+    """Set the value in the configuration and read it back."""
     return settings_of(with_settings(config, {key: value}), [key])[key]
 
 
-def _among(value: Any, values: Iterable[Any]) -> bool:
+def _contains(value: Any, values: Iterable[Any]) -> bool:
+    # By type, too: True == 1, and both may be values of one setting.
     return any(type(other) is type(value) and other == value for other in values)
 
 
 def with_settings(config: C, settings: Mapping[str, Any]) -> C:
-    """The configuration with these settings, by dotted name; whole sections come first.
-
-    Raises ConfigError.
-    """
+    """Return the configuration with these settings, by dotted name. Raises ConfigError."""
+    # Sections first: setting one later would undo the settings inside it.
     keys = sorted(settings, key=lambda key: key.count("."))
     return with_overrides(config, [f"{key}={as_yaml(settings[key])}" for key in keys])
 
 
 def settings_of(config: Any, keys: Iterable[str]) -> dict[str, Any]:
-    """What a configuration has for each dotted key, as plain values."""
+    """Return the plain values that a configuration has for dotted keys."""
     found = {}
     for key in keys:
         section = to_mapping(config)
@@ -175,33 +176,33 @@ def settings_of(config: Any, keys: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def within(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that the space holds."""
+def within_space(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings whose values lie in the space."""
     found = {}
     for key, values in space.items():
         if key in settings:
             value = settings[key]
-            if (
-                _among(value, values.values)
-                if isinstance(values, Choice)
-                else values.low <= value <= values.high
-            ):
+            if isinstance(values, Choice):
+                inside = _contains(value, values.values)
+            else:
+                inside = values.low <= value <= values.high
+            if inside:
                 found[key] = value
     return found
 
 
 def as_yaml(value: Any) -> str:
-    """The value as one line of YAML."""
+    """Return the value as one line of YAML."""
     return yaml.safe_dump(
         [value], default_flow_style=True, width=math.inf, allow_unicode=True
     ).strip()[1:-1]
 
 
 def label(settings: Mapping[str, Any]) -> str:
-    """`lr_max=0.001 n_units=64`: settings for people, numbers with four digits."""
+    """Format settings for people, such as `lr_max=0.001 n_units=64`."""
     return " ".join(f"{key}={short(value)}" for key, value in settings.items())
 
 
 def short(value: Any) -> str:
-    """A value for people."""
+    """Format a value for people, floats with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else as_yaml(value)

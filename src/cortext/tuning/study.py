@@ -1,182 +1,342 @@
-"""A search directory.
+"""A search directory: what is searched (`study.json`) and its trials (`study.journal`).
 
-`study.json` says what is searched and what came of every trial, and is always whole.
-
-`trials/` has a run directory for each trial, `packed/` the data where they were given as session
-files.
+`study.journal` is an Optuna study that any number of processes share, on one machine or in a shared
+folder. A process that runs a trial holds a lock, which the system drops when the process ends,
+however it ends. A trial that is running and whose lock nobody holds has lost its process, and
+whoever comes next takes it over: none is lost, none counted twice.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any
 
-from cortext.config import from_mapping
-from cortext.errors import ConfigError, RunError
+from filelock import FileLock, Timeout
+
+from cortext.config import first_difference
+from cortext.errors import CortextError, RunError, first_line
 from cortext.files import atomic_write, read_json
-from cortext.tuning.directory import ANOTHER, refuse_another, refuse_strangers
-from cortext.tuning.search import Settings
-from cortext.tuning.space import label
-from cortext.tuning.tpe import Told
-from cortext.tuning.trial import METRICS
+from cortext.tables import json_text
+from cortext.tuning.search import (
+    Search,
+    Settings,
+    State,
+    Trial,
+    distributions,
+    encoded,
+    load_optuna,
+    suggest,
+)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 1 kept the trials of a training search in `study.json`, those of decoders in SQLite."""
+JOURNAL = "study.journal"
+STUDY = "decoder"
+"""Name of the study in the file; the same for training, so that there is one to look for."""
+STATES: dict[str, State] = {
+    "COMPLETE": "finished",
+    "FAIL": "failed",
+    "PRUNED": "pruned",
+    "RUNNING": "running",
+}
+ANOTHER = "give another --out"
+CORRECT = f"correct that and add --retry-failed, or search elsewhere and {ANOTHER}"
+"""Advice where every trial failed."""
 
 
-@dataclass
-class Trial:
-    """One setting and what came of it.
+def make_directory(out: Path) -> None:
+    """Make the search directory. Raises RunError for a file, and where it cannot be made."""
+    if out.exists() and not out.is_dir():
+        raise RunError("is a file; a directory is needed", where=out, fix=ANOTHER)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot be written: {error.strerror}", where=out, fix=ANOTHER) from None
 
-    Metrics are those of the kept weights; None before the trial is finished.
+
+def begin_study(
+    out: Path, description: Mapping[str, Any], is_ours: Callable[[str], bool]
+) -> dict[str, Any]:
+    """Write `study.json`, or check that the one there describes the same search.
+
+    Args:
+        out: The search directory.
+        description: Everything that makes two searches the same.
+        is_ours: Tells if a search writes a file of this name; hidden files are not asked about.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        RunError: Where another search, or something else, is there.
     """
+    file, description = out / "study.json", json.loads(json.dumps(dict(description)))
+    if not file.is_file():
+        names = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
+        for name in names:
+            if not is_ours(name):
+                raise RunError(
+                    f"there is something else than a search: {name}", where=out, fix=ANOTHER
+                )
+        content: dict[str, Any] = {"format_version": FORMAT_VERSION, "description": description}
+        atomic_write(file, f"{json_text(content, indent=1)}\n".encode())
+        return content
+    try:
+        content = read_json(file)
+        if content["format_version"] not in (1, FORMAT_VERSION):
+            raise ValueError(f"its version is {content['format_version']}, not {FORMAT_VERSION}")
+        before = dict(content["description"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"the search cannot be read: {error}", where=file, fix=ANOTHER) from None
+    refuse_another(out, before, description)
+    return content
 
-    number: int
-    name: str
-    """Its folder in `trials/`."""
+
+def refuse_another(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise RunError, naming the first difference, where two descriptions differ."""
+    if changed := first_difference(before, now):
+        key, old, new = changed
+        fix = f"go on with the command it was begun with, or {ANOTHER}"
+        raise RunError(
+            f"the search was begun with {key} = {old!r}, now it is {new!r}", where=out, fix=fix
+        )
+
+
+@dataclass(frozen=True)
+class Given:
+    """Decoder options to be tried before any are drawn, and the settings in the space."""
+
+    options: dict[str, Any]
     settings: Settings
-    state: Literal["unfinished", "finished", "failed"] = "unfinished"
-    metrics: dict[str, Any] = field(default_factory=dict)
-    """`val_per`, `val_wer`, `val_loss`, of the batch `best_step`, after `steps` batches in
-    `seconds`.
-    """
-    reason: str | None = None
-    """Why it failed."""
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(rf"{self.number:04d}-[A-Za-z0-9._=-]{{0,80}}", self.name):
-            raise ConfigError(f"{self.name!r} is no folder of trial {self.number}")
-        for name in METRICS:
-            if not isinstance(self.metrics.get(name), float | int | None):
-                raise ConfigError(
-                    f"{name} of trial {self.number} is {self.metrics[name]!r}; a number is needed"
-                )
 
 
-class Study:
-    """All trials of a search, in the order in which they were begun.
+class TrialStore:
+    """The trials of a search directory.
 
-    out: the directory; metric: what is minimised
+    Raises MissingLibrary without Optuna and RunError for a file that cannot be used.
+
+    Args:
+        out: The search directory.
+        search: Where new settings come from.
+        given: Options to try first.
+        as_options: Makes options of settings, by default the settings themselves; a trial fails
+            with the CortextError that it raises.
+        first: Number of the first trial.
     """
 
-    def __init__(self, out: Path, metric: str, description: Mapping[str, Any], total: int) -> None:
-        self.out, self.metric, self.total = out, metric, total
-        self.description: dict[str, Any] = json.loads(json.dumps({"metric": metric, **description}))
-        self.file = out / "study.json"
-        self.trials: list[Trial] = []
+    def __init__(
+        self,
+        out: Path,
+        search: Search,
+        given: Sequence[Given] = (),
+        as_options: Callable[[Settings], dict[str, Any]] | None = None,
+        first: int = 0,
+    ) -> None:
+        self._optuna = load_optuna()
+        self._search = search
+        self._given = given
+        self._as_options = as_options
+        self._first = first
+        self._locks = out / ".claims"
+        self._held: dict[int, FileLock] = {}
+        self.total = search.total
+        self.file = out / JOURNAL
+        with self._exclusive():
+            self._import_sqlite(out / "study.db")
+            self._study = self._open(self.file)
 
-    def begin(self) -> None:
-        """Take over what an earlier sitting has left, or write the study's first file.
+    def trials(self) -> list[Trial]:
+        """Return all trials by number, each as its last attempt went."""
+        return [self._trial(attempt) for attempt in self._attempts().values()]
 
-        Raises:
-            RunError: For a directory of another search, of something else, and for a file that
-                cannot be read.
+    def claim(self) -> Trial | None:
+        """Return a trial for this process to run: one without a process, a given or a new one.
+
+        None where all are done or other processes run the rest.
         """
-        if not self.file.is_file():
-            refuse_strangers(self.out, {"packed", "trials"}.__contains__)
-            self.save()
+        with self._exclusive():
+            for trial in self.trials():
+                if trial.state == "running" and self._hold(trial.number):
+                    return trial
+            while (new := self._next()) is not None:
+                if new.state == "running":
+                    self._hold(new.number)
+                    return new
+        return None
+
+    def retry_failed(self) -> int:
+        """Queue failed trials again, under their numbers, and return how many there are.
+
+        Settings that the decoder's options refuse stay failed.
+        """
+        with self._exclusive():
+            failed = [trial for trial in self.trials() if trial.state == "failed" and trial.options]
+            for trial in failed:  # running without a lock: whoever comes next takes it over
+                self._add(replace(trial, state="running", metrics={}, reason=None))
+        return len(failed)
+
+    def finish(self, number: int, value: float, metrics: Mapping[str, Any]) -> None:
+        """Record what a trial has reached."""
+        self._end(number, {"metrics": dict(metrics)}, values=value)
+
+    def prune(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """Record that a trial was given up before its end."""
+        self._end(number, {"metrics": dict(metrics)}, state=self._optuna.trial.TrialState.PRUNED)
+
+    def fail(self, number: int, reason: str) -> None:
+        """Record why a trial failed."""
+        self._end(number, {"reason": reason}, state=self._optuna.trial.TrialState.FAIL)
+
+    def remember(self, key: str, value: Any) -> None:
+        """Keep a JSON value that belongs to no trial."""
+        with self._exclusive():
+            self._study.set_user_attr(key, value)
+
+    def recall(self, key: str) -> Any:
+        """Return a value that was kept, or None."""
+        return self._study.user_attrs.get(key)
+
+    def restore(self, trials: Sequence[Trial]) -> None:
+        """Add trials that an earlier version has kept elsewhere, where they are not there yet."""
+        with self._exclusive():
+            for trial in trials[len(self._attempts()) :]:  # the rest, after a kill
+                self._add(trial)
+
+    def close(self) -> None:
+        """Let other processes take over what this one has not finished."""
+        for number in list(self._held):
+            self._held.pop(number).release()
+
+    def _open(self, file: Path) -> Any:
+        storages = self._optuna.storages
+        # Every write is inside `_exclusive`. Optuna's own lock is a file, which a killed process
+        # would leave behind: others would wait for 30 s.
+        held = SimpleNamespace(acquire=lambda: True, release=lambda: None)
+        backend = storages.journal.JournalFileBackend(str(file), held)
+        return self._optuna.create_study(
+            storage=storages.JournalStorage(backend),
+            study_name=STUDY,
+            direction="minimize",
+            load_if_exists=True,
+        )
+
+    def _import_sqlite(self, database: Path) -> None:
+        """Copy the study that an earlier version has kept in SQLite."""
+        if self.file.exists() or not database.is_file():
             return
-        refuse_another(self.out, self._read(), self.description)
+        new = self._locks / JOURNAL
+        new.unlink(missing_ok=True)
+        journal = self._optuna.storages.journal.JournalFileBackend(str(new))
+        self._optuna.copy_study(
+            from_study_name=STUDY,
+            from_storage=f"sqlite:///{database}",
+            to_storage=self._optuna.storages.JournalStorage(journal),
+        )
+        new.replace(self.file)
 
-    def _read(self) -> dict[str, Any]:
-        """Take the trials from the file; returns its description."""
+    def _next(self) -> Trial | None:
+        """Add the next new trial; it has failed where its options are refused."""
+        trials = self.trials()
+        if len(trials) >= self._search.total:
+            return None
+        number = self._first + len(trials)
+        tried = [trial.options for trial in trials]
+        for given in self._given:
+            if given.options not in tried:
+                return self._add(Trial(number, "running", given.settings, options=given.options))
+        settings = suggest(self._search, trials)
+        if settings is None:  # the whole space has been tried
+            self.total = len(trials)
+            return None
         try:
-            content = read_json(self.file)
-            if content["format_version"] != FORMAT_VERSION:
-                raise ConfigError(
-                    f"its version is {content['format_version']}, not {FORMAT_VERSION}"
-                )
-            self.trials = [from_mapping(Trial, trial) for trial in content["trials"]]
-            if [trial.number for trial in self.trials] != list(range(1, len(self.trials) + 1)):
-                raise ConfigError("its trials are not numbered from 1")
-            return dict(content["description"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-            fix = f"{ANOTHER}; the runs in trials/ are not touched"
-            raise RunError(
-                f"the search cannot be read: {error}", where=self.file, fix=fix
-            ) from None
+            options = (self._as_options or dict)(settings)
+        except CortextError as error:
+            return self._add(Trial(number, "failed", settings, reason=str(error)))
+        return self._add(Trial(number, "running", settings, options=options))
 
-    def save(self) -> None:
-        """Write `study.json`. Raises RunError; the file before stays."""
-        content = {"format_version": FORMAT_VERSION, "description": self.description}
-        content |= {"trials": [asdict(trial) for trial in self.trials]}
-        atomic_write(self.file, json.dumps(content, indent=1).encode())
-
-    def add(self, settings: Settings) -> Trial:
-        """Begin a trial with these settings."""
-        number = len(self.trials) + 1
-        safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", label(settings).replace(" ", "-"))[:80]
-        trial = Trial(number, f"{number:04d}-{safe}", dict(settings))
-        self.trials.append(trial)
-        self.save()
+    def _add(self, trial: Trial) -> Trial:
+        names = {own: name for name, own in STATES.items()}
+        known = distributions(self._search.space)
+        facts = {"number": trial.number, "settings": trial.settings, "options": trial.options}
+        self._study.add_trial(
+            self._optuna.create_trial(
+                state=self._optuna.trial.TrialState[names[trial.state]],
+                value=trial.value,
+                params=encoded(self._search.space, trial.settings),
+                distributions={key: known[key] for key in trial.settings},
+                user_attrs=facts | {"metrics": trial.metrics, "reason": trial.reason},
+            )
+        )
         return trial
 
-    def folder(self, trial: Trial) -> Path:
-        """The trial's run directory."""
-        return self.out / "trials" / trial.name
+    def _end(self, number: int, facts: Mapping[str, Any], **outcome: Any) -> None:
+        with self._exclusive():
+            attempt = self._attempts()[number]
+            trial = self._optuna.trial.Trial(self._study, attempt._trial_id)
+            for key, value in facts.items():
+                trial.set_user_attr(key, value)
+            self._study.tell(attempt.number, **outcome)
+            (self._locks / f"trial-{number}").unlink(missing_ok=True)
+            self._held.pop(number).release()
 
-    def finish(self, trial: Trial, metrics: Mapping[str, float | None]) -> None:
-        """Record what a trial has reached."""
-        trial.state, trial.metrics, trial.reason = "finished", dict(metrics), None
-        self.save()
+    def _attempts(self) -> dict[int, Any]:
+        """Optuna's trials by number; the last where one was tried again."""
+        found = {}
+        for attempt in self._study.get_trials(deepcopy=False):
+            found[attempt.user_attrs.get("number", attempt.number)] = attempt
+        return found
 
-    def fail(self, trial: Trial, reason: str) -> None:
-        """Record that a trial came to nothing."""
-        trial.state, trial.reason = "failed", reason
-        self.save()
+    @staticmethod
+    def _trial(attempt: Any) -> Trial:
+        facts = attempt.user_attrs
+        return Trial(
+            facts.get("number", attempt.number),
+            STATES[attempt.state.name],
+            facts["settings"],
+            attempt.value,
+            facts.get("metrics", {}),
+            facts.get("reason"),
+            facts["options"],
+        )
 
-    def value(self, trial: Trial) -> float:
-        """What is minimised; infinite where there is no such number."""
-        value = trial.metrics.get(self.metric)
-        return math.inf if value is None or math.isnan(value) else value
+    def _hold(self, number: int) -> bool:
+        """Take a trial's lock, unless a living process has it."""
+        lock = FileLock(self._locks / f"trial-{number}")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        self._held[number] = lock
+        return True
 
-    def ranked(self) -> list[Trial]:
-        """Finished trials from best to worst, then the others by number."""
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Keep other processes out of this context and turn errors of the file into RunErrors."""
+        make_directory(self._locks)
+        try:
+            with FileLock(self._locks / "lock"):
+                _drop_partial_line(self.file)
+                yield
+        except CortextError:
+            raise
+        except Exception as error:  # a full disk; whatever Optuna raises for a damaged file
+            what = first_line(error.__cause__ or error)
+            fix = f"make room, and the same command goes on; or {ANOTHER}"
+            raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None
 
-        def place(trial: Trial) -> tuple[Any, ...]:
-            loss = trial.metrics.get("val_loss")
-            return (
-                trial.state != "finished",
-                self.value(trial),
-                math.inf if loss is None else loss,
-                trial.number,
-            )
 
-        return sorted(self.trials, key=place)
-
-    @property
-    def best(self) -> Trial | None:
-        """The best of the finished trials."""
-        first = next(iter(self.ranked()), None)
-        return first if first is not None and first.state == "finished" else None
-
-    def count(self, state: str) -> int:
-        """Trials in this state."""
-        return sum(trial.state == state for trial in self.trials)
-
-    def told(self) -> list[Told]:
-        """The trials as TPE hears of them."""
-        return [
-            Told(
-                trial.settings,
-                self.value(trial) if trial.state == "finished" else None,
-                trial.state == "unfinished",
-            )
-            for trial in self.trials
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The search and its trials from best to worst, for `--json`."""
-        trials = [asdict(trial) | {"run": str(self.folder(trial))} for trial in self.ranked()]
-        best = trials[0] if self.best else None
-        return {
-            "out": str(self.out),
-            **self.description,
-            "n_trials": self.total,
-            "best": best,
-            "trials": trials,
-        }
+def _drop_partial_line(file: Path) -> None:
+    """Cut off a line whose writer was killed or had no room; Optuna would refuse the next ones."""
+    with suppress(FileNotFoundError), file.open("r+b") as journal:
+        size = journal.seek(0, os.SEEK_END)
+        if size:
+            journal.seek(-1, os.SEEK_END)
+            if journal.read() != b"\n":
+                journal.seek(0)
+                journal.truncate(journal.read().rfind(b"\n") + 1)

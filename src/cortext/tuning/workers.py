@@ -1,7 +1,7 @@
-"""Where trials run: in this process, in processes of their own, or as tasks of a Ray cluster.
+"""Run trials: in this process, in processes of their own, or as tasks of a Ray cluster.
 
-All three have the same four methods, which `Workers` describes. Nothing in them is cut short by a
-Ctrl-C: who calls them notes it and says `interrupt`.
+All three implement `Workers`. A Ctrl-C cuts nothing short in them: the caller notes it and calls
+`interrupt`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,60 @@ import multiprocessing
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from cortext.cluster import Cluster
-from cortext.errors import RunError, first_line
+from cortext.errors import ConfigError, CortextError, Interrupted, RunError, first_line
 from cortext.processes import end_with_parent, interruptible, interrupts, interrupts_held
-from cortext.tuning.trial import Outcome, Work, run_trial
 
-PATIENCE_S = 0.2
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a trial, as it travels between processes."""
+
+    state: Literal["finished", "failed", "interrupted"]
+    metrics: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+
+
+class Work(Protocol):
+    """A trial of any kind, as it travels to the process that runs it."""
+
+    @property
+    def number(self) -> int:
+        """Number by which the caller knows the outcome."""
+
+    @property
+    def error_file(self) -> Path:
+        """File for the traceback of an unexpected error."""
+
+    def work(self) -> dict[str, Any]:
+        """Run the trial and return its metrics."""
+
+
+def run_trial(job: Work) -> Outcome:
+    """Run a trial and turn every error into an outcome."""
+    try:
+        return Outcome("finished", job.work())
+    except (Interrupted, KeyboardInterrupt):
+        return Outcome("interrupted")
+    except CortextError as error:
+        return Outcome("failed", reason=str(error))
+    except Exception as error:  # no memory, a bug in a plug-in: other trials can do without this
+        what = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
+        try:
+            job.error_file.parent.mkdir(parents=True, exist_ok=True)
+            job.error_file.write_text(traceback.format_exc())
+        except OSError:  # the disk may be full
+            return Outcome("failed", reason=what)
+        return Outcome("failed", reason=f"{what} (see {job.error_file})")
 
 
 class Workers(Protocol):
@@ -29,17 +73,17 @@ class Workers(Protocol):
         """Begin a trial."""
 
     def wait(self) -> tuple[int, Outcome] | None:
-        """Number and outcome of a trial that has ended; None if none has within `PATIENCE_S`."""
+        """Return number and outcome of a trial that has ended; None if none has in `POLL_S`."""
 
     def interrupt(self) -> None:
-        """Ask every trial to save what it has and stop; `wait` gives their outcomes."""
+        """Ask every trial to save its state and stop; `wait` returns their outcomes."""
 
     def close(self) -> None:
-        """End what is still running."""
+        """End the trials that still run."""
 
 
-class Here:
-    """This process, one trial at a time; during training a Ctrl-C goes to the training."""
+class InProcess:
+    """This process, one trial at a time; while it runs, a Ctrl-C goes to the trial."""
 
     def __init__(self) -> None:
         self._stopped = False
@@ -48,7 +92,7 @@ class Here:
         """Keep the trial for `wait`."""
         self._job = job
 
-    def wait(self) -> tuple[int, Outcome] | None:
+    def wait(self) -> tuple[int, Outcome]:
         """Run the trial."""
         if self._stopped:
             return self._job.number, Outcome("interrupted")
@@ -60,13 +104,15 @@ class Here:
         self._stopped = True
 
     def close(self) -> None:
-        """Nothing is left running."""
+        """Do nothing: no trial is left running."""
 
 
 class Processes:
     """Processes of their own, which end when this one does, however it ends.
 
-    keep: whether a process whose trial has ended takes the next one, with all that it has in memory
+    Args:
+        keep: Give a process whose trial has ended the next one, which finds in memory what the
+            last one has read.
     """
 
     def __init__(self, keep: bool = False) -> None:
@@ -76,12 +122,12 @@ class Processes:
         self._running: dict[Connection, tuple[int, Any]] = {}
 
     def start(self, job: Work) -> None:
-        """Hand the trial to a process that has none, or to a new one."""
+        """Hand the trial to an idle process or to a new one."""
         while True:
             connection, process = self._idle.pop() if self._idle else self._new()
             try:
                 connection.send(job)
-            except ConnectionError:  # it was killed while it had nothing to do
+            except ConnectionError:  # it was killed while it was idle
                 connection.close()
                 process.join()
             else:
@@ -97,8 +143,8 @@ class Processes:
         return ours, process
 
     def wait(self) -> tuple[int, Outcome] | None:
-        """The outcome of the next trial that ends; a process that was killed has failed."""
-        ended = wait(list(self._running), PATIENCE_S)
+        """Return the next outcome; the trial of a killed process has failed."""
+        ended = wait(list(self._running), POLL_S)
         if not ended:
             return None
         connection = ended[0]
@@ -128,22 +174,20 @@ class Processes:
             os.kill(process.pid, signal.SIGINT)
 
     def close(self) -> None:
-        """Kill what is still running: the last state of each trial stays."""
+        """Kill the processes; the last saved state of each trial stays."""
         for process in [process for _, process in (*self._idle, *self._running.values())]:
             process.kill()
             process.join()
 
 
 def _work(connection: Connection) -> None:
-    """What a process does.
-
-    It leaves the terminal's group, so that a Ctrl-C comes from its parent, and only once.
-
-    Between trials it is noted, and the next trial is not begun. To block the signal would not do: a
-    thread that a trial has left behind may take it.
-    """
+    """Run the trials that the parent sends."""
+    # A Ctrl-C goes to every process of the terminal's group. Outside of it, this process gets the
+    # signal from its parent alone, and once.
     os.setsid()
     end_with_parent()
+    # Between trials the signal is noted, and the next trial is not begun. Blocking it would not do:
+    # a thread that a trial has left behind may take it.
     noted = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: noted.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -166,14 +210,14 @@ def _work(connection: Connection) -> None:
 class RayTasks:
     """Tasks of a Ray cluster.
 
-    Every machine must see the data and the search directory under the same path.
-
-    cpus, gpus: what a task is given; several tasks share a GPU where each is given a part of one
-    Errors are those of `Cluster`.
+    Every machine must see the data and the search directory under the same path. Errors are those
+    of `Cluster`.
 
     Args:
-        address: Of the cluster, or `local` to start one on this machine.
-        at_once: Tasks for which a `local` one has room.
+        address: Address of the cluster, or `local` to start one on this machine.
+        cpus: CPUs of a task.
+        gpus: GPUs of a task; a fraction lets several tasks share one.
+        at_once: Number of tasks for which a `local` cluster has room.
     """
 
     def __init__(self, address: str, cpus: int = 1, gpus: float = 0, at_once: int = 1) -> None:
@@ -187,11 +231,8 @@ class RayTasks:
         self._running[self._task.remote(job)] = job.number
 
     def wait(self) -> tuple[int, Outcome] | None:
-        """The outcome of the next trial that ends.
-
-        One whose process or machine was lost has failed.
-        """
-        ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=PATIENCE_S)
+        """Return the next outcome; a trial whose process or machine was lost has failed."""
+        ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_S)
         if not ended:
             return None
         task = ended[0]
@@ -209,7 +250,7 @@ class RayTasks:
             )
 
     def interrupt(self) -> None:
-        """Cancel every task, which for a training is a Ctrl-C."""
+        """Cancel every task; Ray raises KeyboardInterrupt in it."""
         self._stopped = True
         for task in self._running:
             self._ray.cancel(task)
@@ -219,41 +260,67 @@ class RayTasks:
         self._cluster.leave()
 
 
-def work_through(
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Where the trials of a search for decoder options run.
+
+    Attributes:
+        jobs: Trials at the same time: in processes of their own from 2 on, or on Ray.
+        ray: Address of a Ray cluster, or `local`.
+        gpus_per_worker: GPUs of a task on Ray; processes share `--llm-device`.
+    """
+
+    jobs: int = 1
+    ray: str | None = None
+    gpus_per_worker: float = 0.0
+
+    def open(self) -> Workers:
+        """Return the workers. Raises ConfigError and the errors of `Cluster`."""
+        if self.jobs < 1 or self.gpus_per_worker < 0:
+            raise ConfigError(
+                f"jobs is {self.jobs}, gpus_per_worker is {self.gpus_per_worker}; 1 and 0 are the"
+                " least"
+            )
+        if self.gpus_per_worker and self.ray is None:
+            raise ConfigError(
+                "GPUs are shared out to workers only by Ray", fix="name a cluster, or `local`"
+            )
+        if self.ray is not None:
+            return RayTasks(self.ray, 1, self.gpus_per_worker, self.jobs)
+        return InProcess() if self.jobs == 1 else Processes(keep=True)
+
+
+def run_all(
     begin: Callable[[int], Work | None],
     record: Callable[[int, Outcome], None],
     workers: Workers,
     at_once: int,
 ) -> bool:
-    """Run what `begin` gives, `at_once` trials at a time; returns whether a Ctrl-C has stopped it.
+    """Run the trials that `begin` returns and return True if a Ctrl-C has stopped them.
 
     Args:
-        begin: The next trial, to run in one of the `at_once` places; None where there is none now.
-        record: Told the number and the outcome of each trial that has ended.
+        begin: Returns the next trial for one of the `at_once` slots; None if there is none now.
+        record: Called with the number and the outcome of each trial that has ended.
+        workers: Runs the trials.
+        at_once: Number of trials at the same time.
     """
-    running: dict[int, int] = {}  # numbers of the trials by place
+    slots: dict[int, int] = {}  # of the trials that run, by number
     stopped = False
     with interrupts() as interrupted:
         while True:
-            while not (stopped or interrupted.is_set()) and len(running) < at_once:
-                place = min(set(range(at_once)) - set(running))
-                if (job := begin(place)) is None:
+            while not (stopped or interrupted.is_set()) and len(slots) < at_once:
+                slot = min(set(range(at_once)) - set(slots.values()))
+                if (job := begin(slot)) is None:
                     break
                 workers.start(job)
-                running[place] = job.number
+                slots[job.number] = slot
             if interrupted.is_set() and not stopped:
                 stopped = True
                 workers.interrupt()
-            if not running:
+            if not slots:
                 return stopped
             if (ended := workers.wait()) is not None:
                 number, outcome = ended
                 stopped |= outcome.state == "interrupted"
-                del running[
-                    next(
-                        place
-                        for place, running_number in running.items()
-                        if running_number == number
-                    )
-                ]
+                del slots[number]
                 record(number, outcome)

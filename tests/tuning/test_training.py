@@ -1,6 +1,7 @@
 """Searches from beginning to end, on recordings of a few seconds."""
 
 import csv
+import json
 import signal
 from types import SimpleNamespace
 
@@ -11,8 +12,9 @@ from safetensors.torch import load_file
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError
 from cortext.training import Trainer, train
 from cortext.training.torch_backend import TorchBackend
-from cortext.tuning import Search, parse_space, run, trial, workers
-from cortext.tuning.trial import Outcome
+from cortext.tuning import Search, parse_space, training, workers
+from cortext.tuning.study import TrialStore
+from cortext.tuning.workers import Outcome
 
 
 def grid(*texts: str) -> Search:
@@ -61,14 +63,18 @@ def test_every_setting_is_an_ordinary_run_and_the_table_has_the_best_first(
     for one in study.trials:
         settings = [f"{key}={value}" for key, value in one.settings.items()]
         summary = train(
-            "tiny", packed, tmp_path / one.name, overrides=[*quick, *settings], progress=False
+            "tiny",
+            packed,
+            tmp_path / study.folder(one).name,
+            overrides=[*quick, *settings],
+            progress=False,
         )
-        assert same_weights(study.folder(one), tmp_path / one.name)
+        assert same_weights(study.folder(one), tmp_path / study.folder(one).name)
         assert study.value(one) == summary.val_per
     rows = table(study)
     assert len(rows) == 2
     assert [float(row["val_per"]) for row in rows] == sorted(float(row["val_per"]) for row in rows)
-    assert rows[0]["run"] == f"trials/{study.best.name}"
+    assert rows[0]["run"] == f"trials/{study.folder(study.best).name}"
     assert rows[0]["model.n_layers"] == str(study.best.settings["model.n_layers"])
     assert (tmp_path / "search" / "trials.png").read_bytes().startswith(b"\x89PNG")
 
@@ -96,7 +102,7 @@ def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_search_goes_on(t
     study = tune(grid("model.patch_size=400,14"), report=lines.append)
     assert [one.state for one in study.trials] == ["failed", "finished"]
     assert "frames" in study.trials[0].reason
-    assert study.best is study.trials[1]
+    assert study.best == study.trials[1]
     assert f"trial 1 of 2, model.patch_size=400: failed: {study.trials[0].reason}" in lines
     rows = table(study)
     assert [(row["state"], row["reason"]) for row in rows] == [
@@ -122,7 +128,7 @@ def test_a_training_that_diverges_has_failed(tune, monkeypatch):
 
 
 def test_failed_trials_are_trained_again_only_when_asked(tune, monkeypatch):
-    trained = trial._train
+    trained = training._train
 
     def out_of_memory(job):
         if job.number == 1:
@@ -130,10 +136,10 @@ def test_failed_trials_are_trained_again_only_when_asked(tune, monkeypatch):
         trained(job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trial, "_train", out_of_memory)
+        patch.setattr(training, "_train", out_of_memory)
         study = tune(grid("lr_max=0.001,0.02"))
     assert study.trials[0].reason.startswith("OutOfMemoryError: tried to allocate 80 GiB (see ")
-    note = study.out / "trials" / f"{study.trials[0].name}.error.txt"
+    note = study.out / "trials" / f"{study.folder(study.trials[0]).name}.error.txt"
     assert "Traceback" in note.read_text()
     assert tune(grid("lr_max=0.001,0.02")).count("failed") == 1
     assert tune(grid("lr_max=0.001,0.02"), retry_failed=True).count("finished") == 2
@@ -266,12 +272,51 @@ def test_ctrl_c_between_trials_begins_no_other(tune, pretended):
 
 def test_a_trial_whose_summary_was_written_before_the_kill_is_not_trained_again(tune, monkeypatch):
     search = grid("lr_max=0.001,0.02")
+    expected = tune(search, "undisturbed").trials[1].metrics
+    finish = TrialStore.finish
+
+    def killed(store, number, *rest):
+        if number == 2:
+            raise SystemExit
+        finish(store, number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialStore, "finish", killed)
+        with pytest.raises(SystemExit):
+            tune(search)
+    monkeypatch.setattr(training, "_train", None)
+    trial = tune(search).trials[1]
+    assert trial.metrics | {"seconds": 0} == expected | {"seconds": 0}
+
+
+def test_a_search_of_an_earlier_version_is_read_and_goes_on(tune, pretended, tmp_path):
+    """It kept its trials in study.json."""
+    search = grid("lr_max=0.1,0.2,0.3")
+    tune(search)
+    pretended.clear()
+    (tmp_path / "search" / "study.journal").unlink()
+    file = tmp_path / "search" / "study.json"
+    content = json.loads(file.read_text()) | {"format_version": 1, "trials": []}
+    metrics = {"val_per": 0.25, "val_loss": 2.0, "seconds": 3.0, "best_step": 1, "steps": 1}
+    for number, (state, reason) in enumerate(
+        [("finished", None), ("failed", "no memory"), ("unfinished", None)], 1
+    ):
+        rate = 0.1 * number
+        trial = {"number": number, "name": f"000{number}-lr_max={rate:g}", "state": state}
+        trial |= {"settings": {"lr_max": [0.1, 0.2, 0.3][number - 1]}, "reason": reason}
+        content["trials"].append(trial | {"metrics": metrics if state == "finished" else {}})
+    file.write_text(json.dumps(content))
     study = tune(search)
-    expected = study.trials[1].metrics
-    study.trials[1].state, study.trials[1].metrics = "unfinished", {}
-    study.save()
-    monkeypatch.setattr(trial, "_train", None)
-    assert tune(search).trials[1].metrics == expected
+    assert [job.number for job in pretended] == [3]
+    assert [one.state for one in study.trials] == ["finished", "failed", "finished"]
+    assert (study.trials[0].metrics, study.trials[1].reason) == (metrics, "no memory")
+    assert tune(search, retry_failed=True).count("finished") == 3
+    assert [job.number for job in pretended] == [3, 2]
+    content["trials"] = [3]
+    (tmp_path / "search" / "study.journal").unlink()
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"study.json: the search cannot be read: "):
+        tune(search)
 
 
 def test_jobs_share_devices_and_cores(tune, monkeypatch):
@@ -288,8 +333,8 @@ def test_jobs_share_devices_and_cores(tune, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(run, "Processes", Pretended)
-    monkeypatch.setattr(run, "os", SimpleNamespace(environ={}, cpu_count=lambda: 8))
+    monkeypatch.setattr(training, "Processes", Pretended)
+    monkeypatch.setattr(training, "os", SimpleNamespace(environ={}, cpu_count=lambda: 8))
     tune(grid("lr_max=0.1,0.2,0.3,0.4"), jobs=3, device="cuda:0,cuda:1")
     assert [job.device for job in started] == [
         "cuda:0",

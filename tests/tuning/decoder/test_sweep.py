@@ -9,7 +9,7 @@ from cortext.decoding.options import LLMOptions
 from cortext.errors import LanguageModelError, MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
 from cortext.tuning import DecoderSearch, parse_space, tune_decoder
-from cortext.tuning.decoder_material import tuning_parts
+from cortext.tuning.decoder.material import tuning_parts
 
 pytest.importorskip("optuna")
 pytest.importorskip("transformers")
@@ -19,12 +19,12 @@ from tiny_llm import save_tiny_lm
 from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore
-from cortext.tuning.decoder_llm import best_of, read_lists, sweep, write_lists
+from cortext.tuning.decoder.sweep import best_of, read_lists, sweep, write_lists
 
 OPTIONS = DecoderOptions(lm_weight=1.0, llm=LLMOptions(weight=0.5))
 
 
-def heard(
+def scored(
     text: str, acoustic: float, ngram: float, llm: float, n_tokens: int
 ) -> tuple[Hypothesis, TextScore]:
     return Hypothesis(text, 0.0, acoustic, ngram), TextScore(llm, n_tokens)
@@ -33,9 +33,9 @@ def heard(
 LISTS = (
     # by hand: -10 - 8 + 4w against -11 - 4 - 4w, so the second is best below w = 3/8, and it is
     # right
-    (heard("we see", -10, -8, -4, 2), heard("i see", -11, -4, -8, 2)),
+    (scored("we see", -10, -8, -4, 2), scored("i see", -11, -4, -8, 2)),
     # -5 - 9 + 6w against -7 - 4: the first is best above w = 1/2, and it is right
-    (heard("you hear", -5, -9, -3, 2), heard("you were near", -7, -4, -4, 3)),
+    (scored("you hear", -5, -9, -3, 2), scored("you were near", -7, -4, -4, 3)),
 )
 REFERENCES = ("i see", "you hear")
 SPACE = parse_space(["llm.weight=0.0:1.0"])
@@ -132,8 +132,8 @@ def test_a_search_with_a_large_model_reads_the_lists_once_and_decodes_with_what_
         .decode_batch(material.log_probs, "release", context="at home")
     )
     errors = [
-        decoded_errors(material.utterances[place].reference, found[place].texts[0])
-        for place in parts[0].places
+        decoded_errors(material.utterances[index].reference, found[index].texts[0])
+        for index in parts[0].indices
     ]
     assert row.tuned.wer == pytest.approx(sum(errors) / parts[0].n_words)
 

@@ -7,7 +7,6 @@ import csv
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -44,21 +43,6 @@ def start(*given) -> subprocess.Popen:
     return subprocess.Popen(
         command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
-
-
-def states(out: Path) -> list[str]:
-    """Of the trials in the file, in their order."""
-    if not (out / "study.db").is_file():
-        return []
-    database = sqlite3.connect(
-        out / "study.db"
-    )  # also after a kill, which leaves what must be rolled back
-    try:
-        return [state for (state,) in database.execute("select state from trials order by number")]
-    except sqlite3.OperationalError:  # not made yet
-        return []
-    finally:
-        database.close()
 
 
 def until(condition, process: subprocess.Popen, patience_s: float = 60) -> None:
@@ -187,7 +171,7 @@ def undisturbed(evaluation, lm, tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_a_search_that_is_killed_in_the_middle_of_a_trial_ends_as_one_that_was_not(
-    evaluation, lm, tmp_path, undisturbed, capsys
+    evaluation, lm, tmp_path, undisturbed, states, capsys
 ):
     out = tmp_path / "out"
     for at in (2, 7):  # killed twice, with a trial under way
@@ -205,7 +189,7 @@ def test_a_search_that_is_killed_in_the_middle_of_a_trial_ends_as_one_that_was_n
 
 
 @pytest.mark.slow
-def test_two_processes_on_one_search_share_the_trials(evaluation, lm, tmp_path):
+def test_two_processes_on_one_search_share_the_trials(evaluation, lm, states, tmp_path):
     out = tmp_path / "out"
     processes = [start(evaluation, lm, out, "--trials", "12") for _ in range(2)]
     told = [process.communicate(timeout=180)[1] for process in processes]
@@ -219,7 +203,9 @@ def test_two_processes_on_one_search_share_the_trials(evaluation, lm, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_are_kept_for_more_trials_and_ctrl_c_leaves_none(evaluation, lm, tmp_path):
+def test_processes_are_kept_for_more_trials_and_ctrl_c_leaves_none(
+    evaluation, lm, states, tmp_path
+):
     out = tmp_path / "out"
     process = start(evaluation, lm, out, "--trials", "400", "--jobs", "2")
     until(lambda: states(out).count("COMPLETE") >= 4, process)

@@ -15,10 +15,11 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
-from cortext.tuning import DecoderSearch, decoder_trial, parse_space, tune_decoder
-from cortext.tuning.decoder_material import check_directory, describe, tuning_parts
-from cortext.tuning.decoder_trial import DevSet
-from cortext.tuning.workers import Here
+from cortext.tuning import DecoderSearch, parse_space, tune_decoder
+from cortext.tuning.decoder import trial as decoder_trial
+from cortext.tuning.decoder.material import DevSet, describe, is_search_file, tuning_parts
+from cortext.tuning.study import begin_study
+from cortext.tuning.workers import InProcess
 
 pytest.importorskip("optuna")
 START = DecoderOptions(blank_penalty=1.0, beam=12.0)
@@ -94,7 +95,7 @@ def test_time_has_its_price(tune, monkeypatch):
 
     def work(job):
         seconds = slow[job.decoder.options.recombine]
-        return {"errors": [0] * len(job.places), "ms_per_frame": seconds, "degraded": None}
+        return {"errors": [0] * len(job.indices), "ms_per_frame": seconds, "degraded": None}
 
     monkeypatch.setattr(decoder_trial.DecodeJob, "work", work)
     space = parse_space(["recombine=max,logadd"])
@@ -110,24 +111,24 @@ def test_the_search_goes_on_where_it_was_and_ends_as_one_that_was_not_stopped(tu
     assert [trial.options for trial in parts.trials] == [trial.options for trial in whole.trials]
     assert [trial.value for trial in parts.trials] == [trial.value for trial in whole.trials]
     assert parts.options == whole.options
-    monkeypatch.setattr(Here, "start", None)  # nothing is decoded again
+    monkeypatch.setattr(InProcess, "start", None)  # nothing is decoded again
     assert tune("parts", n_trials=11).options == whole.options
 
 
 def test_sentences_that_are_held_out_are_not_tuned_on(tune, evaluation):
     part, rest = tuning_parts(evaluation, 0.3, 0)
     assert not set(part.references) & set(rest.references)
-    assert sorted((*part.places, *rest.places)) == list(range(24))
-    assert 7 <= len(rest.places) <= 9
+    assert sorted((*part.indices, *rest.indices)) == list(range(24))
+    assert 7 <= len(rest.indices) <= 9
     assert tuning_parts(evaluation, 0.3, 1)[1] != rest
     tuned = tune(n_trials=4, held_out=0.3)
     for row in tuned.judged:
         assert (row.tuned.n_utterances, row.held_out.n_utterances) == (
-            len(part.places),
-            len(rest.places),
+            len(part.indices),
+            len(rest.indices),
         )
         assert row.held_out.low <= row.held_out.wer <= row.held_out.high
-    assert all(len(trial.metrics["errors"]) == len(part.places) for trial in tuned.trials)
+    assert all(len(trial.metrics["errors"]) == len(part.indices) for trial in tuned.trials)
 
 
 def test_another_evaluation_may_be_what_is_held_out(evaluation, write_evaluation, lm, tmp_path):
@@ -163,7 +164,7 @@ def test_a_sample_is_decoded_by_all_trials_and_the_best_few_are_judged_by_all_ut
     jobs = []
     original = decoder_trial.DecodeJob.work
     monkeypatch.setattr(
-        decoder_trial.DecodeJob, "work", lambda job: jobs.append(job.places) or original(job)
+        decoder_trial.DecodeJob, "work", lambda job: jobs.append(job.indices) or original(job)
     )
     tuned = tune(n_trials=8, sample=6, finalists=3)
     assert {len(places) for places in jobs[:8]} == {6}
@@ -223,11 +224,12 @@ def test_another_search_in_the_same_directory_is_refused(tune, evaluation, lm, t
     (other / "lm.bin").write_bytes(content)
     search = DecoderSearch(SPACE, time_weight=0.0)
     with pytest.raises(RunError, match=r"begun with language_model.lm.bin = '\d+ bytes, "):
-        check_directory(
+        begin_study(
             tmp_path / "search",
             describe(
                 *tuning_parts(evaluation, 0.0, 0), DecoderFiles(other, START), "", SPACE, search
             ),
+            is_search_file,
         )
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years")
@@ -267,7 +269,7 @@ def test_a_trial_in_which_something_was_missing_says_so(tune, monkeypatch, tmp_p
     monkeypatch.setattr(
         decoder_trial.DecodeJob,
         "work",
-        lambda job: {"errors": [0] * len(job.places), "ms_per_frame": 1.0, "degraded": lacking},
+        lambda job: {"errors": [0] * len(job.indices), "ms_per_frame": 1.0, "degraded": lacking},
     )
     tuned = tune(n_trials=1, report=lines.append)
     assert lines == [

@@ -1,10 +1,8 @@
-"""Weights of a large language model, swept after decoding.
+"""Sweep the weights of a large language model by ranking n-best lists that it has scored.
 
-Lists that it has read are ranked anew, and nothing else.
-
-What the model says of a sentence does not depend on its weight, so that hundreds of weights take
-seconds. The lists are those of one search, though: another lm_weight would have found others.
-Decoding again with the result says what it is worth.
+The model's score of a sentence does not depend on its weight, so hundreds of weights take seconds.
+But the lists are those of one search: another `lm_weight` would have found other sentences. So the
+result is decoded with once more.
 """
 
 from __future__ import annotations
@@ -21,13 +19,12 @@ from cortext.decoding.nbest import Hypothesis
 from cortext.decoding.options import DecoderOptions
 from cortext.files import atomic_write, parse_json
 from cortext.tables import json_text
-from cortext.tuning.decoder_trial import word_errors
-from cortext.tuning.search import Search, Settings
-from cortext.tuning.space import Space, settings_of, with_settings, within
-from cortext.tuning.tpe import Told, suggest
+from cortext.tuning.decoder.trial import word_errors
+from cortext.tuning.search import Search, Settings, Trial, suggest
+from cortext.tuning.space import Space, settings_of, with_settings, within_space
 
 Lists = Sequence[Sequence[tuple[Hypothesis, TextScore]]]
-"""For each utterance its hypotheses, each with what the large model says of it."""
+"""For each utterance its hypotheses, each with the large model's score."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,22 @@ def sweep(
     n_points: int,
     seed: int,
 ) -> list[Reranked]:
-    """What ranking by the options, by the n-gram alone and then by what TPE draws gives, in this
-    order.
+    """Rank the lists by the options, by the n-gram alone, and then by weights that TPE draws.
 
     Args:
+        lists: Scored hypotheses of each utterance.
         references: Normalised, one for each list.
+        options: Of the decoder; what is not swept stays as it is there.
+        space: What is swept.
+        n_points: Number of weights that are drawn.
+        seed: Seed of the draws.
+
+    Returns:
+        The points in the order in which they were tried.
     """
     errors = [
-        {found.text: word_errors(said, found.text) for found, _ in one}
-        for said, one in zip(references, lists, strict=True)
+        {hypothesis.text: word_errors(reference, hypothesis.text) for hypothesis, _ in one}
+        for reference, one in zip(references, lists, strict=True)
     ]
 
     def measure(settings: Settings) -> Reranked:
@@ -65,47 +69,42 @@ def sweep(
     found = [measure({}), measure({"llm.weight": 0.0})]
     search = Search("tpe", space, n_points, seed)
     while len(found) < n_points + 2:
-        told = [
-            Told(within(space, settings_of(options, space) | one.settings), one.errors)
-            for one in found
-        ]
-        settings = suggest(search, told)
-        if settings is None:
+        earlier = []
+        for number, point in enumerate(found):
+            tried = within_space(space, settings_of(options, space) | point.settings)
+            earlier.append(Trial(number, "finished", tried, point.errors))
+        if (settings := suggest(search, earlier)) is None:
             break
         found.append(measure(settings))
     return found
 
 
 def best_of(points: Sequence[Reranked]) -> Reranked:
-    """The fewest errors; the earliest of equals."""
+    """Return the point with the fewest errors, the earliest of equals."""
     return min(points, key=lambda point: point.errors)
 
 
 def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
-    """Keep lists that a model has read: JSON lines, the first of them what they were made by."""
+    """Write scored lists as JSON lines, of which the first says what they were made by."""
     lines: list[Any] = [dict(made_by)]
     for one in lists:
-        lines.append([{**asdict(replace(found, words=())), **asdict(said)} for found, said in one])
+        lines.append([asdict(replace(found, words=())) | asdict(score) for found, score in one])
     atomic_write(path, "".join(f"{json_text(line)}\n" for line in lines).encode())
 
 
 def read_lists(
     path: Path, made_by: Mapping[str, Any]
 ) -> list[list[tuple[Hypothesis, TextScore]]] | None:
-    """Lists that were kept, if they were made by the same; words have no times in them."""
+    """Return the lists in a file if they were made by the same; their words have no times."""
     try:
         first, *lines = (parse_json(line) for line in path.read_bytes().splitlines())
         if first != json.loads(json.dumps(dict(made_by))):
             return None
         found = []
         for line in lines:
-            said = [TextScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
-            found.append(
-                [
-                    (Hypothesis(**one | {"words": ()}), score)
-                    for one, score in zip(line, said, strict=True)
-                ]
-            )
+            scores = [TextScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
+            hypotheses = [Hypothesis(**one | {"words": ()}) for one in line]
+            found.append(list(zip(hypotheses, scores, strict=True)))
         return found
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -1,7 +1,4 @@
-"""What a search for decoder options ends with.
-
-A table, a picture, and the options for every verb.
-"""
+"""The result of a search for decoder options: a table, a picture, and `options.yaml`."""
 
 from __future__ import annotations
 
@@ -20,15 +17,16 @@ from cortext.decoding.options import DecoderOptions
 from cortext.files import atomic_write
 from cortext.text.metrics import bootstrap_interval
 from cortext.tuning.comparison import COLOURS, OTHERS, Point, draw, write_rows
-from cortext.tuning.decoder_material import Part
-from cortext.tuning.decoder_search import DecoderSearch
-from cortext.tuning.decoder_store import Tried
+from cortext.tuning.decoder.material import Part
+from cortext.tuning.decoder.space import DecoderSearch
+from cortext.tuning.search import Trial
 from cortext.tuning.space import Space
 
 if TYPE_CHECKING:
-    from cortext.tuning.decoder_llm import Reranked
+    from cortext.tuning.decoder.sweep import Reranked
 
 N_BOOT = 1000
+"""Bootstrap samples of an interval."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,12 @@ class Rate:
 
 @dataclass(frozen=True)
 class Judged:
-    """What options are worth.
+    """Error rates and time of options.
 
     Attributes:
-        tuned: On the utterances that options were chosen by, so a little better than it is.
-        held_out: On others; None where there are none.
-        ms_per_frame: Of the first; processor time, with a large model time of the clock.
+        tuned: Rate on the utterances that options were chosen by: a little too good.
+        ms_per_frame: On the same; processor time, with a large model time of the clock.
+        held_out: Rate on other utterances; None where there are none.
         degraded: What was missing, such as a large model that failed.
     """
 
@@ -62,12 +60,19 @@ class Judged:
 
     @property
     def wer(self) -> float:
-        """On the utterances tuned on."""
+        """Word error rate on the utterances tuned on."""
         return self.tuned.wer
 
 
 def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[str, Any]) -> Judged:
-    """What a job has found about options on a part."""
+    """Make a row of a job's metrics.
+
+    Args:
+        name: Name of the options in the table.
+        options: The options as plain values.
+        part: The utterances that were decoded.
+        metrics: Of a `DecodeJob`.
+    """
     errors_B, length_B = np.array(metrics["errors"]), np.array(part.lengths)
     low, high = bootstrap_interval(errors_B, length_B, N_BOOT, 0, 0.95)
     assert low is not None  # every reference has a word
@@ -80,19 +85,21 @@ def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[s
 
 @dataclass(frozen=True)
 class Tuned:
-    """A search that is done.
+    """The result of a search.
 
     Attributes:
-        trials: All of them, by number.
-        judged: The options it began with, those given, the best, and the best with a large model.
-        options: What `options.yaml` holds.
-        n_words: Of the references that a trial is measured by.
-        sweep: Points of a large model's weights by ranking lists again, with no decoding; None
-            without one.
+        out: The search directory.
+        trials: All trials, by number.
+        judged: Rates of the start, the given options, the best, and the best with a large model.
+        options: The content of `options.yaml`.
+        search: The settings of the search.
+        n_words: Words of the references that a trial is measured by.
+        space: What was searched.
+        sweep: Weights of a large model that were tried by ranking; None without one.
     """
 
     out: Path
-    trials: list[Tried]
+    trials: list[Trial]
     judged: list[Judged]
     options: DecoderOptions
     search: DecoderSearch
@@ -100,19 +107,19 @@ class Tuned:
     space: Space
     sweep: Sequence[Reranked] | None = None
 
-    def ranked(self) -> list[Tried]:
-        """Finished trials from best to worst, then the others by number."""
+    def ranked(self) -> list[Trial]:
+        """Return finished trials from best to worst, then the others by number."""
         return sorted(
             self.trials,
             key=lambda one: (one.value is None or one.state != "finished", one.value or 0.0),
         )
 
-    def wer(self, trial: Tried) -> float | None:
-        """Of a finished trial, on what it decoded."""
+    def wer(self, trial: Trial) -> float | None:
+        """Return the word error rate of a finished trial on what it decoded."""
         return sum(trial.metrics["errors"]) / self.n_words if trial.state == "finished" else None
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`; trials from best to worst."""
+        """Return the result for `--json`, trials from best to worst."""
         trials = [
             {
                 "number": trial.number,
@@ -121,7 +128,7 @@ class Tuned:
                 "wer": self.wer(trial),
                 "ms_per_frame": trial.metrics.get("ms_per_frame"),
                 "value": trial.value,
-                "reason": trial.lacking,
+                "reason": _lacking(trial),
             }
             for trial in self.ranked()
         ]
@@ -144,7 +151,7 @@ def write_results(tuned: Tuned) -> None:
     for trial in tuned.ranked():
         settings = [trial.settings.get(key) for key in keys]
         measured = [tuned.wer(trial), trial.metrics.get("ms_per_frame"), trial.value]
-        rows.append([trial.number, trial.state, *settings, *measured, trial.lacking])
+        rows.append([trial.number, trial.state, *settings, *measured, _lacking(trial)])
     write_rows(
         tuned.out / "trials.csv",
         ["trial", "state", *keys, "wer", "ms_per_frame", "value", "reason"],
@@ -159,16 +166,20 @@ def write_results(tuned: Tuned) -> None:
     _draw(tuned)
 
 
+def _lacking(trial: Trial) -> str | None:
+    """Return why a trial failed, or what was missing, such as a large model without memory."""
+    return trial.reason or trial.metrics.get("degraded")
+
+
 def _draw(tuned: Tuned) -> None:
     finished = [trial for trial in tuned.ranked() if trial.state == "finished"]
-    finished = finished[
-        : max(5, 3 * len(finished) // 4)
-    ]  # the worst would squeeze the others together
+    # The worst would squeeze the others together.
+    finished = finished[: max(5, 3 * len(finished) // 4)]
     colours = {trial.number: OTHERS for trial in finished}
     colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
 
     def draw_top(axes: Axes) -> None:
-        """Word errors over time: where both are low is good."""
+        """Draw word errors over time."""
         for trial in reversed(finished):
             ms, wer = trial.metrics["ms_per_frame"], 100 * (tuned.wer(trial) or 0.0)
             axes.plot(ms, wer, "o", color=colours[trial.number], ms=5)

@@ -1,4 +1,4 @@
-"""What a search for decoder options varies, and what it minimises."""
+"""The search space of decoder options, and the settings of a search."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ SEARCHED: Space = {
     "word_beam": Range(0.4, 1.0),
     "max_active": Range(50, 2000, log=True),
 }
-"""What is searched where nothing else is said."""
+"""Searched by default."""
 
 SWEPT: Space = {
     "llm.weight": Range(0.0, 1.0),
     "llm.token_penalty": Range(-1.0, 1.0),
     "lm_weight": Range(0.3, 3.0, log=True),
 }
-"""What is swept over lists that a large model has read, where nothing else is said."""
+"""Swept by default, over lists that a large model has scored."""
 
 RERANKED = {*SWEPT, "word_score"}
-"""What can be changed in lists that are there."""
+"""Options that only rank the sentences of a list: they need no new search."""
 
 
 @dataclass(frozen=True)
 class DecoderSearch:
-    """What is searched, and by which measure. Raises ConfigError.
+    """The settings of a search for decoder options. Raises ConfigError.
 
     Attributes:
-        space: By dotted name of the decoder's options; `SEARCHED`, and `SWEPT` with a large model,
-            without it.
+        space: What is searched, by dotted name of the decoder's options; by default `SEARCHED`, and
+            `SWEPT` with a large model.
         n_trials: Options to try, those given included.
-        seed: Decides what is drawn, the sample and the held-out part.
+        seed: Seed of the draws and of the sample.
         time_weight: Points of word error rate that a millisecond per frame is worth.
-        sample: Utterances that a trial decodes; None for all. The `finalists` best are judged by
-            all of them.
-        prune: Whether a trial with more errors than the median of the others at an eighth, two
-            eighths ... of the utterances is given up.
+        sample: Utterances that a trial decodes; None for all.
+        finalists: With a sample, so many of the best trials are judged by all utterances.
+        prune: Give up a trial with more errors than the median of the others at an eighth, two
+            eighths ... of the utterances.
         llm_points: Weights of a large model to try.
     """
 
@@ -75,8 +75,11 @@ class DecoderSearch:
             raise ConfigError(f"sample is {self.sample}; it must be at least 1")
 
     def spaces(self, options: DecoderOptions, llm: bool) -> tuple[Space, Space]:
-        """What is searched by decoding and what is swept afterwards, as the options understand
-        it.
+        """Return the space that is searched by decoding and the one that is swept afterwards.
+
+        Args:
+            options: Where the search starts; they decide the types of the values.
+            llm: True if a large model is given.
         """
         given = dict(self.space or {})
         decoded = given if llm and options.llm.mode == "fusion" else _without(given, "llm.")

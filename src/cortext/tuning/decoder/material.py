@@ -1,0 +1,308 @@
+"""The utterances that decoder options are tuned on and judged by.
+
+Shapes: P frames of 80 ms, V tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.config import to_mapping
+from cortext.decoding.ensemble.posteriors import Origin
+from cortext.decoding.ensemble.sources import NBEST, read_evaluations
+from cortext.decoding.ngram.language_model import MODELS
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.saved import read_saved, to_log_probs
+from cortext.errors import ConfigError, DataError, RunError
+from cortext.evaluation.cluster import DecoderFiles
+from cortext.files import atomic_write, read_json
+from cortext.tables import json_text
+from cortext.text.normalize import normalize
+from cortext.text.phonemes import Inventory
+from cortext.tuning.decoder.space import DecoderSearch
+from cortext.tuning.space import Space, space_to_json
+from cortext.tuning.study import ANOTHER, JOURNAL, make_directory, refuse_another
+
+LM_FILES = ("lexicon.txt", "tokens.txt", *MODELS)
+"""Files of a language-model directory that decide what the search finds."""
+FILES = {JOURNAL, "trials.csv", "trials.png", "options.yaml", "lists.jsonl", "sweep.csv"}
+"""Files of a search directory, beside evaluations of runs (`eval-SPLIT`) and notes of errors."""
+
+
+@dataclass(frozen=True)
+class DevUtterance:
+    """A trial of the recording: its number, normalised reference, and file of logits."""
+
+    id: int
+    reference: str
+    file: Path
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """The utterances of an evaluation directory that have a reference."""
+
+    directory: Path
+    inventory: Inventory
+    utterances: tuple[DevUtterance, ...]
+
+    @classmethod
+    def read(cls, directory: str | Path) -> DevSet:
+        """Read a directory that `evaluate` wrote with a language model.
+
+        Raises DataError for any other.
+        """
+        directory = Path(directory).resolve()
+        found = []
+        for trial in read_evaluations([directory]):
+            reference = normalize(trial.reference or "")
+            number = int(trial.id)
+            files = sorted((directory / "logits").glob(f"{number:05d}_*.npy"))
+            if reference and not files:
+                raise DataError(
+                    f"no logits of trial {number}", where=directory, fix="evaluate the run again"
+                )
+            if reference:
+                found.append(DevUtterance(number, reference, files[0]))
+        if not found:
+            fix = "evaluate a split that has references"
+            raise DataError("no trial has a reference to count errors by", where=directory, fix=fix)
+        return cls(directory, Origin.of(directory).inventory, tuple(found))
+
+    @cached_property
+    def log_probs(self) -> list[np.ndarray]:
+        """Log-probabilities of each utterance, float32 [P, V]."""
+        read = (read_saved(utterance.file, self.inventory)[0] for utterance in self.utterances)
+        return [to_log_probs(trial.logits_PV) for trial in read]
+
+    @cached_property
+    def checksum(self) -> str:
+        """Checksum of the references and logits."""
+        digest = hashlib.sha256()
+        for utterance in self.utterances:
+            digest.update(f"{utterance.id} {utterance.reference}\n".encode())
+            digest.update(utterance.file.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+def read_dev_set(directory: Path) -> DevSet:
+    """Return the directory's utterances, read once in a process unless it was evaluated anew."""
+    lists = directory / NBEST
+    return _read_dev_set(directory, lists.stat().st_mtime_ns if lists.is_file() else 0)
+
+
+@lru_cache(maxsize=2)  # the part tuned on and the part held out
+def _read_dev_set(directory: Path, made_ns: int) -> DevSet:
+    return DevSet.read(directory)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some utterances of an evaluation directory.
+
+    Attributes:
+        name: Name in `study.json`.
+        material: All utterances of the directory.
+        indices: Which of them.
+    """
+
+    name: str
+    material: DevSet
+    indices: tuple[int, ...]
+
+    @property
+    def references(self) -> list[str]:
+        """Normalised references."""
+        return [self.material.utterances[index].reference for index in self.indices]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of words of each reference."""
+        return [len(reference.split()) for reference in self.references]
+
+    @property
+    def n_words(self) -> int:
+        """Number of words of all references."""
+        return sum(self.lengths)
+
+    def shuffled(self, seed: int) -> Part:
+        """Return the same utterances in another order."""
+        order = np.random.default_rng(seed).permutation(self.indices)
+        return replace(self, indices=tuple(order.tolist()))
+
+    def first(self, n: int | None) -> Part:
+        """Return the first `n` of them, or all for None."""
+        return replace(self, indices=self.indices[:n])
+
+
+def tuning_parts(directory: Path, held_out: float | Path, seed: int) -> tuple[Part, Part | None]:
+    """Return the utterances to tune on, and those that are held out.
+
+    Args:
+        directory: An evaluation directory.
+        held_out: Share of its utterances, or another evaluation directory. Utterances of one
+            sentence stay on one side.
+        seed: Decides which sentences are held out.
+
+    Raises:
+        ConfigError: Where a part would be left without any.
+        DataError: For a directory without references or logits.
+    """
+    material = DevSet.read(directory)
+    everything = tuple(range(len(material.utterances)))
+    if isinstance(held_out, Path):
+        other = DevSet.read(held_out)
+        if other.directory == material.directory:
+            raise ConfigError(
+                f"{held_out} is both tuned on and held out",
+                fix="name two evaluations, or a fraction",
+            )
+        return Part("tuned", material, everything), Part(
+            "held out", other, tuple(range(len(other.utterances)))
+        )
+    if not 0 <= held_out < 1:
+        raise ConfigError(f"held_out is {held_out:g}; at least 0 and less than 1 is needed")
+    if not held_out:
+        return Part("tuned", material, everything), None
+    sentences = sorted({utterance.reference for utterance in material.utterances})
+    chosen: set[str] = set()
+    rest: list[int] = []
+    for number in np.random.default_rng(seed).permutation(len(sentences)).tolist():
+        if len(rest) >= round(held_out * len(everything)):
+            break
+        chosen.add(sentences[number])
+        rest = [index for index in everything if material.utterances[index].reference in chosen]
+    kept = tuple(index for index in everything if index not in set(rest))
+    if not kept or not rest:
+        what = f"of {len(everything)} utterances {held_out:g} cannot be held out"
+        raise ConfigError(what, fix="give another fraction, or another evaluation directory")
+    return Part("tuned", material, kept), Part("held out", material, tuple(rest))
+
+
+def evaluated(
+    run: Path,
+    data: Path,
+    split: str,
+    lm: Path,
+    out: Path,
+    options: DecoderOptions,
+    device: str,
+    report: Any,
+) -> Path:
+    """Evaluate a run into `out/eval-SPLIT`, unless that was done before.
+
+    Args:
+        run: Run directory of a model.
+        data: Session files or packed data.
+        split: Split of the data.
+        lm: Language-model directory.
+        out: The search directory.
+        options: Options of the decoder.
+        device: As in `evaluate`.
+        report: Called with a line for the user.
+
+    Returns:
+        The evaluation directory.
+
+    Raises:
+        RunError: For an evaluation of another run or of other weights.
+        DataError: For a split without references, and as `evaluate` does.
+    """
+    from cortext.evaluation import evaluate
+
+    folder = out / f"eval-{split}"
+    mark = folder / "made_of.json"  # written last: an evaluation without it is not whole
+    now = {"run": str(run.resolve()), "data": str(data.resolve()), "weights": _weights(run)}
+    if mark.is_file():
+        try:
+            before = read_json(mark)
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"cannot be read: {error}", where=mark, fix=f"remove {folder}, or {ANOTHER}"
+            ) from None
+        refuse_another(folder, before, now)
+        return folder
+    make_directory(out)
+    report(f"evaluating {run} on {split}")
+    metrics = evaluate(run, data, split, lm, folder, options=options, device=device)
+    if not metrics.n_words:
+        raise DataError(
+            f"split {split!r} has no references", where=data, fix="name a labelled split"
+        )
+    atomic_write(mark, json_text(now, indent=1).encode())
+    return folder
+
+
+def _weights(run: Path) -> str | None:
+    """Return a checksum of a run's weights; None where `evaluate` will say what is missing."""
+    file = run / "model.safetensors"
+    if not file.is_file():
+        return None
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+
+
+def describe(
+    tuned: Part,
+    held_out: Part | None,
+    decoder: DecoderFiles,
+    context: str,
+    space: Space,
+    search: DecoderSearch,
+) -> dict[str, Any]:
+    """Return what makes two searches the same, for `study.json`.
+
+    The number of trials and the options given are not part of it, so that a search can go on; nor
+    is a large model that only ranks in the end.
+
+    Args:
+        tuned: The utterances tuned on.
+        held_out: The others.
+        decoder: Where the search starts.
+        context: Earlier sentences, for a large model.
+        space: What is searched.
+        search: How it is searched.
+    """
+    llm = None
+    if decoder.llm is not None and decoder.options.llm.mode == "fusion":
+        llm = {**decoder.llm.to_json(), "context": context}
+    parts = {
+        part.name: {"utterances": part.material.checksum, "places": len(part.indices)}
+        for part in (tuned, held_out)
+        if part is not None
+    }
+    return {
+        "space": space_to_json(space),
+        "seed": search.seed,
+        "time_weight": search.time_weight,
+        "sample": search.sample,
+        "prune": search.prune,
+        "options": to_mapping(decoder.options),
+        "engine": decoder.engine,
+        "language_model": {
+            name: _ends(decoder.lm / name) for name in LM_FILES if (decoder.lm / name).is_file()
+        },
+        "llm": llm,
+        **parts,
+    }
+
+
+def _ends(file: Path) -> str:
+    """Return size and checksum of the first and last MiB: a large n-gram takes long to read."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        digest = hashlib.sha256(opened.read(2**20))
+        opened.seek(max(0, size - 2**20))
+        digest.update(opened.read())
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
+
+
+def is_search_file(name: str) -> bool:
+    """Return True for a file or directory that a search for decoder options writes."""
+    return name in FILES or name.startswith(("eval-", "study.db", "trial-", "read-"))

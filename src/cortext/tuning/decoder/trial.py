@@ -1,0 +1,110 @@
+"""The jobs of a search for decoder options: decode utterances, and score lists of sentences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from cortext.evaluation.cluster import DecoderFiles
+from cortext.text.metrics import edit_counts
+from cortext.text.normalize import normalize
+from cortext.tuning.decoder.material import read_dev_set
+
+PARTS = 8
+"""Number of parts after each of which a trial may be given up."""
+
+
+@dataclass(frozen=True)
+class DecodeJob:
+    """Utterances to decode with some options.
+
+    Attributes:
+        indices: Of the utterances in the directory's `DevSet`.
+        decoder: The decoder with its options.
+        out: The search directory.
+        context: Earlier sentences, for a large model.
+        most_errors: Word errors after each of `PARTS` parts above which the trial is given up;
+            empty: never.
+    """
+
+    number: int
+    directory: Path
+    indices: tuple[int, ...]
+    decoder: DecoderFiles
+    out: Path
+    context: str = ""
+    most_errors: tuple[float, ...] = ()
+
+    @property
+    def error_file(self) -> Path:
+        """In the search directory."""
+        return self.out / f"trial-{self.number}.error.txt"
+
+    def work(self) -> dict[str, Any]:
+        """Decode, and return `errors` of each utterance and `ms_per_frame`."""
+        material = read_dev_set(self.directory)
+        decoder = self.decoder.open()
+        # Other processes do not change processor time; a large model may be on a GPU.
+        clock = time.process_time if self.decoder.llm is None else time.perf_counter
+        errors: list[int] = []
+        seconds, n_frames, degraded = 0.0, 0, None
+        for part, indices in enumerate(parts(self.indices) if self.most_errors else [self.indices]):
+            log_probs = [material.log_probs[index] for index in indices]
+            start = clock()
+            found = decoder.decode_batch(log_probs, material.inventory, context=self.context)
+            seconds += clock() - start
+            n_frames += sum(map(len, log_probs))
+            references = [material.utterances[index].reference for index in indices]
+            errors += [
+                word_errors(reference, nbest.texts[0])
+                for reference, nbest in zip(references, found, strict=True)
+            ]
+            degraded = degraded or next((nbest.degraded for nbest in found if nbest.degraded), None)
+            if self.most_errors and sum(errors) > self.most_errors[part]:
+                break
+        return {
+            "errors": errors,
+            "ms_per_frame": 1000 * seconds / max(n_frames, 1),
+            "degraded": degraded,
+        }
+
+
+def parts(indices: Sequence[int]) -> list[tuple[int, ...]]:
+    """Split the indices into `PARTS` parts of about the same size; fewer where they are few."""
+    bounds = sorted({len(indices) * part // PARTS for part in range(PARTS + 1)})
+    return [tuple(indices[low:high]) for low, high in pairwise(bounds)]
+
+
+def word_errors(reference: str, text: str) -> int:
+    """Return the edits between the words of a normalised reference and of a sentence."""
+    return edit_counts(reference.split(), normalize(text).split()).errors
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """Utterances whose n-best lists a large model is to score, once for all weights."""
+
+    number: int
+    directory: Path
+    indices: tuple[int, ...]
+    decoder: DecoderFiles
+    out: Path
+    context: str = ""
+
+    @property
+    def error_file(self) -> Path:
+        """In the search directory."""
+        return self.out / f"read-{self.number}.error.txt"
+
+    def work(self) -> dict[str, Any]:
+        """Return `lists`: for each utterance its hypotheses, each with its `TextScore`."""
+        assert self.decoder.llm is not None
+        material = read_dev_set(self.directory)
+        decoder, reader = replace(self.decoder, llm=None).open(), self.decoder.llm.open()
+        log_probs = [material.log_probs[index] for index in self.indices]
+        found = decoder.decode_batch(log_probs, material.inventory)
+        return {"lists": reader.read(found, self.decoder.options, self.context)}
