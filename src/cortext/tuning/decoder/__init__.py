@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cortext.lazy import lazily
+from cortext.extras import lazily
 
 if TYPE_CHECKING:
     from cortext.tuning.decoder.result import Tuned
