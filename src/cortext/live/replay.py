@@ -28,11 +28,12 @@ LATEST_LAGS = 100_000
 
 
 class Pacer:
-    """A clock that does not drift.
+    """A clock that does not drift: entry k is due k periods after the first.
 
-    Entry k is due k periods after the first, however late those before it were.
-
-    speed: 1 is real time, None is no clock at all
+    Args:
+        period_s: Seconds of a period at real speed.
+        speed: 1 is real time, None is no clock at all.
+        stop: Ends waiting.
     """
 
     def __init__(self, period_s: float, speed: float | None, stop: threading.Event) -> None:
@@ -43,14 +44,15 @@ class Pacer:
         self.lags_ms: deque[float] = deque(maxlen=LATEST_LAGS)
 
     def restart(self) -> None:
-        """The next entry is due one period from now: nobody was waiting for entries."""
+        """Make the next entry due one period from now: no entry was due until now."""
         self._start = time.monotonic()
         self._k = 0
 
     def wait(self) -> None:
         """Wait until the next entry is due: a bin is known when its time is over.
 
-        Raises Stopped.
+        Raises:
+            Stopped: `stop` was set.
         """
         self._k += 1
         if self._period_s is not None:
@@ -61,20 +63,27 @@ class Pacer:
             raise Stopped
 
     def sent(self) -> None:
-        """The entry has been sent; how late it is counts."""
+        """Note that the entry has been sent, and how late."""
         if self._period_s is not None:
             self.lags_ms.append(1000 * (time.monotonic() - self._start - self._k * self._period_s))
 
 
 @dataclass
 class ReplaySummary:
-    """What was replayed.
+    """The summary of a replay.
 
     Attributes:
-        lag_*: How late entries were sent; None without a clock.
-        wer: Of all trials whose sentences are known, where somebody said what was decoded.
-        results: Trial numbers with what was decoded, where somebody said so.
+        n_trials: Trials that were sent.
+        n_frames: Bins that were sent. (The name in the JSON output.)
+        seconds: Seconds that it took.
+        lag_p50_ms: Median of how late entries were sent; None without a clock.
+        lag_p99_ms: Its 99th percentile.
+        lag_max_ms: Its maximum.
         left_out: Bins that did not fill an entry at the end of a trial.
+        n_errors: Trials with an error.
+        wer: Word error rate of all trials with known sentences and an answer.
+        interrupted: Whether it was stopped.
+        results: Number, text, reference and error of each trial with an answer.
     """
 
     n_trials: int = 0
@@ -93,9 +102,12 @@ class ReplaySummary:
 def choose(
     split: PackedSplit, sessions: Sequence[str] = (), trials: Sequence[int] = ()
 ) -> list[int]:
-    """Positions in a split of the trials to replay: of some sessions, or chosen.
+    """Return the places in a split of the trials to replay. Raises DataError for none.
 
-    Raises DataError for none.
+    Args:
+        split: The trials.
+        sessions: Only trials of these; all if empty.
+        trials: Only these places; all if empty.
     """
     there = sorted({split.session(i) for i in range(len(split))})
     for session in sessions:
@@ -130,14 +142,20 @@ def replay(
     """Send trials one after the other until they are over (never, with `loop`) or `stop` is set.
 
     Args:
-        numbers: Positions in the split.
+        split: The trials.
+        numbers: Places in the split.
+        client: Sends them.
+        stop: Ends the replay.
         speed: 1 is real time, 2 twice as fast; None as fast as they are taken.
-        progress: Told the bins sent and those to send, which in a loop are those of one round.
+        loop: Begin again after the last trial.
+        progress: Called with the bins sent and those to send, which in a loop are those of one
+            round.
+        on_result: Called with each trial that has an answer.
 
     Raises:
-        LiveError: Where nobody answers.
+        LiveError: No server answers.
     """
-    summary, tally = ReplaySummary(), RunningStatistics()
+    summary, statistics = ReplaySummary(), RunningStatistics()
     pacer = Pacer(BIN_MS / 1000 * client.bins_per_entry, speed, stop)
     total = int(split.n_bins_N[list(numbers)].sum())
 
@@ -156,13 +174,13 @@ def replay(
             summary.n_trials += 1
             summary.left_out += trial.n_bins % client.bins_per_entry
             if answer is not None:
-                _note(summary, tally, number, trial, answer, keep=not loop)
+                _note(summary, statistics, number, trial, answer, keep=not loop)
                 if on_result:
                     on_result(trial, answer)
     except Stopped:
         summary.interrupted = True
     summary.seconds = time.monotonic() - start
-    summary.wer = tally.to_json()["wer"]
+    summary.wer = statistics.to_json()["wer"]
     if pacer.lags_ms:
         p50, p99, most = np.percentile(pacer.lags_ms, (50, 99, 100)).tolist()
         summary.lag_p50_ms = p50
@@ -181,10 +199,7 @@ def _rounds(numbers: Iterable[int], loop: bool) -> Iterator[int]:
 def _replay_trial(
     client: Client, number: int, trial: Trial, pacer: Pacer, sent: Callable[[int], None]
 ) -> Answer | None:
-    """Send one trial.
-
-    One that is stopped in the middle is ended, so that nobody waits for the rest.
-    """
+    """Send one trial; end one that is stopped in the middle, so that no server waits for it."""
     n = client.bins_per_entry
     client.begin(number, trial)
     pacer.restart()
@@ -203,7 +218,7 @@ def _replay_trial(
 
 def _note(
     summary: ReplaySummary,
-    tally: RunningStatistics,
+    statistics: RunningStatistics,
     number: int,
     trial: Trial,
     answer: Answer,
@@ -211,7 +226,7 @@ def _note(
 ) -> None:
     summary.n_errors += bool(answer.error)
     if trial.sentence is not None:
-        tally.compare(trial.sentence, answer.text)
+        statistics.compare(trial.sentence, answer.text)
     if keep:  # a loop has no end, and its memory has
         facts = {
             "name": trial.name,

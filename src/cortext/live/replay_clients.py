@@ -1,6 +1,4 @@
-"""Who replayed trials are sent to.
-
-A BRAND stream of features, or a language-model server that takes logits.
+"""The clients of a replay: a BRAND stream of features, or logits to a language-model server.
 
 T bins of 20 ms, C features, P frames of 80 ms, V tokens.
 """
@@ -32,72 +30,80 @@ from cortext.models.stepping import Stepper
 from cortext.text.phonemes import LM
 
 WAITING_S = 3.0
-"""After so long without an answer it is said what is waited for."""
+"""Seconds of waiting after which the log says what is waited for."""
 POLL_MS = 200
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was decoded of a trial, and what went wrong if anything did."""
+    """The decoded text of a trial, and its error."""
 
     text: str
     error: str = ""
 
 
 class Client(Protocol):
-    """Takes trials, bin by bin."""
+    """A destination of trials, bin by bin."""
 
     bins_per_entry: int
     """Bins that `send` takes at once."""
 
     def ready(self) -> None:
-        """Wait until somebody is there to take them."""
+        """Wait until a server is ready."""
 
     def begin(self, number: int, trial: Trial) -> None:
-        """A trial begins."""
+        """Begin a trial."""
 
     def send(self, bins_TC: np.ndarray) -> None:
-        """The next bins, float32 [T, C]; waits where those before were not taken yet."""
+        """Send bins, float32 [T, C]; wait where earlier ones were not taken yet."""
 
     def end(self) -> Answer | None:
-        """The trial ends; what was decoded, where somebody says so."""
+        """End the trial; return its answer, where there is one."""
 
 
 class Patience:
-    """Waits for others, says so, and gives up in the end."""
+    """Waits for others: logs that after a while, and gives up in the end."""
 
     def __init__(self, link: RedisLink, patience_s: float) -> None:
         self._link = link
         self._patience_s = patience_s
 
-    def wait(self, look: Callable[[], Any], what: str, fix: str) -> Any:
-        """The first value of `look` that is not None.
+    def wait(self, poll: Callable[[], Any], what: str, fix: str) -> Any:
+        """Return the first result of `poll` that is not None.
 
-        Raises LiveError when patience ends, Stopped when asked to.
+        Args:
+            poll: Called again and again.
+            what: The thing that is waited for.
+            fix: Advice where it does not come.
+
+        Raises:
+            LiveError: It did not come in time.
+            Stopped: The process was asked to stop.
         """
-        start, said = time.monotonic(), False
+        start = time.monotonic()
+        logged = False
         while True:
-            if (found := look()) is not None:
+            if (found := poll()) is not None:
                 return found
             if self._link.stop.is_set():
                 raise Stopped
             waited_s = time.monotonic() - start
-            if waited_s > WAITING_S and not said:
+            if waited_s > WAITING_S and not logged:
                 event("replay_waits", "warning", what=what)
-                said = True
+                logged = True
             if waited_s > self._patience_s:
                 raise LiveError(
                     f"waited {waited_s:.0f} s for {what}", where=self._link.where, fix=fix
                 )
 
     def answer(self, stream: str, after: StreamId, fix: str) -> tuple[StreamId, dict[bytes, bytes]]:
-        """The first entry of a stream after an id."""
+        """Return the first entry of a stream after an id."""
 
-        def look() -> tuple[StreamId, dict[bytes, bytes]] | None:
+        def poll() -> tuple[StreamId, dict[bytes, bytes]] | None:
             found = self._link.read({stream: after}, POLL_MS, 1)
             return (found[0].id, found[0].fields) if found else None
 
-        found: tuple[StreamId, dict[bytes, bytes]] = self.wait(look, f"an answer on {stream}", fix)
+        found: tuple[StreamId, dict[bytes, bytes]] = self.wait(poll, f"an answer on {stream}", fix)
         return found
 
 
@@ -105,10 +111,12 @@ class BrandStream:
     """Features as a BRAND stream, with starts and stops on a control stream.
 
     Args:
-        node: Nickname of a node of the published graph: its parameters give the names, it is waited
-            for, and its texts are read; None writes under the default names and waits for nobody.
-        keep: Entries of a replay that the stream holds at most; the node is given half of them to
-            be behind.
+        link: The connection.
+        patience: Waits for the node.
+        node: Nickname of a node of the published graph: its parameters give the names, the replay
+            waits for it, and reads its texts. None writes under the default names and waits for no
+            node.
+        keep: Most entries of a replay in the stream; the node may be half of them behind.
     """
 
     CONTROL = "trial_control"
@@ -147,7 +155,9 @@ class BrandStream:
         p = self._p
         if self._node and self._next - self._taken > max(self._keep // 2, 1):
             self._patience.wait(
-                self._room, f"node {self._node} to read {p.input_stream}", "is it still running?"
+                self._has_room,
+                f"node {self._node} to read {p.input_stream}",
+                "is it still running?",
             )
         fields = {
             p.input_field: bins_TC.astype(self._dtype).tobytes(),
@@ -159,10 +169,7 @@ class BrandStream:
         self._next += 1
 
     def end(self) -> Answer | None:
-        """See `Client`. A node that ends utterances by itself is not waited for.
-
-        Its texts belong to no trial.
-        """
+        """See `Client`. The texts of a node that ends utterances by itself belong to no trial."""
         self._mark(self._p.stop_value, self._next - 1)
         if self._node is None or not self._p.control_stream:
             return None
@@ -187,7 +194,7 @@ class BrandStream:
             self._link.add(p.control_stream, fields | {p.time_key: timestamp()})
 
     def _first_number(self) -> int:
-        """Numbers go on from those that the stream has.
+        """Return the number after the last one in the stream.
 
         A node takes numbers that begin anew for another source.
         """
@@ -198,7 +205,7 @@ class BrandStream:
         return 0 if last is None else last + 1
 
     def _node_is_ready(self) -> bool | None:
-        """Whether the newest of the node's states that is no message is that it is ready."""
+        """Return True where the newest of the node's states, without messages, is ready."""
         stream = f"{self._node}_state"
         found = self._link.call(lambda redis: redis.xrevrange(stream, count=100))
         states = [fields.get(b"status") for _, fields in found]
@@ -208,7 +215,7 @@ class BrandStream:
         time.sleep(0.02)
         return None
 
-    def _room(self) -> bool | None:
+    def _has_room(self) -> bool | None:
         position = Position.load(self._link, f"{self._node}_position")
         self._taken = position.i_in if position and position.i_in is not None else self._taken
         if self._next - self._taken <= max(self._keep // 2, 1):
@@ -222,11 +229,7 @@ def _default_names() -> NodeParameters:
 
 
 class PublishedClient:
-    """Logits to the language-model server of the published protocol, frame by frame, as the
-    release's client does.
-
-    stepper: runs the model
-    """
+    """Logits to the server of the published protocol, frame by frame like the release's client."""
 
     bins_per_entry = 1
 
@@ -281,7 +284,7 @@ class PublishedClient:
 
 
 class JsonClient:
-    """Logits to the language-model server of the JSON profile. `stepper` runs the model."""
+    """Logits to the language-model server of the JSON profile."""
 
     bins_per_entry = 1
 
@@ -324,26 +327,23 @@ class JsonClient:
                 " PORT"
             )
             self._seen, found = self._patience.answer(self._output, self._seen, fix)
-            said: dict[str, Any] = json.loads(found[b"message"])
-            if said["utterance"] != self._name:
+            reply: dict[str, Any] = json.loads(found[b"message"])
+            if reply["utterance"] != self._name:
                 continue
-            if said["type"] == "error":
-                raise LiveError(f"the server refuses: {said['error']}", where=self._link.where)
-            if said["type"] == answer:
-                return said
+            if reply["type"] == "error":
+                raise LiveError(f"the server refuses: {reply['error']}", where=self._link.where)
+            if reply["type"] == answer:
+                return reply
 
 
 def begin_trial(stream: AcousticStream, trial: Trial) -> None:
-    """Begin a trial with the layer of its day.
-
-    Raises RunError for a day that the model does not know.
-    """
+    """Begin a trial with the layer of its day. Raises RunError if the model has no such day."""
     stream.stepper.use(trial.session)
     stream.reset()
 
 
 def in_lm_order(stream: AcousticStream, logits_PV: np.ndarray) -> bytes:
-    """Bytes of logits float32 [P, V] in the order of the language model's files."""
+    """Return bytes of logits, float32 [P, V], in the order of the language model's files."""
     columns = LM.order_from(stream.stepper.inventory)
     return np.ascontiguousarray(logits_PV[:, columns], dtype=np.float32).tobytes()
 

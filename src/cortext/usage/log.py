@@ -1,8 +1,8 @@
-"""The log of daily use: one JSON object a line, only ever appended to, read here.
+"""The usage log: one JSON object a line, only ever appended to, read here.
 
 A line is an utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
-and, where it was kept, `nbest`, and `degraded` (why) where a large model had no part in it; or what
-a person said of one, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last
+and, where it was kept, `nbest`, and `degraded` (why) where a large model had no part in it; or a
+person's feedback, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last
 utterance above it that has it, and of several corrections or ratings the last one counts.
 """
 
@@ -37,21 +37,23 @@ MOST_NOTES = 20
 
 
 def spoken(text: str) -> str:
-    """What was typed as the words that were said.
-
-    Small letters, numbers written out, typographic marks plain.
-    """
+    """Return typed text as spoken words: small letters, numbers written out, plain marks."""
     return " ".join(sentences([text]))
 
 
 @dataclass
 class LoggedUtterance:
-    """An utterance with what was said of it.
+    """An utterance with its feedback.
 
     Attributes:
+        id: Its id in the log.
         when: When its text was there, with the offset from UTC of the place.
         session: The recording day that its features belong to.
-        correction: What was meant, as typed; None where nobody said.
+        duration_s: Its seconds.
+        text: The decoded text.
+        source: Where its features came from.
+        correction: The sentence that was meant, as typed; None without a correction.
+        rating: One of `RATINGS`, or None.
         degraded: Whether something that was asked for, such as a large model, had no part in it.
     """
 
@@ -67,15 +69,12 @@ class LoggedUtterance:
 
     @property
     def n_words(self) -> int:
-        """Words of the decoded text."""
+        """Number of words of the decoded text."""
         return len(self.text.split())
 
     @property
     def label(self) -> str | None:
-        """The words that were meant: the correction, or the text that was rated right.
-
-        None where nobody said.
-        """
+        """The words that were meant: the correction, or the text that was rated right; or None."""
         if self.correction is not None:
             return spoken(self.correction)
         return self.text if self.rating == "right" and self.text.split() else None
@@ -92,10 +91,7 @@ class Feedback:
 
 @dataclass
 class LogContents:
-    """What a log holds.
-
-    Utterances in the order of writing, and a note on damaged lines that were passed over.
-    """
+    """The contents of a log: utterances in the order of writing, and notes on damaged lines."""
 
     entries: list[LoggedUtterance] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -107,21 +103,18 @@ class LogContents:
     _number: dict[str, int] = field(default_factory=dict, repr=False)
 
     def find(self, id_: str) -> int | None:
-        """Number of the last utterance with that id."""
+        """Return the number of the last utterance with that id."""
         return self._number.get(id_)
 
     def check(self, line: dict[str, Any]) -> LoggedUtterance | Feedback:
-        """Return what a line says, every field checked.
-
-        Raises ValueError saying what is wrong with it.
-        """
+        """Return the content of a line, every field checked. Raises ValueError for a wrong one."""
         parsed = _feedback(line) if "correction" in line or "rating" in line else _entry(line)
         if isinstance(parsed, Feedback) and self.find(parsed.id) is None:
             raise ValueError(f"nothing above it has the id {shown(repr(parsed.id), 40)}")
         return parsed
 
     def add(self, parsed: LoggedUtterance | Feedback) -> None:
-        """Take in what a checked line says."""
+        """Add the content of a checked line."""
         if isinstance(parsed, LoggedUtterance):
             self.last = self._number[parsed.id] = len(self.entries)
             self.entries.append(parsed)
@@ -135,10 +128,13 @@ class LogContents:
 
 
 def read_log(folder: str | Path) -> LogContents:
-    """The log in a directory, which a decoder may be writing at this moment.
+    """Read the log in a directory, which a decoder may be writing at this moment.
 
     Damaged lines, such as one that a killed process left unfinished, are passed over, counted, and
-    the first of them named in notes. Raises DataError where there is no log or it cannot be read.
+    the first of them named in notes.
+
+    Raises:
+        DataError: There is no log, or it cannot be read.
     """
     path = Path(folder) / LOG
     log = LogContents()
@@ -161,7 +157,7 @@ def read_log(folder: str | Path) -> LogContents:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open a file that is a file: a pipe would be waited for, and a device has no end."""
+    """Open a regular file: a pipe would be waited for, and a device has no end."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -222,7 +218,7 @@ def _text(line: dict[str, Any], key: str) -> str:
 
 
 def _found(value: Any) -> str:
-    """A value in a few characters, however long or deep it is."""
+    """Return a value in a few characters, however long or deep it is."""
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else shown(value, 40)
 
 
@@ -238,14 +234,14 @@ def _time(line: dict[str, Any]) -> datetime:
 
 
 def wrong_with(when: datetime) -> str | None:
-    """What makes this no time of use, if anything does."""
+    """Return why this is no time of use; None if it is one."""
     if not 1969 <= when.year < 3000:  # a clock that was never set shows 1970, in America still 1969
         return "which no clock shows"
     return "a time without its offset from UTC" if when.utcoffset() is None else None
 
 
 def wrong_with_session(name: str) -> str | None:
-    """Why no folder of recordings can have this name, if that is so."""
+    """Return why no folder of recordings can have this name; None if one can."""
     if is_plain_name(name) and not name.startswith("."):
         return None
     return f"session {shown(repr(name), 60)} cannot name a folder"

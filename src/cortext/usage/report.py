@@ -1,7 +1,4 @@
-"""The page about daily use.
-
-One HTML file with everything in it, in the manner of the evaluation's report.
-"""
+"""The report of daily use: one HTML file with figures, in the manner of the evaluation's report."""
 
 from __future__ import annotations
 
@@ -28,9 +25,10 @@ from cortext.usage.statistics import PAUSE_S, Day, Use
 
 
 def write_use_report(path: Path, use: Use) -> None:
-    """Write the page. It holds numbers and dates, and no sentence that anybody said.
+    """Write the page; it holds numbers and dates, and no sentence that anybody said.
 
-    Raises RunError.
+    Raises:
+        RunError: The page cannot be written.
     """
     growth_svg = by_day_svg = None
     if use.days:
@@ -58,7 +56,7 @@ def write_use_report(path: Path, use: Use) -> None:
 
 
 def _amount(hours: float) -> tuple[str, str]:
-    """A length of time and its unit, the largest that it fills: hours, minutes or seconds."""
+    """Return hours in the largest unit that they fill: hours, minutes or seconds."""
     for unit, factor in (("h", 1), ("min", 60)):
         if hours * factor >= 1:
             return f"{hours * factor:.1f}", unit
@@ -66,7 +64,7 @@ def _amount(hours: float) -> tuple[str, str]:
 
 
 def _period(dates: list[str]) -> str:
-    """`on 21 November 2026`, or from when to when."""
+    """Return `on 21 November 2026`, or from when to when."""
     if not dates:
         return ""
     first, last = (f"{date.fromisoformat(day):%-d %B %Y}" for day in (dates[0], dates[-1]))
@@ -78,7 +76,7 @@ _EACH_DAY_NAMED = 10  # days up to which each has a tick of its own
 
 
 def growth(days: Sequence[Day]) -> Figure:
-    """Hours and sentences as they add up: flat between the days of use, rising through each."""
+    """Return a figure of hours and sentences added up: flat between days of use, rising in each."""
     starts = _numbers(days)
     x = np.ravel(np.column_stack([starts, starts + 1]))
     unit, factor = ("hours", 1) if days[-1].use_hours_so_far >= 1 else ("minutes", 60)
@@ -107,9 +105,7 @@ def growth(days: Sequence[Day]) -> Figure:
 
 
 def by_day(days: Sequence[Day]) -> Figure:
-    """Ratings as shares, words per minute and, where there are corrections, word error rates,
-    day by day.
-    """
+    """Return a figure of ratings, words per minute and, with corrections, error rates by day."""
     starts = _numbers(days)
     has_wer = any(day.tally.wer is not None for day in days)
     with matplotlib.rc_context(STYLE):
@@ -138,7 +134,7 @@ def by_day(days: Sequence[Day]) -> Figure:
 
 
 def _numbers(days: Sequence[Day]) -> np.ndarray:
-    """Where each day begins on matplotlib's axis of dates."""
+    """Return the beginning of each day on matplotlib's axis of dates."""
     return np.array([dates.date2num(date.fromisoformat(day.date)) for day in days])  # type: ignore[no-untyped-call]
 
 
@@ -168,7 +164,7 @@ def _shares(axis: Axes, starts: np.ndarray, days: Sequence[Day]) -> None:
 def _points(
     axis: Axes, starts: np.ndarray, values: Sequence[tuple[float | None, Sequence[float] | None]]
 ) -> None:
-    """A point for each day with a value, and a bar from the least to the greatest of its bounds."""
+    """Draw a point for each day with a value, and a bar between its bounds."""
     shown = [
         (x + 0.5, value, bounds or (value,))
         for x, (value, bounds) in zip(starts, values, strict=True)
@@ -198,7 +194,7 @@ def _points(
 
 
 def _date_axis(axis: Axes, starts: np.ndarray, most: int) -> None:
-    """Days as dates; a tick of its own for each where there are few, none in between."""
+    """Label days as dates: each one where there are few, and none in between."""
     axis.set_xlim(starts[0] - 0.15, starts[-1] + 1.15)
     if starts[-1] - starts[0] < min(most, _EACH_DAY_NAMED):
         names = [f"{dates.num2date(start):%b %-d}" for start in starts]  # type: ignore[no-untyped-call]

@@ -1,6 +1,4 @@
-"""Daily use in numbers.
-
-Hours and sentences as they add up, how right they were, how fast, how far from what was meant.
+"""Statistics of daily use: hours and sentences, ratings, speed and word error rates.
 
 A day is a day at the place of use: the date of `when` under the offset from UTC that it was written
 with.
@@ -27,23 +25,22 @@ PAUSE_S = 300.0
 
 @dataclass(frozen=True)
 class UseStatistics:
-    """What some utterances amount to.
-
-    Rates are fractions, and None where there is nothing to measure.
-
-    sentences, words: utterances with words, and the decoded words in them
+    """Statistics of some utterances. Rates are fractions, None where there is nothing to measure.
 
     Attributes:
         utterances: All, with words or without.
+        sentences: Utterances with words.
+        words: Decoded words in them.
         spoken_hours: Of all utterances, without the time between them.
         use_hours: With the pauses of at most `PAUSE_S` between them.
-        ratings: Utterances by rating; what nobody rated is in none.
+        ratings: Utterances by rating, without those that were not rated.
         words_per_minute: Decoded words over the minutes of the utterances that have words.
         words_per_minute_quartiles: Of single utterances, the median in the middle.
-        corrected: Utterances with a correction; `wer` is against it, its 95 % interval a bootstrap
-            over utterances.
-        confirmed: Utterances rated right without a correction; with them as free of errors the rate
-            is `wer_with_confirmed`.
+        corrected: Utterances with a correction.
+        wer: Word error rate against the corrections.
+        wer_ci95: Its 95 % interval, a bootstrap over utterances.
+        confirmed: Utterances rated right without a correction.
+        wer_with_confirmed: The word error rate with them, as free of errors.
         degraded: Utterances in which something that was asked for, such as a large model, had no
             part.
     """
@@ -65,17 +62,17 @@ class UseStatistics:
 
     @property
     def rated(self) -> int:
-        """Utterances with a rating."""
+        """Number of utterances with a rating."""
         return sum(self.ratings.values())
 
     def share(self, rating: str) -> float | None:
-        """Share of a rating among the rated utterances."""
+        """Return the share of a rating among the rated utterances."""
         return self.ratings[rating] / self.rated if self.rated else None
 
 
 @dataclass(frozen=True)
 class Day:
-    """A day of use, and what had added up by its end."""
+    """A day of use, with the totals up to its end."""
 
     date: str
     tally: UseStatistics
@@ -88,7 +85,13 @@ class Day:
 class Use:
     """Daily use as read from one or several logs.
 
-    `notes` say what was passed over, `damaged` how many lines.
+    Attributes:
+        folders: The directories of the logs.
+        sources: Utterances by where their features came from.
+        overall: Statistics of all utterances.
+        days: Statistics of each day. (`tally` is the name in the JSON output.)
+        notes: A line for each damaged line that was passed over; of many only the first.
+        damaged: Number of damaged lines.
     """
 
     folders: tuple[str, ...]
@@ -100,14 +103,15 @@ class Use:
     damaged: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers as plain values."""
+        """Return all numbers as plain values."""
         return asdict(self)
 
 
 def read_use(folders: Iterable[str | Path]) -> Use:
-    """What the logs in these directories amount to; a directory given twice counts once.
+    """Read the logs in these directories; a directory given twice counts once.
 
-    Raises DataError.
+    Raises:
+        DataError: There is no log, or one cannot be read.
     """
     unique = {Path(folder).resolve(): Path(folder) for folder in folders}
     if not unique:
@@ -136,9 +140,9 @@ def read_use(folders: Iterable[str | Path]) -> Use:
 
 
 def _timed(entries: Sequence[LoggedUtterance]) -> list[tuple[LoggedUtterance, float]]:
-    """Utterances of one log in the order of time, with the seconds of use that each adds.
+    """Return utterances of one log in the order of time, with the seconds of use that each adds.
 
-    Its own, and the pause before it where that is short enough.
+    Those are its own, and the pause before it where that is short enough.
     """
     ordered = sorted(entries, key=lambda entry: entry.when.timestamp())
     timed, last_s = [], -np.inf

@@ -1,19 +1,16 @@
-"""The log of a decoder's use: what was decoded, what was meant, and recordings to learn from.
+"""The usage log, written: utterances, what was meant, and recordings to learn from.
 
-Asked for, and private.
+It is private, and kept only where the user asked for it.
 
-    DIR/utterances.jsonl                        one line an utterance, a correction or a rating
-    (evaluation/use_log.py)
-    DIR/recordings/<session>/data_train.hdf5    features of the corrected and confirmed utterances,
-    labelled
+    DIR/utterances.jsonl                      one line an utterance or its feedback (usage/log.py)
+    DIR/recordings/<session>/data_train.hdf5  corrected and confirmed utterances, labelled
 
 A kept trial's number is that of its utterance in the log, from 0, and its block is the second of
 the log's first utterance: recordings that lie there from another log, or written by hand, are not
 taken for this one's.
 
-Lines are only ever appended, each flushed to disk before the call returns, so that whatever happens
-loses no more than the line being written. A session file is replaced whole. Nobody but the owner
-may read either.
+Lines are only ever appended, each flushed to disk before the call returns, so that a crash loses no
+more than the line being written. A session file is replaced whole. Only the owner may read either.
 """
 
 from __future__ import annotations
@@ -57,18 +54,18 @@ may take in memory: about a megabyte each, but an utterance may be long.
 
 
 def now() -> datetime:
-    """The time with the offset of this place, so that a reader elsewhere knows whose midnight
-    parts the days.
-    """
+    """Return the time with the offset of this place: midnight there separates the days of use."""
     return datetime.now().astimezone()
 
 
 def session_of_today(like: str, when: datetime | None = None) -> str:
-    """Name of the recording day for features that come in live, in the manner of a session that
-    the model knows.
+    """Return the name of today's recording day, in the manner of a session that the model knows.
 
-    `t15.2023.08.18` gives `t15.2026.11.21`; a name without a date becomes the part before that of
-    today.
+    `t15.2023.08.18` gives `t15.2026.11.21`; a name without a date becomes the part before today's.
+
+    Args:
+        like: Name of the session.
+        when: Another time than now.
     """
     prefix = like.rsplit(".", 3)[0] if Session(like, {}).date else like
     return f"{prefix}.{when or now():%Y.%m.%d}"
@@ -76,18 +73,21 @@ def session_of_today(like: str, when: datetime | None = None) -> str:
 
 @dataclass(frozen=True)
 class UtteranceRecord:
-    """What a decoder made of one utterance.
+    """A decoded utterance, to be logged.
 
     Attributes:
         id: Unique while the process runs; used again after a restart it means the newer utterance.
         session: The recording day that the features belong to: a replayed trial's own, or
             `session_of_today`.
-        duration_s: Seconds from the first to the last frame.
+        duration_s: Seconds from the first to the last bin.
         text: The decoded sentence; empty where there was none.
         source: Where the features came from (`replay`, `feed` ...).
         nbest: Candidates as JSON objects, where they are to be kept.
-        degraded: What was missing in them, such as a large model's scores; None for nothing.
         when: When the text was there, with the offset from UTC.
+        degraded: The part that was missing, such as a large model's scores; None for none.
+
+    Raises:
+        LiveError: A value that no log can hold.
     """
 
     id: str | int
@@ -100,7 +100,7 @@ class UtteranceRecord:
     degraded: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises LiveError for what no log can hold."""
+        """Check the values."""
         if problem := wrong_with_session(self.session):
             raise LiveError(problem, fix="give a name such as t15.2026.11.21")
         if not 0 <= self.duration_s <= MOST_SECONDS:
@@ -112,7 +112,7 @@ class UtteranceRecord:
             raise LiveError(f"when is {self.when}, {problem}")
 
     def to_json(self) -> dict[str, Any]:
-        """The utterance's line in the log."""
+        """Return the utterance's line in the log."""
         n_words = len(self.text.split())
         line = {
             "id": str(self.id),
@@ -132,13 +132,12 @@ class UtteranceRecord:
 
 
 class UsageLog:
-    """Appends to the log in `folder`, which is made where there is none, and holds it against
-    other processes.
+    """The usage log in `folder`, which is made where there is none, locked against other processes.
 
-    Calls may come from any thread. They return when the disk has what they wrote: that takes a
-    flush, and where features are kept the writing of the day's session file (some milliseconds for
-    each trial in it). Every failure is a LiveError and leaves the log as it was before the call, or
-    with the line it speaks of; later calls work again when the cause is gone.
+    Calls may come from any thread. They return when the disk has their data: that takes a flush,
+    and where features are kept the writing of the day's session file (some milliseconds for each
+    trial in it). Every failure is a LiveError and leaves the log as it was before the call, or with
+    the line that the error names; later calls work again when the cause is gone.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -170,9 +169,10 @@ class UsageLog:
         """Log an utterance.
 
         Args:
+            utterance: The utterance.
             features_TC: float32 [T, C] in 20 ms bins as in a session file, z-scored and not
                 smoothed. They stay in memory so that the utterance can be corrected or rated right,
-                until others need the place.
+                until others need the memory.
         """
         features_TC = None if features_TC is None else np.array(features_TC, dtype=np.float32)
         with self._mutex:
@@ -186,7 +186,7 @@ class UsageLog:
                     self._held.popitem(last=False)
 
     def correct(self, id_: str | int, text: str) -> bool:
-        """Log what was meant. Returns whether the recording is kept with it."""
+        """Log the sentence that was meant; return whether the recording is kept with it."""
         if not spoken(text):
             raise LiveError(
                 "a correction needs at least one word", fix="rate the utterance 'wrong' instead"
@@ -194,10 +194,7 @@ class UsageLog:
         return self._say(id_, {"correction": text})
 
     def rate(self, id_: str | int, rating: str) -> bool:
-        """Log how well it was decoded: `right`, `mostly right` or `wrong`.
-
-        Returns whether the recording is kept.
-        """
+        """Log a rating, one of `RATINGS`; return whether the recording is kept."""
         if rating not in RATINGS:
             raise LiveError(
                 f"unknown rating {rating!r}; one of {', '.join(map(repr, RATINGS))} is needed"
@@ -205,7 +202,7 @@ class UsageLog:
         return self._say(id_, {"rating": rating})
 
     def close(self) -> None:
-        """Let go of the log; other processes may have it."""
+        """Unlock and close the log."""
         with self._mutex:  # or a line under way might go to the next file that gets this number
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -223,16 +220,13 @@ class UsageLog:
             raise LiveError("another process is writing this log", where=self._path, fix=fix)
 
     def _end_torn_line(self) -> None:
-        """What is appended must not become part of a line that a killed process left unfinished."""
+        """End a line that a killed process left unfinished, so that the next one is its own."""
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
             os.write(self._descriptor, b"\n")
 
     def _tidy(self) -> None:
-        """Finish what a killed process began.
-
-        Half-written session files, and the label that it was changing.
-        """
+        """Finish the work of a killed process: half-written session files, and its last label."""
         for folder in self.folder.glob(f"{RECORDINGS}/*"):
             for half in unfinished(folder):
                 with suppress(OSError):
@@ -254,10 +248,7 @@ class UsageLog:
             return self._keep(number)
 
     def _write(self, line: dict[str, Any]) -> None:
-        """Append a line and flush it, or leave the file as it was.
-
-        What readers would pass over is not written.
-        """
+        """Append a line that readers accept and flush it, or leave the file as it was."""
         try:
             content = json.dumps(line, allow_nan=False).encode() + b"\n"
         except (TypeError, ValueError) as error:
@@ -287,10 +278,7 @@ class UsageLog:
         self._log.add(parsed)
 
     def _keep(self, number: int) -> bool:
-        """Make the day's session file agree with what is known of the utterance.
-
-        Returns whether it is in there.
-        """
+        """Make the day's session file agree with the log; return whether the utterance is in it."""
         entry, key = self._log.entries[number], (int(self._log.entries[0].when.timestamp()), number)
         try:
             labels = self._labels_of(entry.session)
@@ -306,7 +294,7 @@ class UsageLog:
         return self.folder / RECORDINGS / session / "data_train.hdf5"
 
     def _labels_of(self, session: str) -> dict[tuple[int, int], str]:
-        """Labels by block and trial number of a session file, read once."""
+        """Return the labels of a session file by block and trial number, read once."""
         if session not in self._labels:
             path = self._file(session)
             trials = (
@@ -320,9 +308,7 @@ class UsageLog:
     def _rewrite(
         self, entry: LoggedUtterance, key: tuple[int, int], labels: dict[tuple[int, int], str]
     ) -> None:
-        """The session file again, with the utterance under its present label, or without it
-        where that is gone.
-        """
+        """Write the session file again, with the utterance under its label, or without it."""
         path, session, label = self._file(entry.session), entry.session, entry.label
 
         def trials() -> Iterator[Trial]:
@@ -349,7 +335,7 @@ class UsageLog:
 
 @contextmanager
 def _failures(path: Path) -> Iterator[None]:
-    """A context in which what the disk refuses is a LiveError."""
+    """Raise errors of the disk as LiveError."""
     try:
         yield
     except OSError as error:

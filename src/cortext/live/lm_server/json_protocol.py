@@ -1,9 +1,7 @@
-"""The JSON profile of the language-model server, without Redis.
+"""The JSON profile of the language-model server, without Redis: entries in, answers out.
 
-One stream in, one out, and utterances with names.
-
-`docs/redis.md` describes the messages. Clients that name their utterances apart do not disturb each
-other.
+It has one stream in, one out, and utterances with names. Clients that name their utterances apart
+do not disturb each other. `docs/redis.md` describes the messages.
 """
 
 from __future__ import annotations
@@ -33,17 +31,21 @@ MOST_UTTERANCES = 16
 LARGEST_MESSAGE = 2**20
 """Bytes of a message, beside its logits."""
 SILENT_S = 600.0
-"""After so long without a word an utterance gives its place to a new one."""
+"""Seconds without a request after which an utterance may be dropped for a new one."""
 
 Message = dict[str, Any]
 
 
 class JsonProtocol:
-    """Any number of clients, each with utterances of its own.
+    """Serves any number of clients, each with utterances of its own.
 
     Args:
-        options: Of the search; a `begin` may change some of them for its utterance.
-        context: What was said before, for a large model, where a `begin` does not say it.
+        decoder: The word search, with a large model or without.
+        options: Decoder options; a `begin` may change some of them for its utterance.
+        input_stream: The stream of requests.
+        output_stream: The stream of answers.
+        stop: Asked during long searches; True ends them.
+        context: What was said before, for a large model, where a `begin` has no context.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class JsonProtocol:
         self.missing: Callable[[], str] = lambda: ""
         self.changes: dict[str, str] = {}
         self._utterances: dict[str, ClientUtterance] = {}
-        self._last_heard_s: dict[str, float] = {}
+        self._last_request_s: dict[str, float] = {}
         self._began: dict[str, StreamId] = {}
         self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
             "begin": self._begin,
@@ -79,23 +81,23 @@ class JsonProtocol:
         }
 
     def restore(self, changes: Mapping[str, str]) -> None:
-        """Nothing: options belong to utterances."""
+        """Do nothing: options belong to utterances."""
 
     def announcement(self) -> Answer:
-        """That the server is there, and with what."""
+        """Return the message `ready`: the server's version, language model and options."""
         options = asdict(self._options) | {"label_priors": dict(self._options.label_priors)}
         return self._say(
             "ready", None, version=__version__, lm=str(self._decoder.lm_dir), options=options
         )
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        """Do what a message asks."""
+        """Do the work of a request."""
         name: str | None = None
         try:
             message = _message(entry)
             name = message["utterance"]
             if name in self._utterances:
-                self._last_heard_s[name] = time.monotonic()
+                self._last_request_s[name] = time.monotonic()
             return self._actions[message["type"]](name, message, entry)
         except Stopped:
             raise
@@ -105,35 +107,33 @@ class JsonProtocol:
             return [self._error(name, internal_error(error), entry)]
 
     def in_utterance(self) -> bool:
-        """Whether an utterance is under way."""
+        """Return whether an utterance is in progress."""
         return bool(self._utterances)
 
     def first(self) -> tuple[str, StreamId] | None:
-        """Stream and id of the oldest `begin` of an utterance under way that has not fallen
-        silent.
-        """
+        """Return stream and id of the oldest `begin` of an utterance that is not silent."""
         long_ago = time.monotonic() - SILENT_S
         began = [
-            self._began[name] for name in self._utterances if self._last_heard_s[name] > long_ago
+            self._began[name] for name in self._utterances if self._last_request_s[name] > long_ago
         ]
         return (self.speech, min(began)) if began else None
 
     def is_answer(self, entry: Entry) -> bool:
-        """All are but `ready` and errors that name no request."""
+        """Return whether an entry answers a request: not so `ready`, and errors that name none."""
         try:
             message = json.loads(entry.fields[b"message"])
             return bool(message["type"] != "ready" and message.get("request", "") is not None)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            return False  # somebody else's
+            return False  # another program's entry
 
     def lost(self, what: str, entry: Entry | None = None) -> list[Answer]:
-        """Something was lost: the results of what is under way will say so."""
+        """Report lost entries now, and in the results of the utterances in progress."""
         for utterance in self._utterances.values():
             utterance.problem(what)
         return [self._error(name, what, entry) for name in self._utterances or (None,)]
 
     def stop(self) -> list[Answer]:
-        """What is under way has no result."""
+        """Report the utterances in progress, which get no result."""
         names = list(self._utterances)
         for name in names:
             self._forget(name)
@@ -156,7 +156,7 @@ class JsonProtocol:
         self._utterances[name] = ClientUtterance(
             self._decoder, options, self._stop, inventory, hotwords, context
         )
-        self._began[name], self._last_heard_s[name] = entry.id, time.monotonic()
+        self._began[name], self._last_request_s[name] = entry.id, time.monotonic()
         return [*answers, self._say("begun", name, order=inventory.name)]
 
     def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -218,14 +218,11 @@ class JsonProtocol:
         return self._utterances[name]
 
     def _make_room(self) -> None:
-        """Raise LiveError where too many are under way.
-
-        Those that fell silent long ago go first.
-        """
+        """Drop the longest silent utterance where too many are in progress, or raise LiveError."""
         if len(self._utterances) < MOST_UTTERANCES:
             return
-        oldest = min(self._utterances, key=lambda name: self._last_heard_s[name])
-        if time.monotonic() - self._last_heard_s[oldest] < SILENT_S:
+        oldest = min(self._utterances, key=lambda name: self._last_request_s[name])
+        if time.monotonic() - self._last_request_s[oldest] < SILENT_S:
             raise LiveError(
                 f"{MOST_UTTERANCES} utterances are under way", fix="end or drop one of them"
             )
@@ -235,7 +232,7 @@ class JsonProtocol:
         self._forget(oldest)
 
     def _forget(self, name: str) -> None:
-        del self._utterances[name], self._began[name], self._last_heard_s[name]
+        del self._utterances[name], self._began[name], self._last_request_s[name]
 
     def _say(self, kind: str, utterance: str | None, **facts: Any) -> Answer:
         message = {"type": kind, "utterance": utterance} | facts
@@ -248,7 +245,7 @@ class JsonProtocol:
 
 
 def _message(entry: Entry) -> Message:
-    """The message of an entry. Raises LiveError for one that is none."""
+    """Return the message of an entry. Raises LiveError for one that is none."""
     raw = entry.fields.get(b"message", b"")
     if len(raw) > LARGEST_MESSAGE:
         raise LiveError(f"the message has {len(raw)} bytes; at most {LARGEST_MESSAGE} are read")
@@ -269,7 +266,7 @@ def _message(entry: Entry) -> Message:
 
 
 def _bounded(changes: Mapping[str, Any]) -> DecoderOptions:
-    """Default options with those changes that a live search bounds."""
+    """Return default options with those changes that a live search bounds."""
     bounded = {name: changes[name] for name in LIVE_BOUNDS if name in changes}
     budget_ms = dict(changes.get("llm") or {}).get("budget_ms", 0.0)
     return DecoderOptions().changed(bounded | {"llm": {"budget_ms": budget_ms}})

@@ -1,10 +1,9 @@
-"""The position of the language-model server in its streams, kept in Redis so that a server after
-it can go on.
+"""The position of the language-model server in its streams.
 
-The hash holds, by the names of the streams, up to where nothing is needed any more (inputs) and the
-newest answer (outputs); under `read:STREAM` how far an input has been answered, and how many
-entries it had been given by then; under `given:STREAM` how many answers to later entries an output
-has already.
+It is kept in Redis, so that the next server can go on. The hash holds, by the names of the streams,
+the last entry that is no longer needed (inputs) and the newest answer (outputs); under
+`read:STREAM` the last answered entry of an input, and the number of entries until then; under
+`given:STREAM` the number of answers to later entries that an output has already.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ UNREADABLE = "where the server stood could not be read: words may be missing"
 class StreamPosition:
     """The position in one input stream.
 
-    n_read, n_answered: how many entries the stream had ever been given, up to `after` and up to
-    `answered`
-
     Attributes:
         after: Id of the last entry that was read.
-        marked: Up to here nothing is needed any more; a server after this one begins behind it.
-        answered: Up to here all answers have been given; later than `after` while a search is done
-            again.
-        n_foreign: How many entries of the stream others had deleted when it was last asked; None
-            before that.
+        marked: Entries up to here are no longer needed; the next server begins behind it.
+        answered: Entries up to here have all their answers; later than `after` while a search is
+            done again.
+        n_read: Number of entries that the stream had ever been given up to `after`.
+        n_answered: The same up to `answered`.
+        n_foreign: Entries of the stream that others had deleted when it was last asked; None before
+            that.
         known: An entry that was read and that this server does not delete, or None.
         held: Ids and sizes of entries that were read and are not marked, oldest first.
         done: The same of those that are marked, until Redis knows it.
@@ -58,13 +56,20 @@ class StreamPosition:
 class Position:
     """The position in all streams.
 
-    Attributes:
+    Args:
+        link: The connection.
+        key: Key of the hash.
+        inputs: The input streams.
+        outputs: The output streams.
         speech: The input stream whose gaps are looked for when an utterance ends.
+
+    Attributes:
         known: Whether a server before this one has left its position.
         changes: Parameters that clients had changed, as they were left.
-        missing: What may be missing from utterances in progress; `take_missing` gives it once.
+        missing: Entries that may be missing in utterances in progress; `take_missing` returns it
+            once.
         newest: Ids of the newest answers that a server before this one has given.
-        given: How many answers each output has to entries that are later than `answered`.
+        given: Number of answers of each output to entries that are later than `answered`.
         saved: The fields as Redis has them, as far as this server knows.
     """
 
@@ -75,100 +80,107 @@ class Position:
         self.key = key
         self._outputs = tuple(outputs)
         self._speech = speech
-        self.places = {stream: StreamPosition() for stream in inputs}
+        self.by_stream = {stream: StreamPosition() for stream in inputs}
         self.newest = dict.fromkeys(self._outputs, (0, 0))
         self.known = False
         self.changes = dict[str, str]()
         self.missing = ""
-        self._told = True
+        self._reported = True
         self._missing_until = (0, 0)
         self.given: dict[str, int] = {}
         self.saved: dict[str, str] = {}
 
     @property
     def after(self) -> dict[str, StreamId]:
-        """Ids of the last entries that were read."""
-        return {stream: place.after for stream, place in self.places.items()}
+        """The ids of the last entries that were read."""
+        return {stream: position.after for stream, position in self.by_stream.items()}
 
     def load(self) -> bool:
-        """Take over what a server before this one has left.
+        """Load the position that a server before this one has left.
 
-        False where that could not be read and was set aside.
+        Returns:
+            False where it could not be read and was set aside.
         """
         found = self._link.read_hash(self.key, MOST_BYTES)
         try:
             texts = {name.decode(): text.decode() for name, text in (found or {}).items()}
             self.changes = _changes(texts.get("changes", "{}"))
-            if found is not None and not texts.keys() >= {*self.places, *self._outputs}:
+            if found is not None and not texts.keys() >= {*self.by_stream, *self._outputs}:
                 return True  # nobody was here, or under other names
             self.newest = {stream: _checked_id(texts[stream]) for stream in self._outputs}
             self.given = {
                 stream: _checked_number(texts.get(f"given:{stream}", "0"))
                 for stream in self._outputs
             }
-            places = {stream: _place(stream, texts) for stream in self.places}
+            by_stream = {stream: _stream_position(stream, texts) for stream in self.by_stream}
         except (ValueError, KeyError):
             self._link.set_aside(self.key)
             self.changes = {}
             return False
-        self.places = places
+        self.by_stream = by_stream
         self.known = True
         self.miss(shown(texts.get("missing", "")))
-        for stream, place in places.items():
-            if place.n_answered < 0:  # a server of an older version did not count
+        for stream, position in by_stream.items():
+            if position.n_answered < 0:  # a server of an older version did not count
                 info = self._link.stream_info(stream)
-                place.n_read = place.n_answered = (info["added"] or 0) - self._link.count(
-                    stream, place.after
+                position.n_read = position.n_answered = (info["added"] or 0) - self._link.count(
+                    stream, position.after
                 )
-                if stream == self._speech and was_trimmed(info, place.known):
+                if stream == self._speech and was_trimmed(info, position.known):
                     self.miss(_said(-1, stream, "deleted before they were read"))
         return True
 
     def begin_after(self, ids: Mapping[str, StreamId], answered: Mapping[str, StreamId]) -> None:
-        """Go on behind these ids: what came before them is void.
+        """Go on behind these ids; earlier entries are void.
 
-        What is not later than `answered` is not answered.
+        Args:
+            ids: Id by input stream.
+            answered: Ids up to which the entries have their answers.
         """
         self.miss_nothing()
-        for stream, place in self.places.items():
+        for stream, position in self.by_stream.items():
             to = ids[stream]
             if self.known:
-                place.n_read = place.n_answered + self._link.count(stream, place.answered, to)
-                place.n_read -= self._link.count(stream, to, place.answered)
+                position.n_read = position.n_answered + self._link.count(
+                    stream, position.answered, to
+                )
+                position.n_read -= self._link.count(stream, to, position.answered)
             else:
                 info = self._link.stream_info(stream)
                 first = info["first"]
                 # where nothing older is left, what was deleted may belong to what is read now
                 older = stream != self._speech or first is None or first <= to
-                place.n_read = (info["added"] or 0) - self._link.count(stream, to) if older else 0
-            place.after = place.marked = to
-            place.answered = max(to, answered[stream])
-            place.n_answered = place.n_read + self._link.count(stream, to, place.answered)
-            place.known = None
+                position.n_read = (
+                    (info["added"] or 0) - self._link.count(stream, to) if older else 0
+                )
+            position.after = position.marked = to
+            position.answered = max(to, answered[stream])
+            position.n_answered = position.n_read + self._link.count(stream, to, position.answered)
+            position.known = None
 
     def go_on(self) -> None:
-        """Go on where the server before this one was, and see what was deleted that it had read."""
+        """Go on where the server before this one was; note the entries that were deleted since."""
         found = []
-        for stream, place in self.places.items():
-            n_there = self._link.count(stream, place.after, place.answered)
-            n_gone = place.n_answered - place.n_read - n_there
-            place.n_read = place.n_answered - n_there
+        for stream, position in self.by_stream.items():
+            n_there = self._link.count(stream, position.after, position.answered)
+            n_gone = position.n_answered - position.n_read - n_there
+            position.n_read = position.n_answered - n_there
             if n_gone and stream == self._speech:
                 found.append(_said(n_gone, stream, "deleted before their utterance had ended"))
         self.miss("; ".join(found))
 
     def take(self, entry: Entry) -> None:
-        """An entry has been answered."""
-        place = self.places[entry.stream]
-        place.after = entry.id
-        place.n_read += 1
-        place.held.append((entry.id, entry.n_bytes))
-        if place.after >= place.answered:
-            place.answered = place.after
-            place.n_answered = place.n_read
+        """Note that an entry has been answered."""
+        position = self.by_stream[entry.stream]
+        position.after = entry.id
+        position.n_read += 1
+        position.held.append((entry.id, entry.n_bytes))
+        if position.after >= position.answered:
+            position.answered = position.after
+            position.n_answered = position.n_read
 
     def was_given(self, stream: str, request: StreamId) -> bool:
-        """Whether an output has an answer to this entry already; asked once for each answer."""
+        """Return whether an output has an answer to this entry already; called once per answer."""
         # an answer's id is later than its question's: of what was asked later nothing was answered
         if not self.given.get(stream) or not (0, 0) < request < self.newest[stream]:
             return False
@@ -176,135 +188,135 @@ class Position:
         return True
 
     def begin_anew(self, stream: str) -> None:
-        """A stream is another one than before: read it from its beginning."""
-        self.places[stream] = StreamPosition()
+        """Read a stream from its beginning: it is another one than before."""
+        self.by_stream[stream] = StreamPosition()
         self._missing_until = (0, 0)
 
     def mark(self, first: tuple[str, StreamId] | None) -> None:
-        """Mark all entries before this one as no longer needed; without one, all that were read."""
-        own = list(self.places).index(first[0]) if first else 0
-        for number, place in enumerate(self.places.values()):
-            to = place.after
+        """Mark the entries before this one as no longer needed; without one, all that were read."""
+        own = list(self.by_stream).index(first[0]) if first else 0
+        for number, position in enumerate(self.by_stream.values()):
+            to = position.after
             if first is not None:
                 milliseconds = first[1][0]
                 same_time = (milliseconds, LAST) if number < own else before((milliseconds, 0))
                 to = min(to, before(first[1]) if number == own else same_time)
-            place.marked = max(place.marked, to)
-            while place.held and place.held[0][0] <= place.marked:
-                place.done.append(place.held.popleft())
-        if self.places[self._speech].marked >= self._missing_until:
+            position.marked = max(position.marked, to)
+            while position.held and position.held[0][0] <= position.marked:
+                position.done.append(position.held.popleft())
+        if self.by_stream[self._speech].marked >= self._missing_until:
             self.miss_nothing()
 
     def unsaved(self) -> dict[str, str]:
-        """The fields that Redis does not have yet."""
+        """Return the fields that Redis does not have yet."""
         fields = {stream: format_id(self._link.newest[stream]) for stream in self._outputs}
         fields |= {f"given:{stream}": str(self.given.get(stream, 0)) for stream in self._outputs}
         fields["missing"] = self.missing
-        for stream, place in self.places.items():
-            fields[stream] = format_id(place.marked)
-            n_marked = place.n_read - len(place.held)
-            fields[f"read:{stream}"] = f"{n_marked} {format_id(place.answered)} {place.n_answered}"
+        for stream, position in self.by_stream.items():
+            fields[stream] = format_id(position.marked)
+            n_marked = position.n_read - len(position.held)
+            fields[f"read:{stream}"] = (
+                f"{n_marked} {format_id(position.answered)} {position.n_answered}"
+            )
         return {name: text for name, text in fields.items() if self.saved.get(name) != text}
 
     def save(self) -> None:
-        """Write what Redis does not have yet."""
+        """Write the fields that Redis does not have yet."""
         if fields := self.unsaved():
             self._link.write_hash(self.key, fields)
             self.saved |= fields
 
     def retire(self) -> None:
-        """Allow that entries up to the mark that Redis knows are deleted, when there are too
-        many of them.
-        """
-        for stream, place in self.places.items():
+        """Allow the deletion of entries up to the mark that Redis knows, if too many are there."""
+        for stream, position in self.by_stream.items():
             marked, done = parse_id(self.saved.get(stream, "0-0")), []
-            while place.done and place.done[0][0] <= marked:
-                done.append(place.done.popleft())
+            while position.done and position.done[0][0] <= marked:
+                done.append(position.done.popleft())
             self._link.retire(stream, done)
 
     def in_use(self) -> list[tuple[str, list[StreamId]]]:
-        """Entries of utterances in progress, by stream.
+        """Return the entries of utterances in progress, by stream.
 
-        They may be deleted where nothing else makes room.
+        They are deleted only where nothing else makes room.
         """
         found = [
-            (stream, [entry_id for entry_id, _ in (*place.done, *place.held)])
-            for stream, place in self.places.items()
+            (stream, [entry_id for entry_id, _ in (*position.done, *position.held)])
+            for stream, position in self.by_stream.items()
         ]
-        for place in self.places.values():
-            place.known = None
+        for position in self.by_stream.values():
+            position.known = None
         return found
 
     def gap(self, stream: str) -> str:
-        """Name entries that were deleted unread since the last call; empty for none."""
-        place, info = self.places[stream], self._link.stream_info(stream)
+        """Report entries that were deleted unread since the last call; empty for none."""
+        position, info = self.by_stream[stream], self._link.stream_info(stream)
         if self._only_ours_were_deleted(stream, info):
             return ""
-        n_waiting = self._link.count(stream, place.after, info["last"])
-        n_gone = n_lost(info, place, n_waiting)
+        n_waiting = self._link.count(stream, position.after, info["last"])
+        n_gone = n_lost(info, position, n_waiting)
         if info["added"] is not None:
-            change = info["added"] - n_waiting - place.n_read
-            place.n_read += change
-            place.n_answered += change
-        place.known = place.after
+            change = info["added"] - n_waiting - position.n_read
+            position.n_read += change
+            position.n_answered += change
+        position.known = position.after
         return _said(n_gone, stream, "deleted before they were read") if n_gone else ""
 
     def _only_ours_were_deleted(self, stream: str, info: Mapping[str, Any]) -> bool:
-        """Whether nobody else has deleted since this was asked last, in a stream that is still
-        the same.
+        """Return whether only this server has deleted since the last call, in an unchanged stream.
 
-        Counting instead what waits would take the square of a backlog: it is asked at the end of
-        each utterance.
+        Counting the waiting entries instead would take the square of a backlog: this is asked at
+        the end of each utterance.
         """
-        place, held = self.places[stream], self.places[stream].held
+        position, held = self.by_stream[stream], self.by_stream[stream].held
         if info["added"] is None:
             return False
-        n_before = place.n_foreign
-        place.n_foreign = info["added"] - info["length"] - self._link.n_deleted.get(stream, 0)
+        n_before = position.n_foreign
+        position.n_foreign = info["added"] - info["length"] - self._link.n_deleted.get(stream, 0)
         is_same = bool(held) and info["first"] is not None and info["first"] <= held[0][0]
-        return is_same and place.n_foreign == n_before
+        return is_same and position.n_foreign == n_before
 
     def miss(self, what: str) -> None:
-        """Keep what is missing until every utterance that may lack it has its result."""
+        """Keep a report of missing entries until all utterances that may lack them have results."""
         if what:
             self.missing = "; ".join(filter(None, (self.missing, what)))
-            self._told = False
+            self._reported = False
             self._missing_until = (LAST, LAST)
 
     def miss_nothing(self) -> None:
-        """Forget what is missing: its utterances are void."""
+        """Forget the missing entries: their utterances are void."""
         self.missing = ""
-        self._told = True
+        self._reported = True
 
     def take_missing(self) -> str:
-        """Name what utterances in progress lack, once; asked when one of them ends."""
+        """Return the entries that utterances in progress lack, once; called when one ends."""
         self.miss(self.gap(self._speech))
-        said = "" if self._told else self.missing
-        if said:
-            self._told = True
-            self._missing_until = self.places[self._speech].after
-        return said
+        report = "" if self._reported else self.missing
+        if report:
+            self._reported = True
+            self._missing_until = self.by_stream[self._speech].after
+        return report
 
 
-def n_lost(info: Mapping[str, Any], place: StreamPosition, n_waiting: int) -> int:
-    """Number of entries that were deleted unread: -1 where that cannot be counted, 0 for none.
+def n_lost(info: Mapping[str, Any], position: StreamPosition, n_waiting: int) -> int:
+    """Return the number of entries that were deleted unread; -1 where it cannot be counted.
 
     Args:
-        info: As `RedisLink.stream_info` gives it; n_waiting: how many entries come after those that
-            were read.
+        info: As `RedisLink.stream_info` returns it.
+        position: The position in the stream.
+        n_waiting: Number of entries after those that were read.
     """
     if info["added"] is None:
-        return -int(was_trimmed(info, place.known))
-    n_gone: int = info["added"] - n_waiting - place.n_read
+        return -int(was_trimmed(info, position.known))
+    n_gone: int = info["added"] - n_waiting - position.n_read
     if n_gone >= 0:
         return n_gone
     # the stream was deleted and has begun anew: in mid-utterance, if it has had fewer entries than
     # were read of that
-    return -int(len(place.held) > info["added"] - n_waiting)
+    return -int(len(position.held) > info["added"] - n_waiting)
 
 
 def was_trimmed(info: Mapping[str, Any], known: StreamId | None) -> bool:
-    """Whether entries after a known one may have been deleted, by the ids alone.
+    """Return whether entries after a known one may have been deleted, by the ids alone.
 
     Redis 7 tells the latest id that XDEL deleted, but not that of XTRIM; before, there is only the
     first entry.
@@ -314,7 +326,7 @@ def was_trimmed(info: Mapping[str, Any], known: StreamId | None) -> bool:
     return (info["max_deleted"] or (0, 0)) > known or info["first"] is None or info["first"] > known
 
 
-def _place(stream: str, texts: Mapping[str, str]) -> StreamPosition:
+def _stream_position(stream: str, texts: Mapping[str, str]) -> StreamPosition:
     """Raises ValueError for what no server has written."""
     marked = _checked_id(texts[stream])
     read = texts.get(f"read:{stream}", f"-1 {texts[stream]} -1")

@@ -1,4 +1,8 @@
-"""The parameters of the published language-model server, and what they are in `DecoderOptions`."""
+"""The published language-model server's parameters, as `DecoderOptions`, and its candidates.
+
+The formats are those of language_model/language-model-standalone.py of the public NEJM 2024
+release.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,7 @@ class PublishedParams:
 
     @classmethod
     def of(cls, options: DecoderOptions) -> PublishedParams:
-        """The parameters that say the same as a decoder's options."""
+        """Return the parameters that mean the same as a decoder's options."""
         return cls(
             max_active=options.max_active,
             min_active=options.min_active,
@@ -76,12 +80,7 @@ class PublishedParams:
         )
 
     def options(self, base: DecoderOptions) -> DecoderOptions:
-        """A decoder's options with everything in them that these parameters speak of.
-
-        Raises DecodingError.
-
-        What they say of a large model is `llm`'s business.
-        """
+        """Return a decoder's options with these parameters."""
         return base.changed(
             {
                 "max_active": self.max_active,
@@ -99,9 +98,9 @@ class PublishedParams:
         )
 
     def llm(self, base: DecoderOptions) -> LLMOptions:
-        """The options of a large model, of weight 0 unless it is to score the candidates.
+        """Return the options of a large model, of weight 0 unless it is to score the candidates.
 
-        Where a parameter says what the decoder's options say, these hold as they are.
+        A parameter that agrees with the decoder's options leaves them as they are.
         """
         changes: dict[str, object] = {
             "augment": self.top_candidates_to_augment if self.nbest > 1 else 0,
@@ -116,10 +115,7 @@ class PublishedParams:
         return base.llm.changed(changes)
 
     def updated(self, texts: Mapping[str, str]) -> tuple[PublishedParams, dict[str, str]]:
-        """The parameters with new values, and why some were refused: reasons by name.
-
-        The others hold.
-        """
+        """Return the parameters with new values, and the reason by name for each refused one."""
         params, refused = self, {}
         for name, text in texts.items():
             try:
@@ -129,7 +125,7 @@ class PublishedParams:
         return params, refused
 
     def announced(self) -> dict[str, int | float]:
-        """The values as they are put on `remote_lm_args`."""
+        """Return the values as they are written to `remote_lm_args`."""
         return {
             name: int(value) if isinstance(value, bool) else value
             for name, value in asdict(self).items()
@@ -146,14 +142,14 @@ _BOUNDS = {
 
 
 def _share(options: DecoderOptions) -> float:
-    """Weight of the large model, of both models' together."""
+    """Return the weight of the large model relative to both models' together."""
     if options.llm.form == "interpolate" or not options.llm.weight:
         return options.llm.weight
     return options.llm.weight / (options.lm_weight + options.llm.weight)
 
 
 def _value(name: str, text: str) -> int | float | bool:
-    """A value as clients write it. Raises ConfigError for a name or a value that cannot be."""
+    """Return a value as clients write it. Raises ConfigError for a wrong name or value."""
     kind = _KINDS.get(name)
     if kind is None:
         raise ConfigError(f"unknown parameter; {nearest(name[:LONGEST_VALUE], _KINDS)}")
@@ -174,7 +170,7 @@ def _value(name: str, text: str) -> int | float | bool:
 
 
 def changed_params(params: PublishedParams, changes: Iterable[str]) -> PublishedParams:
-    """Parameters with changes `name=value`. Raises ConfigError for the first that cannot be."""
+    """Return parameters with changes `name=value`. Raises ConfigError for the first wrong one."""
     texts = {}
     for change in changes:
         name, equals, text = change.partition("=")
@@ -201,7 +197,7 @@ class Candidate:
 
 
 def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[Candidate]:
-    """The candidates of a search, in its order."""
+    """Return the candidates of a search, in its order."""
     return [
         Candidate(found.text, found.acoustic_score, found.lm_score, _llm_score(found), found.score)
         for found in hypotheses
@@ -209,9 +205,9 @@ def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[Candidate]:
 
 
 def _llm_score(found: Hypothesis) -> float:
-    """What counted as the large model's.
+    """Return the score that counted as the large model's.
 
-    Of no words at all the n-gram's, and 0 where it ranked nothing.
+    It is the n-gram's for no words at all, and 0 where the large model ranked nothing.
     """
     if found.llm_score is not None:
         return found.llm_score
@@ -219,10 +215,10 @@ def _llm_score(found: Hypothesis) -> float:
 
 
 def scoring(candidates: Sequence[Candidate]) -> str:
-    """The candidates as one text: sentence;acoustic;ngram;llm;total, joined by `;`.
+    """Return the candidates as one text: sentence;acoustic;ngram;llm;total, joined by `;`.
 
-    Clients sort by the total, in an order of their own where two are equal; so that the best stays
-    the best, equal totals are told apart in the last digit. A sentence holds no `;`.
+    Clients sort by the total, in an order of their own where two are equal. Equal totals therefore
+    differ in the last digit here, so that the best stays the best. A sentence holds no `;`.
     """
     parts: list[str] = []
     last = math.inf
@@ -237,5 +233,5 @@ def scoring(candidates: Sequence[Candidate]) -> str:
 
 
 def without_separator(sentence: str) -> str:
-    """A sentence without the sign that separates."""
+    """Return a sentence without the separator."""
     return sentence.replace(";", ",")

@@ -1,7 +1,7 @@
 """The published language-model protocol, without Redis: entries in, answers out.
 
-As language_model/language-model-standalone.py and model_training/evaluate_model_helpers.py of the
-public NEJM 2024 release speak it. `docs/redis.md` describes it.
+It follows language_model/language-model-standalone.py and model_training/evaluate_model_helpers.py
+of the public NEJM 2024 release. `docs/redis.md` describes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cortext.live.lm_server.published_params import (
 from cortext.live.lm_server.utterance import ClientUtterance
 
 CONTEXT_KEY = "contextual_decoding_current_context"
-"""Redis key of what was said before, which a large model reads before each candidate."""
+"""Redis key of the text before this sentence, for a large model."""
 OWNER_SILENT_S = 30.0
 """After so long without a request a client's utterance may be taken over by another client."""
 MOST_REFUSED = 20
@@ -52,7 +52,7 @@ class Answer:
 
 
 class Protocol(Interface):
-    """What a server needs of a protocol."""
+    """The interface of a protocol for the server."""
 
     inputs: tuple[str, ...]
     """The streams to read; where entries of several have the same time, this is their order."""
@@ -60,7 +60,7 @@ class Protocol(Interface):
     outputs: tuple[str, ...]
     """The streams of answers."""
     speech: str
-    """The input stream of what is said."""
+    """The input stream of logits."""
     answers: Mapping[str, str]
     """The stream of the answers to each input stream."""
     anew: str
@@ -75,33 +75,33 @@ class Protocol(Interface):
     """Parameters that clients have changed."""
 
     def restore(self, changes: Mapping[str, str]) -> None:
-        """Take over what clients changed with a server before this one."""
+        """Restore the parameters that clients changed with a server before this one."""
 
     def announcement(self) -> Answer:
-        """What is said at the start, and again whenever its stream is missing."""
+        """Return the entry that announces the server, at its start and when that is missing."""
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        """The answers to an entry; `get` gives the text under a Redis key."""
+        """Return the answers to an entry; `get` returns the text under a Redis key."""
 
     def in_utterance(self) -> bool:
-        """Whether there are frames that no result has been given for."""
+        """Return whether there are frames without a result."""
 
     def first(self) -> tuple[str, StreamId] | None:
-        """Stream and id of the entry that began the oldest utterance under way."""
+        """Return stream and id of the entry that began the oldest utterance in progress."""
 
     def is_answer(self, entry: Entry) -> bool:
-        """Whether an entry of an output was written because of one entry of an input."""
+        """Return whether an entry of an output was written because of one entry of an input."""
 
     def lost(self, what: str) -> list[Answer]:
-        """Something was lost of what is under way: name it now, and in the results."""
+        """Report lost entries now, and in the results of the utterances in progress."""
 
     def stop(self) -> list[Answer]:
-        """Name what will have no result, because the server ends."""
+        """Report the utterances that get no result, because the server ends."""
 
 
 @dataclass(frozen=True)
 class PublishedStreams:
-    """Names of the streams."""
+    """The names of the streams."""
 
     input: str = "remote_lm_input"
     partial: str = "remote_lm_output_partial"
@@ -116,19 +116,22 @@ class PublishedStreams:
     errors: str = "remote_lm_errors"
 
     def all(self) -> list[str]:
-        """All names."""
+        """Return all names."""
         return [getattr(self, field.name) for field in fields(self)]
 
 
 class PublishedProtocol:
-    """One client at a time says one utterance after the other.
+    """Serves one client at a time, one utterance after the other.
 
     A client may put a field `client` into its entries; entries with another one are then refused
-    while its utterance is under way. Entries without one cannot be told apart.
+    while its utterance is in progress. Entries without one cannot be told apart.
 
     Args:
-        stop: Whether the process was asked to stop, asked during long searches.
-        context: What was said before, where the key `CONTEXT_KEY` says nothing.
+        decoder: The word search, with a large model or without.
+        params: The parameters at the start.
+        streams: Names of the streams.
+        stop: Asked during long searches; True ends them.
+        context: What was said before, where the key `CONTEXT_KEY` is empty.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class PublishedProtocol:
         self.changes: dict[str, str] = {}
         self._utterance: ClientUtterance | None = None
         self._owner = b""
-        self._last_heard_s = 0.0
+        self._last_request_s = 0.0
         self._first: StreamId = (0, 0)
         self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
             streams.reset: self._reset,
@@ -177,16 +180,16 @@ class PublishedProtocol:
         self._say_what_is_missing(("do_opt", "rescore"))
 
     def announcement(self) -> Answer:
-        """The parameters in force."""
+        """Return the parameters in force."""
         return Answer(
             self.streams.args, {"lm_path": str(self._decoder.lm_dir), **self.params.announced()}
         )
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        """Do what an entry asks, in its turn."""
+        """Do the work of an entry, in its turn."""
         client = entry.fields.get(b"client", b"")[:LONGEST_NAME]
         if self.in_utterance() and client != self._owner:
-            silent_s = time.monotonic() - self._last_heard_s
+            silent_s = time.monotonic() - self._last_request_s
             if silent_s < OWNER_SILENT_S:
                 return [
                     self._error(
@@ -195,7 +198,7 @@ class PublishedProtocol:
                 ]
             self._drop(f"another client began after {silent_s:.0f} s of silence")
         self._owner = client
-        self._last_heard_s = time.monotonic()
+        self._last_request_s = time.monotonic()
         try:
             return self._actions[entry.stream](entry, get)
         except Stopped:
@@ -205,9 +208,9 @@ class PublishedProtocol:
             return self._after_failure(entry, error)
 
     def restore(self, changes: Mapping[str, str]) -> None:
-        """Take over what clients changed with a server that was killed.
+        """Restore the parameters that clients changed with a server that was killed.
 
-        It goes before this one's own settings.
+        They go before this server's own settings.
         """
         if changes:
             self.changes = dict(changes)
@@ -215,25 +218,25 @@ class PublishedProtocol:
             event("parameters_restored", "warning", values=self.params.announced())
 
     def in_utterance(self) -> bool:
-        """Whether entries with frames have come that no result has been given for."""
+        """Return whether entries with frames have come that have no result."""
         return self._utterance is not None and self._utterance.n_entries > 0
 
     def first(self) -> tuple[str, StreamId] | None:
-        """Stream and id of the first entry with frames of the utterance under way."""
+        """Return stream and id of the first entry with frames of the utterance in progress."""
         return (self.streams.input, self._first) if self.in_utterance() else None
 
     def is_answer(self, entry: Entry) -> bool:
-        """All are but errors that name no entry."""
+        """Return whether an entry answers a request: not so errors that name none."""
         return entry.stream != self.streams.errors or b"stream" in entry.fields
 
     def lost(self, what: str) -> list[Answer]:
-        """Something was lost: say so now, and in the result of the utterance under way."""
+        """Report lost entries now, and in the result of the utterance in progress."""
         if self._utterance is not None:
             self._utterance.problem(what)
         return [self._error(None, what)]
 
     def stop(self) -> list[Answer]:
-        """The utterance under way has no result, unless another server goes on with it."""
+        """Report the utterance in progress; it has no result unless another server goes on."""
         if self._utterance is None or not self.in_utterance():
             return []
         event(
@@ -327,7 +330,7 @@ class PublishedProtocol:
         return [*errors, self.announcement(), Answer(self.streams.update_done, {"done": 1})]
 
     def _say_what_is_missing(self, names: Collection[str]) -> None:
-        """Say which of the named parameters are kept, and change nothing."""
+        """Log the named parameters that are kept and have no effect."""
         opt = [name for name in names if name in ("do_opt", "alpha") and self.params.do_opt]
         if opt and self._decoder.llm is None:
             event("parameters_kept", "warning", parameters=opt, reason=NO_LLM)
@@ -336,9 +339,7 @@ class PublishedProtocol:
             event("parameters_kept", "warning", parameters=["rescore"], reason=reason)
 
     def _after_failure(self, entry: Entry, error: Exception) -> list[Answer]:
-        """The answers that a client waits for when an error that nobody thought of came instead
-        of a result.
-        """
+        """Return the answers that a client waits for, after an unexpected error."""
         what = internal_error(error)
         if entry.stream in (self.streams.reset, self.streams.update):
             answers = [Answer(self.answers[entry.stream], {"done": 1})]
@@ -379,7 +380,7 @@ class PublishedProtocol:
         self._utterance = None
 
     def _error(self, entry: Entry | None, what: str, **facts: str) -> Answer:
-        """A named error, in the log and on the stream of errors."""
+        """Log an error; return it for the stream of errors."""
         asked = {"stream": entry.stream, "id": format_id(entry.id)} if entry else {}
         if entry and (client := entry.fields.get(b"client")):
             asked["client"] = client[:LONGEST_NAME].decode(errors="replace")

@@ -1,6 +1,6 @@
-"""The language-model server.
+"""The language-model server: reads a protocol's entries from Redis and writes its answers.
 
-A protocol's entries come from Redis, are answered, and nothing is lost silently.
+Whatever is lost on the way is reported.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ BLOCK_MS = 100
 The longest time until the server sees that it was asked to stop, or Redis flushed.
 """
 SAVE_EVERY = 64
-"""Most entries until Redis is told the position, in mid-utterance.
-
-Otherwise it is told with each read.
-"""
+"""Most entries until the position is saved in mid-utterance; otherwise each read saves it."""
 LONGEST_TEXT = 2**20
 """Bytes of a text from a client's key that are read, and sent back."""
 
@@ -54,9 +51,10 @@ def make_protocol(
     stop: threading.Event | None = None,
     context: str = "",
 ) -> Protocol:
-    """A protocol that speaks for a decoder.
+    """Return a protocol that serves a decoder.
 
     Args:
+        decoder: The word search, with a large model or without.
         profile: "published", or "json" for messages of our own.
         preset: "published" for the published parameters; without it the decoder's options hold. A
             large model, where the decoder has one, scores candidates until `do_opt` is 0.
@@ -66,7 +64,7 @@ def make_protocol(
         context: What was said before, where clients do not say it.
 
     Raises:
-        ConfigError: For a profile, preset, parameter or stream that cannot be.
+        ConfigError: A profile, preset, parameter or stream is wrong.
     """
     if profile not in PROFILES:
         raise ConfigError(f"unknown profile {profile!r}; {nearest(profile, PROFILES)}")
@@ -98,16 +96,18 @@ def make_protocol(
 class LMServer:
     """Serves one protocol on one Redis database.
 
-    Attributes:
+    Args:
+        protocol: The protocol.
         url: As `RedisLink` takes it.
         stop: Set it to end `run`.
         keep: Most entries and most bytes that stay in a stream, of those that no utterance in
             progress needs.
+        timeout_s: As `RedisLink` takes it.
         take_over: End a server that serves the same streams, instead of refusing to start beside
             it.
 
     Raises:
-        LiveError: For a URL that is none.
+        LiveError: The URL cannot be read.
     """
 
     def __init__(
@@ -144,9 +144,10 @@ class LMServer:
         self._idle = self._in_entry = False
 
     def run(self) -> None:
-        """Serve until told to stop.
+        """Serve until `stop` is set.
 
-        Raises LiveError where Redis refuses, or another server has these streams.
+        Raises:
+            LiveError: Redis refuses, or another server has these streams.
         """
         try:
             self._start()
@@ -160,7 +161,7 @@ class LMServer:
             self._position.save()
             if not self._protocol.in_utterance():
                 self._link.write_hash(self._position.key, {"changes": "{}"})
-        except Stopped:  # Redis is away; the log has what it could not be told
+        except Stopped:  # Redis is away: the log has the answers that were lost
             pass
         except LiveError:
             self._protocol.stop()
@@ -177,17 +178,16 @@ class LMServer:
         self._resume()
         self._name_gaps()
         self._link.trim(self._protocol.outputs)
-        for stream, place in self._position.places.items():
-            self._link.retire_up_to(stream, place.marked)
+        for stream, at in self._position.by_stream.items():
+            self._link.retire_up_to(stream, at.marked)
         self._announce()
         event("serving", redis=self._link.where, streams=list(self._protocol.inputs))
 
     def _resume(self) -> None:
-        """Go on where a server before this one ended, so that a client that waits gets its answer.
+        """Go on where a server before this one ended, so that a waiting client gets its answer.
 
-        What came after the last utterance that ended is done again, without the answers that are
-        there already. An entry that begins everything anew, and that nobody has answered, makes
-        what came before it void.
+        Entries after the last utterance that ended are done again, without the answers that are
+        there already. An unanswered entry that begins everything anew makes earlier ones void.
         """
         link, position, answers = self._link, self._position, self._protocol.answers
         readable = position.load()
@@ -208,7 +208,7 @@ class LMServer:
                 position.miss(UNREADABLE)
         elif (
             anew
-            and anew > position.places[asked].answered
+            and anew > position.by_stream[asked].answered
             and (position.known or not self._has_answer(anew))
         ):
             begin = dict.fromkeys(answers, (anew[0] - 1, LAST))
@@ -227,7 +227,7 @@ class LMServer:
                 map(self._protocol.is_answer, new)
             )
         position.newest = {stream: link.newest[stream] for stream in self._protocol.outputs}
-        since = max(place.marked for place in position.places.values())
+        since = max(at.marked for at in position.by_stream.values())
         n_answers = {stream: link.count(stream, since) for stream in self._protocol.outputs}
         event(
             "resuming",
@@ -236,11 +236,11 @@ class LMServer:
         )
 
     def _has_answer(self, anew: StreamId) -> bool:
-        """Whether a server of another kind has answered the entry that begins everything anew."""
+        """Return whether a server of another kind has answered the entry that resets everything."""
         return (self._link.newest_id(self._protocol.answers[self._protocol.anew]) or (0, 0)) > anew
 
     def _mark(self) -> dict[str, str]:
-        """Note up to where everything has been answered; returns what Redis does not know of it."""
+        """Mark the answered entries; return the fields that Redis does not have yet."""
         position, self._n_unsaved = self._position, 0
         position.mark(self._protocol.first())
         if not position.saved:
@@ -278,7 +278,7 @@ class LMServer:
         answers = self._protocol.handle(entry, self._text)
         if self._protocol.changes != self._changes:
             self._keep_changes()
-        if entry.id > self._position.places[entry.stream].answered:
+        if entry.id > self._position.by_stream[entry.stream].answered:
             # Else a server before this one has answered it
             self._answer_to(entry.id, answers)
         elif self._protocol.in_utterance() and self._first_answer is None:
@@ -291,7 +291,7 @@ class LMServer:
             self._position.miss_nothing()
 
     def _announce(self) -> None:
-        """Say that the server is there."""
+        """Announce the server."""
         announcement = self._protocol.announcement()
         entry_id = self._link.add(announcement.stream, announcement.fields)
         self._link.write_hash(self._position.key, {"announced": format_id(entry_id)})
@@ -300,15 +300,12 @@ class LMServer:
         self._mark()
 
     def _keep_changes(self) -> None:
-        """Remember what clients changed, for a server after this one, should this one be killed."""
+        """Save the parameters that clients changed, should this server be killed."""
         self._changes = dict(self._protocol.changes)
         self._link.write_hash(self._position.key, {"changes": json.dumps(self._changes)})
 
     def _after_loss(self) -> None:
-        """The streams are gone.
-
-        Read the new ones from their beginning, and name what may be missing.
-        """
+        """Read new streams from their beginning, and report entries that may be missing."""
         event("streams_lost", "warning", in_utterance=self._protocol.in_utterance())
         self._position.given = {}
         for stream, entry_id in self._position.after.items():
@@ -342,9 +339,9 @@ class LMServer:
                 self._first_answer = answer.stream, entry_id if steady else (0, 0)
 
     def _name_gaps(self) -> None:
-        """Name what was deleted of questions while no server was there.
+        """Report questions that were deleted while no server was there.
 
-        Speech is looked after by its utterance.
+        Deleted speech is reported by its utterance.
         """
         for stream in self._protocol.inputs:
             if stream not in (self._protocol.speech, self._protocol.anew) and (
@@ -353,7 +350,7 @@ class LMServer:
                 self._answer_to((0, 0), self._protocol.lost(gap))
 
     def _text(self, key: str) -> str:
-        """The text under a key, empty where there is none; of a very long one the end."""
+        """Return the text under a key, empty where there is none; of a very long one the end."""
         found = self._link.read_end(key, LONGEST_TEXT)
         if len(found) == LONGEST_TEXT:  # it may begin within a character
             found = re.sub(rb"^[\x80-\xbf]{1,3}", b"", found)
@@ -373,5 +370,5 @@ class LMServer:
 
 
 def _now(link: RedisLink) -> StreamId:
-    """The id before all of Redis's present millisecond, which is no entry's."""
+    """Return the id before all of Redis's present millisecond, which is no entry's."""
     return before(link.now())

@@ -1,7 +1,4 @@
-"""One utterance of a client.
-
-Its logits checked, normalised and searched, and what went wrong with it.
-"""
+"""One utterance of a client: its logits checked, normalised and searched, and its problems."""
 
 from __future__ import annotations
 
@@ -25,14 +22,18 @@ LARGEST_ENTRY = 64 * 2**20
 """Bytes of logits in one entry, nine hours of speech."""
 MOST_PROBLEMS = 10
 _SLICE_FRAMES = 500
-"""So much is searched between two looks at whether to stop."""
+"""Frames that are searched before `stop` is asked again."""
 
 
 class ClientUtterance:
-    """The search through what one client says until it says that this is all.
+    """The search through one client's utterance.
 
     Args:
+        decoder: The word search.
+        options: Its options for this utterance.
         stop: Asked during long searches; True ends them with `Stopped`.
+        inventory: The order of the client's tokens.
+        hotwords: Bonus by word.
         context: What was said before, for a large model.
     """
 
@@ -57,9 +58,10 @@ class ClientUtterance:
         self._n_problems = 0
 
     def take(self, raw: bytes | None) -> str | None:
-        """Take in logits, float32 bytes [P, V].
+        """Search through logits; return their problem, in which case they are left out.
 
-        Returns what was wrong with them, in which case they are left out.
+        Args:
+            raw: float32 bytes [P, V].
         """
         self.n_entries += 1
         start = time.perf_counter()
@@ -79,7 +81,7 @@ class ClientUtterance:
         return None
 
     def problem(self, what: str) -> None:
-        """Keep what went wrong, for the result to say; of very many only the first."""
+        """Keep a problem for the result; of very many only the first."""
         self._n_problems += 1
         if self._n_problems <= MOST_PROBLEMS:
             self.problems.append(what)
@@ -91,7 +93,7 @@ class ClientUtterance:
         self._stream.set_options(**vars(in_time(options)))
 
     def finish(self, context: str | None = None) -> NBest:
-        """The candidate sentences.
+        """Return the candidate sentences.
 
         A large model ranks them after this context, or that of the beginning.
         """
@@ -101,9 +103,10 @@ class ClientUtterance:
 
 
 def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
-    """Logits float32 [P, V] from their bytes. Raises DecodingError for what cannot be logits.
+    """Return logits, float32 [P, V], from their bytes; -inf makes a token impossible.
 
-    -inf is allowed, for tokens that are impossible.
+    Raises:
+        DecodingError: These are no logits.
     """
     size = 4 * len(inventory)
     if raw is None:
@@ -136,8 +139,9 @@ def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
 
 
 def _looks_like_float64(raw: bytes) -> bool:
-    """Whether the bytes make sense as float64 logits, and as float32 numbers are huge or every
-    other one is zero.
+    """Return whether the bytes make sense as float64 logits only.
+
+    As float32 the numbers are huge, or every other one is zero.
     """
     if not raw or len(raw) % 8:
         return False

@@ -1,6 +1,6 @@
-"""Who may talk to the server: a token for what changes state, host names, origins, sizes and rates.
+"""Access to the server: a token for what changes state, host names, origins, sizes and rates.
 
-How many connections there may be, and for how long, is in `cortext.live.page.connections`.
+`cortext.live.page.connections` bounds the connections and their time.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ HEADERS = {
 
 
 def new_token() -> str:
-    """A random token of 256 bits."""
+    """Return a random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Return whether only this machine reaches a server that listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address(host: str, port: int, token: str) -> str:
-    """Where a browser finds the page.
+    """Return the page's address for a browser.
 
     The token is in the fragment, which is never sent or logged.
     """
@@ -81,10 +81,11 @@ def address(host: str, port: int, token: str) -> str:
 
 
 class Access:
-    """The rules.
+    """The rules of access.
 
     Args:
-        token: What a client must show to change anything, to feed, and to watch unless `open_view`.
+        token: The token that a client must show to change anything, to feed, and to watch unless
+            `open_view`.
         host: The address that the server listens on.
         open_view: Whether anybody who reaches the server may watch.
     """
@@ -97,11 +98,11 @@ class Access:
         self._last_s = time.monotonic()
 
     def knows(self, token: str | None) -> bool:
-        """Whether the token is right; takes as long for a wrong one."""
+        """Return whether the token is right; takes as long for a wrong one."""
         return hmac.compare_digest((token or "").encode(), self.token.encode())
 
     def allows_host(self, host: str | None) -> bool:
-        """Whether a request that names this host was meant for us.
+        """Return whether a request that names this host was meant for us.
 
         A foreign site that had its name point to this machine (DNS rebinding) is known by that
         name: only addresses and the names of this machine are let through. The port is left open,
@@ -117,7 +118,7 @@ class Access:
         return True
 
     def allows_origin(self, origin: str | None, host: str | None) -> bool:
-        """Whether a browser's request comes from our own page; programs send no origin."""
+        """Return whether a browser's request comes from our own page; programs send no origin."""
         if origin is None:
             return True
         try:
@@ -127,7 +128,7 @@ class Access:
         return parts.scheme in ("http", "https") and parts.netloc.lower() == (host or "").lower()
 
     def allows_another_change(self) -> bool:
-        """Whether the rate of changes is within its limit; counts one."""
+        """Count a change; return whether the rate of changes is within its limit."""
         now_s = time.monotonic()
         self._tokens = min(self._tokens + (now_s - self._last_s) * REQUESTS_PER_S, REQUESTS_AT_ONCE)
         self._last_s = now_s
@@ -138,10 +139,7 @@ class Access:
 
 
 def _hostname(host: str | None) -> str | None:
-    """The name or address in a Host header, in lower case and without brackets.
-
-    None for what is none.
-    """
+    """Return the name or address in a Host header, in lower case and without brackets, or None."""
     try:
         return urlsplit(f"//{host}").hostname if host else None
     except ValueError:
@@ -149,7 +147,7 @@ def _hostname(host: str | None) -> str | None:
 
 
 class Guard:
-    """Lets through what the rules allow, and adds the headers that keep a browser strict.
+    """Rejects requests against the rules, and adds the headers that keep a browser strict.
 
     `scope["state"]["connection"]` is the `cortext.live.page.connections.Connection` of the request.
     """

@@ -1,6 +1,4 @@
-"""Connections in front of uvicorn.
-
-How many, how long and how much before a client has shown the token.
+"""Connections in front of uvicorn: bounds on number, time and bytes until the token is shown.
 
 uvicorn limits none of these. asyncio's own loop of `accept` answers a lack of file descriptors with
 a traceback for each attempt, thousands in a second.
@@ -56,7 +54,7 @@ class Listener:
 
     Args:
         listener: A bound socket.
-        make_protocol: Makes uvicorn's protocol of a connection; what it is given becomes
+        make_protocol: Makes uvicorn's protocol of a connection; its argument becomes
             `scope["state"]` of each request.
     """
 
@@ -83,9 +81,7 @@ class Listener:
         """Return at once: there is nothing to wait for."""
 
     def add_stranger(self, connection: Connection) -> None:
-        """Count a connection as one that has not shown the token, and disconnect another where
-        there are too many.
-        """
+        """Count a connection without the token; disconnect another where there are too many."""
         self._strangers[connection] = None
         # The lowest free number is taken: a high one says that nearly all of them are in use.
         most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -96,13 +92,13 @@ class Listener:
             self._disconnect_one()
 
     def remove_stranger(self, connection: Connection) -> None:
-        """Count it no more: it has shown the token, or is gone."""
+        """Count a connection no more: it has shown the token, or is gone."""
         self._strangers.pop(connection, None)
 
     def _accept(self) -> None:
         """Accept one connection.
 
-        One in each turn of the event loop: what a client has sent at once is read long before so
+        One in each turn of the event loop: a request that was sent at once is read long before so
         many others have come that its connection would be the oldest.
         """
         try:
@@ -157,14 +153,11 @@ class Connection(asyncio.Protocol):
         self.descriptor = -1
         self.address = 0
 
-    # What requests tell of it
+    # Called by requests
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """A whole request head has come.
-
-        The request or the web socket lasts until the end of the context.
-        """
+        """Handle a request or web socket inside, whose whole head has come."""
         self.received_whole()
         self._allow(ANSWER_S)
         try:
@@ -173,12 +166,12 @@ class Connection(asyncio.Protocol):
             self._become_stranger()
 
     def trust(self) -> None:
-        """The request in progress has shown the token, or a stranger may watch: it may last."""
+        """Let the request in progress last: it has shown the token, or a stranger may watch."""
         self._listener.remove_stranger(self)
         self._allow(None)
 
     def received_whole(self) -> None:
-        """A whole request head or message has come."""
+        """Note that a whole request head or message has come."""
         self._n_received = 0
 
     # Between asyncio and uvicorn
@@ -222,7 +215,7 @@ class Connection(asyncio.Protocol):
         self._protocol.connection_lost(error)
 
     def disconnect(self, event: str, level: str = "warning") -> None:
-        """End it at once, whatever has not been sent, and log why."""
+        """End the connection at once, without the bytes that wait, and log why."""
         self._listener.remove_stranger(self)
         self._allow(None)
         repeated_event(event, level)
@@ -266,11 +259,9 @@ class _Transport:
 
 
 def _network(peer: tuple[Any, ...] | None) -> int:
-    """A number for whoever has an address.
+    """Return a number for the owner of an address: IPv4, or the 64 bits of an IPv6 network.
 
-    An IPv4 address, or the 64 bits of an IPv6 network that one host may own.
-
-    0 for a connection that was reset before it was accepted: it has no address any more.
+    A connection that was reset before it was accepted has no address any more: 0.
     """
     if not peer:
         return 0

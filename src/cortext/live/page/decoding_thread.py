@@ -25,13 +25,14 @@ Result = TypeVar("Result")
 
 
 class Jobs:
-    """The thread, which begins at once.
+    """A thread that does jobs in order, and has work of its own in between. It begins at once.
 
     Args:
-        wait_s: In how many seconds its own work is due; None: when something else was done, ask
+        name: Name of the thread.
+        wait_s: Returns in how many seconds its own work is due; None: when a job was done, ask
             again.
-        work: That work; it may not raise.
-        last: What it does when it is ended; it may not raise.
+        work: Does that work; it may not raise.
+        last: Ends the thread's work; it may not raise.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Jobs:
     def ask(
         self, work: Callable[[], Result], then: Callable[[], None] | None = None
     ) -> Future[Result]:
-        """Have something done, and something `then` unless it failed.
+        """Queue a job, and a job `then` unless it fails.
 
-        The answer is there after both.
+        Returns:
+            The result; it is there after both.
         """
         answer: Future[Result] = Future()
 
@@ -79,7 +81,7 @@ class Jobs:
         return answer
 
     def close(self, timeout_s: float) -> None:
-        """Have done what was asked for, and end the thread."""
+        """Do the jobs that are queued, and end the thread."""
         with self._mutex:
             self._closing = True
         self._asked.put(None)

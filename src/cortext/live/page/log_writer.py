@@ -1,7 +1,4 @@
-"""Keeps utterances in the session log from a thread of its own.
-
-A slow or full disk never holds up decoding.
-"""
+"""A thread that writes utterances to the usage log: a slow or full disk never holds up decoding."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ MAX_WAITING = 32
 
 
 class LogWriter:
-    """Appends to a session log, in order."""
+    """Appends to a usage log, in order."""
 
     def __init__(self, log: UsageLog) -> None:
         self._log = log
@@ -31,66 +28,64 @@ class LogWriter:
 
     def append(
         self,
-        told: dict[str, Any],
+        body: dict[str, Any],
         source: str,
         features_TC: np.ndarray | None,
-        tell: Callable[[Message], None],
+        send: Callable[[Message], None],
     ) -> None:
-        """Log an utterance, as its message tells it.
+        """Log an utterance; a failure is sent as an `error` message with its number.
 
-        A failure is told as an `error` message, with its number.
+        Args:
+            body: The body of its `utterance` message.
+            source: Where its features came from.
+            features_TC: float32 [T, C] in 20 ms bins, or None.
+            send: Sends a message to the pages.
         """
         when = now()
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
-            _tell_failure(told["id"], "the disk is too slow", tell)
+            _send_failure(body["id"], "the disk is too slow", send)
             return
 
         def write() -> None:
             try:
-                self._log.append(_utterance(told, source, when), features_TC)
-            # nobody waits for this thread: without a word the utterance would be missing
+                self._log.append(_utterance(body, source, when), features_TC)
+            # No one waits for this thread: without a message the utterance would be missing unseen.
             except Exception as error:
-                _tell_failure(told["id"], internal_error(error), tell)
+                _send_failure(body["id"], internal_error(error), send)
             finally:
                 self._waiting.get_nowait()
 
         self._pool.submit(write)
 
     def correct(self, utterance: int, text: str) -> Future[bool]:
-        """Log what was meant, after all that was appended before.
-
-        Whether the recording is kept with it.
-        """
+        """Log a correction, in order; return whether the recording is kept."""
         return self._pool.submit(self._log.correct, utterance, text)
 
     def rate(self, utterance: int, rating: str) -> Future[bool]:
-        """Log how well it was decoded, after all that was appended before.
-
-        Whether the recording is kept with it.
-        """
+        """Log a rating, in order; return whether the recording is kept."""
         return self._pool.submit(self._log.rate, utterance, rating)
 
     def close(self) -> None:
-        """Write what waits, and let go of the log."""
+        """Write the utterances that wait, and close the log."""
         self._pool.shutdown()
         self._log.close()
 
 
-def _utterance(told: dict[str, Any], source: str, when: datetime) -> UtteranceRecord:
+def _utterance(body: dict[str, Any], source: str, when: datetime) -> UtteranceRecord:
     return UtteranceRecord(
-        told["id"],
-        told["session"],
-        told["duration_s"],
-        told["text"],
+        body["id"],
+        body["session"],
+        body["duration_s"],
+        body["text"],
         source=source,
-        nbest=told["nbest"],
+        nbest=body["nbest"],
         when=when,
-        degraded=told["degraded"],
+        degraded=body["degraded"],
     )
 
 
-def _tell_failure(utterance: int, why: str, tell: Callable[[Message], None]) -> None:
+def _send_failure(utterance: int, why: str, send: Callable[[Message], None]) -> None:
     event("utterance_not_logged", "error", utterance=utterance)
-    tell(Event("error", {"what": f"utterance {utterance} is not in the session log: {why}"}))
+    send(Event("error", {"what": f"utterance {utterance} is not in the session log: {why}"}))

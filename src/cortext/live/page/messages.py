@@ -1,4 +1,7 @@
-"""What the page is sent, as JSON. T bins of 20 ms, C features, P frames of 80 ms, V tokens."""
+"""The messages to the pages, as JSON, and the queues from the decoding thread to each page.
+
+T bins of 20 ms, C features, P frames of 80 ms, V tokens.
+"""
 
 from __future__ import annotations
 
@@ -29,31 +32,33 @@ SHOWN_Z = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """A message of a kind of which a reader needs all (`utterance`, `error`) or the latest
-    (`state`, `stats`).
-    """
+    """A message; readers need all `utterance` and `error`, and the latest `state` and `stats`."""
 
     kind: str
     body: dict[str, Any]
 
     @property
     def only_latest(self) -> bool:
-        """Whether a later one makes it superfluous."""
+        """Whether a later message of its kind replaces it."""
         return self.kind in ("state", "stats")
 
     @cached_property
     def text(self) -> str:
-        """The message; made once for all readers."""
+        """The message as JSON; made once for all readers."""
         return json.dumps({"type": self.kind, **self.body}, allow_nan=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What is new after the latest bins of an utterance.
+    """The news after the latest bins of an utterance.
 
     Attributes:
+        utterance: Its number.
+        t_ms: Milliseconds of the utterance so far.
         bins_TC: uint8 [T, C], see `shown_bins`.
         posteriors_PV: uint8 [P, V], see `shown_posteriors`.
+        stable: Words that will not change any more.
+        tail: The current guess after them.
         stage_ms: Milliseconds by stage of the slowest of its frames; None without frames.
         dropped: Bins before these that this reader was not sent.
     """
@@ -70,12 +75,10 @@ class Step:
     only_latest = False  # they are joined
 
     def joined(self, later: Step) -> Step:
-        """One step for two.
+        """Return one step for two.
 
-        Words are the later one's; bins and frames beyond the largest message are dropped.
-
-        Of another utterance nothing is left but the count: its words come with its `utterance`
-        message.
+        Words are the later one's; bins and frames beyond the largest message are dropped. Only the
+        count remains of a step of another utterance: its words come with its `utterance` message.
         """
         if later.utterance != self.utterance:
             return replace(later, dropped=later.dropped + self.dropped + len(self.bins_TC))
@@ -91,7 +94,7 @@ class Step:
 
     @cached_property
     def text(self) -> str:
-        """The message; made once for all readers who get the same."""
+        """The message as JSON; made once for all readers who get the same."""
         return Event(
             "step",
             {
@@ -121,14 +124,14 @@ def _largest(
 
 
 def shown_bins(features_TC: np.ndarray) -> np.ndarray:
-    """Features [T, C] as uint8 [T, C]: z-scores from -3 to 3 become 0 to 255."""
+    """Return features [T, C] as uint8 [T, C]: z-scores from -3 to 3 become 0 to 255."""
     scaled_TC = (features_TC + SHOWN_Z) * (255 / (2 * SHOWN_Z))
     shown_TC: np.ndarray = np.rint(np.clip(scaled_TC, 0, 255)).astype(np.uint8)
     return shown_TC
 
 
 def shown_posteriors(logits_PV: np.ndarray) -> np.ndarray:
-    """Logits [P, V] as uint8 [P, V]: probabilities from 0 to 1 become 0 to 255."""
+    """Return logits [P, V] as uint8 [P, V]: probabilities from 0 to 1 become 0 to 255."""
     weights_PV = np.exp(logits_PV - logits_PV.max(axis=1, keepdims=True, initial=-np.inf))
     probs_PV = weights_PV / weights_PV.sum(axis=1, keepdims=True)
     shown_PV: np.ndarray = np.rint(255 * probs_PV).astype(np.uint8)
@@ -136,11 +139,10 @@ def shown_posteriors(logits_PV: np.ndarray) -> np.ndarray:
 
 
 def feature_groups(n_features: int) -> list[dict[str, Any]]:
-    """Names and columns (first and last) of the features, in the order of the release.
+    """Return names and columns (first and last) of the features, in the order of the release.
 
-    Crossings, then power, by array.
-
-    Features that are not two for each electrode of four arrays alike have one group.
+    That is crossings, then power, by array. Features that are not two for each electrode of four
+    arrays alike have one group.
     """
     size, rest = divmod(n_features, 2 * len(ARRAYS))
     if rest:
@@ -152,7 +154,7 @@ def feature_groups(n_features: int) -> list[dict[str, Any]]:
 
 
 def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> dict[str, Any]:
-    """What a `hello` message tells of the model and of what it decodes, which stays as it is."""
+    """Return the constant part of a `hello` message: the model and the source."""
     stepper = pipeline.stepper
     frame_ms = BIN_MS * stepper.patch_stride
     return {
@@ -177,11 +179,11 @@ MAX_WAITING = 512
 
 
 class Reader:
-    """What waits for one reader, on an event loop.
+    """The queue of one page, on an event loop.
 
-    At most one step waits, in which all that were not sent yet are joined, and one message of each
-    kind of which only the latest matters. Sentences and errors all wait, up to `MAX_WAITING`: then
-    the reader is given up, and told so.
+    At most one step waits, in which all unsent ones are joined, and one message of each kind of
+    which only the latest matters. Sentences and errors all wait, up to `MAX_WAITING`: then the
+    reader is given up.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -192,7 +194,7 @@ class Reader:
         self._overrun = False
 
     def put(self, message: Message) -> None:
-        """Add a message; from any thread, at once."""
+        """Add a message; from any thread, without waiting."""
         with self._mutex:
             if self._overrun:
                 return
@@ -205,7 +207,7 @@ class Reader:
             self._notify()
 
     async def get(self) -> str:
-        """The next message. Raises LiveError when the reader has been given up."""
+        """Return the next message. Raises LiveError when the reader has been given up."""
         while True:
             with self._mutex:
                 if self._overrun:
@@ -219,7 +221,7 @@ class Reader:
         return len(self._waiting)
 
     def _supersede(self, message: Message) -> Message:
-        """Take away what the message makes superfluous; the message that tells of both."""
+        """Remove the messages that this one replaces; return the message that stands for both."""
         for waiting in self._waiting:
             if isinstance(message, Step) and isinstance(waiting, Step):
                 self._waiting.remove(waiting)
@@ -245,7 +247,7 @@ class Fanout:
         self._admitted: set[Reader] = set()
 
     def admit(self, reader: Reader, most: int) -> bool:
-        """Keep a place for a reader before it is added; False where `most` have one.
+        """Keep a place for a reader before it is added; return False where `most` have one.
 
         One call decides and takes the place: connections that come at the same time cannot all find
         it free.
@@ -257,18 +259,18 @@ class Fanout:
             return True
 
     def add(self, reader: Reader) -> None:
-        """Send it everything from now on."""
+        """Send a reader everything from now on."""
         with self._mutex:
             self._readers.add(reader)
 
     def remove(self, reader: Reader) -> None:
-        """Send it nothing more, and give up its place."""
+        """Send a reader nothing more, and give up its place."""
         with self._mutex:
             self._readers.discard(reader)
             self._admitted.discard(reader)
 
     def send(self, message: Message) -> None:
-        """Send it to all, at once."""
+        """Send a message to all readers, without waiting."""
         with self._mutex:
             readers = list(self._readers)
         for reader in readers:

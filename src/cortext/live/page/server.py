@@ -1,8 +1,7 @@
-"""The page and what it talks to: web sockets to watch and to feed, requests to control.
+"""The web server: the page, web sockets to watch and to feed, requests to control.
 
-Nothing comes from elsewhere.
-
-Needs the extra `live`: this module is imported by what has asked for it (`cortext.extras.need`).
+The page loads nothing from other servers. This module needs the extra `live`; callers check it
+(`cortext.extras.need`).
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ class Refused(Exception):
 
 
 def build_app(decoding: DecodingThread, access: Access) -> Guard:
-    """The application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
+    """Return the application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    verbs = _verbs(decoding)
+    actions = _actions(decoding)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
     pages = {
         file.name: (file.read_bytes(), TYPES[file.suffix])
@@ -78,17 +77,17 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     async def state(request: Request) -> Response:
         return await _answer(_state(request, decoding, access))
 
-    @app.post("/api/{verb}")
-    async def change(verb: str, request: Request) -> Response:
-        return await _answer(_obey(verb, request, access, verbs))
+    @app.post("/api/{action}")
+    async def change(action: str, request: Request) -> Response:
+        return await _answer(_change(action, request, access, actions))
 
     @app.websocket("/ws")
-    async def watch(ws: WebSocket) -> None:
-        await _watch(ws, decoding, access)
+    async def page_socket(ws: WebSocket) -> None:
+        await _serve_page(ws, decoding, access)
 
     @app.websocket("/feed")
-    async def feed(ws: WebSocket) -> None:
-        await _feed(ws, decoding, access)
+    async def feed_socket(ws: WebSocket) -> None:
+        await _serve_feed(ws, decoding, access)
 
     @app.get("/{name:path}")
     async def page(name: str) -> Response:
@@ -101,7 +100,7 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
 
 
 async def _answer(result: Awaitable[dict[str, Any]]) -> Response:
-    """The result of a request, or one line about what is wrong with it."""
+    """Return the result of a request, or one line about its error."""
     try:
         return JSONResponse(await result)
     except Refused as refused:
@@ -120,7 +119,7 @@ def _error(status: int, what: str) -> JSONResponse:
 
 
 def _shows_token(client: HTTPConnection, token: str | None, access: Access) -> bool:
-    """Whether the token is right; then the connection is a stranger's no more."""
+    """Return whether the token is right, and trust the connection if so."""
     right = access.knows(token)
     if right:
         client.state.connection.trust()
@@ -141,19 +140,19 @@ async def _state(request: Request, decoding: DecodingThread, access: Access) -> 
     return await asyncio.wrap_future(decoding.state())
 
 
-async def _obey(
-    verb: str, request: Request, access: Access, verbs: dict[str, Handler]
+async def _change(
+    action: str, request: Request, access: Access, actions: dict[str, Handler]
 ) -> dict[str, Any]:
     _check_token(request, access)
-    if verb not in verbs:
+    if action not in actions:
         raise Refused(404, "no such request")
     if not access.allows_another_change():
         raise Refused(429, "too many requests; wait a second")
-    return {"ok": True, **await verbs[verb](await _body(request))}
+    return {"ok": True, **await actions[action](await _body(request))}
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object that the request holds; an empty body is an empty object."""
+    """Return the JSON object of a request; an empty body is an empty object."""
     content = b""
     try:
         async with asyncio.timeout(BODY_S):
@@ -182,10 +181,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _verbs(decoding: DecodingThread) -> dict[str, Handler]:
-    """What each request does."""
+def _actions(decoding: DecodingThread) -> dict[str, Handler]:
+    """Return the handler of each request by its name."""
 
-    def obey(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
+    def handle(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
         async def handler(body: dict[str, Any]) -> dict[str, Any]:
             result = await asyncio.wrap_future(ask(body))
             return {"kept": result} if isinstance(result, bool) else {}
@@ -193,31 +192,31 @@ def _verbs(decoding: DecodingThread) -> dict[str, Handler]:
         return handler
 
     def start(body: dict[str, Any]) -> Future[None]:
-        _only(body, trial=int, session=str)
+        _check_fields(body, trial=int, session=str)
         return decoding.start(body.get("trial"), body.get("session"))
 
     def stop(body: dict[str, Any]) -> Future[None]:
-        _only(body)
+        _check_fields(body)
         return decoding.stop()
 
     def day(body: dict[str, Any]) -> Future[None]:
-        _only(body, session=str)
+        _check_fields(body, session=str)
         return decoding.choose_day(body.get("session"))
 
     def context(body: dict[str, Any]) -> Future[None]:
-        _only(body, text=str)
+        _check_fields(body, text=str)
         return decoding.set_context(body.get("text") or "")
 
     def correction(body: dict[str, Any]) -> Future[bool]:
-        _only(body, utterance=int, text=str)
-        return _log_writer(decoding).correct(_needed(body, "utterance"), _needed(body, "text"))
+        _check_fields(body, utterance=int, text=str)
+        return _log_writer(decoding).correct(_required(body, "utterance"), _required(body, "text"))
 
     def rating(body: dict[str, Any]) -> Future[bool]:
-        _only(body, utterance=int, rating=str)
-        log_writer, given = _log_writer(decoding), _needed(body, "rating")
+        _check_fields(body, utterance=int, rating=str)
+        log_writer, given = _log_writer(decoding), _required(body, "rating")
         if given not in RATINGS:
             raise Refused(400, f"unknown rating {given[:40]!r}; known: {', '.join(RATINGS)}")
-        return log_writer.rate(_needed(body, "utterance"), given)
+        return log_writer.rate(_required(body, "utterance"), given)
 
     asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
         "start": start,
@@ -229,7 +228,7 @@ def _verbs(decoding: DecodingThread) -> dict[str, Handler]:
         "correction": correction,
         "rating": rating,
     }
-    return {verb: obey(ask) for verb, ask in asks.items()}
+    return {action: handle(ask) for action, ask in asks.items()}
 
 
 def _log_writer(decoding: DecodingThread) -> LogWriter:
@@ -238,8 +237,9 @@ def _log_writer(decoding: DecodingThread) -> LogWriter:
     return decoding.log_writer
 
 
-def _only(body: dict[str, Any], **fields: type) -> None:
-    """Refuse fields that are unknown or of another type; null stands for a field that is absent."""
+def _check_fields(body: dict[str, Any], **fields: type) -> None:
+    """Refuse fields that are unknown or of another type; null stands for an absent field."""
+    # By hand: pydantic's errors, put into these one-line messages, take more code than the checks.
     for name, value in body.items():
         if name not in fields:
             raise Refused(400, f"unknown field {name[:40]!r}; known: {', '.join(fields) or 'none'}")
@@ -249,16 +249,16 @@ def _only(body: dict[str, Any], **fields: type) -> None:
             )
 
 
-def _needed(body: dict[str, Any], name: str) -> Any:
+def _required(body: dict[str, Any], name: str) -> Any:
     if body.get(name) is None:
         raise Refused(400, f"{name} is missing")
     return body[name]
 
 
-# Watching
+# The web socket of a page
 
 
-async def _watch(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
+async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
     can_control = _shows_token(ws, ws.query_params.get("token"), access)
     if not can_control and not access.open_view:
         await ws.close(POLICY_VIOLATION)
@@ -290,7 +290,7 @@ async def _until_it_leaves(ws: WebSocket) -> None:
 
 
 async def _send(ws: WebSocket, reader: Reader) -> None:
-    """Send what comes, until the page leaves or is given up."""
+    """Send the reader's messages until the page leaves or is given up."""
     with suppress(WebSocketDisconnect, RuntimeError):  # it has left
         try:
             while True:
@@ -306,10 +306,10 @@ async def _send(ws: WebSocket, reader: Reader) -> None:
                     await ws.close(TRY_AGAIN, str(error))
 
 
-# Feeding
+# The web socket of a feed
 
 
-async def _feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
+async def _serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
     if not _shows_token(ws, ws.query_params.get("token"), access):
         await ws.close(POLICY_VIOLATION)
         return
@@ -338,10 +338,7 @@ async def _feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None
 
 
 async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> None:
-    """One message of a feed: frames, or the end of its utterance.
-
-    What cannot be used is answered with an error.
-    """
+    """Take one message of a feed: bins, or the end of its utterance; answer errors."""
     try:
         content = message.get("bytes")
         if content is not None:
@@ -360,7 +357,7 @@ async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> Non
 
 
 def _frames(content: bytes, n_features: int) -> np.ndarray:
-    """Frames [T, C] of a message: float32, little-endian."""
+    """Return the bins [T, C] of a message: float32, little-endian."""
     if len(content) % (4 * n_features):
         found = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
         raise DataError(f"{found} ({n_features} float32 a frame)")
@@ -378,7 +375,7 @@ def _is_end(text: str | None) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises LiveError where it cannot be had."""
+    """Return a socket that listens; port 0 takes a free one. Raises LiveError where that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -401,9 +398,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Bounds connections, and ends the utterance in progress, and tells it, before they are
-    closed.
-    """
+    """uvicorn's server with bounded connections; it ends the utterance before it closes them."""
 
     def __init__(self, config: uvicorn.Config, decoding: DecodingThread) -> None:
         super().__init__(config)
@@ -427,17 +422,14 @@ class _Server(uvicorn.Server):
 
 
 def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop could not tell anybody.
-
-    Asyncio itself would write a traceback, however often.
-    """
+    """Log an error of the event loop; asyncio itself would write a traceback, however often."""
     error = context.get("exception")
     known = internal_error(error) if isinstance(error, Exception) else context["message"]
     repeated_event("connection_failed", "error", error=known)
 
 
 def make_server(decoding: DecodingThread, access: Access) -> uvicorn.Server:
-    """A server to run with a socket that listens.
+    """Return a server to run with a socket that listens.
 
     SIGINT and SIGTERM end the utterance, then all connections.
     """

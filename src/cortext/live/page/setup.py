@@ -1,4 +1,4 @@
-"""What `cortext serve` is asked for, and the session that it makes of that."""
+"""The settings of `cortext serve`, and the decoding thread that they describe."""
 
 from __future__ import annotations
 
@@ -26,23 +26,33 @@ from cortext.usage.writer import UsageLog
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """What is decoded, by what, and how.
-
-    data, simulate, feed: exactly one of them: recordings (of `split`), a simulator preset (changed
-    by `overrides`), or
-                 frames from a web socket
-    llm, llm_lora, llm_device: a large language model, an adapter for it and where it runs; context:
-    what was said
-                 before, until the page says something else
+    """Settings of live decoding with a page. One of `data`, `simulate` and `feed` is given.
 
     Attributes:
-        run, lm: A run directory (or an exported one, for the backend `onnx`) and a language-model
-            directory.
+        run: A run directory, or an exported one for the backend `onnx`.
+        lm: A language-model directory.
+        data: Recordings to replay.
+        split: Their split.
+        simulate: A simulator preset.
+        overrides: Changes of the preset.
+        feed: Take bins from a web socket.
         day: Whose layer is used: a session, `latest`, or None for each recording's own.
         speed: 1 is the recording's own, infinity as fast as can be.
+        loop: Begin again after the last trial.
+        skip_bad: Leave out damaged recordings.
+        options: File of decoder options.
+        backend: What runs the model.
+        precision: How weights are kept.
+        device: Where the model runs.
         endpoint_ms: Silence that ends an utterance; None: 1500 for a feed, and trials end where
             they end.
-        session_log: Folder that keeps what was decoded.
+        smoothing: See `PipelineOptions`.
+        normalise: See `PipelineOptions`.
+        session_log: Folder of the usage log.
+        llm: A large language model.
+        llm_lora: An adapter for it.
+        llm_device: Where it runs.
+        context: What was said before, until the page changes it.
     """
 
     run: Path
@@ -81,9 +91,13 @@ class LiveSettings:
             raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")
 
     def open(self, progress: Callable[[int, int], None] | None = None) -> DecodingThread:
-        """Read the model, the language model and the source.
+        """Read the model, the language model and the source; return the thread that decodes.
 
-        Raises CortextError for what cannot be used.
+        Args:
+            progress: Called with the number of trials read and in all.
+
+        Raises:
+            CortextError: One of them cannot be used.
         """
         endpoint = EndpointOptions() if self.feed else None
         if self.endpoint_ms is not None:

@@ -1,4 +1,4 @@
-"""What is decoded: trials of recordings, or of a simulated participant without end.
+"""The sources of trials: recordings, or a simulated participant without end.
 
 T bins of 20 ms, C features.
 """
@@ -31,7 +31,10 @@ LAST_SIMULATED = 2**31
 class Source(Protocol):
     """Trials by number.
 
-    n_features: features per bin; sessions: recording days that there are trials of
+    Attributes:
+        kind: Its kind.
+        n_features: Features of a bin.
+        sessions: Recording days that there are trials of.
     """
 
     kind: Kind
@@ -39,28 +42,32 @@ class Source(Protocol):
     sessions: tuple[str, ...]
 
     def listing(self) -> list[dict[str, Any]]:
-        """The trials to choose from: `id, session, block, trial` of each.
-
-        None where there is no end of them.
-        """
+        """Return `id, session, block, trial` of each trial; none where they never end."""
         ...
 
     def trial(self, number: int) -> Trial:
-        """A trial. Raises DataError for one that does not exist or cannot be read."""
+        """Return a trial. Raises DataError for one that does not exist or cannot be read."""
         ...
 
     def after(self, number: int | None, session: str | None) -> int | None:
-        """Number of the next trial, of a session where one is given; the first after None.
+        """Return the number of the next trial; None: there is none.
 
-        None: there is none.
+        Args:
+            number: The trial before it; None for the first.
+            session: Only trials of this session; None for any.
         """
         ...
 
 
 class Replay:
-    """A split of recordings, session files or a packed directory (`open_data`).
+    """A split of recordings: session files or a packed directory.
 
-    Raises what that raises.
+    Args:
+        data: As `open_data` takes it, which raises for bad data.
+        split: train, val or test.
+        loop: Begin again after the last trial.
+        skip_bad: Leave out damaged recordings.
+        progress: Called with the number of trials read and in all.
     """
 
     kind: Kind = "replay"
@@ -97,7 +104,7 @@ class Replay:
     def trial(self, number: int) -> Trial:
         """See `Source`.
 
-        The file is read, not mapped: a mapped file that somebody cuts short would end the process.
+        The file is read, not mapped: a mapped file that is cut short would end the process.
         """
         split = self._split
         if not 0 <= number < len(split):
@@ -134,18 +141,19 @@ class Replay:
 
 
 class Simulator:
-    """A simulated participant who says the sentences that were held out, again and again, always
-    with new noise.
+    """A simulated participant who says the held-out sentences again and again, with new noise.
 
-    preset, overrides: as of `cortext simulate`; the model must have been trained on such data
+    The model must have been trained on such data.
 
-    Attributes:
+    Args:
+        preset: As of `cortext simulate`.
         sessions: The days that the model knows: the last of them that the preset simulates is
             today.
+        overrides: As of `cortext simulate`.
 
     Raises:
-        ConfigError: For a wrong preset or override.
-        RunError: Where the model knows none of the days.
+        ConfigError: A preset or override is wrong.
+        RunError: The model knows none of the days.
     """
 
     kind: Kind = "simulator"

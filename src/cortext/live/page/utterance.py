@@ -283,7 +283,7 @@ class UtteranceDecoder:
         self.statistics.add(len(body["text"].split()), body["duration_s"], final_ms)
 
     def _report(self, utterance: PageUtterance, body: dict[str, Any]) -> None:
-        # The log comes first, so that whoever reads the message can correct it at once.
+        # The log comes first, so that a reader of the message can correct it at once.
         if self._log_writer is not None:
             features_TC = utterance.features_TC(self.days.pipeline.statistics)
             self._log_writer.append(body, self._source, features_TC, self._readers.send)
