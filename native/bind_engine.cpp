@@ -1,5 +1,5 @@
-// The search engine for Python: Model, Utterance and Result. Frames come in checked
-// (cortext/decoding/session.py).
+// The search engine for Python: Model, Stream and Result. Frames come in checked
+// (cortext/decoding/stream.py).
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -21,7 +21,7 @@
 
 #include "bind.hpp"
 #include "error.hpp"
-#include "utterance.hpp"
+#include "stream.hpp"
 
 namespace nb = nanobind;
 
@@ -97,10 +97,10 @@ std::shared_ptr<Model> changed_model(const Model& model, const Added& added,
     return std::make_shared<Model>(std::move(vocabulary), model.tokens());
 }
 
-// The hypotheses of an utterance; turned into Python objects one by one, as they are looked at.
+// The hypotheses of an utterance; turned into Python objects one by one, on access.
 struct Result {
     std::shared_ptr<const Model> model;
-    std::vector<Hypothesis> hypotheses;
+    std::vector<NBestEntry> hypotheses;
 
     std::string text(std::size_t number) const {
         std::string joined;
@@ -111,12 +111,12 @@ struct Result {
         return joined;
     }
     auto scores(std::size_t number) const {
-        const Hypothesis& found = hypotheses.at(number);
+        const NBestEntry& found = hypotheses.at(number);
         return std::make_tuple(found.score, found.lm_score, found.sil_score, found.hotword_score,
                                found.added_score);
     }
     auto words(std::size_t number) const {
-        const Hypothesis& found = hypotheses.at(number);
+        const NBestEntry& found = hypotheses.at(number);
         std::vector<std::tuple<std::string_view, int, int, double>> words;
         for (std::size_t each = 0; each < found.words.size(); ++each) {
             double confidence = each < found.confidences.size() ? found.confidences[each] : 1.0;
@@ -146,13 +146,13 @@ void check(const Model& model, const LogProbs& log_probs) {
           "one log-probability a token is needed");
 }
 
-// An utterance that refuses two threads at once, and everything after its end.
-class Guarded {
+// A stream that refuses two threads at once, and everything after its end.
+class GuardedStream {
 public:
-    Guarded(const std::shared_ptr<Model>& model, const Options& options, std::vector<int> columns,
-            std::shared_ptr<NGram> second, bool has_hook)
-        : utterance_(model, checked(*model, options), checked(*model, std::move(columns)),
-                     std::move(second), has_hook) {}
+    GuardedStream(const std::shared_ptr<Model>& model, const Options& options,
+                  std::vector<int> columns, std::shared_ptr<NGram> second, bool has_hook)
+        : stream_(model, checked(*model, options), checked(*model, std::move(columns)),
+                  std::move(second), has_hook) {}
 
     template <class Work>
     auto alone(Work work) {
@@ -167,18 +167,18 @@ public:
         if (is_finished_)
             throw Error("the session is finished", "", "open a new one for the next utterance");
         nb::gil_scoped_release release;
-        return work(utterance_);
+        return work(stream_);
     }
-    std::vector<Hypothesis> finish() {
-        return alone([this](Utterance& utterance) {
+    std::vector<NBestEntry> finish() {
+        return alone([this](Stream& inner) {
             is_finished_ = true;
-            return utterance.finish();
+            return inner.finish();
         });
     }
-    std::shared_ptr<const Model> model() const { return utterance_.model(); }
+    std::shared_ptr<const Model> model() const { return stream_.model(); }
 
 private:
-    Utterance utterance_;
+    Stream stream_;
     std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
     bool is_finished_ = false;
 };
@@ -190,17 +190,17 @@ std::string joined(const Model& model, const std::vector<WordId>& words) {
     return text;
 }
 
-std::pair<std::string, std::string> partial(Guarded& guarded) {
-    auto [stable, tail] = guarded.alone([](Utterance& utterance) { return utterance.partial(); });
-    return {joined(*guarded.model(), stable), joined(*guarded.model(), tail)};
+std::pair<std::string, std::string> partial(GuardedStream& stream) {
+    auto [stable, tail] = stream.alone([](Stream& inner) { return inner.partial(); });
+    return {joined(*stream.model(), stable), joined(*stream.model(), tail)};
 }
 
-nb::tuple live(Guarded& guarded) {
-    Utterance::Live live = guarded.alone([](Utterance& utterance) { return utterance.live(); });
+nb::tuple live(GuardedStream& stream) {
+    Stream::Live live = stream.alone([](Stream& inner) { return inner.live(); });
     nb::list words;
     for (const auto& each : live.words) {
         nb::list own;
-        for (WordId word : each) own.append(nb::cast(guarded.model()->vocabulary().text(word)));
+        for (WordId word : each) own.append(nb::cast(stream.model()->vocabulary().text(word)));
         words.append(nb::tuple(own));
     }
     return nb::make_tuple(live.ids, live.parent_ids, words, live.acoustic, live.lm, live.added);
@@ -256,40 +256,38 @@ void bind_engine(nb::module_& module) {
         .def("text", &Result::text)
         .def("scores", &Result::scores)
         .def("words", &Result::words);
-    nb::class_<Guarded>(module, "Utterance")
+    nb::class_<GuardedStream>(module, "Utterance")
         .def(nb::init<std::shared_ptr<Model>, const Options&, std::vector<int>,
                       std::shared_ptr<NGram>, bool>(),
              nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(),
              nb::arg("has_hook"), nb::call_guard<nb::gil_scoped_release>())
         .def(
             "advance",
-            [](Guarded& guarded, LogProbs log_probs) {
-                check(*guarded.model(), log_probs);
-                guarded.alone([&](Utterance& utterance) {
-                    utterance.advance(log_probs.data(), log_probs.shape(0));
-                });
+            [](GuardedStream& stream, LogProbs log_probs) {
+                check(*stream.model(), log_probs);
+                stream.alone(
+                    [&](Stream& inner) { inner.advance(log_probs.data(), log_probs.shape(0)); });
             },
             nb::arg("log_probs").noconvert())
         .def("set_options",
-             [](Guarded& guarded, const Options& options) {
-                 check(*guarded.model(), options);
-                 guarded.alone([&](Utterance& utterance) { utterance.set_options(options); });
+             [](GuardedStream& stream, const Options& options) {
+                 check(*stream.model(), options);
+                 stream.alone([&](Stream& inner) { inner.set_options(options); });
              })
         .def("partial", &partial)
         .def("live", &live)
         .def(
             "add_scores",
-            [](Guarded& guarded, const std::vector<std::uint32_t>& ids, Scores scores) {
+            [](GuardedStream& stream, const std::vector<std::uint32_t>& ids, Scores scores) {
                 check(ids.size() == scores.shape(0), "one score a hypothesis is needed");
                 check(std::all_of(scores.data(), scores.data() + ids.size(), is_sound),
                       "a score is not a number or beyond a million");
-                guarded.alone(
-                    [&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
+                stream.alone([&](Stream& inner) { inner.add_scores(ids, scores.data()); });
             },
             nb::arg("ids"), nb::arg("scores").noconvert())
-        .def("finish", [](Guarded& guarded) {
-            auto hypotheses = guarded.finish();
-            return Result{guarded.model(), std::move(hypotheses)};
+        .def("finish", [](GuardedStream& stream) {
+            auto hypotheses = stream.finish();
+            return Result{stream.model(), std::move(hypotheses)};
         });
 }
 

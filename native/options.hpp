@@ -14,22 +14,22 @@ constexpr double kLargest = 1e6;
 // One line for each option: type, name, default, lowest and highest value. All else follows from
 // these lines: the members of `Options`, the check of their bounds and the attributes in Python. A
 // test compares them with the fields of DecoderOptions.
-#define CORTEXT_OPTIONS(OPTION)                              \
-    OPTION(double, acoustic_scale, 1.0, 1e-3, 1e3)           \
-    OPTION(double, lm_weight, 1.0, 0, 1e3)                   \
-    OPTION(double, word_score, 0.0, -kLargest, kLargest)     \
-    OPTION(double, sil_cost, 0.0, -kLargest, kLargest)       \
-    OPTION(double, unk_score, -10.0, -kLargest, kLargest)    \
-    OPTION(double, blank_skip, 1.0, 0, 1e6)                  \
-    OPTION(double, beam, 18.0, 0, 1e9)                       \
-    OPTION(double, word_beam, 0.7, 0, 1)                     \
-    OPTION(double, lattice_beam, 8.0, 0, 1e9)                \
-    OPTION(int, max_active, 500, 1, 1'000'000'000)           \
-    OPTION(int, min_active, 10, 1, 1'000'000'000)            \
-    OPTION(int, max_arcs, 100'000, 1, 1'000'000'000)         \
-    OPTION(int, nbest, 10, 1, 1'000'000'000)                 \
-    OPTION(int, history_words, 0, 0, 1000)                   \
-    OPTION(bool, logadd, true, false, true)                  \
+#define CORTEXT_OPTIONS(OPTION)                           \
+    OPTION(double, acoustic_scale, 1.0, 1e-3, 1e3)        \
+    OPTION(double, lm_weight, 1.0, 0, 1e3)                \
+    OPTION(double, word_score, 0.0, -kLargest, kLargest)  \
+    OPTION(double, sil_cost, 0.0, -kLargest, kLargest)    \
+    OPTION(double, unk_score, -10.0, -kLargest, kLargest) \
+    OPTION(double, blank_skip, 1.0, 0, 1e6)               \
+    OPTION(double, beam, 18.0, 0, 1e9)                    \
+    OPTION(double, word_beam, 0.7, 0, 1)                  \
+    OPTION(double, lattice_beam, 8.0, 0, 1e9)             \
+    OPTION(int, max_active, 500, 1, 1'000'000'000)        \
+    OPTION(int, min_active, 10, 1, 1'000'000'000)         \
+    OPTION(int, max_arcs, 100'000, 1, 1'000'000'000)      \
+    OPTION(int, nbest, 10, 1, 1'000'000'000)              \
+    OPTION(int, history_words, 0, 0, 1000)                \
+    OPTION(bool, logadd, true, false, true)               \
     OPTION(bool, sil_required, false, false, true)
 
 struct Options {

@@ -14,8 +14,8 @@ namespace cortext {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-// By how much a word's history is taken to raise its unigram score, at most, where that decides
-// whether it is looked up.
+// The most by which a word's history is taken to raise its unigram score where that decides on a
+// query of the n-gram. A query costs far more than a step in the tree.
 constexpr float kHistoryGain = 2.0f;
 constexpr std::uint32_t kLastEnd = 0xFFFFFFFFu;
 
@@ -42,11 +42,12 @@ Search::Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& opti
 }
 
 void Search::set_options(const Options& options, std::shared_ptr<const LookAhead> ahead) {
-    for (Token& token : live_) {  // the look-ahead in the scores is that of the old options
-        if (is_between(token.position)) continue;
-        float change = (*ahead)[token.position >> 1] - (*ahead_)[token.position >> 1];
-        token.score += change;
-        token.late_score += change;
+    for (Hypothesis& hypothesis :
+         live_) {  // the look-ahead in the scores is that of the old options
+        if (is_between(hypothesis.position)) continue;
+        float change = (*ahead)[hypothesis.position >> 1] - (*ahead_)[hypothesis.position >> 1];
+        hypothesis.score += change;
+        hypothesis.late_score += change;
     }
     options_ = options;
     ahead_ = std::move(ahead);
@@ -83,8 +84,8 @@ void Search::begin_frame(const float* scores) {
     }
     top_ = *std::max_element(scores, scores + tokens_.count());
     best_ = least_ = least_word_ = kNever;
-    std::fill(std::begin(bins_), std::end(bins_), 0);
-    cut_ = kBins - 1;
+    std::fill(std::begin(histogram_), std::end(histogram_), 0);
+    cut_ = kLevels - 1;
     within_ = 0;
 }
 
@@ -94,7 +95,7 @@ void Search::advance(const float* scores) {
 }
 
 void Search::advance_blank(float score) {
-    if (only_blanks_) {  // then another blank changes nothing
+    if (only_blanks_) {  // all end in a blank already: another adds the same score to each
         offset_ += score;
         ++frame_;
         return;
@@ -106,11 +107,13 @@ void Search::advance_blank(float score) {
 
 void Search::advance_within(const float* scores) {
     begin_frame(scores);
-    for (const Token& token : live_) {
-        is_between(token.position) ? stay_between(token) : stay(token);
+    // Staying comes first: the blank is the best token of most frames, so the beam is narrow before
+    // the many continuations by a phoneme are tried, and most of those are never inserted.
+    for (const Hypothesis& hypothesis : live_) {
+        is_between(hypothesis.position) ? stay_between(hypothesis) : stay(hypothesis);
     }
-    for (const Token& token : live_) {
-        is_between(token.position) ? enter(token) : move(token);
+    for (const Hypothesis& hypothesis : live_) {
+        is_between(hypothesis.position) ? enter(hypothesis) : move(hypothesis);
     }
     prune();
     add_boundaries();
@@ -119,41 +122,45 @@ void Search::advance_within(const float* scores) {
 }
 
 // Raise what survival takes: a hypothesis must be within the beam of the best, and among the
-// max_active best, which a histogram of the scores bounds from below. More hypotheses can only
-// raise it, so who is below it can go at once.
+// max_active best, which a histogram of the scores bounds from below (sorting after every insertion
+// would cost more than the search). More hypotheses can only raise it, so one that is below can be
+// dropped at once; `prune` finds the exact limit once the frame is complete.
 void Search::count(float score) {
     if (score > best_) best_ = score;
-    auto bin = static_cast<int>(
-        std::clamp((top_ - score) * kBinsPerUnit, 0.0f, static_cast<float>(kBins - 1)));
-    ++bins_[bin];
-    if (bin > cut_) return;
+    auto level = static_cast<int>(
+        std::clamp((top_ - score) * kLevelsPerUnit, 0.0f, static_cast<float>(kLevels - 1)));
+    ++histogram_[level];
+    if (level > cut_) return;
     ++within_;
-    while (cut_ > 0 && within_ - bins_[cut_] >= options_.max_active) within_ -= bins_[cut_--];
+    while (cut_ > 0 && within_ - histogram_[cut_] >= options_.max_active)
+        within_ -= histogram_[cut_--];
     if (static_cast<int>(reached_.size()) < options_.min_active) return;
     float least = best_ - static_cast<float>(options_.beam);
-    if (cut_ < kBins - 1)
-        least = std::max(least, top_ - static_cast<float>(cut_ + 1) / kBinsPerUnit);
+    if (cut_ < kLevels - 1)
+        least = std::max(least, top_ - static_cast<float>(cut_ + 1) / kLevelsPerUnit);
     least_ = std::max(least_, least);
     least_word_ = best_ - static_cast<float>(options_.word_beam * options_.beam);
 }
 
-void Search::insert(const Token& token) {
-    if (token.score < least_ || token.score == kNever) return;
-    std::uint64_t key = pair_key(token.context, token.position);
+// Add a hypothesis to those that reach the next frame, or join it with the one of the same state.
+// Open addressing by a stamp: a new frame empties the table by counting on, without touching it.
+void Search::insert(const Hypothesis& hypothesis) {
+    if (hypothesis.score < least_ || hypothesis.score == kNever) return;
+    std::uint64_t key = pair_key(hypothesis.context, hypothesis.position);
     std::size_t mask = slots_.size() - 1, at = hash_key(key) & mask;
     while (slots_[at].stamp == stamp_) {
         if (slots_[at].key == key) {
-            Token& known = reached_[slots_[at].token];
-            merge(known, token);
+            Hypothesis& known = reached_[slots_[at].index];
+            merge(known, hypothesis);
             if (known.score > best_) best_ = known.score;
             return;
         }
         at = (at + 1) & mask;
     }
     slots_[at] = {key, stamp_, static_cast<std::uint32_t>(reached_.size())};
-    reached_.push_back(token);
+    reached_.push_back(hypothesis);
     if (2 * reached_.size() > slots_.size()) grow_slots();
-    count(token.score);
+    count(hypothesis.score);
 }
 
 void Search::grow_slots() {
@@ -167,44 +174,51 @@ void Search::grow_slots() {
     }
 }
 
-void Search::merge(Token& known, const Token& token) const {
-    if (token.late == known.late) {
-        known.late_score = join(known.late_score, token.late_score);
-    } else if (token.late > known.late) {
-        known.late = token.late;
-        known.late_score = token.late_score;
+// Join two sets of paths to the same state. The likelier set decides on `start`, and late scores
+// are summed only where the last entry is the same: sums of different entries could not be told
+// apart again.
+void Search::merge(Hypothesis& known, const Hypothesis& hypothesis) const {
+    if (hypothesis.late == known.late) {
+        known.late_score = join(known.late_score, hypothesis.late_score);
+    } else if (hypothesis.late > known.late) {
+        known.late = hypothesis.late;
+        known.late_score = hypothesis.late_score;
     }
-    if (token.score > known.score) known.start = token.start;
-    known.score = join(known.score, token.score);
+    if (hypothesis.score > known.score) known.start = hypothesis.start;
+    known.score = join(known.score, hypothesis.score);
 }
 
 // A hypothesis within a word goes on with the blank, or repeats its phoneme.
-void Search::stay(const Token& token) {
-    Token next = token;
+void Search::stay(const Hypothesis& hypothesis) {
+    Hypothesis next = hypothesis;
     float blank = scores_[tokens_.blank()];
-    next.position = token.position & ~1u;
-    next.score = token.score + blank;
-    next.late_score = token.late_score + blank;
+    next.position = hypothesis.position & ~1u;
+    next.score = hypothesis.score + blank;
+    next.late_score = hypothesis.late_score + blank;
     insert(next);
-    if (token.position & 1u) {
-        float again = scores_[vocabulary_.phoneme(token.position >> 1)];
-        next.position = token.position;
-        next.score = token.score + again;
-        next.late_score = token.late_score + again;
+    if (hypothesis.position & 1u) {
+        float again = scores_[vocabulary_.phoneme(hypothesis.position >> 1)];
+        next.position = hypothesis.position;
+        next.score = hypothesis.score + again;
+        next.late_score = hypothesis.late_score + again;
         insert(next);
     }
 }
 
-void Search::stay_between(const Token& token) {
+// A hypothesis between words goes on with the blank, its word's last phoneme or SIL. After SIL no
+// phoneme repeats, and the next word enters without `sil_cost`.
+void Search::stay_between(const Hypothesis& hypothesis) {
     auto go = [&](std::uint32_t position, float added) {
-        Token next{token.context, position, token.score + added, kNoNode, kNoNode, kNever};
+        Hypothesis next{
+            hypothesis.context, position, hypothesis.score + added, kNoNode, kNoNode, kNever};
         if (next.score == kNever) return;
-        remember_stay(token.context, next.score);
+        remember_stay(hypothesis.context, next.score);
         insert(next);
     };
-    bool silent = token.position == in_sil() || token.position == after_sil_blank();
+    bool silent = hypothesis.position == in_sil() || hypothesis.position == after_sil_blank();
     go(silent ? after_sil_blank() : after_blank(), scores_[tokens_.blank()]);
-    if (token.position < in_sil()) go(token.position, scores_[token.position - kBetween]);
+    if (hypothesis.position < in_sil())
+        go(hypothesis.position, scores_[hypothesis.position - kBetween]);
     go(in_sil(), scores_[tokens_.sil()]);
 }
 
@@ -214,20 +228,23 @@ void Search::remember_stay(ContextId context, float score) {
     used.stayed_frame = frame_;
 }
 
-// A hypothesis within a word takes each phoneme that the tree allows.
-void Search::move(const Token& token) {
-    NodeId number = token.position >> 1;
+// A hypothesis within a word takes each phoneme that the tree allows. Its score holds the
+// look-ahead of its node: the best unigram below it, without which a long word, scored by the
+// n-gram only at its end, would lose to short ones on the way. A step takes the old one out and
+// puts the new in.
+void Search::move(const Hypothesis& hypothesis) {
+    NodeId number = hypothesis.position >> 1;
     TreeNode node = vocabulary_.node(number);
-    std::uint64_t allowed = node.phonemes & likely(least_ - token.score);
-    if (token.position & 1u) allowed &= ~(std::uint64_t{1} << vocabulary_.phoneme(number));
+    std::uint64_t allowed = node.phonemes & likely(least_ - hypothesis.score);
+    if (hypothesis.position & 1u) allowed &= ~(std::uint64_t{1} << vocabulary_.phoneme(number));
     float before = (*ahead_)[number];
     for (; allowed; allowed &= allowed - 1) {
         auto phoneme = static_cast<std::uint8_t>(__builtin_ctzll(allowed));
         NodeId child = node.child(phoneme);
         float change = scores_[phoneme] - before;
-        if (token.score + change + ahead_->bound(child) < least_) continue;
-        reach({token.context, 0, token.score + change, token.start, token.late,
-               token.late_score + change},
+        if (hypothesis.score + change + ahead_->bound(child) < least_) continue;
+        reach({hypothesis.context, 0, hypothesis.score + change, hypothesis.start, hypothesis.late,
+               hypothesis.late_score + change},
               child, phoneme);
     }
 }
@@ -241,20 +258,20 @@ std::uint64_t Search::likely(float score) const {
 }
 
 // A hypothesis between words begins one.
-void Search::enter(const Token& token) {
-    bool silent = token.position == in_sil() || token.position == after_sil_blank();
+void Search::enter(const Hypothesis& hypothesis) {
+    bool silent = hypothesis.position == in_sil() || hypothesis.position == after_sil_blank();
     if (!silent && options_.sil_required) return;
-    float score = silent ? token.score : token.score - sil_cost_;
-    LatticeNode start = boundary(token);
+    float score = silent ? hypothesis.score : hypothesis.score - sil_cost_;
+    LatticeNode start = boundary(hypothesis);
     float most = ahead_->highest();
     for (const auto& [added, phoneme] : ranked_) {
         float here = score + added;
         if (here + most < least_) break;
-        if (token.position == after_phoneme(phoneme)) continue;
+        if (hypothesis.position == after_phoneme(phoneme)) continue;
         for (std::size_t tree = 0; tree < 2; ++tree) {
             NodeId child = entries_[2 * std::size_t{phoneme} + tree];
             if (!child || here + ahead_->bound(child) < least_) continue;
-            reach({token.context, 0, here, start, start, here}, child, phoneme);
+            reach({hypothesis.context, 0, here, start, start, here}, child, phoneme);
         }
     }
 }
@@ -262,7 +279,7 @@ void Search::enter(const Token& token) {
 // `from` has taken the phoneme of `child`; its score is without any look-ahead. A word that would
 // not survive with its unigram is not looked up with its history: it only came so far by the
 // look-ahead for more frequent ones.
-void Search::reach(const Token& from, NodeId child, std::uint8_t phoneme) {
+void Search::reach(const Hypothesis& from, NodeId child, std::uint8_t phoneme) {
     TreeNode node = vocabulary_.node(child);
     for (std::uint32_t word = node.first_word; word < node.end_word; ++word) {
         float expected = from.score + ahead_->expected(word);
@@ -276,7 +293,7 @@ void Search::reach(const Token& from, NodeId child, std::uint8_t phoneme) {
 }
 
 // The last phoneme of a word is there, and with it what the n-gram gives the word.
-void Search::end_word(const Token& from, std::uint32_t tree_word, std::uint8_t last) {
+void Search::end_word(const Hypothesis& from, std::uint32_t tree_word, std::uint8_t last) {
     float gain = ahead_->gain(tree_word);
     if (from.score + gain < least_) return;  // the n-gram only takes from that
     WordId word = vocabulary_.tree_word(tree_word).word;
@@ -302,7 +319,7 @@ float Search::survival(std::size_t& n_ties) {
     auto most = static_cast<std::size_t>(options_.max_active),
          fewest = static_cast<std::size_t>(options_.min_active);
     sorted_.clear();
-    for (const Token& token : reached_) sorted_.push_back(token.score);
+    for (const Hypothesis& hypothesis : reached_) sorted_.push_back(hypothesis.score);
     auto best_of = [this](std::size_t rank) {
         auto at = sorted_.begin() + static_cast<std::ptrdiff_t>(rank - 1);
         std::nth_element(sorted_.begin(), at, sorted_.end(), std::greater<>());
@@ -347,11 +364,11 @@ void Search::prune() {
     for (std::size_t each = 0; each < kBuckets; ++each) starts[each + 1] += starts[each];
     live_.resize(order_.size());
     for (std::uint32_t each : order_) {
-        Token& token = live_[starts[bucket(reached_[each].score)]++];
-        token = reached_[each];
-        token.score -= best_;
-        token.late_score -= best_;
-        if (is_between(token.position)) uses_[token.context].between_frame = frame_;
+        Hypothesis& hypothesis = live_[starts[bucket(reached_[each].score)]++];
+        hypothesis = reached_[each];
+        hypothesis.score -= best_;
+        hypothesis.late_score -= best_;
+        if (is_between(hypothesis.position)) uses_[hypothesis.context].between_frame = frame_;
     }
     offset_ += best_;
 }
@@ -393,28 +410,28 @@ void Search::add_boundary(ContextId context) {
 void Search::shrink_lattice() {
     std::vector<LatticeNode> nodes;
     std::vector<float> scores;
-    for (const Token& token : live_) {
-        if (is_between(token.position)) {
-            nodes.push_back(boundary(token));
-            scores.push_back(token.score);
-            nodes.push_back(uses_[token.context].boundary);
-            scores.push_back(token.score);
+    for (const Hypothesis& hypothesis : live_) {
+        if (is_between(hypothesis.position)) {
+            nodes.push_back(boundary(hypothesis));
+            scores.push_back(hypothesis.score);
+            nodes.push_back(uses_[hypothesis.context].boundary);
+            scores.push_back(hypothesis.score);
         } else {
-            nodes.push_back(token.start);
-            scores.push_back(token.score);
-            nodes.push_back(token.late);
-            scores.push_back(token.late_score);
+            nodes.push_back(hypothesis.start);
+            scores.push_back(hypothesis.score);
+            nodes.push_back(hypothesis.late);
+            scores.push_back(hypothesis.late_score);
         }
     }
     std::vector<LatticeNode> renumbered =
         lattice_.prune(nodes, scores, static_cast<std::size_t>(options_.max_arcs) / 2);
     std::vector<ContextId> between;
-    for (Token& token : live_) {
-        if (is_between(token.position)) {
-            between.push_back(token.context);
+    for (Hypothesis& hypothesis : live_) {
+        if (is_between(hypothesis.position)) {
+            between.push_back(hypothesis.context);
         } else {
-            token.start = renumbered[token.start];
-            token.late = renumbered[token.late];
+            hypothesis.start = renumbered[hypothesis.start];
+            hypothesis.late = renumbered[hypothesis.late];
         }
     }
     std::sort(between.begin(), between.end());
@@ -429,10 +446,10 @@ void Search::shrink_lattice() {
 
 void Search::add_scores(const std::vector<ContextId>& contexts, const float* scores) {
     std::vector<double> got = contexts_.add_scores(contexts, scores);
-    for (Token& token : live_) {
-        auto score = static_cast<float>(got[token.context]);
-        token.score += score;
-        token.late_score += score;
+    for (Hypothesis& hypothesis : live_) {
+        auto score = static_cast<float>(got[hypothesis.context]);
+        hypothesis.score += score;
+        hypothesis.late_score += score;
     }
 }
 

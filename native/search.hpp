@@ -1,11 +1,17 @@
-// The search through one utterance: CTC token passing over the lexicon tree with an n-gram, frame
-// by frame.
+// The search through one utterance: a CTC prefix beam search over the lexicon tree with an n-gram,
+// frame by frame (80 ms of logits). It works by token passing (Young et al., 1989), whose "tokens"
+// are called hypotheses here: a token is a class of the acoustic model.
 //
-// What a path and its score are is defined in cortext/decoding/reference.py. A hypothesis (token)
-// is a position and a context; paths that meet there are joined. Positions are the nodes of the
-// tree, each after a blank or after its own phoneme, and the places between words: directly after a
-// word's last phoneme, after a blank that followed it, in SIL, and after a blank that followed
-// that.
+// What a path and its score are is defined in cortext/decoding/reference.py. A hypothesis is a
+// position and a context (the words before, as far as the n-gram or `history_words` tells them
+// apart). Paths that meet in both are joined (state recombination): whatever follows adds the same
+// to either, so only the lattice needs to remember that there were two. Positions are the nodes of
+// the tree, each after a blank or after its own phoneme, since CTC takes a repeated phoneme for a
+// new one only after a blank; and those between words: directly after a word's last phoneme, after
+// a blank that followed it, in SIL, and after a blank that followed that.
+//
+// Each frame goes through the same steps: `stay` (blank or repeated token), `move` and `enter` (the
+// next phoneme), `end_word` (the n-gram's score), `prune`, and `add_boundaries` (the lattice).
 #pragma once
 
 #include <cstdint>
@@ -29,13 +35,15 @@ struct Tokens {
 
 class Search {
 public:
-    struct Token {
+    struct Hypothesis {
         ContextId context;
         std::uint32_t position;
-        float score;        // relative to the best of the frame before
-        LatticeNode start;  // where most of its paths entered the word
-        LatticeNode late;   // the last where any did; its paths include those of earlier ones
-        float late_score;   // of the paths that entered there
+        float score;  // relative to the best of the frame before
+        // Joining paths forgets where each of them entered the word. Two entries are kept, so that
+        // the lattice has the best and the last boundary in time; one would lose alternatives.
+        LatticeNode start;  // where the likelier of the joined paths entered the word
+        LatticeNode late;   // the last where any did
+        float late_score;   // joined score of the paths that entered there
     };
 
     Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& options,
@@ -51,17 +59,17 @@ public:
 
     int n_frames() const { return frame_; }
     double offset() const { return offset_; }  // the scores' zero
-    const std::vector<Token>& live() const { return live_; }
+    const std::vector<Hypothesis>& live() const { return live_; }
     bool is_between(std::uint32_t position) const { return position >= kBetween; }
     // The lattice node of a hypothesis between words. One that is silent now was between words
     // before this frame's ends.
-    LatticeNode boundary(const Token& token) const {
-        const Use& used = uses_[token.context];
-        return token.position >= in_sil() && used.boundary_frame == frame_ - 1 ? used.before
-                                                                               : used.boundary;
+    LatticeNode boundary(const Hypothesis& hypothesis) const {
+        const Use& used = uses_[hypothesis.context];
+        return hypothesis.position >= in_sil() && used.boundary_frame == frame_ - 1 ? used.before
+                                                                                    : used.boundary;
     }
-    float ahead_of(const Token& token) const {
-        return is_between(token.position) ? 0.0f : (*ahead_)[token.position >> 1];
+    float ahead_of(const Hypothesis& hypothesis) const {
+        return is_between(hypothesis.position) ? 0.0f : (*ahead_)[hypothesis.position >> 1];
     }
     Lattice& lattice() { return lattice_; }
     Contexts& contexts() { return contexts_; }
@@ -72,10 +80,11 @@ public:
 private:
     static constexpr std::uint32_t kBetween =
         0xFFFFFF00u;  // plus what the last token was, see below
-    static constexpr int kBins = 256;
-    static constexpr float kBinsPerUnit = 8.0f;
+    // The histogram of a frame's scores: 32 natural-log units in steps of 1/8.
+    static constexpr int kLevels = 256;
+    static constexpr float kLevelsPerUnit = 8.0f;
 
-    // What a context's hypotheses are doing in the current frame.
+    // A context's lattice nodes, and what its hypotheses did in the current frame.
     struct Use {
         LatticeNode boundary = kNoNode;
         LatticeNode before =
@@ -99,7 +108,7 @@ private:
     };
     struct Slot {
         std::uint64_t key = 0;
-        std::uint32_t stamp = 0, token = 0;
+        std::uint32_t stamp = 0, index = 0;
     };
 
     std::uint32_t after_phoneme(int phoneme) const {
@@ -112,17 +121,17 @@ private:
     float join(float one, float other) const;
     void begin_frame(const float* scores);
     void advance_within(const float* scores);
-    void insert(const Token& token);
-    void merge(Token& known, const Token& token) const;
+    void insert(const Hypothesis& hypothesis);
+    void merge(Hypothesis& known, const Hypothesis& hypothesis) const;
     void count(float score);
-    void stay(const Token& token);
-    void stay_between(const Token& token);
+    void stay(const Hypothesis& hypothesis);
+    void stay_between(const Hypothesis& hypothesis);
     void remember_stay(ContextId context, float score);
-    void move(const Token& token);
+    void move(const Hypothesis& hypothesis);
     std::uint64_t likely(float score) const;
-    void enter(const Token& token);
-    void reach(const Token& from, NodeId child, std::uint8_t phoneme);
-    void end_word(const Token& from, std::uint32_t tree_word, std::uint8_t last);
+    void enter(const Hypothesis& hypothesis);
+    void reach(const Hypothesis& from, NodeId child, std::uint8_t phoneme);
+    void end_word(const Hypothesis& from, std::uint32_t tree_word, std::uint8_t last);
     float survival(std::size_t& n_ties);
     void prune();
     void add_boundaries();
@@ -141,7 +150,7 @@ private:
     double offset_ = 0.0;
     bool only_blanks_ = false;  // whether the last frame left every hypothesis after a blank
 
-    std::vector<Token> live_, reached_;
+    std::vector<Hypothesis> live_, reached_;
     std::vector<Slot> slots_;
     std::uint32_t stamp_ = 0;
     std::vector<Use> uses_;  // by context
@@ -155,7 +164,7 @@ private:
 
     // Survival: the score that it takes is known better and better while a frame is worked on.
     float best_ = 0.0f, least_ = 0.0f, least_word_ = 0.0f, top_ = 0.0f;
-    int bins_[kBins] = {};
+    int histogram_[kLevels] = {};
     int cut_ = 0, within_ = 0;
     std::vector<float> sorted_;
     std::vector<std::uint32_t> order_;

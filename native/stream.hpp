@@ -1,5 +1,5 @@
-// A model that searches share, and the search through one utterance from log-probabilities to
-// ranked sentences.
+// A model that searches share, and a decoder stream: the search through one utterance, from
+// log-probabilities to ranked sentences.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,12 @@
 
 namespace cortext {
 
-constexpr double kFloor = -1000.0;  // log-probabilities below are alike, minus infinity included
+// Log-probabilities below are alike, minus infinity included, so that every sentence that fits into
+// the frames has a finite score.
+constexpr double kFloor = -1000.0;
 
-struct Hypothesis {
+// A sentence of the n-best list with its exact scores, natural logs.
+struct NBestEntry {
     std::vector<WordId> words;
     double score, lm_score, sil_score, hotword_score, added_score;
     std::vector<Span> spans;          // frames of the words
@@ -58,7 +61,7 @@ public:
     std::shared_ptr<const LookAhead> look_ahead(const Options& options) const;
     // Exact scores of sentences given as words, in their order; those that do not fit into the
     // frames are left out.
-    std::vector<Hypothesis> score(const std::vector<std::vector<WordId>>& sentences,
+    std::vector<NBestEntry> score(const std::vector<std::vector<WordId>>& sentences,
                                   const Frames& frames, const Options& options,
                                   const NGram& ngram) const;
 
@@ -72,7 +75,10 @@ private:
     mutable std::vector<std::shared_ptr<const LookAhead>> look_aheads_;  // of the last few options
 };
 
-class Utterance {
+// Frames go in, partial results and in the end the n-best list come out. The beam decides which
+// sentences are found; their scores are computed again from all frames, so they do not depend on
+// the beam or on how the frames were cut into chunks.
+class Stream {
 public:
     // The hypotheses that a hook sees: one for each context that is alive.
     struct Live {
@@ -83,10 +89,10 @@ public:
 
     // `second` (or null) is the n-gram that the lattice is rescored with. With a hook,
     // recombination also keys on the last `history_words` words, and scores may be added.
-    Utterance(std::shared_ptr<const Model> model, const Options& options, std::vector<int> columns,
-              std::shared_ptr<const NGram> second, bool has_hook);
-    Utterance(const Utterance&) = delete;  // the search refers to its own parts
-    Utterance& operator=(const Utterance&) = delete;
+    Stream(std::shared_ptr<const Model> model, const Options& options, std::vector<int> columns,
+           std::shared_ptr<const NGram> second, bool has_hook);
+    Stream(const Stream&) = delete;  // the search refers to its own parts
+    Stream& operator=(const Stream&) = delete;
 
     std::shared_ptr<const Model> model() const { return model_; }
     void set_options(const Options& options);
@@ -97,15 +103,15 @@ public:
     Live live();
     void add_scores(const std::vector<std::uint32_t>& ids, const float* scores);
     // The best sentences, best first; at least one. Ends the utterance.
-    std::vector<Hypothesis> finish();
+    std::vector<NBestEntry> finish();
 
 private:
     void end_lattice();
-    static Span vicinity(const Hypothesis& found, std::size_t each);
-    static void add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice);
-    std::vector<Hypothesis> fitting(const std::vector<std::vector<WordId>>& sentences,
+    static Span vicinity(const NBestEntry& found, std::size_t each);
+    static void add_confidences(std::vector<NBestEntry>& hypotheses, const Lattice& lattice);
+    std::vector<NBestEntry> fitting(const std::vector<std::vector<WordId>>& sentences,
                                     const NGram& ngram);
-    std::vector<Hypothesis> ranked(const std::vector<std::vector<WordId>>& sentences);
+    std::vector<NBestEntry> ranked(const std::vector<std::vector<WordId>>& sentences);
     double added_score(const std::vector<WordId>& words);
 
     std::shared_ptr<const Model> model_;

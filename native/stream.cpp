@@ -1,4 +1,4 @@
-#include "utterance.hpp"
+#include "stream.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +14,8 @@ namespace cortext {
 namespace {
 
 constexpr std::size_t kMostLookAheads = 4;
-constexpr std::int32_t kSlack =
-    3;                            // frames by which paths may differ on when the same word was said
+// Frames by which paths may differ on when the same word was said.
+constexpr std::int32_t kSlack = 3;
 constexpr double kCeiling = 1.0;  // a log-probability is not above 0, but for rounding
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
@@ -26,9 +26,9 @@ double number(const float* from) {
     return found;
 }
 
-// More sentences than asked for are taken from the lattice, whose scores are close to the exact
-// ones but not equal.
-std::size_t n_candidates(int nbest) {
+// Number of sentences to take from the lattice. Its scores are close to the exact ones but not
+// equal, so a few more than asked for are scored, and the best of them are kept.
+std::size_t n_to_score(int nbest) {
     return static_cast<std::size_t>(nbest) + static_cast<std::size_t>(nbest) / 4 + 8;
 }
 
@@ -81,7 +81,7 @@ double Model::lm_score(const std::vector<WordId>& words, const Options& options,
     return sum + ngram.end(state);
 }
 
-std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sentences,
+std::vector<NBestEntry> Model::score(const std::vector<std::vector<WordId>>& sentences,
                                      const Frames& frames, const Options& options,
                                      const NGram& ngram) const {
     std::unordered_map<WordId, Spelling> spellings;
@@ -105,10 +105,10 @@ std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sen
     how.sil = tokens_.sil();
     std::vector<SentencePaths> paths =
         score_sentences(spelt, frames.data(), frames.size(), frames.width(), how);
-    std::vector<Hypothesis> hypotheses;
+    std::vector<NBestEntry> hypotheses;
     for (std::size_t each = 0; each < sentences.size(); ++each) {
         if (paths[each].score == -std::numeric_limits<double>::infinity()) continue;
-        Hypothesis found{sentences[each],
+        NBestEntry found{sentences[each],
                          paths[each].score,
                          0.0,
                          0.0,
@@ -126,8 +126,8 @@ std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sen
     return hypotheses;
 }
 
-Utterance::Utterance(std::shared_ptr<const Model> model, const Options& options,
-                     std::vector<int> columns, std::shared_ptr<const NGram> second, bool has_hook)
+Stream::Stream(std::shared_ptr<const Model> model, const Options& options, std::vector<int> columns,
+               std::shared_ptr<const NGram> second, bool has_hook)
     : model_(std::move(model)),
       options_(options),
       second_(std::move(second)),
@@ -136,12 +136,12 @@ Utterance::Utterance(std::shared_ptr<const Model> model, const Options& options,
       search_(model_->shared_vocabulary(), options, model_->look_ahead(options), model_->tokens()),
       row_(static_cast<std::size_t>(model_->tokens().count())) {}
 
-void Utterance::set_options(const Options& options) {
+void Stream::set_options(const Options& options) {
     options_ = options;
     search_.set_options(options_, model_->look_ahead(options_));
 }
 
-void Utterance::advance(const float* log_probs, std::size_t n_frames) {
+void Stream::advance(const float* log_probs, std::size_t n_frames) {
     for (std::size_t frame = 0; frame < n_frames; ++frame) {
         bool only_blank = frames_.add(log_probs + frame * frames_.width(), options_);
         const double* scores = frames_.last();
@@ -155,14 +155,14 @@ void Utterance::advance(const float* log_probs, std::size_t n_frames) {
     }
 }
 
-std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
+std::pair<std::vector<WordId>, std::vector<WordId>> Stream::partial() {
     std::vector<LatticeNode> nodes;
-    for (const Search::Token& token : search_.live()) {
-        if (search_.is_between(token.position)) {
-            nodes.push_back(search_.boundary(token));
+    for (const Search::Hypothesis& hypothesis : search_.live()) {
+        if (search_.is_between(hypothesis.position)) {
+            nodes.push_back(search_.boundary(hypothesis));
         } else {
-            nodes.push_back(token.start);
-            nodes.push_back(token.late);
+            nodes.push_back(hypothesis.start);
+            nodes.push_back(hypothesis.late);
         }
     }
     auto best = std::max_element(search_.live().begin(), search_.live().end(),
@@ -174,20 +174,22 @@ std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
     return {stable, {words.begin() + static_cast<std::ptrdiff_t>(stable.size()), words.end()}};
 }
 
-Utterance::Live Utterance::live() {
+// The scores within a word hold the look-ahead, which is a guess of ours: it is taken out for a
+// hook.
+Stream::Live Stream::live() {
     Live live;
     std::vector<double> scores;
     std::unordered_map<ContextId, std::size_t> places;
-    for (const Search::Token& token : search_.live()) {
-        bool between = search_.is_between(token.position);
-        double score = search_.offset() + token.score - search_.ahead_of(token);
-        auto [place, is_new] = places.try_emplace(token.context, live.ids.size());
+    for (const Search::Hypothesis& hypothesis : search_.live()) {
+        bool between = search_.is_between(hypothesis.position);
+        double score = search_.offset() + hypothesis.score - search_.ahead_of(hypothesis);
+        auto [place, is_new] = places.try_emplace(hypothesis.context, live.ids.size());
         if (is_new) {
-            const Contexts::Context& context = search_.contexts()[token.context];
-            live.ids.push_back(token.context);
+            const Contexts::Context& context = search_.contexts()[hypothesis.context];
+            live.ids.push_back(hypothesis.context);
             live.parent_ids.push_back(context.parent);
-            live.words.push_back(
-                search_.lattice().best_words(between ? search_.boundary(token) : token.start));
+            live.words.push_back(search_.lattice().best_words(between ? search_.boundary(hypothesis)
+                                                                      : hypothesis.start));
             scores.push_back(score);
             live.added.push_back(static_cast<float>(context.added));
         } else {
@@ -211,13 +213,13 @@ Utterance::Live Utterance::live() {
     return live;
 }
 
-void Utterance::add_scores(const std::vector<std::uint32_t>& ids, const float* scores) {
+void Stream::add_scores(const std::vector<std::uint32_t>& ids, const float* scores) {
     search_.add_scores(ids, scores);
 }
 
 // The last node: arcs from all contexts that are between words, or if none is, from where the
 // unfinished words began.
-void Utterance::end_lattice() {
+void Stream::end_lattice() {
     Lattice& lattice = search_.lattice();
     std::unordered_map<LatticeNode, float> ends;
     auto add = [&](LatticeNode node, ContextId context, float score) {
@@ -227,15 +229,16 @@ void Utterance::end_lattice() {
         end->second = options_.logadd ? static_cast<float>(log_add(end->second, score))
                                       : std::max(end->second, score);
     };
-    for (const Search::Token& token : search_.live()) {
-        if (search_.is_between(token.position))
-            add(search_.boundary(token), token.context, token.score);
+    for (const Search::Hypothesis& hypothesis : search_.live()) {
+        if (search_.is_between(hypothesis.position))
+            add(search_.boundary(hypothesis), hypothesis.context, hypothesis.score);
     }
     if (ends.empty()) {
-        for (const Search::Token& token : search_.live()) {
-            float ahead = search_.ahead_of(token);
-            add(token.start, token.context, token.score - ahead);
-            if (token.late != token.start) add(token.late, token.context, token.late_score - ahead);
+        for (const Search::Hypothesis& hypothesis : search_.live()) {
+            float ahead = search_.ahead_of(hypothesis);
+            add(hypothesis.start, hypothesis.context, hypothesis.score - ahead);
+            if (hypothesis.late != hypothesis.start)
+                add(hypothesis.late, hypothesis.context, hypothesis.late_score - ahead);
         }
     }
     std::vector<std::pair<LatticeNode, float>> sorted(ends.begin(), ends.end());
@@ -246,7 +249,7 @@ void Utterance::end_lattice() {
     lattice.add_node(Contexts::kBegin, search_.n_frames());
 }
 
-double Utterance::added_score(const std::vector<WordId>& words) {
+double Stream::added_score(const std::vector<WordId>& words) {
     ContextId context = Contexts::kBegin;
     for (WordId word : words) context = search_.contexts().next(context, word).context;
     return search_.contexts()[context].added;
@@ -254,7 +257,7 @@ double Utterance::added_score(const std::vector<WordId>& words) {
 
 // Where other paths may end the word that a hypothesis has at `spans[each]`: a few frames around
 // it, but nearer to it than to another occurrence of the word.
-Span Utterance::vicinity(const Hypothesis& found, std::size_t each) {
+Span Stream::vicinity(const NBestEntry& found, std::size_t each) {
     const std::vector<Span>& spans = found.spans;
     Span around{spans[each].first - kSlack, spans[each].end + kSlack};
     for (std::size_t other = each; other-- > 0 && spans[other].end + kSlack > around.first;) {
@@ -271,9 +274,9 @@ Span Utterance::vicinity(const Hypothesis& found, std::size_t each) {
     return around;
 }
 
-void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice) {
+void Stream::add_confidences(std::vector<NBestEntry>& hypotheses, const Lattice& lattice) {
     WordPosteriors posterior(lattice);
-    for (Hypothesis& found : hypotheses) {
+    for (NBestEntry& found : hypotheses) {
         for (std::size_t each = 0; each < found.words.size(); ++each) {
             Span around = vicinity(found, each);
             found.confidences.push_back(posterior(found.words[each], around.first, around.end));
@@ -281,7 +284,7 @@ void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Latti
     }
 }
 
-std::vector<Hypothesis> Utterance::finish() {
+std::vector<NBestEntry> Stream::finish() {
     end_lattice();
     Lattice other;
     const Lattice* lattice = &search_.lattice();
@@ -289,9 +292,9 @@ std::vector<Hypothesis> Utterance::finish() {
         other = rescored(search_.lattice(), search_.contexts(), *second_, options_);
         lattice = &other;
     }
-    auto sentences = best_sentences(*lattice, n_candidates(options_.nbest),
+    auto sentences = best_sentences(*lattice, n_to_score(options_.nbest),
                                     options_.lattice_beam * options_.acoustic_scale);
-    std::vector<Hypothesis> hypotheses = ranked(sentences);
+    std::vector<NBestEntry> hypotheses = ranked(sentences);
     add_confidences(hypotheses, *lattice);
     return hypotheses;
 }
@@ -299,12 +302,12 @@ std::vector<Hypothesis> Utterance::finish() {
 // Where no sentence fits into the frames: perhaps silence was required only after words had been
 // said without. Or the lattice, whose nodes do not tell whether the last word has only just ended,
 // made sentences of more words than there is time for; then what they begin with has to do.
-std::vector<Hypothesis> Utterance::fitting(const std::vector<std::vector<WordId>>& sentences,
-                                           const NGram& ngram) {
+std::vector<NBestEntry> Stream::fitting(const std::vector<std::vector<WordId>>& sentences,
+                                        const NGram& ngram) {
     Options lenient = options_;
     lenient.sil_required = false;
     Lattice& lattice = search_.lattice();
-    std::vector<Hypothesis> hypotheses = model_->score(sentences, frames_, lenient, ngram);
+    std::vector<NBestEntry> hypotheses = model_->score(sentences, frames_, lenient, ngram);
     for (const std::vector<WordId>& words :
          {lattice.common_words({lattice.size() - 1}), std::vector<WordId>{}}) {
         if (hypotheses.empty()) hypotheses = model_->score({words}, frames_, lenient, ngram);
@@ -313,22 +316,22 @@ std::vector<Hypothesis> Utterance::fitting(const std::vector<std::vector<WordId>
 }
 
 // The best of the sentences by their exact scores, best first.
-std::vector<Hypothesis> Utterance::ranked(const std::vector<std::vector<WordId>>& sentences) {
+std::vector<NBestEntry> Stream::ranked(const std::vector<std::vector<WordId>>& sentences) {
     const NGram& ngram = second_ ? *second_ : model_->vocabulary().ngram();
-    std::vector<Hypothesis> hypotheses = model_->score(sentences, frames_, options_, ngram);
+    std::vector<NBestEntry> hypotheses = model_->score(sentences, frames_, options_, ngram);
     if (hypotheses.empty()) hypotheses = fitting(sentences, ngram);
     if (has_hook_) {
-        for (Hypothesis& found : hypotheses) {
+        for (NBestEntry& found : hypotheses) {
             found.added_score = added_score(found.words);
             found.score += found.added_score;
         }
     }
-    auto text = [this](const Hypothesis& found) {
+    auto text = [this](const NBestEntry& found) {
         std::string joined;
         for (WordId word : found.words) joined.append(model_->vocabulary().text(word)).append(" ");
         return joined;
     };
-    std::sort(hypotheses.begin(), hypotheses.end(), [&](const Hypothesis& a, const Hypothesis& b) {
+    std::sort(hypotheses.begin(), hypotheses.end(), [&](const NBestEntry& a, const NBestEntry& b) {
         return a.score != b.score ? a.score > b.score : text(a) < text(b);
     });
     if (hypotheses.size() > static_cast<std::size_t>(options_.nbest)) {
