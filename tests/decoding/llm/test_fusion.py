@@ -145,7 +145,7 @@ def options(lm_weight=1.0, **llm):
 
 
 def batch(*hypotheses, is_last=False, lm=-1.0):
-    """A look at hypotheses, the first one the best; the n-gram gives each word `lm`."""
+    """A batch of hypotheses, the first one the best; the n-gram gives each word `lm`."""
     n = len(hypotheses)
     return LiveBatch(
         ids=np.arange(n, dtype=np.uint32),
@@ -188,7 +188,7 @@ def test_a_model_that_is_the_ngram_changes_nothing(lm_dir, text, form):
 def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, tiny):
     """Against sums of an n-gram's and a network's scores.
 
-    What was not looked at has its longest beginning's.
+    What was not wanted at has its longest beginning's.
     """
     settings = options(
         lm_weight=1.5, weight=0.4, most_hypotheses=6, every_frames=4, history_words=8
@@ -316,7 +316,7 @@ def from_scratch(lm, hypotheses):
 
 
 def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same(lm_dir, tiny):
-    """The same live hypotheses are scored again at each look.
+    """The same live hypotheses are scored again at each query.
 
     At least five times as many tokens, equal to 1e-3.
     """
@@ -326,7 +326,7 @@ def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same
         dict(tree=0, scratch=0, scores=0),
     )
     cache_kind(tiny)  # what it tries first, of any model, is not counted
-    decoder, texts, looks = Decoder.from_dir(lm_dir, dict(history_words=8)), TEXTS[1::2], []
+    decoder, texts, queries = Decoder.from_dir(lm_dir, dict(history_words=8)), TEXTS[1::2], []
 
     def counts(module, args, kwargs):
         counted["tree"] += (
@@ -336,22 +336,22 @@ def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same
         )
 
     def watched(live):
-        del looks[:]
+        del queries[:]
         added = hook(live)
-        for looked in looks:
-            expected, n_tokens = from_scratch(tiny, looked)
-            rows = [live.words.index(words) for words in looked]
+        for wanted in queries:
+            expected, n_tokens = from_scratch(tiny, wanted)
+            rows = [live.words.index(words) for words in wanted]
             found = (live.added + added)[rows] / 0.5 + live.lm[rows]
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
             counted["scratch"] += n_tokens
-            counted["scores"] += len(looked)
+            counted["scores"] += len(wanted)
         return added
 
     handle = tiny.body.register_forward_pre_hook(counts, with_kwargs=True)
     for seed, text in enumerate(texts):
         hook = Fusion(tiny, options(weight=0.5), totals=totals)
-        ask = hook._reader.ask
-        hook._reader.ask = lambda look, ask=ask: (looks.append(look.looked), ask(look))[1]
+        ask = hook._scores.ask
+        hook._scores.ask = lambda query, ask=ask: (queries.append(query.wanted), ask(query))[1]
         session = decoder.stream("release", hook=watched, every_frames=5)
         session.step(fake_log_probs(text, noise=1.5, seed=seed, lexicon=lexicon))
         session.finish()
@@ -359,7 +359,7 @@ def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same
     assert counted["scratch"] > 5 * counted["tree"] > 0
     assert (totals.from_scratch, totals.evaluated) == (counted["scratch"], counted["tree"])
     assert (totals.utterances, totals.hypotheses) == (len(texts), counted["scores"])
-    assert totals.passes <= totals.looks + len(texts)
+    assert totals.passes <= totals.queries + len(texts)
     assert totals.late == 0
 
 
@@ -387,7 +387,7 @@ def test_counts(tiny):
     hook(batch(one, two, ""))
     hook(batch(f"{one} {two}", two, is_last=True))
     stats = hook.stats
-    assert (stats.utterances, stats.looks, stats.hypotheses) == (1, 2, 4)
+    assert (stats.utterances, stats.queries, stats.hypotheses) == (1, 2, 4)
     assert (stats.from_scratch, stats.from_scratch_once) == (1 + 1 + 2 + 1, 1 + 1 + 2)
     assert (stats.evaluated, stats.passes) == (2, 2)
     assert 0 < stats.peak_mb < 1
@@ -395,9 +395,9 @@ def test_counts(tiny):
 
 
 def test_totals_are_sums_and_the_highest_peak():
-    totals = FusionStats(utterances=1, looks=2, passes=3, peak_mb=4.0)
-    totals.add(FusionStats(utterances=1, looks=5, passes=7, peak_mb=3.0))
-    assert totals == FusionStats(utterances=2, looks=7, passes=10, peak_mb=4.0)
+    totals = FusionStats(utterances=1, queries=2, passes=3, peak_mb=4.0)
+    totals.add(FusionStats(utterances=1, queries=5, passes=7, peak_mb=3.0))
+    assert totals == FusionStats(utterances=2, queries=7, passes=10, peak_mb=4.0)
 
 
 def test_the_best_hypotheses_are_looked_at(counting):
@@ -494,13 +494,13 @@ def test_the_search_waits_no_longer_than_its_budget_and_results_count_when_they_
     )
 
 
-def test_looks_that_the_model_has_no_time_for_are_dropped(counting):
+def test_queries_that_the_model_has_no_time_for_are_dropped(counting):
     """While it reads `a`, there come `b` and `c`: of the two `c` alone still lives."""
     hook = Fusion(Bytes(), options(budget_ms=1.0))
     counting.gate.clear()
     hook(batch("a"))
     until = time.monotonic() + 30
-    while hook._reader._next is not None and time.monotonic() < until:
+    while hook._scores._next is not None and time.monotonic() < until:
         time.sleep(0.001)
     hook(batch("b"))
     hook(batch("c"))
@@ -608,7 +608,7 @@ def test_threads_end_with_their_utterances(counting):
 
 @pytest.mark.slow
 def test_an_interpreter_ends_though_utterances_have_not():
-    """One waits for its next look, and one is in a forward pass that will not come back."""
+    """One waits for its next query, and one is in a forward pass that will not come back."""
     code = """
 import sys, time
 from types import SimpleNamespace
