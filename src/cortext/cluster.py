@@ -18,15 +18,17 @@ class Cluster:
 
     Every machine must see the same files under the same paths.
 
-    Raises MissingLibrary where Ray is not installed, ConfigError for such GPUs as there are none
-    and RunError where the cluster cannot be reached.
-
     Attributes:
         address: Of the cluster, or `local` to start one on this machine; where the process is in a
             cluster already, that one is used, and not left.
         cpus: Of a `local` one; those of the machine where it has more.
-        gpus: What a task will be given of a GPU: a part of one, or whole ones.
+        gpus: GPUs for a task: a part of one, or whole ones.
         ray: The library.
+
+    Raises:
+        MissingLibrary: Where Ray is not installed.
+        ConfigError: For more GPUs than there are.
+        RunError: Where the cluster cannot be reached.
     """
 
     def __init__(self, address: str, cpus: int = 1, gpus: float = 0) -> None:
@@ -82,10 +84,7 @@ class Cluster:
 
 @contextmanager
 def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
-    """A context in which this process is in a cluster.
-
-    Arguments and errors are those of `Cluster`.
-    """
+    """Join a cluster for the context. Arguments and errors are those of `Cluster`."""
     cluster = Cluster(address, cpus, gpus)
     try:
         yield cluster
@@ -94,10 +93,7 @@ def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
 
 
 def _check_reachable(address: str, patience_s: float = 5) -> None:
-    """Raise RunError where nothing listens at `host:port`.
-
-    Ray itself would go on trying for minutes.
-    """
+    """Raise RunError where nothing listens at `host:port`: Ray would go on trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return

@@ -105,8 +105,12 @@ def _refuse(what: str, place: yaml.Node | yaml.Event) -> NoReturn:
 
 
 def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -> C:
-    """Read a YAML file into dataclass `cls`, then apply `key=value` overrides (dotted keys reach
-    into sections).
+    """Read a YAML file into dataclass `cls`, then apply `key=value` overrides.
+
+    Args:
+        path: The file.
+        cls: The dataclass.
+        overrides: Dotted keys reach into sections.
 
     Raises:
         ConfigError: For a missing file, broken YAML, an unknown key (with the nearest one) or a
@@ -116,7 +120,7 @@ def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -
 
 
 def read_mapping(path: str | Path) -> dict[Any, Any]:
-    """The mapping in a YAML file, an empty one where it is empty.
+    """Read the mapping in a YAML file, an empty one where the file is empty.
 
     Raises ConfigError naming the file and line.
     """
@@ -161,7 +165,14 @@ def from_mapping(
 ) -> C:
     """Build dataclass `cls` from a mapping, checking every key and type.
 
-    `prefix` is the dotted path of the section.
+    Args:
+        cls: The dataclass.
+        mapping: Of its fields' names.
+        where: The file, for messages.
+        prefix: The dotted path of the section.
+
+    Raises:
+        ConfigError: For an unknown or missing key and a value of the wrong type.
     """
     if not isinstance(mapping, Mapping):
         found = type(mapping).__name__
@@ -194,7 +205,7 @@ def from_mapping(
 
 
 def with_overrides(config: C, overrides: Iterable[str]) -> C:
-    """The config with `key=value` texts applied.
+    """Return the config with `key=value` texts applied.
 
     Values are YAML, keys are dotted (`dataset.batch_size=16`).
     """
@@ -217,7 +228,7 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
 
 
 def to_mapping(config: Any) -> dict[str, Any]:
-    """The config as plain dicts, lists and scalars, ready for YAML or JSON."""
+    """Return the config as plain dicts, lists and scalars, ready for YAML or JSON."""
     plain: dict[str, Any] = _plain(dataclasses.asdict(config))
     return plain
 
@@ -297,7 +308,7 @@ def _scalar(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
 
 
 def first_difference(before: Any, now: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
-    """Dotted key, old and new value of the first difference between two nested mappings."""
+    """Return dotted key, old and new value of the first difference between two nested mappings."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before | now:
             if found := first_difference(

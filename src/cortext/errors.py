@@ -1,7 +1,4 @@
-"""Errors that a user can cause.
-
-One line each: what is wrong, where, what was found and expected, what to do.
-"""
+"""Errors that a user can cause, in one line: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ characters.
 
 
 def plain(text: object, most: int = MOST_CHARACTERS) -> str:
-    """Return a text from outside as one line that a terminal, a page or a table shows and does
-    not obey.
+    """Return a text from outside as one line that a terminal, a page or a table only shows.
 
     Blanks of every kind, ends of lines too, become spaces. What a terminal would obey or hide
     (escapes, marks of writing direction, lone surrogates) is written as a backslash escape. A text
@@ -71,7 +67,7 @@ class CortextError(Exception):
         super().__init__(shown(f"{line}; {fix}" if fix else line))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For other processes, which are told of it."""
+        """Pickle the error for other processes."""
         return _again, (type(self), self.what, self.where, self.fix)
 
 
@@ -110,10 +106,7 @@ class LiveError(CortextError):
 
 
 class CloudError(CortextError):
-    """Something that a run on a rented machine needs.
-
-    An accelerator, a bucket, what to install, the engine.
-    """
+    """A fault of a run on a rented machine: its accelerator, bucket, packages or engine."""
 
 
 class MissingLibrary(CortextError):
@@ -128,7 +121,7 @@ _LONGEST_NAME = 200
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'gru'?` for the known name nearest to `name`, else the list of known names."""
+    """Return `did you mean 'gru'?` for the nearest known name, else the list of known names."""
     names = sorted(known)
     short = [known_name for known_name in names if len(known_name) <= _LONGEST_NAME]
     # Comparing takes the product of the lengths.
@@ -141,9 +134,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of any library says in its first line, without the stop.
-
-    Its kind where it says nothing.
+    """Return the first line of an error of any library without its full stop, or else its kind.
 
     A line that ends with a colon has the next one, too.
     """

@@ -1,4 +1,4 @@
-"""What produced a result: versions, commit, machine."""
+"""Provenance of a result: versions, commit, machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ OF_EXTRAS = ("jax", "jaxlib", "torchax", "tensorflow", "keras", "transformers", 
 
 
 def provenance() -> dict[str, Any]:
-    """Versions of what decides a result, the git commit where cortext runs from a checkout,
-    machine and time (UTC).
+    """Return versions of what decides a result, git commit, machine and time (UTC).
+
+    The commit is None unless cortext runs from a checkout.
     """
     versions = {"python": platform.python_version()} | {
         name: metadata.version(name) for name in PACKAGES
@@ -34,7 +35,7 @@ def provenance() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that cortext runs from (`-dirty` where it has changes).
+    """Return the commit of the checkout that cortext runs from (`-dirty` where it has changes).
 
     None for an installed package.
     """

@@ -1,4 +1,4 @@
-"""Classes by name: what a configuration's `kind` may say.
+"""Classes by name: the values of `kind` in a configuration.
 
 A class brings a dataclass `Config` with a field `kind`.
 """
@@ -29,7 +29,7 @@ class Registry(dict[str, Any]):
         self.noun, self.fields = noun, fields
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Class decorator: makes the class known by name to configurations.
+        """Register the decorated class by name.
 
         The same class may be registered again, as it is when a notebook's cell or a reloaded module
         runs twice.
@@ -76,12 +76,16 @@ class Registry(dict[str, Any]):
         default: str | None = None,
         where: str | Path | None = None,
     ) -> Any:
-        """The config dataclass that `kind` names in a mapping (`default` where it names none).
-
-        A dataclass unchanged.
+        """Build the config dataclass that a mapping's `kind` names; return a dataclass unchanged.
 
         Args:
-            section: The dotted path of the mapping, for messages. Raises ConfigError.
+            mapping: The section of a configuration.
+            section: The dotted path of the mapping, for messages.
+            default: The kind where the mapping names none.
+            where: The file, for messages.
+
+        Raises:
+            ConfigError: For an unknown kind, key or value.
         """
         if dataclasses.is_dataclass(mapping) and not isinstance(mapping, type):
             return mapping

@@ -33,13 +33,14 @@ _DAMAGE = (
 
 
 def unpack(archive: Path, out: Path, advance: Callable[[int], None] | None = None) -> list[Path]:
-    """Unpack a zip archive into directory `out` and return the top-level files and folders that
-    it brought.
+    """Unpack a zip archive into directory `out` and return the top-level files and folders of it.
 
-    Everything is unpacked beside its final place first and renamed when whole; folders of the same
-    name are replaced.
+    Everything is unpacked beside its final place first and renamed when complete; folders of the
+    same name are replaced.
 
     Args:
+        archive: The zip file, which is not trusted.
+        out: An existing directory.
         advance: Called with the number of compressed bytes worked off since the last call.
 
     Raises:
@@ -75,10 +76,7 @@ def unpack(archive: Path, out: Path, advance: Callable[[int], None] | None = Non
 
 
 def _check(member: zipfile.ZipInfo, archive: Path) -> None:
-    """Refuse what could be written anywhere but inside: absolute paths, drives, `..`, and links.
-
-    And endless paths.
-    """
+    """Refuse what could be written outside (absolute paths, drives, `..`), links, endless paths."""
     name, mode = member.filename, member.external_attr >> 16
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     outside = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts

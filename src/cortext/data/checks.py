@@ -1,4 +1,4 @@
-"""What can be wrong with a recording, and how it is said.
+"""Checks of a recording, and the messages about its faults.
 
 A fault found in a trial becomes a `Problem`: either raised as a DataError of one line
 (`Problem.error()`), or collected where bad trials are left out (`skip_bad`).
@@ -22,16 +22,16 @@ SKIP_HINT = "or leave it out with --skip-bad"
 
 @dataclass(frozen=True, slots=True)
 class PatchGeometry:
-    """How a model cuts bins into patches, which bounds the length of a label.
+    """Length and stride of a model's patches in bins, which bound the length of a label.
 
-    Defaults: the published baseline's.
+    The defaults are the published baseline's.
     """
 
     size: int = 14
     stride: int = 4
 
     def n_patches(self, n_bins: int) -> int:
-        """Patches (CTC frames) of a trial of `n_bins` bins."""
+        """Return the number of patches (CTC frames) of a trial of `n_bins` bins."""
         return max(0, (n_bins - self.size) // self.stride + 1)
 
 
@@ -77,12 +77,12 @@ class Problem:
         )
 
     def error(self) -> DataError:
-        """The problem as a DataError whose text is the problem's one line."""
+        """Return the problem as a DataError whose text is the problem's one line."""
         where = ": ".join(part for part in (self.file, self.trial, self.field) if part)
         return DataError(self.message, where=where)
 
     def to_json(self) -> dict[str, Any]:
-        """The four fields."""
+        """Return the four fields."""
         return asdict(self)
 
 
@@ -97,16 +97,13 @@ class FaultError(Exception):
         self.field, self.message = field, f"{found}; {fix}"
 
     def problem(self, file: object, trial: str | None) -> Problem:
-        """The fault with its place; a trial's line also says how to go on without the trial."""
+        """Return the fault with its place; a trial's line also says how to leave the trial out."""
         message = f"{self.message}, {SKIP_HINT}" if trial else self.message
         return Problem(str(file), trial, self.field, shown(message))
 
 
 def frames_needed(labels_U: np.ndarray) -> int:
-    """CTC frames that a label needs at least.
-
-    One per token, and a blank between equal neighbours.
-    """
+    """Return the fewest CTC frames for a label: one per token, and a blank between equal ones."""
     return len(labels_U) + int(np.count_nonzero(labels_U[1:] == labels_U[:-1]))
 
 
@@ -120,7 +117,10 @@ def check_features(
     """Raise FaultError unless [T, C] holds `n_features` finite features of at least one patch.
 
     Args:
+        features_TC: Float [T, C].
+        n_features: The number of features expected; any by default.
         max_abs: Largest magnitude allowed (float16 ends at 65,504).
+        patch: Its size is the shortest trial.
     """
     field = "input_features"
     n_bins, found = features_TC.shape
@@ -161,9 +161,7 @@ def check_features(
 
 
 def check_labels(labels_U: np.ndarray, n_bins: int, *, patch: PatchGeometry = PATCH) -> None:
-    """Raise FaultError unless tokens [U] are 1..40, fit in a session file, and CTC can align
-    them to the bins.
-    """
+    """Raise FaultError unless tokens [U] are 1..40, fit in a file, and CTC can align them."""
     field, last = "seq_class_ids", len(RELEASE) - 1
     if not 0 < len(labels_U) <= MAX_LABEL:
         raise FaultError(

@@ -28,7 +28,8 @@ _MOST_BYTES = 1 << 24  # 1,600 times the release's
 class BlockDescription:
     """One row of the release's table of blocks.
 
-    `split` may be `Val/Test` for a block divided between the two.
+    Attributes:
+        split: May be `Val/Test` for a block divided between the two.
     """
 
     date: str
@@ -40,10 +41,7 @@ class BlockDescription:
 
 
 def read_description(path: str | Path) -> list[BlockDescription]:
-    """The rows of `t15_copyTaskData_description.csv`.
-
-    Raises DataError where it is not that table.
-    """
+    """Read `t15_copyTaskData_description.csv`. Raises DataError where it is not that table."""
     path = Path(path)
     try:
         check_file(path, _MOST_BYTES)
@@ -116,22 +114,19 @@ class Dataset:
         )
 
     def _n_features_or_none(self) -> int | None:
-        """None where no file can be read: each of them then says itself what is wrong with it."""
+        """Return None where no file can be read: each of them then gets its own problem."""
         try:
             return self.n_features
         except DataError:
             return None
 
     def __iter__(self) -> Iterator[Trial]:
-        """All trials: train, val and test, each in the order of sessions and trials.
-
-        The first bad one is raised.
-        """
+        """Yield the trials of train, val and test, session by session; raise the first bad one."""
         for split in self.splits:
             yield from self.trials(split)
 
     def n_trials(self, split: str) -> int:
-        """Trials of a split, bad ones included; unreadable files count as none."""
+        """Return the number of trials of a split, with bad ones; unreadable files have none."""
         total = 0
         for session in self.sessions:
             if split in session.files:
@@ -149,12 +144,15 @@ class Dataset:
         max_abs: float | None = None,
         patch: PatchGeometry = PATCH,
     ) -> Iterator[Trial]:
-        """The trials of a split, one in memory at a time, in the order of sessions and trials.
+        """Yield the trials of a split, one in memory at a time, by session and trial.
 
         Args:
+            split: `train`, `val` or `test`.
             sessions: Names to read, all by default.
             skip_bad: Leave bad trials and files out; otherwise the first one is a DataError.
             on_bad: Gets the Problem of each one that is left out; given, they all are.
+            max_abs: The largest magnitude that a feature may have; any by default.
+            patch: Its size is the shortest trial, and its stride bounds the length of a label.
         """
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
@@ -175,12 +173,12 @@ class Dataset:
                 )
 
     def corpora(self, session: Session) -> dict[int, str]:
-        """Corpus by block number of a session, as far as the table of blocks tells."""
+        """Return the corpus by block number of a session, as far as the table of blocks has it."""
         day = str(session.date)
         return {row.block: row.corpus for row in self.description if row.date == day}
 
     def post_implant_days(self) -> dict[str, int]:
-        """Days since implantation by session name, as far as the table of blocks tells."""
+        """Return days since implantation by session name, where the table of blocks has them."""
         days = {row.date: row.post_implant_day for row in self.description}
         return {s.name: days[str(s.date)] for s in self.sessions if str(s.date) in days}
 
@@ -202,12 +200,14 @@ def _ignore(problem: Problem) -> None:
 
 
 def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
-    """The sessions and splits of a directory of session files.
-
-    Raises DataError where there are none.
+    """Find the sessions and splits of a directory of session files.
 
     Args:
+        root: The directory that holds `<session>/data_{train,val,test}.hdf5`.
         limits: The largest trial that is read, 60,000 bins of 16,384 features by default.
+
+    Raises:
+        DataError: Where there are none.
     """
     root = Path(root)
     if not root.is_dir():

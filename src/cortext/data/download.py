@@ -46,9 +46,7 @@ class RemoteFile:
             raise ValueError("a digest that is not hexadecimal")
 
     def hasher(self) -> Any | None:
-        """An empty hash of the file's digest type, or None where that is not stated or not known
-        here.
-        """
+        """Return an empty hash of the digest's type; None where that is not stated or not known."""
         name = (self.digest_type or "").lower().replace("-", "")
         if (
             name == "gitsha1" and self.digest and self.size is not None
@@ -63,12 +61,19 @@ class RemoteFile:
 def open_url(
     url: str, *, headers: dict[str, str] | None = None, token: str | None = None, timeout: float
 ) -> Any:
-    """The response to a GET request.
+    """Send a GET request and return the response.
 
-    The token is not passed on to where the server redirects (a storage service).
+    A list of files may name any address: one that is not of the web, such as `file:`, is refused.
 
-    A list of files may name any address: DataError is raised for one that is not of the web, such
-    as `file:`.
+    Args:
+        url: An address of `http` or `https`.
+        headers: Sent beside `User-Agent`.
+        token: Sent to this server only, not to where it redirects (a storage service).
+        timeout: Seconds without a byte.
+
+    Raises:
+        DataError: For another kind of address.
+        OSError: As `urllib.request.urlopen` does.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise DataError(
@@ -81,10 +86,7 @@ def open_url(
 
 
 def read_listing(response: Any) -> Any:
-    """The JSON of a server's answer.
-
-    Raises ValueError for anything else, and for more than 64 MiB.
-    """
+    """Parse the JSON of a server's answer; raise ValueError for other content or over 64 MiB."""
     content = response.read(_MOST_LISTING + 1)
     if len(content) > _MOST_LISTING:
         raise ValueError("more than 64 MiB")
@@ -102,11 +104,16 @@ def download(
 ) -> None:
     """Download into `path`, going on where an earlier try broke off.
 
-    The digest is checked before `path` appears.
+    The digest is checked before `path` appears. The bytes so far lie beside `path` under a name
+    that contains the digest, so that the rest of another version is never appended.
 
-    What is there so far lies beside `path` under a name that contains the digest, so that the rest
-    of another version is never appended. advance: called with bytes gained (negative when the
-    server makes us start again).
+    Args:
+        remote: The file, with size and digest where they are known.
+        path: Where it goes.
+        token: Of an account with that server.
+        advance: Called with the bytes gained; negative when the server makes us start again.
+        timeout: Seconds without a byte until a try is given up.
+        pause_s: Pause after the first try without a byte; each further one is twice as long.
 
     Raises:
         DataError: When the server refuses, the connection fails again and again, the disk is full,
@@ -177,7 +184,7 @@ class _Transfer:
         return self.ended if self.size is None else self.done >= self.size
 
     def run(self) -> None:
-        """One request, from where we are to the end or until the connection breaks."""
+        """Send one request and read from here to the end, or until the connection breaks."""
         headers = {"Range": f"bytes={self.done}-"} if self.done else {}
         try:
             response = open_url(
@@ -199,10 +206,7 @@ class _Transfer:
         self.ended = self.size is None  # without a length the end is all there is to see
 
     def _continues(self, response: Any) -> bool:
-        """Whether the answer starts where we stopped.
-
-        Servers may ignore the range and send everything (200).
-        """
+        """Return whether the answer starts where we stopped: servers may ignore the range."""
         content_range = response.headers.get("Content-Range", "")
         return bool(response.status == 206 and content_range.startswith(f"bytes {self.done}-"))
 
@@ -245,7 +249,7 @@ class _Transfer:
 
 
 def mismatch(remote: RemoteFile, size: int, hash_: Any | None) -> str | None:
-    """How a content of `size` bytes with this hash differs from what was announced."""
+    """Return in what a content of `size` bytes with this hash differs from the announced one."""
     if remote.size is not None and size != remote.size:
         return f"{size} bytes found, {remote.size} expected"
     if hash_ is not None and hash_.hexdigest() != (remote.digest or "").lower():

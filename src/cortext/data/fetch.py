@@ -1,10 +1,8 @@
 """Published data: the recordings of participant T15 (Card et al. 2024), from the Dryad repository.
 
-And the lab's language model (`cortext.data.hub`).
-
-Dryad lists a data set to anyone, but hands out files only to those who are logged in: set
-DRYAD_TOKEN to a token of your account, or download the files in a browser and give their folder as
-`from_dir`.
+The lab's language model is in `cortext.data.hub`. Dryad lists a data set to anyone, but hands out
+files only to those who are logged in: set DRYAD_TOKEN to a token of your account, or download the
+files in a browser and give their folder as `from_dir`.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ _MOST_PAGES = 100  # a page may name itself as the next one
 
 @dataclass(frozen=True)
 class Release:
-    """A published data set: its DOI, and which part each file belongs to.
-
-    Files not named are of part `rest`.
-    """
+    """A published data set: its DOI, and the files of each part; others are of part `rest`."""
 
     doi: str
     parts: dict[str, tuple[str, ...]]
@@ -43,11 +38,11 @@ class Release:
 
     @property
     def page(self) -> str:
-        """Where a browser finds the files."""
+        """Address of the files for a browser."""
         return f"{DRYAD}/dataset/doi:{self.doi}"
 
     def part_of(self, name: str) -> str:
-        """The part that a file belongs to."""
+        """Return the part that a file belongs to."""
         return next((part for part, names in self.parts.items() if name in names), self.rest)
 
 
@@ -74,16 +69,14 @@ def fetch(
     token: str | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Fetch a published data set into directory `out`.
-
-    Returns the files and folders that it consists of.
+    """Fetch a published data set into directory `out` and return its files and folders.
 
     Downloads go on where they broke off, are checked against the repository's checksums and
-    unpacked; a mark (`.<file>.completed`) makes a second call do nothing. Raises DataError, which
-    says what can be done by hand.
+    unpacked; a mark (`.<file>.completed`) makes a second call do nothing.
 
     Args:
         dataset: `t15` or `lm-5gram`.
+        out: Made where it does not exist.
         part: Of t15: `neural` (session files, 10 GB), `baseline` (the published model) or
             `figures`; all by default.
         pruned: Of lm-5gram: the pruned model (about 5 GB) instead of the whole one (about 50 GB).
@@ -94,6 +87,9 @@ def fetch(
             (HF_TOKEN; not needed).
         progress: Called with bytes done and in all, archives counted once for coming and once for
             unpacking.
+
+    Raises:
+        DataError: With what can be done by hand.
     """
     if dataset == LM_5GRAM:
         if part is not None:
@@ -133,8 +129,15 @@ def fetch(
 
 
 def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[RemoteFile]:
-    """The files of the latest version, with sizes and digests, from the repository's API. Raises
-    DataError.
+    """List the files of the latest version, with sizes and digests, from the repository's API.
+
+    Args:
+        release: The data set.
+        base_url: Where Dryad, or a mirror of it, answers.
+        hint: The command that takes files downloaded by hand, for messages.
+
+    Raises:
+        DataError: Where it cannot be listed.
     """
     doi = urllib.parse.quote(f"doi:{release.doi}", safe=":")
     try:
@@ -200,9 +203,7 @@ def _refused(error: urllib.error.HTTPError, what: str, release: Release, hint: s
 
 
 def _by_hand(release: Release, folder: Path, part: str | None, base_url: str) -> list[RemoteFile]:
-    """The wanted files that lie in `folder`, with what the repository says about them, where it
-    can be asked.
-    """
+    """List the wanted files in `folder`, with sizes and digests where the repository answers."""
     if not folder.is_dir():
         raise DataError(
             "no such directory", where=folder, fix=f"put the files of {release.page} there"

@@ -44,7 +44,7 @@ _REPACK = "repack the file, for example with `h5repack -l CHUNK=1000x64 -f GZIP=
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The file, or a FaultError that tells a missing, foreign and truncated file apart."""
+    """Open a file; a FaultError tells a missing, foreign and truncated one apart."""
     try:
         if not stat.S_ISREG(
             path.stat().st_mode
@@ -71,7 +71,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 @contextmanager
 def damage() -> Iterator[None]:
-    """A context in which what h5py raises is a FaultError; so is memory that does not suffice."""
+    """Turn what h5py raises within the context, and a lack of memory, into a FaultError."""
     try:
         yield
     except MemoryError:
@@ -83,12 +83,14 @@ def damage() -> Iterator[None]:
 
 
 def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
-    """The low-level object of that name, which lies in the same file; None where there is none.
+    """Return the low-level object of that name in the same file; None where there is none.
 
-    Faults name `field`.
+    Soft links are followed here: HDF5 would follow one through a link to another file (or pipe).
 
-    Soft links are followed here, since HDF5 would follow one through a link to another file (or
-    pipe).
+    Args:
+        group: Where the name is looked up.
+        name: May be a path.
+        field: The field that faults name.
     """
     here: Any = group.id
     rest, n_links = [name.encode()], 0
@@ -126,7 +128,7 @@ def _kind_of_link(here: Any, name: bytes) -> int | None:
 
 
 def has(group: h5py.Group, name: str) -> bool:
-    """Whether the group has a link or an attribute of that name; nothing is followed."""
+    """Return whether the group has a link or an attribute of that name; no link is followed."""
     return bool(group.id.links.exists(name.encode()) or h5a.exists(group.id, name.encode()))
 
 
@@ -147,7 +149,7 @@ class Values:
 
 
 def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
-    """The dataset of numbers of that name."""
+    """Return the dataset of numbers of that name. Raises FaultError for anything else."""
     found = member(group, name, name)
     if not isinstance(found, h5d.DatasetID):
         raise FaultError(name, "dataset missing, expected in every trial", _WRITE)
@@ -162,7 +164,7 @@ def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
 
 
 def own_values(found: h5d.DatasetID, name: str) -> Values:
-    """The values of a dataset, which lie in the file itself."""
+    """Return the values of a dataset. Raises FaultError where they lie in other files."""
     properties = found.get_create_plist()
     layout = properties.get_layout()
     if layout == h5d.VIRTUAL:  # asked before the shape, which may open the other files
@@ -178,7 +180,7 @@ def own_values(found: h5d.DatasetID, name: str) -> Values:
 
 
 def number(group: h5py.Group, name: str) -> int:
-    """A whole number of 64 bits."""
+    """Read an attribute that is a whole number of 64 bits."""
     value = _attribute(group, name)
     try:
         whole = int(value)
@@ -192,7 +194,7 @@ def number(group: h5py.Group, name: str) -> int:
 
 
 def text(group: h5py.Group, name: str) -> str:
-    """A text of at most 10,000 characters."""
+    """Read an attribute that is a text of at most 10,000 characters."""
     value = _attribute(group, name)
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
@@ -246,7 +248,7 @@ def check_size(values: Values, limits: Limits) -> None:
 
 
 def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
-    """The first rows of a dataset, whose size has been checked."""
+    """Read the first rows of a dataset whose size has been checked."""
     chunks = _Chunks(values, n_rows, limits) if values.layout == h5d.CHUNKED else None
     if math.prod(values.shape) and not values.id.get_storage_size():
         raise FaultError(values.name, "only declared, no values were ever written", AGAIN)
@@ -290,10 +292,7 @@ class _Chunks:
             raise self._damage()
 
     def rows(self) -> np.ndarray:
-        """The rows. What gzip has made is decoded here, once.
-
-        The rest is left to HDF5 when every length is right.
-        """
+        """Read the rows: gzip is decoded here, once; the rest by HDF5 if all lengths are right."""
         dtype = self.values.dtype
         shuffled = self.settings.get(h5z.FILTER_SHUFFLE, (dtype.itemsize,))[:1] == (dtype.itemsize,)
         plain = self.values.id.get_type() == h5t.py_create(dtype) and shuffled
@@ -311,10 +310,7 @@ class _Chunks:
         return [code for bit, code in enumerate(self.filters) if not chunk.filter_mask >> bit & 1]
 
     def _unfiltered_size(self, chunk: h5d.StoreInfo) -> int:
-        """Number of bytes that the filters make of a chunk.
-
-        Of a chunk with too many, some number that is too large.
-        """
+        """Return the number of bytes that the filters make of a chunk, or some larger one."""
         size = int(chunk.size)
         for code in reversed(self._used(chunk)):
             if code == h5z.FILTER_FLETCHER32:
@@ -354,7 +350,7 @@ class _Chunks:
 
 
 def _inflated(content: bytes, most: int) -> bytes:
-    """At most so many bytes of what gzip's method makes of the content."""
+    """Return at most so many bytes of what gzip's method makes of the content."""
     try:
         return zlib.decompressobj().decompress(content, most)
     except zlib.error:
@@ -366,9 +362,9 @@ def _inflated_length(content: bytes, most: int) -> int:
 
 
 def _lzf_length(content: bytes, most: int) -> int:
-    """Bytes that LZF (Lehmann's, version 3) makes of the content.
+    """Return the number of bytes that LZF (Lehmann's, version 3) makes of the content.
 
-    Literals, and copies of what came before.
+    The content is literals, and copies of what came before.
     """
     length, at, end = 0, 0, len(content)
     while at < end and length < most:

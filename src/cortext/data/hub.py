@@ -50,18 +50,21 @@ def fetch_language_model(
     token: str | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Fetch the lab's 5-gram model into `out`, a language-model directory then; returns its files.
+    """Fetch the lab's 5-gram model into language-model directory `out` and return its files.
 
-    Downloads go on where they broke off and are checked; a second call does nothing. Raises
-    DataError, which says what can be done by hand, and for an `out` that holds another language
-    model.
+    Downloads go on where they broke off and are checked; a second call does nothing.
 
     Args:
+        out: New, empty, or what an earlier call for the same model made.
         pruned: The pruned model instead of the whole one.
         from_dir: Take files downloaded by hand; the Hub is only asked for their sizes and
             checksums, and not missed.
         base_url: Where the Hub, or a mirror of it, answers.
         token: Of an account (default: the environment variable HF_TOKEN); the files are public.
+        progress: Called with bytes done and in all.
+
+    Raises:
+        DataError: With what can be done by hand, and for an `out` that holds another model.
     """
     out, base_url = Path(out), (base_url or HUB).rstrip("/")
     name = f"5gram_{'' if pruned else 'un'}pruned.bin"
@@ -88,9 +91,15 @@ def fetch_language_model(
 
 
 def list_files(base_url: str, name: str, hint: str) -> list[RemoteFile]:
-    """The lexicon, the tokens and the model `name` (as `lm.bin`), with what the Hub says of them.
+    """List the lexicon, the tokens and the model (as `lm.bin`), with the Hub's sizes and digests.
 
-    Raises DataError.
+    Args:
+        base_url: Where the Hub, or a mirror of it, answers.
+        name: The model's file in the repository.
+        hint: The command that takes files downloaded by hand, for messages.
+
+    Raises:
+        DataError: Where they cannot be listed.
     """
     page = f"{HUB}/{REPOSITORY}"
     try:
@@ -117,7 +126,7 @@ def list_files(base_url: str, name: str, hint: str) -> list[RemoteFile]:
 
 
 def _names(model: str) -> dict[str, str]:
-    """Names in the repository by what a language-model directory calls the files."""
+    """Return names in the repository by the names in a language-model directory."""
     return {**dict(zip(_SMALL, _SMALL, strict=True)), _MODEL: model}
 
 
@@ -143,7 +152,7 @@ def _refused(error: urllib.error.HTTPError, what: str, hint: str) -> DataError:
 
 
 def _by_hand(folder: Path, model: str) -> dict[str, Path]:
-    """Where the files lie in a folder, the model under its own name or as `lm.bin`."""
+    """Find the files in a folder, the model under its own name or as `lm.bin`."""
     page = f"{HUB}/{REPOSITORY}"
     if not folder.is_dir():
         raise DataError("no such directory", where=folder, fix=f"put the files of {page} there")
@@ -159,7 +168,7 @@ def _by_hand(folder: Path, model: str) -> dict[str, Path]:
 
 
 def _refuse_other(out: Path, model: str) -> None:
-    """`out` may be absent, empty, or what an earlier call for the same model made."""
+    """Raise DataError unless `out` is absent, empty, or made by an earlier call for this model."""
     try:
         facts = read_json(out / _FACTS)
         here = facts["fetched"]["file"]

@@ -1,7 +1,4 @@
-"""What is in a data set.
-
-Sessions, splits, trials, minutes, labels, values, and everything that is wrong with it.
-"""
+"""Inspection of a data set: sessions, splits, trials, minutes, labels, values, and its problems."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ class DatasetReport:
     problems: list[Problem]
 
     def to_json(self) -> str:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return json_text(asdict(self), indent=2)
 
     def __str__(self) -> str:
@@ -95,14 +92,16 @@ def inspect(
 ) -> DatasetReport:
     """Read every trial of a directory of session files, or of a packed one, and report.
 
-    Raises DataError for neither.
-
     Bad trials do not raise, they are listed in `problems`; so are files that number trials as
     another split does.
 
     Args:
+        path: The directory.
         progress: Called with trials done and in all.
         limits: The largest trial that is read from session files.
+
+    Raises:
+        DataError: Where it is neither of them.
     """
     path = Path(path)
     survey = _Survey()

@@ -1,7 +1,4 @@
-"""Getting published files into a directory.
-
-Downloaded or taken from a folder, checked, unpacked, marked as done.
-"""
+"""Published files in a directory: downloaded or copied, checked, unpacked, and marked as done."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class Meter:
 
     @staticmethod
     def weight(file: RemoteFile) -> int:
-        """Bytes to work off for a file."""
+        """Return the number of bytes to work off for a file."""
         return (file.size or 0) * (2 if file.name.endswith(".zip") else 1)
 
     def advance(self, n_bytes: int) -> None:
@@ -47,7 +44,7 @@ def _mark(file: RemoteFile, out: Path) -> Path:
 
 
 def completed(file: RemoteFile, out: Path, meter: Meter) -> list[Path]:
-    """What an earlier call made of this very file, if all of it is still there."""
+    """Return what an earlier call made of this very file, if all of it is still there."""
     try:
         mark = read_json(_mark(file, out))
         products = [out / name for name in mark["products"]]
@@ -68,11 +65,21 @@ def obtain(
     meter: Meter,
     refused: Refused,
 ) -> list[Path]:
-    """Download a file into `out`, or take it from `source`.
+    """Download a file into `out`, or take it from `source`; unpack an archive; mark it as done.
 
-    Unpack it if it is an archive, and mark it as done.
+    Args:
+        file: The file, with size and digest where they are known.
+        out: An existing directory.
+        source: The file as it was downloaded by hand.
+        token: Of an account with the server.
+        meter: Counts the bytes.
+        refused: Makes the error for an answer of the server that is not the file.
 
-    Returns the files and folders that it consists of. Raises DataError.
+    Returns:
+        The files and folders that it consists of.
+
+    Raises:
+        DataError: Where it cannot be downloaded, taken or unpacked.
     """
     path = out / file.name
     if source is None:

@@ -38,18 +38,22 @@ def pack(
 ) -> PackedDataset:
     """Pack session files into directory `out`, one trial in memory at a time.
 
-    An older packed directory is replaced.
-
-    The directory is written under a temporary name and renamed, so `out` is whole or absent. Raises
-    DataError, ConfigError for another format, and MissingLibrary.
+    An older packed directory is replaced when the new one is complete.
 
     Args:
+        data: A directory of session files.
+        out: The packed directory to write.
         format: `f16`, a memory map for each split, or `tfrecord`, TFRecord files (needs
             TensorFlow); both can be read by everything.
         skip_bad: Leave bad trials out and record why in `bad_trials`; otherwise the first one is
             raised as DataError.
         progress: Called with trials done and in all.
         limits: The largest trial that is read from a directory; a Dataset has its own.
+
+    Raises:
+        DataError: For a bad trial, a full disk, or an `out` that holds something else.
+        ConfigError: For another format.
+        MissingLibrary: Where TensorFlow is needed and not installed.
     """
     if format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
@@ -170,15 +174,15 @@ def open_data(
     progress: Progress | None = None,
     limits: Limits = LIMITS,
 ) -> PackedDataset:
-    """DATA of every verb.
-
-    A packed directory, or session files, which are packed once and then used again.
+    """Open a packed directory, or session files, which are packed once and then used again.
 
     Args:
+        path: The DATA of every command.
         packed_cache: Where session files are packed to (default: `.packed` inside `path`); made
             again when a session file was added, removed or changed.
         skip_bad: Leave bad trials out; without it a cache made with it is refused as the session
             files would be.
+        progress: Called with trials packed and in all.
         limits: The largest trial that is read from session files.
 
     Raises:

@@ -59,7 +59,7 @@ class PackedDataset:
         return tuple(self._splits)
 
     def split(self, name: str) -> PackedSplit:
-        """The split of that name. Raises DataError where there is none."""
+        """Return the split of that name. Raises DataError where there is none."""
         if name not in self._splits:
             raise DataError(f"no split {name!r}; {nearest(name, self._splits)}", where=self.path)
         return self._splits[name]
@@ -67,7 +67,7 @@ class PackedDataset:
     def select(
         self, *, bad_trials: BadTrials | None = None, feature_subset: Sequence[int] | None = None
     ) -> PackedDataset:
-        """The dataset with `PackedSplit.select` applied to every split."""
+        """Return the dataset with `PackedSplit.select` applied to every split."""
         splits = {
             name: split.select(bad_trials=bad_trials, feature_subset=feature_subset)
             for name, split in self._splits.items()
@@ -75,11 +75,11 @@ class PackedDataset:
         return replace(self, _splits=splits, n_features=next(iter(splits.values())).n_features)
 
     def showing(self, splits: Mapping[str, PackedSplit]) -> PackedDataset:
-        """The dataset with these splits, which show trials of its own."""
+        """Return the dataset with these splits, which show trials of its own."""
         return replace(self, _splits=dict(splits))
 
     def stale(self) -> bool:
-        """Whether a session file was added, removed or changed since.
+        """Return whether a session file was added, removed or changed since.
 
         False where the source is gone altogether.
         """
@@ -121,7 +121,7 @@ def _crc32(bins: BinSource, advance: Callable[[int], None]) -> int:
 
 
 def source_files(root: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change (ns) of every session file under `root`, by relative path."""
+    """Return size and time of change (ns) of every session file under `root`, by relative path."""
     files = [path for session in open_dataset(root).sessions for path in session.files.values()]
     return {
         str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns)
@@ -192,11 +192,9 @@ def _open_split(
 
 
 def joined(datasets: Sequence[PackedDataset]) -> PackedDataset:
-    """The trials that the datasets show, copied into memory, as one dataset.
+    """Copy the trials that the datasets show into memory, as one dataset with the first one's path.
 
-    It is named after the first.
-
-    Sessions are those of all, in the order in which they first come. The datasets have the same
+    Its sessions are those of all, in the order in which they first come. The datasets have the same
     number of features.
     """
     sessions = tuple(dict.fromkeys(name for data in datasets for name in data.sessions))

@@ -1,6 +1,4 @@
-"""The index of a packed directory.
-
-`index.json` and `index.npz`, written with checksums and read with suspicion.
+"""The index of a packed directory: `index.json` and `index.npz`, with checksums.
 
 A checksum finds accidents. Who changes an index on purpose changes the checksum, too; so each value
 that could name another file, leave an array or take memory is checked before it is used.
@@ -51,7 +49,7 @@ _DAMAGE = (
 
 
 def is_packed(path: Path) -> bool:
-    """Whether `path` is a packed directory."""
+    """Return whether `path` is a packed directory."""
     return (path / _JSON).is_file()
 
 
@@ -64,7 +62,7 @@ def write_index(folder: Path, index: dict[str, Any], arrays: Mapping[str, np.nda
 
 
 def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The index of a packed directory and its arrays by name, checked. Raises DataError."""
+    """Read and check the index of a packed directory and its arrays by name. Raises DataError."""
     if not is_packed(path):
         found = f"not a packed directory (no {_JSON})" if path.is_dir() else "no such directory"
         raise DataError(found, where=path, fix="make one with cortext pack")
@@ -96,9 +94,9 @@ def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _arrays(content: bytes, splits: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays that the splits need.
+    """Read the arrays that the splits need.
 
-    They are stored as they are, so that they take no more memory than the file.
+    They must not be compressed, so that they take no more memory than the file.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as members:
         stored = all(member.compress_type == zipfile.ZIP_STORED for member in members.infolist())
@@ -208,7 +206,7 @@ def _digest(content: bytes) -> str:
 
 
 def _dump(index: Mapping[str, Any]) -> bytes:
-    """The index as text, always the same for the same content, so that it has a checksum.
+    """Return the index as text, always the same for the same content, so that it has a checksum.
 
     Paths may hold bytes that are not UTF-8, which Python's texts have as lone surrogates.
     """

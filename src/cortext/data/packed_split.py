@@ -38,7 +38,7 @@ class BufferPool:
         self._lock = Lock()
 
     def array(self, shape: tuple[int, ...]) -> np.ndarray:
-        """An array whose content is arbitrary."""
+        """Return an array whose content is arbitrary."""
         size = math.prod(shape)
         with self._lock:
             free = [i for i in range(len(self._buffers)) if self._references(i) == _FREE]
@@ -67,8 +67,7 @@ _FREE = _references_when_free()
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Trials side by side, padded with zeros to the longest (or to `pad_to`) bins and to the
-    longest label.
+    """Trials side by side, zero-padded to the longest (or to `pad_to`) and to the longest label.
 
     The features live in memory that is used again for a later batch once nothing refers to this one
     any more.
@@ -90,10 +89,8 @@ class Batch:
 class PackedSplit:
     """The trials of one split, readable in any order.
 
-    Arrays have one entry per trial (`_N`), all int64.
-
-    Indices into a split count the trials it shows: `select` gives a split that shows fewer of them,
-    or fewer features.
+    Arrays have one entry per trial (`_N`), all int64. Indices into a split count the trials it
+    shows: `select` gives a split that shows fewer of them, or fewer features.
     """
 
     name: str
@@ -142,7 +139,7 @@ class PackedSplit:
         return {name: value for name, value in self.__dict__.items() if name != "_pool"}
 
     def features(self, i: int) -> np.ndarray:
-        """float16 [T, C] of trial `i`.
+        """Return the features of trial `i`, float16 [T, C].
 
         A read-only view of the map (a copy where scattered features are selected).
         """
@@ -153,29 +150,24 @@ class PackedSplit:
         return self.bins.rows(int(self.first_bin_N[i]), int(self.n_bins_N[i]))
 
     def location(self, i: int) -> tuple[Path, int]:
-        """Return the file that holds all features of trial `i`, float16 [T, C], and the byte where
-        they begin.
-        """
+        """Return the file that holds all features of trial `i`, float16 [T, C], and their byte."""
         return self.bins.location(int(self.first_bin_N[i]))
 
     def labels(self, i: int) -> np.ndarray | None:
-        """int64 [U] phonemes of trial `i` in the release's order.
-
-        None where labels are withheld.
-        """
+        """Return the phonemes of trial `i`, int64 [U]; None where labels are withheld."""
         first, n_labels = int(self.first_label_N[i]), int(self.n_labels_N[i])
         return self.label_tokens[first : first + n_labels].astype(np.int64) if n_labels else None
 
     def sentence(self, i: int) -> str | None:
-        """The prompt of trial `i`; None where it is withheld."""
+        """Return the prompt of trial `i`; None where it is withheld."""
         return self.sentences[i]
 
     def session(self, i: int) -> str:
-        """The name of the session of trial `i`."""
+        """Return the name of the session of trial `i`."""
         return self.sessions[int(self.day_N[i])]
 
     def trial(self, i: int) -> Trial:
-        """Trial `i` with float32 features in memory of its own."""
+        """Return trial `i` with float32 features in memory of its own."""
         features_TC = np.array(self.features(i), dtype=np.float32)
         block, trial = int(self.block_N[i]), int(self.trial_N[i])
         return Trial(
@@ -189,9 +181,9 @@ class PackedSplit:
         )
 
     def batch(self, indices: Sequence[int] | np.ndarray, pad_to: int | None = None) -> Batch:
-        """The trials of `indices` [B] side by side.
+        """Return the trials of `indices` [B] side by side, `pad_to` bins long where it is given.
 
-        `pad_to` bins long where given (no trial may be longer).
+        Raises DataError for a trial that is longer.
         """
         chosen = np.asarray(indices, dtype=np.int64)
         n_bins_B = self.n_bins_N[chosen]
@@ -210,9 +202,7 @@ class PackedSplit:
         return Batch(features_BTC, n_bins_B, *self.labels_batch(chosen), self.day_N[chosen])
 
     def labels_batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The labels of `indices` [B] side by side, int64 [B, U] (0-padded), and their lengths,
-        int64 [B].
-        """
+        """Return labels of `indices` [B], int64 [B, U] (0-padded), and their lengths, int64 [B]."""
         chosen = np.asarray(indices, dtype=np.int64)
         n_labels_B = self.n_labels_N[chosen]
         labels_BU = np.zeros((len(chosen), int(n_labels_B.max(initial=0))), dtype=np.int64)
@@ -228,7 +218,7 @@ class PackedSplit:
         bad_trials: BadTrials | None = None,
         feature_subset: Sequence[int] | None = None,
     ) -> PackedSplit:
-        """This split with only some trials or features.
+        """Return this split with only some trials or features.
 
         Nothing is copied on disk and days keep their numbers.
 
@@ -264,7 +254,7 @@ class PackedSplit:
         return self._showing(np.flatnonzero(keep), feature_columns(self, feature_subset))
 
     def take(self, indices: np.ndarray) -> PackedSplit:
-        """This split with only the trials of `indices`, in that order."""
+        """Return this split with only the trials of `indices`, in that order."""
         return self._showing(np.asarray(indices, dtype=np.int64), self.columns)
 
     def _showing(self, chosen: np.ndarray, columns: np.ndarray | None) -> PackedSplit:
@@ -285,7 +275,7 @@ class PackedSplit:
 
 
 def feature_columns(split: PackedSplit, feature_subset: Sequence[int] | None) -> np.ndarray | None:
-    """Columns of the file that `feature_subset` of a split stands for."""
+    """Return the columns of the file that `feature_subset` of a split stands for."""
     if feature_subset is None:
         return split.columns
     subset = np.asarray(feature_subset, dtype=np.int64)

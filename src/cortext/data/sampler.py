@@ -114,7 +114,7 @@ class DayBalancedSampler:
         return np.array(included, dtype=np.int64)
 
     def indices(self, step: int) -> np.ndarray:
-        """int64 [B]: the trials of batch `step`, day after day."""
+        """Return the trials of batch `step`, int64 [B], day after day."""
         generator = self._generator(step)
         drawn = generator.choice(
             self._others, self.days_per_batch - len(self.must_include_days), replace=False
@@ -134,8 +134,8 @@ class DayBalancedSampler:
         return np.concatenate(chosen)
 
     def _generator(self, step: int) -> np.random.Generator:
-        """Philox is counter-based.
+        """Return the generator of a step: the step is the highest word of Philox's counter.
 
-        The step is the counter's highest word, so batches never share random numbers.
+        Batches then never share random numbers.
         """
         return np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, step]))

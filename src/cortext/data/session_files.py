@@ -1,13 +1,12 @@
-"""Session files of the T15 release.
-
-`<root>/<session>/data_{train,val,test}.hdf5`, one group per trial.
+"""Session files of the T15 release: `<root>/<session>/data_{train,val,test}.hdf5`.
 
 Layout (Card et al. 2024, release code `model_training/dataset.py` and `evaluate_model_helpers.py`):
-groups `trial_0000` and so on with `input_features [T, C] float32`, `seq_class_ids [500] int32`
-(zero-padded), `transcription [500] int32` (character codes, zero-ended), and the attributes
-`n_time_steps, seq_len, sentence_label, session, block_num, trial_num`; in `test` the labels are
-absent. `corpus` is an attribute of ours, written where it is known; for the release's own files it
-comes from `t15_copyTaskData_description.csv` in the root or beside it.
+one group per trial, `trial_0000` and so on, with `input_features [T, C] float32`,
+`seq_class_ids [500] int32` (zero-padded), `transcription [500] int32` (character codes,
+zero-ended), and the attributes `n_time_steps, seq_len, sentence_label, session, block_num,
+trial_num`; in `test` the labels are absent. `corpus` is an attribute of ours, written where it is
+known; for the release's own files it comes from `t15_copyTaskData_description.csv` in the root or
+beside it.
 """
 
 from __future__ import annotations
@@ -54,9 +53,10 @@ def read_trials(
     corpora: Mapping[int, str] | None = None,
     limits: Limits = LIMITS,
 ) -> Iterator[Trial]:
-    """The trials of one session file, one in memory at a time, in the order of their group names.
+    """Yield the trials of one session file, one in memory at a time, in the order of their names.
 
     Args:
+        path: The file, which is not trusted.
         labels_required: Trials without labels are bad (train and val); otherwise labels are read
             where they are.
         on_bad: Gets each Problem, and reading goes on; without it the first one is raised as
@@ -65,6 +65,7 @@ def read_trials(
         n_features: The number of features that every trial must have (default: most trials' in this
             file).
         max_abs: The largest magnitude that a feature may have.
+        patch: Its size is the shortest trial, and its stride bounds the length of a label.
         corpora: The corpus by block number, for files that do not state it themselves.
         limits: The largest trial that is read; what a file declares is checked before memory is
             taken.
@@ -195,12 +196,15 @@ def write_session(
 
     Arrays are contiguous and uncompressed: gzip would bring a real trial to 57 % of its size, and
     make reading 12 and writing 30 times slower. The file is written under a temporary name in the
-    same folder, flushed to disk, then renamed, so a reader never meets half a file. Raises
-    DataError for a bad trial or a full disk.
+    same folder, flushed to disk, then renamed, so a reader never meets half a file.
 
     Args:
         path: `<root>/<session>/data_{train,val,test}.hdf5`; folders are made.
         trials: May be a generator; one trial is in memory at a time.
+        patch: Its size is the shortest trial, and its stride bounds the length of a label.
+
+    Raises:
+        DataError: For a bad trial or a full disk.
     """
     path = Path(path)
     with new_hdf5(path) as (file, check_disk):

@@ -93,7 +93,7 @@ def _example(tf: Any, trial: Trial, shape: tuple[int, ...], features: bytes, day
 
 @contextmanager
 def _os_errors(tf: Any) -> Iterator[None]:
-    """A context in which what TensorFlow could not write is an OSError."""
+    """Turn what TensorFlow could not write within the context into an OSError."""
     try:
         yield
     except tf.errors.OpError as error:

@@ -17,7 +17,7 @@ MAX_LABEL = 500  # length of the zero-padded label and transcription arrays in a
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether this can name a session, and so a file that lies where it is put, on every system.
+    """Return whether this can name a session: a file that lies where it is put, on every system.
 
     It is a printable text of at most 200 bytes in UTF-8 without a slash or backslash, and neither
     empty, `.` nor `..`.
@@ -55,7 +55,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """How messages and result files name the trial."""
+        """Name of the trial in messages and result files."""
         return f"{self.session}/block {self.block}/trial {self.trial}"
 
 
@@ -69,10 +69,17 @@ def make_trial(
     phoneme_ids: Iterable[int] | np.ndarray | None = None,
     corpus: str | None = None,
 ) -> Trial:
-    """A Trial from what a lab has: neural features [T, C] in 20 ms bins and the prompted sentence.
+    """Make a Trial of what a lab has: neural features and the prompted sentence.
 
-    Phonemes are looked up (`cortext.text.to_phonemes`) where they are not given; without a sentence
-    there are none.
+    Args:
+        features_TC: [T, C], in 20 ms bins.
+        session: The recording day, such as `t15.2023.08.11`.
+        block: Number of the block in the session.
+        trial: Number of the trial in the block.
+        sentence: The prompt as written; without one there are no phonemes.
+        phoneme_ids: Tokens 1..40 in the release's order; looked up (`cortext.text.to_phonemes`)
+            where they are not given.
+        corpus: The text corpus of the block.
     """
     if phoneme_ids is None and sentence is not None:
         from cortext.text import to_phonemes  # loads the dictionary

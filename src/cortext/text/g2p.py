@@ -29,10 +29,7 @@ _BEAM = 32
 
 @dataclass(frozen=True, eq=False)
 class JointModel:
-    """A back-off n-gram model over graphones, as a trie in breadth-first order (node 0 is the
-    empty history).
-
-    log_p_N, log_backoff_N: natural logs, float32
+    """A back-off n-gram model over graphones, as a trie in breadth-first order; node 0 is its root.
 
     Attributes:
         token_letter_V: The letter (index into LETTERS) of each graphone; tokens 0 and 1 begin and
@@ -42,6 +39,7 @@ class JointModel:
         token_N: The last graphone of each node's n-gram.
         first_child_N1: Children of node i are nodes `first_child_N1[i]` to `first_child_N1[i + 1]`.
         suffix_N: The node of the n-gram without its first graphone.
+        log_p_N, log_backoff_N: Natural logs, float32.
     """
 
     token_letter_V: np.ndarray
@@ -54,10 +52,7 @@ class JointModel:
 
     @classmethod
     def load(cls, path: Path = MODEL) -> JointModel:
-        """Read what `tools/train_g2p.py` wrote.
-
-        Counts of children, tokens and quantised scores per node.
-        """
+        """Read a file of `tools/train_g2p.py`: children, tokens and quantised scores per node."""
         with np.load(path, allow_pickle=False) as stored:
             part = {name: stored[name] for name in stored.files}
         first_child_N1 = np.concatenate([[1], 1 + np.cumsum(part["n_children_N"], dtype=np.int64)])
@@ -90,9 +85,7 @@ class JointModel:
 
     @lru_cache(maxsize=8192)  # noqa: B019  (the one model lives as long as the process)
     def successors(self, node: int) -> tuple[np.ndarray, np.ndarray]:
-        """Natural log-probability [V] of each graphone after the history `node`, and the history
-        [V] it leads to.
-        """
+        """Return log-probability [V] of each graphone after history `node`, and the nodes [V]."""
         if node == ROOT:
             log_p_V = np.zeros(len(self.token_letter_V), dtype=np.float32)
             next_V = np.zeros(len(self.token_letter_V), dtype=np.int32)
@@ -107,9 +100,7 @@ class JointModel:
         return log_p_V, next_V
 
     def nbest(self, word: str, beam: int = _BEAM) -> dict[tuple[int, ...], float]:
-        """Pronunciations (phoneme indices) that survive the beam, with their natural
-        log-probabilities.
-        """
+        """Return pronunciations (phoneme indices) that survive the beam, with log-probabilities."""
         beams: list[tuple[float, int, tuple[int, ...]]] = [(0.0, ROOT + 1 + BEGIN, ())]
         for letter in word:
             tokens = self.tokens_of[letter]
@@ -136,7 +127,7 @@ class JointModel:
         return found
 
     def predict(self, word: str) -> tuple[str, ...]:
-        """The most probable pronunciation; see `predict` below."""
+        """Return the most probable pronunciation; see `predict` below."""
         foreign = set(word) - set(LETTERS)
         if foreign:
             raise TextError(
@@ -148,10 +139,7 @@ class JointModel:
 
 
 def _suffixes(token_N: np.ndarray, first_child_N1: np.ndarray, n_tokens: int) -> np.ndarray:
-    """The suffix node of every node, level by level.
-
-    The child, by the same token, of the parent's suffix.
-    """
+    """Return every node's suffix, level by level: the same token's child of the parent's suffix."""
     n_children_N = np.diff(first_child_N1)
     parent_N = np.concatenate([[ROOT], np.repeat(np.arange(len(token_N)), n_children_N)])
     key_N = parent_N * n_tokens + token_N  # ascending from node 1 on
@@ -170,10 +158,9 @@ def _model() -> JointModel:
 
 
 def predict(word: str) -> tuple[str, ...]:
-    """The most probable pronunciation of a word of letters a-z, apostrophes and hyphens, without
-    looking it up.
+    """Predict the most probable pronunciation of a word, without looking it up.
 
-    It is empty only for a word without sound in it ("-"). Raises TextError for a word with any
-    other character.
+    The word has letters a-z, apostrophes and hyphens; TextError is raised for any other character.
+    The pronunciation is empty only for a word without sound in it ("-").
     """
     return _model().predict(word)

@@ -37,7 +37,7 @@ _PHONEME_OF = {code: phoneme for phoneme, code in CODE_OF.items()}
 
 
 def encode(pronunciation: Sequence[str]) -> str:
-    """One ASCII character per phoneme.
+    """Write a pronunciation with one ASCII character per phoneme.
 
     Raises TextError for an empty pronunciation or an unknown phoneme.
     """
@@ -52,7 +52,7 @@ def encode(pronunciation: Sequence[str]) -> str:
 
 
 def decode(code: str) -> Pronunciation:
-    """The phonemes that `encode` made `code` of."""
+    """Return the phonemes that `encode` made `code` of."""
     return tuple([_PHONEME_OF[character] for character in code])
 
 
@@ -69,9 +69,9 @@ class Lexicon:
     @staticmethod
     @cache
     def cmu() -> Lexicon:
-        """The shipped CMU Pronouncing Dictionary: stress stripped, all variants.
+        """Return the shipped CMU Pronouncing Dictionary: stress stripped, all variants.
 
-        Loaded once, not to be changed.
+        It is loaded once and must not be changed.
         """
         lexicon = Lexicon()
         lines = lzma.decompress(CMUDICT.read_bytes()).decode("ascii").splitlines()
@@ -94,22 +94,19 @@ class Lexicon:
             self._weights.pop((word, code), None)
 
     def pronunciations(self, word: str) -> tuple[Pronunciation, ...]:
-        """All pronunciations of `word`, the most usual first; `()` if the lexicon lacks it."""
+        """Return all pronunciations of `word`, the most usual first; `()` where it is missing."""
         codes = self._codes.get(word)
         return () if codes is None else tuple([decode(code) for code in codes.split(" ")])
 
     def weights(self, word: str) -> tuple[float, ...]:
-        """The weight of each pronunciation of `word` (1.0 where none was given)."""
+        """Return the weight of each pronunciation of `word` (1.0 where none was given)."""
         return tuple(
             [self._weights.get((word, code), 1.0) for code in self._codes.get(word, "").split()]
         )
 
     @property
     def codes(self) -> Mapping[str, str]:
-        """The pronunciations of each word, blank-separated, as `encode` writes them.
-
-        Not to be changed.
-        """
+        """Pronunciations of each word as `encode` writes them, blank-separated; read-only."""
         return self._codes
 
     @property
@@ -128,9 +125,9 @@ class Lexicon:
 
     @classmethod
     def read(cls, path: str | Path) -> Lexicon:
-        """A `lexicon.txt`.
+        """Read a `lexicon.txt`, one pronunciation a line.
 
-        Lines `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`, one a pronunciation.
+        Lines are `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`.
 
         Raises:
             TextError: Naming the file and line for a word without phonemes, a missing closing SIL,
@@ -164,8 +161,7 @@ class Lexicon:
         return lexicon
 
     def write(self, path: str | Path, words: Iterable[str] | None = None) -> None:
-        """Write the pronunciations of `words` (default: all) as a `lexicon.txt`, at once or not
-        at all.
+        """Write the pronunciations of `words` (default: all) as a `lexicon.txt`, or no file at all.
 
         Raises:
             TextError: For a word that the lexicon lacks (`cortext.text.lexicon_for(words)` has them
@@ -188,7 +184,7 @@ class Lexicon:
 
 
 def _parse_line(line: str) -> tuple[str, list[str], float]:
-    """Word, phonemes and weight of a line of `lexicon.txt`."""
+    """Return word, phonemes and weight of a line of `lexicon.txt`."""
     word, *rest = line.split()
     weight = 1.0
     after_tab = line.strip().partition("\t")[2].split()

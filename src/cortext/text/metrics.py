@@ -1,6 +1,4 @@
-"""Error rates by edit distance.
-
-Words, characters and phonemes, pooled over trials, with bootstrap intervals.
+"""Error rates of words, characters and phonemes by edit distance, with bootstrap intervals.
 
 The rates are those of the benchmark: substitutions, insertions and deletions of all trials over the
 length of all references (not the mean of each trial's rate). Counts agree with jiwer's.
@@ -24,7 +22,7 @@ _DRAWS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class EditCounts:
-    """How many edits turn the reference into the hypothesis, along one shortest path."""
+    """Edits that turn the reference into the hypothesis, along one shortest path."""
 
     substitutions: int = 0
     insertions: int = 0
@@ -64,7 +62,7 @@ class ErrorRate:
 def edit_counts(
     reference: Sequence[Hashable] | np.ndarray, hypothesis: Sequence[Hashable] | np.ndarray
 ) -> EditCounts:
-    """Edits between two sequences.
+    """Count the edits between two sequences.
 
     Strings are compared by character, anything else element by element.
     """
@@ -77,7 +75,7 @@ def edit_counts(
 def align(
     reference: Sequence[Any] | np.ndarray, hypothesis: Sequence[Any] | np.ndarray
 ) -> list[tuple[Any | None, Any | None]]:
-    """Pairs `(reference unit, hypothesis unit)` along a shortest edit path.
+    """Return pairs `(reference unit, hypothesis unit)` along a shortest edit path.
 
     None stands for a missing partner.
     """
@@ -99,9 +97,7 @@ def confusion(
     hypotheses: Sequence[Sequence[int] | np.ndarray],
     size: int,
 ) -> np.ndarray:
-    """Aligned pairs of token numbers counted.
-
-    Int64 [V+1, V+1], row = reference, column = hypothesis, V = `size`.
+    """Count aligned pairs of token numbers: int64 [V+1, V+1], row = reference, V = `size`.
 
     The last row counts insertions and the last column deletions. Raises TextError for unequal
     numbers of trials.
@@ -122,14 +118,18 @@ def error_rate(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> ErrorRate:
-    """Corpus-level error rate of one hypothesis per trial.
+    """Return the corpus-level error rate of one hypothesis per trial.
 
     Args:
-        references, hypotheses: For unit "word" (WER) and "char" (CER, blanks count) one sentence
-            per trial, normalised here as the benchmark does; for "phoneme" (PER) one sequence per
-            trial of token numbers or symbols, without blanks.
-        n_boot: Resamplings of whole trials, with replacement, for the percentile interval; 0 leaves
-            it out (None).
+        references: For unit "word" (WER) and "char" (CER, blanks count) one sentence per trial,
+            normalised here as the benchmark does; for "phoneme" (PER) one sequence per trial of
+            token numbers or symbols, without blanks.
+        hypotheses: As many, of the same kind.
+        unit: "word", "char" or "phoneme".
+        n_boot: Resamplings of whole trials, with replacement, for the percentile interval; 0
+            leaves it out (None).
+        confidence: Of the interval.
+        seed: Of the resamplings.
 
     Raises:
         TextError: If the numbers of references and hypotheses differ or the unit is unknown.
@@ -154,7 +154,7 @@ def error_rate(
 def bootstrap_interval(
     errors_B: np.ndarray, length_B: np.ndarray, n_boot: int, seed: int, confidence: float
 ) -> tuple[float | None, float | None]:
-    """Percentile interval of the pooled rate over resampled trials.
+    """Return the percentile interval of the pooled rate over resampled trials.
 
     Resamples without any reference are left out.
     """
@@ -183,7 +183,7 @@ def _units(trial: Any, unit: Unit) -> Any:
 
 
 def _plain(sequence: Any) -> Any:
-    """Strings as they are, arrays as lists of Python numbers: rapidfuzz compares by hash."""
+    """Return strings as they are, arrays as lists of Python numbers: rapidfuzz compares by hash."""
     return sequence.tolist() if isinstance(sequence, np.ndarray) else sequence
 
 

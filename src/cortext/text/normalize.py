@@ -26,7 +26,7 @@ _NOT_SCORED = re.compile(r"[^a-zA-Z\- ']")
 
 
 def normalize(sentence: str) -> str:
-    """The sentence as the benchmark scores it.
+    """Return the sentence as the benchmark scores it.
 
     Lower case, only letters, apostrophes, hyphens and single blanks.
     """

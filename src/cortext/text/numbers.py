@@ -66,9 +66,9 @@ _UNIT = "|".join(sorted(map(re.escape, _UNITS), key=len, reverse=True))
 
 @lru_cache(maxsize=65536)
 def cardinal(number: int) -> str:
-    """`1984` -> one thousand nine hundred eighty four.
+    """Spell `1984` as one thousand nine hundred eighty four.
 
-    Negative numbers with "minus"; at most 15 digits.
+    Negative numbers begin with "minus"; at most 15 digits are read.
     """
     if number < 0:
         return f"minus {cardinal(-number)}"
@@ -94,7 +94,7 @@ def _below_thousand(number: int) -> str:
 
 @lru_cache(maxsize=4096)
 def ordinal(number: int) -> str:
-    """`21` -> twenty first."""
+    """Spell `21` as twenty first."""
     before, _, last = cardinal(number).rpartition(" ")
     if last in _IRREGULAR_ORDINALS:
         last = _IRREGULAR_ORDINALS[last]
@@ -105,9 +105,9 @@ def ordinal(number: int) -> str:
 
 @lru_cache(maxsize=4096)
 def year(number: int) -> str:
-    """`1984` -> nineteen eighty four.
+    """Spell `1984` as nineteen eighty four.
 
-    `1905` -> nineteen oh five; `2005` -> two thousand five; `2026` -> twenty ...
+    `1905` is nineteen oh five, `2005` two thousand five, `2026` twenty twenty six.
     """
     century, rest = divmod(number, 100)
     if not 10 <= century <= 20 or number % 1000 < 10:
@@ -118,14 +118,14 @@ def year(number: int) -> str:
 
 
 def digits(text: str) -> str:
-    """`007` -> zero zero seven; everything but digits is passed over."""
+    """Spell `007` as zero zero seven; everything but digits is passed over."""
     return " ".join([_SMALL[int(digit)] for digit in text if digit.isdigit()])
 
 
 def amount(text: str) -> str:
-    """A number as written, `1,234.5`, as a quantity.
+    """Spell a number as written, `1,234.5`, as a quantity.
 
-    One with a leading zero (`007`) or very long, digit by digit.
+    One with a leading zero (`007`) or a very long one is spelt digit by digit.
     """
     whole, point, fraction = text.replace(",", "").partition(".")
     if len(whole) > _LONGEST or (len(whole) > 1 and whole[0] == "0"):
@@ -136,7 +136,7 @@ def amount(text: str) -> str:
 
 
 def plural(word: str) -> str:
-    """The plural of a unit.
+    """Return the plural of a unit.
 
     The first of several words carries it (`miles per hour`), or the last (`square feet`).
     """
@@ -328,7 +328,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
 
 
 def spell_numbers(text: str) -> str:
-    """The text with every number written out as it is read.
+    """Write every number of a text out as it is read.
 
     Four digits from 1000 to 2099 are read as a year, `7/4/2020` in the American order, and
     fractions with usual denominators as fractions. `text` is as written, with its punctuation;

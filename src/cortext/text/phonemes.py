@@ -25,10 +25,7 @@ ARPABET: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class Inventory:
-    """An ordered set of CTC tokens.
-
-    The blank, 39 ARPAbet phonemes without stress, and the silence between words.
-    """
+    """An ordered set of CTC tokens: the blank, 39 ARPAbet phonemes without stress, the silence."""
 
     name: str
     symbols: tuple[str, ...]
@@ -52,7 +49,7 @@ class Inventory:
         return self.index[SIL]
 
     def ids(self, symbols: Iterable[str]) -> np.ndarray:
-        """Token numbers [U] int64 of phoneme symbols.
+        """Return token numbers, int64 [U], of phoneme symbols.
 
         Raises TextError for a symbol that is not in the inventory.
         """
@@ -64,12 +61,13 @@ class Inventory:
             ) from None
 
     def names(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        """Phoneme symbols of token numbers [U]."""
+        """Return phoneme symbols of token numbers [U]."""
         return [self.symbols[int(number)] for number in ids]
 
     def order_from(self, other: Inventory) -> np.ndarray:
-        """Columns [V] such that `array_in_other_order[..., columns]` is in this inventory's
-        order.
+        """Return columns [V] that bring an array in another order into this inventory's.
+
+        `array_in_other_order[..., columns]` is in this inventory's order.
         """
         if set(self.symbols) != set(other.symbols):
             raise TextError(
@@ -84,7 +82,7 @@ INVENTORIES = {inventory.name: inventory for inventory in (RELEASE, LM)}
 
 
 def get_inventory(inventory: Inventory | str) -> Inventory:
-    """The inventory itself, or the one of that name (`"release"` or `"lm"`)."""
+    """Return the inventory itself, or the one of that name (`"release"` or `"lm"`)."""
     if isinstance(inventory, Inventory):
         return inventory
     if inventory not in INVENTORIES:

@@ -1,7 +1,4 @@
-"""Words and sentences to phonemes.
-
-Dictionary first, then endings and parts, then the trained model.
-"""
+"""Words and sentences to phonemes: the dictionary, then endings and parts, then a trained model."""
 
 from __future__ import annotations
 
@@ -24,13 +21,17 @@ _SIBILANT = frozenset("S Z SH ZH CH JH".split())
 
 
 def pronounce(word: str) -> tuple[Pronunciation, ...]:
-    """All pronunciations of one word (letters, hyphen, apostrophe; case is ignored), the most
-    usual first.
+    """Return all pronunciations of one word, the most usual first; there is at least one.
 
     The CMU Pronouncing Dictionary decides. Words that it lacks are built from parts (`zork's`,
     `zork-like`), spelt letter by letter if they hold no vowel (`btw`), and otherwise predicted by
-    `cortext.text.g2p`. There is always at least one pronunciation; raises TextError for a word
-    without a letter or with any other character.
+    `cortext.text.g2p`.
+
+    Args:
+        word: Letters, hyphens and apostrophes; case is ignored.
+
+    Raises:
+        TextError: For a word without a letter or with any other character.
     """
     lower = word.lower()
     if not _WORD.fullmatch(lower):
@@ -43,11 +44,10 @@ def pronounce(word: str) -> tuple[Pronunciation, ...]:
 
 
 def to_phonemes(sentence: str) -> list[str]:
-    """Phonemes of a normalised sentence, each word in its most usual pronunciation and closed by
-    SIL.
+    """Return the phonemes of a normalised sentence, each word closed by SIL.
 
-    Pieces without a letter (a hyphen that stands alone) are passed over. Raises TextError for a
-    sentence without words.
+    Words take their most usual pronunciation. Pieces without a letter (a hyphen that stands alone)
+    are passed over. Raises TextError for a sentence without words.
     """
     words = [word for word in normalize(sentence).split() if _WORD.fullmatch(word)]
     if not words:
@@ -56,7 +56,7 @@ def to_phonemes(sentence: str) -> list[str]:
 
 
 def lexicon_for(words: Iterable[str]) -> Lexicon:
-    """A lexicon of these words, predicted where the dictionary lacks them.
+    """Make a lexicon of these words, predicted where the dictionary lacks them.
 
     Pieces without a letter, such as a hyphen that stands alone in normalised text, have no sound
     and are left out.
@@ -91,13 +91,13 @@ def _pronounce(word: str) -> tuple[Pronunciation, ...]:
 
 
 def _joined(parts: list[str]) -> tuple[Pronunciation, ...]:
-    """The combinations of the parts' pronunciations, the most usual of each first."""
+    """Return the combinations of the parts' pronunciations, the most usual of each first."""
     combined = islice(product(*[_pronounce(part) for part in parts]), _MAX_VARIANTS)
     return tuple(dict.fromkeys(tuple(chain.from_iterable(variants)) for variants in combined))
 
 
 def spell(word: str) -> Pronunciation:
-    """The names of the letters of `word`, one after another."""
+    """Return the names of the letters of `word`, one after another."""
     dictionary = Lexicon.cmu()
     letters = [
         ("EY",) if letter == "a" else dictionary.pronunciations(letter)[0] for letter in word
@@ -106,7 +106,7 @@ def spell(word: str) -> Pronunciation:
 
 
 def _ending(ending: str, last: str) -> Pronunciation:
-    """How a contraction or possessive sounds after the phoneme `last`."""
+    """Return the sound of a contraction or possessive after the phoneme `last`."""
     if ending == "'s":
         if last in _SIBILANT:
             return ("IH", "Z")

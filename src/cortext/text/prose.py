@@ -125,7 +125,7 @@ _CODE = re.compile(r"[{}\[\]<>|\\_=;~^*]")
 
 @dataclass
 class Report:
-    """What became of a text.
+    """Counts of the sentences of a text that were kept and rejected.
 
     Attributes:
         lines: Lines read.
@@ -150,7 +150,7 @@ class Report:
             examples.append(" ".join(text.split())[:_EXAMPLE_LENGTH])
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """Return the report as plain values."""
         return {
             "lines": self.lines,
             "sentences": self.sentences,
@@ -163,9 +163,7 @@ class Report:
 
 
 def sentences(lines: Iterable[str], report: Report | None = None) -> Iterator[str]:
-    """The normalised sentences of English text, one after the other.
-
-    Nothing but the current line is held.
+    """Yield the normalised sentences of English text; only the current line is in memory.
 
     Each sentence is what `normalize` makes of its words: a-z, apostrophes, hyphens and single
     blanks.
@@ -194,9 +192,7 @@ def _ends_in_abbreviation(line: str) -> bool:
 
 
 def _split(line: str) -> Iterator[str]:
-    """The sentences of a line as written, without markup and addresses, abbreviations written
-    out.
-    """
+    """Return the sentences of a line, without markup and addresses, abbreviations written out."""
     from sentencex import segment  # type: ignore[import-untyped]
 
     text = html.unescape(line) if "&" in line else line
@@ -217,7 +213,7 @@ def _split(line: str) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A long text cut where a sentence seems to end, or at least a word."""
+    """Cut a long text where a sentence seems to end, or at least a word."""
     first = 0
     while len(text) - first > _PIECE:
         last = first + _PIECE
@@ -229,7 +225,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _to_ascii(text: str) -> str:
-    """Accents, ligatures and typographic marks as ASCII.
+    """Write accents, ligatures and typographic marks as ASCII.
 
     Other letters and signs that are spoken stay.
     """
@@ -254,7 +250,7 @@ def _expand(text: str) -> str:
 
 
 def _dotted(match: re.Match[str]) -> str:
-    """An abbreviation written out, `U.S.` as `US`, and other words before a dot as they are."""
+    """Write an abbreviation out, `U.S.` as `US`, and other words before a dot as they are."""
     word = match[1]
     if word.lower() in _ANYWHERE:
         return _ANYWHERE[word.lower()] + _end(match)
@@ -264,12 +260,12 @@ def _dotted(match: re.Match[str]) -> str:
 
 
 def _end(match: re.Match[str]) -> str:
-    """The dot that ends the sentence as well, where one seems to begin after the abbreviation."""
+    """Return the dot that ends the sentence, too, where one seems to begin after it."""
     return "." if _ENDS.match(match.string, match.end()) else ""
 
 
 def _spoken(raw: str) -> tuple[str, str]:
-    """Why a sentence is rejected (empty if it is not), and its words."""
+    """Return the reason why a sentence is rejected (empty if it is not), and its words."""
     if len(raw) > _MAX_CHARACTERS:
         return "too_long", ""
     if _PLAIN.fullmatch(raw):

@@ -144,7 +144,7 @@ def _vowel(values: tuple[float, ...], rhotic: float = 0.0) -> dict[str, float]:
 
 
 def _aims() -> dict[str, tuple[dict[str, float], dict[str, float]]]:
-    """Aims of the first and the second half of every phoneme."""
+    """Return the aims of the first and the second half of every phoneme."""
     halves = {name: (aim, aim) for name, aim in _CONSONANTS.items()}
     halves |= {name: (_vowel(v, float(name == "ER")),) * 2 for name, v in _VOWELS.items()}
     halves |= {
@@ -156,7 +156,7 @@ def _aims() -> dict[str, tuple[dict[str, float], dict[str, float]]]:
 
 
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """Aims and their weights, each float64 [tokens, 2 halves, K].
+    """Return aims and their weights, each float64 [tokens, 2 halves, K].
 
     Silence aims at rest everywhere.
     """
@@ -176,7 +176,7 @@ VOICING, SPEAKING = _INDEX["voicing"], _INDEX["speaking"]
 
 
 def articulate(utterance: Utterance, undershoot: float = 1.0, pad_bins: int = 0) -> np.ndarray:
-    """Positions of the articulators in 20 ms bins: float32 [T + pad_bins, K].
+    """Return positions of the articulators in 20 ms bins: float32 [T + pad_bins, K].
 
     Every articulator is the weighted mean of the aims around it under a Gaussian window of its own
     width times `undershoot`; what a phoneme leaves free is decided by its neighbours (Cohen &
@@ -195,7 +195,7 @@ def articulate(utterance: Utterance, undershoot: float = 1.0, pad_bins: int = 0)
 
 
 def _half_segments(utterance: Utterance, pad_steps: int) -> np.ndarray:
-    """Row of the flattened tables that holds at each 5 ms step: token * 2 + half."""
+    """Return the row of the flattened tables that holds at each 5 ms step: token * 2 + half."""
     ends, starts = utterance.ends_S, utterance.starts_S
     boundaries = np.stack([(starts + ends) // 2, ends], axis=1).ravel()
     rows = np.stack([utterance.ids_S * 2, utterance.ids_S * 2 + 1], axis=1).ravel()
@@ -204,7 +204,7 @@ def _half_segments(utterance: Utterance, pad_steps: int) -> np.ndarray:
 
 
 def _kernels(undershoot: float) -> np.ndarray:
-    """Gaussian windows in steps of 5 ms, float64 [L, K]; each sums to one."""
+    """Return Gaussian windows in steps of 5 ms, float64 [L, K]; each sums to one."""
     sigmas = SIGMA_MS * undershoot / (1000 / 200)
     half = int(np.ceil(3 * sigmas.max()))
     offsets = np.arange(-half, half + 1)[:, None]
@@ -214,7 +214,7 @@ def _kernels(undershoot: float) -> np.ndarray:
 
 
 def _convolve(x: np.ndarray, kernels: np.ndarray) -> np.ndarray:
-    """Convolution along axis 0, 'same', each column with its own kernel; the edges are held."""
+    """Convolve along axis 0, 'same', each column with its own kernel; the edges are held."""
     half = len(kernels) // 2
     padded = np.concatenate([np.repeat(x[:1], half, 0), x, np.repeat(x[-1:], half, 0)])
     size = 1 << int(np.ceil(np.log2(len(padded) + len(kernels))))

@@ -1,4 +1,4 @@
-"""What electrodes are tuned to, and how that drifts from day to day.
+"""Tuning of the electrodes, and its drift from day to day.
 
 Sources: tuning to articulators is intermixed within each array, arrays differ in how much they are
 tuned (Willett et al. 2023; Card et al. 2024), and speech modulates ventral 6v and 55b most
@@ -51,15 +51,16 @@ MAX_DEPTH = 1.2
 
 @dataclass(frozen=True)
 class Electrodes:
-    """What the electrodes of one day respond to; E electrodes in the order of the arrays.
-
-    latent_EL, movement_EM, arousal_E: float32, log rate per unit of each shared component
+    """The tuning of the electrodes of one day; E electrodes in the order of the arrays.
 
     Attributes:
         tuning_EF: float32, weights on the basis of `Vocabulary.basis`; unit drive in speech.
         depth_E: float32, modulation depth of the log rate, 0 where the electrode is dead.
         baseline_E: float32, log of the expected threshold crossings per bin at rest.
         lead_E: int64, bins by which activity leads the articulators.
+        latent_EL: float32, log rate per unit of each slow shared component.
+        movement_EM: float32, log rate per unit of each movement.
+        arousal_E: float32, log rate per unit of arousal.
         alive_E: bool.
     """
 
@@ -75,12 +76,11 @@ class Electrodes:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The functions of the articulators that electrodes may be tuned to, and their covariance in
-    speech.
-
-    conjunctions_KJ, thresholds_J: rectified projections of the standardised positions
+    """Functions of the articulators that electrodes may be tuned to, and their covariance.
 
     Attributes:
+        position_mean_K, position_scale_K: Standardise the positions.
+        conjunctions_KJ, thresholds_J: Rectified projections of the standardised positions.
         mean_F, scale_F: Standardise the basis.
         covariance_FF: Of the standardised basis while speaking.
     """
@@ -94,10 +94,7 @@ class Vocabulary:
     covariance_FF: np.ndarray
 
     def basis(self, positions_TK: np.ndarray) -> np.ndarray:
-        """Positions, velocities and conjunctions of the articulators, standardised.
-
-        Float32 [T, F].
-        """
+        """Return standardised positions, velocities and conjunctions: float32 [T, F]."""
         raw = self._raw(positions_TK)
         standardized: np.ndarray = (raw - self.mean_F) / self.scale_F
         return standardized.astype(np.float32)
@@ -113,8 +110,9 @@ class Vocabulary:
 
 @lru_cache(maxsize=8)
 def vocabulary(config: SimulatorConfig) -> Vocabulary:
-    """The basis of a simulated brain, standardised on 60 nonsense utterances that use every
-    phoneme alike.
+    """Return the basis of a simulated brain.
+
+    It is standardised on 60 nonsense utterances that use every phoneme alike.
     """
     generator = stream(config.seed, Purpose.BRAIN)
     positions = [articulate(u, config.undershoot) for u in _nonsense(config)]
@@ -144,13 +142,16 @@ def _nonsense(config: SimulatorConfig) -> list[Utterance]:
 
 
 def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
-    """The electrodes on the last of `days` (days since implantation), after drifting through the
-    earlier ones.
+    """Return the electrodes on the last of `days`, after drifting through the earlier ones.
 
     Tuning is a stationary random walk, W <- a W + sqrt(1 - a^2) fresh with a = exp(-tuning_drift *
     days), so that it turns without growing; gains and baselines are mean-reverting walks;
     electrodes die and appear as a two-state Markov chain. Rates are per day; decoders degrade
     within days to weeks (Card et al. 2024 recalibrate daily).
+
+    Args:
+        config: The simulation.
+        days: Days since implantation.
     """
     words = vocabulary(config)
     arrays = np.repeat(np.arange(N_ARRAYS), config.n_electrodes // N_ARRAYS)
@@ -195,10 +196,7 @@ def _normal(generator: np.random.Generator, *shape: int) -> np.ndarray:
 def _fresh_tuning(
     generator: np.random.Generator, config: SimulatorConfig, arrays: np.ndarray
 ) -> np.ndarray:
-    """Weights [E, F] drawn afresh.
-
-    Positions and velocities by the array's preference, and conjunctions.
-    """
+    """Draw weights [E, F]: positions and velocities by the array's preference, and conjunctions."""
     preference = np.ones((N_ARRAYS, K))
     for group, members in enumerate(MEMBERS.split("|")):
         columns = [ARTICULATORS.index(name) for name in members.split()]
@@ -216,7 +214,7 @@ def _fresh_tuning(
 
 
 def _unit_drive(tuning_EF: np.ndarray, words: Vocabulary) -> np.ndarray:
-    """Tuning scaled so that every electrode's drive has unit variance in speech."""
+    """Scale the tuning so that every electrode's drive has unit variance in speech."""
     variance = np.einsum("ef,fg,eg->e", tuning_EF, words.covariance_FF, tuning_EF)
     scaled: np.ndarray = tuning_EF / np.sqrt(variance)[:, None]
     return scaled
@@ -228,10 +226,9 @@ def _shared_loads(
     directions_FL: np.ndarray,
     private_EL: np.ndarray,
 ) -> np.ndarray:
-    """Loads [E, L + M] of the latent components and movements on the electrodes, partly along
-    their tuning.
+    """Return loads [E, L + M] of latent components and movements on the electrodes.
 
-    What lies along the tuning cannot be projected away by a linear decoder without losing speech.
+    They lie partly along the tuning: a linear decoder that projects that part away loses speech.
     """
     along = tuning_EF @ directions_FL
     along /= along.std(axis=0)
@@ -247,7 +244,7 @@ def _shared_loads(
 def _revert(
     x: np.ndarray, step_sd: float, reversion: float, days: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """A mean-reverting random walk `days` later."""
+    """Return a mean-reverting random walk `days` later."""
     keep = np.exp(-reversion * days)
     variance = step_sd**2 * ((1 - keep**2) / (2 * reversion) if reversion else days)
     later: np.ndarray = keep * x + np.sqrt(variance) * generator.standard_normal(len(x))

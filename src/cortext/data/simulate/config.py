@@ -288,10 +288,7 @@ PRESETS: dict[str, SimulatorConfig] = {
 def preset_config(
     preset: str, overrides: Iterable[str] = (), seed: int | None = None
 ) -> SimulatorConfig:
-    """The config of a preset with `key=value` overrides and, where given, a seed.
-
-    Raises ConfigError.
-    """
+    """Return a preset with `key=value` overrides and, where given, a seed. Raises ConfigError."""
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
     config = with_overrides(PRESETS[preset], overrides)

@@ -85,16 +85,13 @@ class Writer:
         self._decks: dict[str, list[int]] = {}
 
     def sentence(self, template: Template) -> str:
-        """One expansion of a template, ready to print.
-
-        With a capital letter, and `an` before a vowel.
-        """
+        """Expand a template once, with a capital letter, and `an` before a vowel."""
         text = " ".join(self._render(template.text, {}).split())
         text = _ARTICLE.sub(r"\1n ", text)
         return text[0].upper() + text[1:]
 
     def sentences(self, template: Template, n: int) -> list[str]:
-        """Up to `n` different expansions in the order drawn; fewer where a template has few."""
+        """Return up to `n` different expansions as drawn; fewer where a template has few."""
         found: dict[str, None] = {}
         for _ in range(3 * n):
             found[self.sentence(template)] = None
@@ -137,14 +134,14 @@ class Writer:
 
 @cache
 def load() -> Grammar:
-    """The grammar that ships with the package."""
+    """Load the grammar that ships with the package."""
     return parse(
         (resources.files(__package__) / "text" / "grammar.txt").read_text(encoding="ascii")
     )
 
 
 def parse(text: str) -> Grammar:
-    """A grammar from the text of its file (see the module's docstring).
+    """Parse a grammar from the text of its file (see the module's docstring).
 
     Raises ValueError for a line it cannot use.
     """
@@ -192,7 +189,7 @@ def _row(item: str, forms: list[str]) -> dict[str, str]:
 
 
 def inflect(phrase: str, irregular: dict[str, list[str]]) -> dict[str, str]:
-    """The forms of a verb phrase.
+    """Return the forms of a verb phrase.
 
     Plain, `s` (third person), `ed` (past), `en` (past participle), `ing`.
     """

@@ -40,13 +40,18 @@ def record(
     trial: int,
     structured_TE: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Features of a trial before z-scoring.
+    """Return the features of a trial before z-scoring: float32 [T, 2 E].
 
-    Float32 [T, 2 E], threshold crossings, then spike-band power.
+    Threshold crossings come first, then spike-band power.
 
     Args:
         positions_TK: Articulators for the T bins of the trial and at least the longest lead after
             them.
+        e: The day's electrodes.
+        config: The simulation.
+        day: Days since implantation; with block and trial it names the random streams.
+        block: Number of the block in the session.
+        trial: Number of the trial in the block.
         structured_TE: Log rate that structured noise adds (`structured.BlockNoise`).
     """
     n_bins = len(positions_TK) - max_lead_bins(config)
@@ -69,11 +74,10 @@ def record(
 
 
 def drive(positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig) -> np.ndarray:
-    """Log rate that the articulators cause, float32 [T - longest lead, E].
+    """Return the log rate that the articulators cause, float32 [T - longest lead, E].
 
-    Each electrode leads by its own time.
-
-    This is the only way by which a sentence reaches the electrodes.
+    Each electrode leads by its own time. This is the only way by which a sentence reaches the
+    electrodes.
     """
     basis = vocabulary(config).basis(positions_TK)
     n_bins = len(basis) - max_lead_bins(config)
@@ -86,17 +90,14 @@ def drive(positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig) -> n
 
 
 def max_lead_bins(config: SimulatorConfig) -> int:
-    """Bins by which the most anticipating electrode may lead the articulators."""
+    """Return the bins by which the most anticipating electrode may lead the articulators."""
     return int(config.lead_ms[1] / BIN_MS)
 
 
 def autoregressive(
     generator: np.random.Generator, n_bins: int, time_constants_s: np.ndarray
 ) -> np.ndarray:
-    """Stationary first-order processes of unit variance with the given time constants.
-
-    Float32 [T, L].
-    """
+    """Draw stationary first-order processes of unit variance with these time constants [T, L]."""
     keep = np.exp(-BIN_MS / 1000 / time_constants_s)
     x = generator.standard_normal((n_bins, len(keep))) * np.sqrt(1 - keep**2)
     x[0] = generator.standard_normal(len(keep))
@@ -109,7 +110,7 @@ def autoregressive(
 
 
 def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Poisson counts of the given means (float32, at most about 90), as float32 of the same shape.
+    """Draw Poisson counts of the given means (float32, at most about 90), as float32.
 
     By inversion of the distribution function, all counts at once: over ten times faster than
     drawing one by one while means are around one. Single precision leaves out what is rarer than
@@ -133,9 +134,7 @@ def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 def _continued(
     mean: np.ndarray, uniform: np.ndarray, term: np.ndarray, cumulative: np.ndarray
 ) -> np.ndarray:
-    """By how much the few draws [N] that exceed the distribution function at 4 are larger than
-    5.
-    """
+    """Return by how much the few draws [N] beyond the distribution function at 4 exceed 5."""
     more: np.ndarray = np.zeros(mean.shape, dtype=np.float32)
     for count in range(5, 150):
         term *= mean / np.float32(count)
@@ -150,7 +149,7 @@ def _continued(
 def _shared(
     generator: np.random.Generator, n_bins: int, config: SimulatorConfig, arousal: np.ndarray
 ) -> np.ndarray:
-    """Shared components [T, L + M + 1]: slow latents, movements, arousal."""
+    """Draw shared components [T, L + M + 1]: slow latents, movements, arousal."""
     latents = autoregressive(generator, n_bins, np.geomspace(*config.latent_s, config.n_latents))
     return np.concatenate([latents, _movements(generator, n_bins, config), arousal], axis=1)
 
@@ -160,7 +159,7 @@ def _loads(e: Electrodes) -> np.ndarray:
 
 
 def _movements(generator: np.random.Generator, n_bins: int, config: SimulatorConfig) -> np.ndarray:
-    """Bursts of 0.3 to 1 s, raised cosines of unit height and random sign: float32 [T, M]."""
+    """Draw bursts of 0.3 to 1 s, raised cosines of unit height and random sign: float32 [T, M]."""
     bursts = np.zeros((n_bins, N_MOVEMENTS), dtype=np.float32)
     minutes = n_bins * BIN_MS / 60_000
     for _ in range(generator.poisson(config.movement_per_min * minutes)):
@@ -179,10 +178,7 @@ def _power(
     generator: np.random.Generator,
     config: SimulatorConfig,
 ) -> np.ndarray:
-    """Spike-band power float32 [T, E].
-
-    Log-normal, with the noise of a common reference in each array.
-    """
+    """Draw spike-band power float32 [T, E], log-normal, with a common reference in each array."""
     n_bins, n_electrodes = log_rate.shape
     noise = generator.standard_normal(log_rate.shape, dtype=np.float32)
     noise *= config.power_noise_sd

@@ -1,4 +1,4 @@
-"""Which trial is recorded when: days, blocks, splits and sentences of a simulation."""
+"""The plan of a simulation: days, blocks, splits and the sentence of each trial."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ HELD_OUT = ("val", "test")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A sentence to attempt and the corpus that it comes from (`handwritten`, `grammar`, or the
-    text file's name).
-    """
+    """A sentence to attempt and its corpus (`handwritten`, `grammar`, or the text file's name)."""
 
     text: str
     corpus: str
@@ -47,8 +45,10 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class PlannedDay:
-    """One session. `history` holds the days since implantation of all sessions so far, this one
-    last.
+    """One session.
+
+    Attributes:
+        history: Days since implantation of all sessions so far, this one last.
     """
 
     session: str
@@ -66,7 +66,7 @@ class PlannedDay:
         return sum(len(block.trials) for block in self.blocks)
 
     def blocks_with(self, split: str) -> Iterator[PlannedBlock]:
-        """The blocks that hold a trial of the split."""
+        """Return the blocks that hold a trial of the split."""
         return (
             block for block in self.blocks if any(trial.split == split for trial in block.trials)
         )
@@ -82,10 +82,11 @@ class _Block:
 
 
 def plan_days(config: SimulatorConfig, prompts: Mapping[str, Sequence[Prompt]]) -> list[PlannedDay]:
-    """The days of a simulation with the prompts of every split dealt to its trials in order.
+    """Return the days of a simulation, with the prompts of every split dealt to its trials.
 
     Args:
-        prompts: As many of each split as `trial_counts` says.
+        config: The simulation.
+        prompts: As many of each split as `trial_counts` says, in order.
     """
     blocks = _t15_blocks(config) if config.plan == "t15" else _regular_blocks(config)
     waiting = {split: iter(prompts[split]) for split in SPLITS}
@@ -100,7 +101,7 @@ def plan_days(config: SimulatorConfig, prompts: Mapping[str, Sequence[Prompt]]) 
 
 
 def trial_counts(config: SimulatorConfig) -> dict[str, int]:
-    """Trials by split."""
+    """Return the number of trials by split."""
     blocks = _t15_blocks(config) if config.plan == "t15" else _regular_blocks(config)
     counts = Counter(split for block in blocks for split in block.splits)
     return {split: counts[split] for split in SPLITS}
@@ -117,9 +118,7 @@ def _planned(block: _Block, waiting: dict[str, Iterator[Prompt]]) -> PlannedBloc
 
 
 def _regular_blocks(config: SimulatorConfig) -> list[_Block]:
-    """Days alike: blocks of training trials, then blocks in which validation and test trials
-    alternate.
-    """
+    """Return days alike: training blocks, then blocks in which val and test trials alternate."""
     held_out = _alternating(config.val_per_day, config.test_per_day)
     blocks = []
     for index in range(config.n_days):
@@ -134,14 +133,14 @@ def _regular_blocks(config: SimulatorConfig) -> list[_Block]:
 
 
 def _pieces(splits: tuple[str, ...], config: SimulatorConfig) -> list[tuple[str, ...]]:
-    """The trials divided as evenly as can be into blocks of at most `trials_per_block`."""
+    """Divide the trials as evenly as can be into blocks of at most `trials_per_block`."""
     n_blocks = -(-len(splits) // config.trials_per_block)
     bounds = [len(splits) * i // n_blocks for i in range(n_blocks + 1)] if n_blocks else [0]
     return [splits[start:end] for start, end in pairwise(bounds)]
 
 
 def _alternating(n_val: int, n_test: int) -> tuple[str, ...]:
-    """Validation and test trials spread evenly among each other."""
+    """Spread validation and test trials evenly among each other."""
     places = [((i + 0.5) / n_val, "val") for i in range(n_val)] + [
         ((i + 0.5) / n_test, "test") for i in range(n_test)
     ]
@@ -149,8 +148,7 @@ def _alternating(n_val: int, n_test: int) -> tuple[str, ...]:
 
 
 def _t15_blocks(config: SimulatorConfig) -> list[_Block]:
-    """The blocks of participant T15 as the release's table lists them (dates, numbers of
-    sentences, corpora).
+    """Return the blocks of participant T15 as the release's table lists them.
 
     The table gives held-out blocks as "Val/Test". Here their trials alternate, test first, so that
     test gets the odd one: 1,476 test and 1,452 validation trials, 24 apart, as the release's 1,450

@@ -1,6 +1,4 @@
-"""What the simulated participant is asked to say.
-
-Sentences, and their split into train, val, test and LM text.
+"""Sentences that the simulated participant attempts, split into train, val, test and LM text.
 
 Half of the sentences are hand-written (`text/home.txt`, `people.txt`, `care.txt`, `world.txt`),
 half come from the grammar (`text/grammar.txt`). Nothing of the validation or test text can be known
@@ -53,9 +51,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Splits:
-    """Sentences of the three splits, and the text (distinct sentences) that a language model may
-    be built from.
-    """
+    """Sentences of the three splits, and distinct sentences for building a language model."""
 
     train: list[Sentence]
     val: list[Sentence]
@@ -64,7 +60,7 @@ class Splits:
 
 
 def handwritten() -> list[Sentence]:
-    """All hand-written sentences that ship with the package, in the files' order, each once."""
+    """Return all hand-written sentences of the package, in the files' order, each once."""
     return list(_handwritten())
 
 
@@ -113,7 +109,7 @@ def splits(
 
 
 def read_sentences(path: str | Path) -> list[str]:
-    """The sentences of a text file, one a line; lines without a letter a-z are passed over.
+    """Read the sentences of a text file, one a line; lines without a letter a-z are passed over.
 
     Raises:
         TextError: If the file is missing, not UTF-8, holds no sentence, or one too long for a
@@ -153,17 +149,12 @@ class Known:
         self._sequences = {sequence for sentence in sentences for sequence in _sequences(sentence)}
 
     def shares(self, sentence: str) -> bool:
-        """Whether the sentence holds one of the five-word sequences, or is one of the shorter
-        sentences.
-        """
+        """Return whether the sentence holds a five-word sequence, or a whole sentence, of these."""
         return not self._sequences.isdisjoint(_sequences(sentence))
 
 
 def _sequences(sentence: str) -> list[tuple[str, ...]]:
-    """Every five-word sequence of the normalised sentence.
-
-    A shorter sentence is its own only sequence.
-    """
+    """Return every five-word sequence of the normalised sentence; a shorter one is its only one."""
     words = normalize(sentence).split()
     n = max(1, len(words) - SEQUENCE_WORDS + 1)
     return [tuple(words[start : start + SEQUENCE_WORDS]) for start in range(n)]
@@ -172,7 +163,7 @@ def _sequences(sentence: str) -> list[tuple[str, ...]]:
 def _generator(
     seed: int, purpose: Literal["text", "lm", "val", "test"], step: int
 ) -> np.random.Generator:
-    """Counter-based, so that what one purpose draws never depends on how much another has drawn."""
+    """Return a counter-based generator: one purpose's draws never depend on another's."""
     stream = ("text", "lm", "val", "test").index(purpose)
     return np.random.Generator(np.random.Philox(key=[seed, 2 * stream + step]))
 
@@ -191,7 +182,7 @@ def _handwritten() -> tuple[Sentence, ...]:
 
 
 def _distinct(sentences: Iterable[str]) -> list[str]:
-    """The sentences without those whose words all equal an earlier one's, in order."""
+    """Return the sentences without those whose words all equal an earlier one's, in order."""
     first: dict[str, str] = {}
     for sentence in sentences:
         first.setdefault(normalize(sentence), sentence)
@@ -199,9 +190,7 @@ def _distinct(sentences: Iterable[str]) -> list[str]:
 
 
 def _drawn(split: Literal["lm", "val", "test"], n: int, seed: int) -> list[Sentence]:
-    """At least `n` different sentences (fewer if there are no more), dealt evenly from all the
-    split's templates.
-    """
+    """Draw `n` different sentences or more, evenly from all templates; fewer if they run out."""
     rules = grammar.load()
     templates = [rule for rule in rules.templates if rule.split == split]
     quota = 6 * n // (5 * len(templates)) + 1  # some templates have fewer
@@ -233,10 +222,7 @@ def _drawn(split: Literal["lm", "val", "test"], n: int, seed: int) -> list[Sente
 def _mixed(
     written: Sequence[Sentence], generated: Sequence[Sentence], n: int, rng: np.random.Generator
 ) -> list[Sentence]:
-    """`n` sentences in random order: the written ones, then generated ones.
-
-    Repeated in turn if that is too few.
-    """
+    """Return `n` sentences in random order: written, then generated, repeated if too few."""
     n_written = min(len(written), -(-n // 2))
     chosen = [*written[:n_written], *generated[: n - n_written]]
     return _shuffled(_repeated(chosen, n), rng)

@@ -75,14 +75,14 @@ class Utterance:
         return 60_000 * self.n_words / float(spoken_ms)
 
     def ids_per_bin(self, lead_bins: int = 0) -> np.ndarray:
-        """Token said in each bin, `lead_bins` later than the bin: int64 [T]."""
+        """Return the token said in each bin, `lead_bins` later than the bin: int64 [T]."""
         middles = (np.arange(self.n_bins) + lead_bins) * STEPS_PER_BIN + STEPS_PER_BIN // 2
         segment = np.searchsorted(self.ends_S, middles, side="right")
         return self.ids_S[np.minimum(segment, len(self.ids_S) - 1)]
 
 
 def gamma_quantiles(shape: float) -> np.ndarray:
-    """Quantiles [4096] of a gamma distribution of mean 1 at evenly spread probabilities.
+    """Return quantiles [4096] of a gamma distribution of mean 1 at evenly spread probabilities.
 
     By the cube-root normal approximation of Wilson and Hilferty (1931), good to 0.1 % for the
     shapes used here.
@@ -94,7 +94,7 @@ def gamma_quantiles(shape: float) -> np.ndarray:
 
 
 def speaking_rate(config: SimulatorConfig, day: int, block: int) -> float:
-    """Factor on every duration of a block.
+    """Return the factor on every duration of a block.
 
     Triangular within 1 +- `rate_spread`, slower when speech is silent.
     """
@@ -106,10 +106,17 @@ def speaking_rate(config: SimulatorConfig, day: int, block: int) -> float:
 def utter(
     phonemes: Sequence[str], config: SimulatorConfig, day: int, block: int, trial: int
 ) -> Utterance:
-    """Durations for the phonemes of a sentence, SIL after every word (`cortext.text.to_phonemes`).
+    """Draw durations for the phonemes of a sentence, SIL after every word.
 
     Each phoneme and each silence is gamma distributed about its mean times the block's speaking
     rate. A silence comes first, and the last SIL is the silence that ends the trial.
+
+    Args:
+        phonemes: As `cortext.text.to_phonemes` gives them.
+        config: The simulation.
+        day: Days since implantation; with block and trial it names the random stream.
+        block: Number of the block in the session.
+        trial: Number of the trial in the block.
     """
     segments = ["SIL", *phonemes]
     means = np.array([config.phoneme_ms * RELATIVE_DURATION.get(name, 0.0) for name in segments])

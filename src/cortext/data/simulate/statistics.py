@@ -1,7 +1,4 @@
-"""Numbers that say how alike two recordings are.
-
-How features correlate, and how their noise is spread over time.
-"""
+"""Statistics of a recording: correlation of its features, and spectrum of its noise."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ class SignalStatistics:
 
 
 def signal_statistics(features_TC: np.ndarray) -> SignalStatistics:
-    """Statistics of one trial [T, C]; constant features are left out.
-
-    T must be at least 100 for every band.
-    """
+    """Return statistics of one trial [T, C], T at least 100; constant features are left out."""
     varying = features_TC[:, features_TC.std(axis=0) > 0].astype(np.float64)
     z = (varying - varying.mean(axis=0)) / varying.std(axis=0)
     n_bins, n_features = z.shape
@@ -54,7 +48,7 @@ def signal_statistics(features_TC: np.ndarray) -> SignalStatistics:
 
 
 def mean_statistics(each: list[SignalStatistics]) -> SignalStatistics:
-    """The mean over trials."""
+    """Return the mean over trials."""
     return SignalStatistics(
         correlation=float(np.mean([one.correlation for one in each])),
         autocorrelation=tuple(np.mean([one.autocorrelation for one in each], axis=0).tolist()),

@@ -1,12 +1,11 @@
-"""Strong structured noise, off unless `structured_noise` is above 0.
+"""Strong structured noise: oscillations, movement artefacts and block steps.
 
-Oscillations, movement artefacts and block steps.
-
-It acts on log rates, as the other shared noise does: counts stay counts, and log spike-band power
-gets it additively. Oscillations stand for the rhythms of the cortex and of breath and pulse that
-many electrodes follow; artefacts for movements of head and cable, stereotyped as they are in
-recordings; steps for what shifts all at once in a block, such as a connector that moves. All that
-is drawn is known afterwards (`TrialNoise`). The numbers are choices.
+It is off unless `structured_noise` is above 0. It acts on log rates, as the other shared noise
+does: counts stay counts, and log spike-band power gets it additively. Oscillations stand for the
+rhythms of the cortex and of breath and pulse that many electrodes follow; artefacts for movements
+of head and cable, stereotyped as they are in recordings; steps for what shifts all at once in a
+block, such as a connector that moves. All that is drawn is known afterwards (`TrialNoise`). The
+numbers are choices.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ class TrialNoise:
 
 
 class BlockNoise:
-    """The structured noise of one block.
-
-    Its steps, and on demand that of any trial, in any order.
-    """
+    """The structured noise of one block: its steps, and on demand the noise of any trial."""
 
     def __init__(
         self, config: SimulatorConfig, e: Electrodes, day: int, block: int, n_bins: int
@@ -75,7 +71,7 @@ class BlockNoise:
         self._levels_SE = np.concatenate([np.zeros((1, len(e.lead_E))), levels_ES.T])
 
     def trial(self, number: int, start: int, n_bins: int) -> TrialNoise:
-        """The noise of the trial that begins `start` bins after the block does."""
+        """Return the noise of the trial that begins `start` bins after the block does."""
         config = self._config
         generator = stream(config.seed, Purpose.STRUCTURED, self._day, self._block, number)
         oscillating_TO = oscillations(config, generator, n_bins)
@@ -95,12 +91,11 @@ class BlockNoise:
 def oscillations(
     config: SimulatorConfig, generator: np.random.Generator, n_bins: int
 ) -> np.ndarray:
-    """Narrow-band processes of unit variance, evenly spread in log frequency over
-    `oscillation_hz`: float32 [T, O].
+    """Draw narrow-band processes of unit variance over `oscillation_hz`: float32 [T, O].
 
-    A cosine and a sine whose amplitudes are slow first-order processes, so that phase and amplitude
-    wander over `oscillation_s`; half the power is within 1 / (2 pi oscillation_s) Hz of the
-    frequency.
+    Their frequencies are evenly spread in logarithm. Each is a cosine and a sine whose amplitudes
+    are slow first-order processes, so that phase and amplitude wander over `oscillation_s`; half
+    the power is within 1 / (2 pi oscillation_s) Hz of the frequency.
     """
     frequencies_O = np.geomspace(*config.oscillation_hz, config.n_oscillations)
     amplitudes = autoregressive(
@@ -113,9 +108,9 @@ def oscillations(
 
 
 def waveform(kind: int, n_bins: int) -> np.ndarray:
-    """The course of an artefact, 1 at its height.
+    """Return the course of an artefact, 1 at its height: float64 [n_bins].
 
-    One, two or three swings under one arch, float64 [n_bins].
+    It has one, two or three swings under one arch.
     """
     u = (np.arange(n_bins) + 0.5) / n_bins
     shape = np.sin(np.pi * u) * np.cos(np.pi * kind * u)
@@ -126,7 +121,7 @@ def waveform(kind: int, n_bins: int) -> np.ndarray:
 def _draw_artefacts(
     config: SimulatorConfig, generator: np.random.Generator, n_bins: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Waveforms, bins and heights (log-normal about 1) of the artefacts that begin in a trial."""
+    """Draw waveforms, bins and heights (log-normal about 1) of a trial's artefacts."""
     n = int(generator.poisson(config.artefacts_per_min * n_bins * BIN_MS / 60_000))
     shortest, longest = (max(1, round(1000 * s / BIN_MS)) for s in config.artefact_s)
     kinds, starts = (
@@ -153,8 +148,9 @@ def _array_of_electrode(e: Electrodes) -> np.ndarray:
 def _loads(
     config: SimulatorConfig, e: Electrodes, generator: np.random.Generator, weights_EN: np.ndarray
 ) -> np.ndarray:
-    """Loads [E, N] whose mean square over living electrodes is 1, partly along the tuning, else
-    in common.
+    """Return loads [E, N], partly along the tuning, else in common.
+
+    Their mean square over living electrodes is 1.
     """
     n_electrodes, n = weights_EN.shape
     directions_FN = generator.standard_normal((N_BASIS, n))

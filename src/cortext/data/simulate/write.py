@@ -1,7 +1,4 @@
-"""Writes a simulation to disk.
-
-Session files, texts, the configuration and, if wanted, the truth.
-"""
+"""Writing a simulation: session files, texts, the configuration and, if wanted, the truth."""
 
 from __future__ import annotations
 
@@ -62,8 +59,7 @@ def simulate(
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Dataset:
-    """Write simulated session files of an attempted-speech experiment, and the texts that go
-    with them.
+    """Write simulated session files of an attempted-speech experiment, and their texts.
 
     Besides `<session>/data_{train,val,test}.hdf5` there are `text/{train,val,test,lm}.txt` and
     `simulation.json`.
@@ -109,9 +105,7 @@ def simulate(
 def simulate_block(
     config: SimulatorConfig, day: PlannedDay, block: PlannedBlock, e: Electrodes
 ) -> list[SimulatedTrial]:
-    """The trials of one block, features z-scored over the block as in the release (Card et al.
-    2024).
-    """
+    """Return the trials of one block, z-scored over it as in the release (Card et al. 2024)."""
     utterances = _utter(config, day, block)
     bounds = np.cumsum([0, *(utterance.n_bins for utterance in utterances)])
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
@@ -138,10 +132,7 @@ def simulate_block(
 
 
 def zscore(features_TC: np.ndarray) -> None:
-    """Bring every feature to mean 0 and standard deviation 1, in place.
-
-    A constant one becomes 0.
-    """
+    """Bring every feature to mean 0 and deviation 1, in place; a constant one becomes 0."""
     features_TC -= features_TC.mean(axis=0, dtype=np.float64).astype(np.float32)
     sd = np.sqrt(
         np.einsum("tc,tc->c", features_TC, features_TC, dtype=np.float64) / len(features_TC)
@@ -152,7 +143,7 @@ def zscore(features_TC: np.ndarray) -> None:
 def _prompts(
     config: SimulatorConfig, text: Path | None
 ) -> tuple[dict[str, list[Prompt]], list[str]]:
-    """What is said in each split, and the text for language models.
+    """Return the prompts of each split, and the text for language models.
 
     `text` replaces the project's own sentences.
     """
@@ -207,7 +198,7 @@ def _write_record(
     days: list[PlannedDay],
     n_bins: int,
 ) -> None:
-    """What produced the data.
+    """Write the settings and versions that produced the data.
 
     Nothing in it depends on when, where or by how many workers it was made.
     """
@@ -237,10 +228,7 @@ def _write_days(
     workers: int | None,
     progress: Progress | None,
 ) -> None:
-    """One session after another, or several at a time in processes of their own.
-
-    Every session stands for itself.
-    """
+    """Write one session after another, or several at a time in processes of their own."""
     jobs = [(root, config, day, truth) for day in days]
     total, done = sum(day.n_trials for day in days), 0
     if workers is None:
@@ -270,10 +258,7 @@ def _write_days(
 
 
 def _write_day(root: Path, config: SimulatorConfig, day: PlannedDay, truth: bool) -> int:
-    """Write the files of one session and return its number of trials.
-
-    One block is in memory at a time.
-    """
+    """Write the files of one session, a block in memory at a time; return its number of trials."""
     e = electrodes(config, day.history)
     folder = root / day.session
     for split in SPLITS:
@@ -289,8 +274,7 @@ def _write_day(root: Path, config: SimulatorConfig, day: PlannedDay, truth: bool
 
 
 def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electrodes) -> None:
-    """Electrodes of the day, and sentence, alignment and articulators of every trial, test
-    included.
+    """Write the day's electrodes, and sentence, alignment and articulators of every trial.
 
     `electrodes/*` hold the fields of Electrodes; `<split>/trial_NNNN`, numbered as in the session
     file, hold `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in
