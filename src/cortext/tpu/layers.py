@@ -237,9 +237,8 @@ def _recurrence(
     r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z
     h_before, where recurrent is the product of h_before with the recurrent weights.
 
-    Args:
-        mesh: Cores that share out the units, each for all trials: they exchange states in every
-            step, where they else read all weights in every step.
+    The cores of `mesh` share out the units, each for all trials: they exchange states in every
+    step, where they else read all weights in every step.
     """
     return _recurrence_forward(dtype, mesh, input_PBG, h0_BD, w_hh, b_ih, b_hh)[0]
 

@@ -1,10 +1,8 @@
-"""Training with Keras models on TensorFlow.
+"""The backend that trains Keras models on TensorFlow: a TPU's cores, several GPUs or one device.
 
-Over the cores of a TPU, over several GPUs, or on one device.
-
-One program drives all cores. Each takes its share of every batch's trials, one after another; the
-models sum the gradients (`cortext.tpu.keras_tf.models`). The weights are those of the run's torch
-model, which gets them back whenever they are saved, so that the run directory is an ordinary one.
+One program drives all cores. Each takes its share of every batch's trials, and the models sum the
+gradients (`cortext.tpu.keras_tf.models`). The weights are those of the run's torch model, which
+gets them back whenever they are saved, so that the run directory is an ordinary one.
 
 B trials, T bins, P patches, V tokens.
 """
@@ -94,8 +92,7 @@ class KerasBackend:
         """See `Backend`."""
         setting = tf.config.experimental
         before = setting.tensor_float_32_execution_enabled()
-        # Off, float32 products are in float32 on a TPU, too, which otherwise rounds what it
-        # multiplies to bfloat16.
+        # Where this is off, a TPU multiplies float32 as it is; else it rounds it to bfloat16.
         setting.enable_tensor_float_32_execution(before and self.bf16)
         tf.get_logger().addFilter(_not_of_retracing)
         try:
@@ -126,10 +123,7 @@ class KerasBackend:
 
     @property
     def traces(self) -> int:
-        """How often TensorFlow has traced the training step.
-
-        Once for each length that batches are padded to.
-        """
+        """Times that TensorFlow has traced the training step: once for each length of batches."""
         return int(self._steps.experimental_get_tracing_count())
 
     def read(self, updates: list[StepResult]) -> list[StepValues]:
@@ -173,7 +167,7 @@ class KerasBackend:
         )
 
     def _shared(self, batch: Mapping[str, Any]) -> Any:
-        """The batch dealt out to the cores, each of which gets as many rows, in their order."""
+        """The batch on the cores, each of which has equally many rows, in their order."""
         batch = {name: values for name, values in batch.items() if name != "indices"}
 
         def share(core: Any) -> dict[str, Any]:
@@ -195,7 +189,7 @@ class KerasBackend:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """A context in which what TensorFlow says on pages becomes one line."""
+        """A context that turns TensorFlow's errors, which are pages long, into one line."""
         try:
             yield
         except Exception as error:
@@ -206,8 +200,5 @@ class KerasBackend:
 
 
 def _not_of_retracing(record: logging.LogRecord) -> bool:
-    """All messages but the warning of many traces.
-
-    A step for each length is meant, and `update` says how many.
-    """
+    """All messages but the warning of many traces: one for each length is meant."""
     return "retracing" not in record.getMessage()

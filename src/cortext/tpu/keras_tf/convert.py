@@ -27,7 +27,7 @@ class Link:
     form: Literal["same", "transposed", "gates", "gate_biases"]
 
     def to_keras(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The variable's value of the parameters'."""
+        """Make the variable's value of the parameters' values."""
         found = [arrays[name] for name in self.names]
         if self.form == "gate_biases":
             return np.stack([_swapped(array) for array in found])
@@ -36,7 +36,7 @@ class Link:
         return found[0].T if self.form == "transposed" else found[0]
 
     def to_torch(self, value: np.ndarray) -> dict[str, np.ndarray]:
-        """The parameters' values of the variable's."""
+        """Make the parameters' values of the variable's value."""
         if self.form == "gate_biases":
             found = [_swapped(row) for row in value]
         elif self.form == "gates":
@@ -47,13 +47,13 @@ class Link:
 
 
 def _swapped(array: np.ndarray) -> np.ndarray:
-    """The first two of three gates exchanged along the first axis."""
+    """Exchange the first two of three gates along the first axis."""
     first, second, third = np.split(array, 3)
     return np.concatenate([second, first, third])
 
 
 def links(model: DayLayers, prefix: str = "") -> list[Link]:
-    """The variables of a model whose weights are made, and what they are called in torch."""
+    """Link the variables of a model that has been built to torch's parameters."""
     found = []
     if model.n_days is not None:
         found += [Link(model.days.day_weight, (f"{prefix}day_weight",), "same")]
@@ -76,11 +76,11 @@ def links(model: DayLayers, prefix: str = "") -> list[Link]:
 
 
 def from_torch(model: DayLayers, network: nn.Module) -> None:
-    """Give a Keras model the weights of a torch network; what learns there, learns here.
+    """Give a Keras model the weights of a torch network, and let the same ones learn.
 
     Raises:
-        RunError: For a network of another shape, or one in which of a GRU layer's two biases only
-            one learns.
+        RunError: For a network of another shape, or with a GRU layer of whose two biases only one
+            learns.
     """
     parameters = dict(network.named_parameters())
     arrays = {name: parameter.detach().cpu().numpy() for name, parameter in parameters.items()}
@@ -117,7 +117,7 @@ def to_torch(model: DayLayers, network: nn.Module) -> None:
 
 
 def optimizer_state(model: DayLayers) -> dict[str, torch.Tensor]:
-    """Moments and step counts under the names of `cortext.training.optim.Optimizer.state`."""
+    """Return moments and step counts by the names of `cortext.training.optim.Optimizer.state`."""
     optimizer = model.optimizer
     n_days = model.n_days or 0
     state = {"day_steps": torch.zeros(n_days, dtype=torch.int64)}
@@ -138,7 +138,7 @@ def optimizer_state(model: DayLayers) -> dict[str, torch.Tensor]:
 
 
 def load_optimizer_state(model: DayLayers, state: Mapping[str, torch.Tensor]) -> None:
-    """Take over what `Optimizer.state` or `optimizer_state` gave; what it lacks starts afresh."""
+    """Take over a state of torch's or this optimiser; weights that it lacks start afresh."""
     optimizer = model.optimizer
     optimizer.build(model.trainable_variables)
     for link, index in _learning(model):
@@ -160,7 +160,7 @@ def load_optimizer_state(model: DayLayers, state: Mapping[str, torch.Tensor]) ->
 
 
 def _learning(model: DayLayers) -> list[tuple[Link, int]]:
-    """The links that the optimiser knows, and where."""
+    """The links of variables that learn, and their numbers in the optimiser."""
     numbers = {id(variable): index for index, variable in enumerate(model.trainable_variables)}
     return [
         (link, numbers[id(link.variable)]) for link in links(model) if id(link.variable) in numbers

@@ -1,9 +1,9 @@
-"""Connectionist temporal classification (Graves et al., ICML 2006) with a length for each trial,
-blank 0, in float32.
+"""Connectionist temporal classification (Graves et al., ICML 2006) in Keras.
 
-The gradient comes from the backward pass, not from a tape of the forward one. A frame's work grows
-with the length of the label; that of TensorFlow's `ctc_loss` for dense labels, which
-`keras.ops.ctc_loss` is, grows with its square.
+Every trial has its own lengths, the blank is 0, and numbers are float32. The gradient comes from
+the backward variables, not from a tape of the forward ones. The work of a frame grows with the
+length of the label. In `keras.ops.ctc_loss`, which is TensorFlow's for dense labels, it grows with
+its square.
 
 B trials, P patches (frames), V tokens, U label tokens, S states: blanks around and between the
 labels, 2 U + 1.
@@ -15,25 +15,31 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-_NEVER = -1e30  # a log-probability of what cannot be: finite, so that differences are
+_NEVER = -1e30  # the logarithm of zero; finite, because the difference of two infinities is NaN
 
 
 def ctc_loss(logits_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any) -> Any:
-    """Negative log-likelihood (natural) of each trial's label, float32 [B], whatever the logits
-    are.
+    """Compute the negative log-likelihood (natural) of each trial's label.
 
-    A label that does not fit into its trial's frames gives inf and moves nothing; a trial of 0
-    frames gives 0. What lies beyond a trial's frames or label is never looked at. P and U are
-    static.
+    A label that does not fit into its trial's frames gives inf and no gradient; a trial of 0 frames
+    gives 0.
+
+    Args:
+        logits_BPV: Float [B, P, V] of any precision; P is static.
+        n_patches_B: int [B], frames of each trial; others are never read.
+        labels_BU: int [B, U], labels; U is static.
+        n_labels_B: int [B], tokens of each label; others are never read.
+
+    Returns:
+        Float32 [B].
     """
     counts = [ops.cast(count, "int32") for count in (n_patches_B, labels_BU, n_labels_B)]
 
     def with_gradient(log_probs_BPV: Any) -> Any:
         trials = _trials(log_probs_BPV, *counts)
         alpha_PBS, likelihood_B = _forward(trials)
-        misfits_B = (
-            likelihood_B < _NEVER / 2
-        )  # and never its negation, which TensorFlow rewrites so that nan is lost
+        # Never the negation of this, which TensorFlow rewrites so that NaN is lost.
+        misfits_B = likelihood_B < _NEVER / 2
         loss_B = ops.where(counts[0] > 0, ops.where(misfits_B, float("inf"), -likelihood_B), 0.0)
 
         def gradient(*args: Any, upstream: Any = None) -> Any:
@@ -52,12 +58,17 @@ def ctc_loss(logits_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any)
 
 
 class _Trials(NamedTuple):
-    """states_BS: the token of each state.
+    """A batch as states and frames.
 
-    Emitted_PBS: its log-probability in each frame jumps_BS:  0 where a state may follow the one two
-    before it, as a label does without a blank; else never first_BS, final_BS: 0 for the states in
-    which a trial may begin and end; else never frame_PB1: the frames' numbers; last_B1: that of
-    each trial's last one.
+    Attributes:
+        states_BS: Token of each state.
+        emitted_PBS: Log-probability of that token in each frame.
+        jumps_BS: 0 where a state may follow the one two before it, as a label may without a blank
+            between; else `_NEVER`.
+        first_BS: 0 for the states in which a trial may begin; else `_NEVER`.
+        final_BS: 0 for the states in which a trial may end; else `_NEVER`.
+        frame_PB1: Number of each frame.
+        last_B1: Number of each trial's last frame.
     """
 
     states_BS: Any
@@ -90,9 +101,7 @@ def _trials(log_probs_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: An
 
 
 def _forward(trials: _Trials) -> tuple[Any, Any]:
-    """How likely each state is after each frame, relative to the frame's likeliest, and the
-    likelihood [B]; logs.
-    """
+    """Logs of the forward variables, relative to the frame's largest, and of the likelihood [B]."""
 
     def step(before: Any, at: Any) -> tuple[Any, Any]:
         (before_BS, total_B1), (emitted_BS, frame) = before, at
@@ -113,9 +122,7 @@ def _forward(trials: _Trials) -> tuple[Any, Any]:
 
 
 def _backward(trials: _Trials) -> Any:
-    """How likely the rest of the label is after each frame in each state, relative to the
-    likeliest; logs.
-    """
+    """Logs of the backward variables, relative to the frame's largest."""
 
     def step(after_BS: Any, at: Any) -> tuple[Any, Any]:
         emitted_BS, frame = at  # of the frame after this one
@@ -129,20 +136,18 @@ def _backward(trials: _Trials) -> Any:
 
 
 def _rescaled(logs_BS: Any) -> tuple[Any, Any]:
-    """Relative to the likeliest state, so that long trials keep their digits, and that state's
-    logarithm.
-    """
+    """Logs relative to the largest, so that long trials keep their digits, and the largest."""
     most_B1 = ops.max(logs_BS, axis=1, keepdims=True)
     return logs_BS - most_B1, most_B1
 
 
 def _later(x_BS: Any, by: int, fill: Any = _NEVER) -> Any:
-    """Shifted towards later states."""
+    """Shift towards later states."""
     return ops.pad(x_BS, ((0, 0), (by, 0)), constant_values=fill)[:, :-by]
 
 
 def _earlier(x_BS: Any, by: int) -> Any:
-    """Shifted towards earlier states."""
+    """Shift towards earlier states."""
     return ops.pad(x_BS, ((0, 0), (0, by)), constant_values=_NEVER)[:, by:]
 
 

@@ -1,4 +1,4 @@
-"""Layers of the Keras models: what `cortext.models.layers` is for torch, and equal to it.
+"""Layers of the Keras models, equal to those of `cortext.models.layers`.
 
 B trials, T bins, C features, P patches or steps, D units, G the three gates side by side (3 D): in
 Keras's order, update, reset, new.
@@ -21,11 +21,9 @@ register = keras.saving.register_keras_serializable("cortext")
 
 @register
 class DayAffine(keras.layers.Layer):  # type: ignore[misc]
-    """Each trial times the matrix of its recording day, plus the day's bias.
+    """An affine map for each recording day, which begins as the identity.
 
-    [days, C, C] and [days, C].
-
-    The days begin as the identity.
+    Its weights are [days, C, C] and [days, C].
     """
 
     def __init__(self, n_days: int, **kwargs: Any) -> None:
@@ -45,23 +43,22 @@ class DayAffine(keras.layers.Layer):  # type: ignore[misc]
         self.day_bias = self.add_weight((self.n_days, n_features), "zeros", name="day_bias")
 
     def call(self, features: Any, day: Any) -> Any:
-        """[B, T, C] of features [B, T, C] and days int [B]."""
+        """Map features [B, T, C] by their days, int [B]."""
         weight_BCC = ops.take(ops.convert_to_tensor(self.day_weight), day, axis=0)
         bias_BC = ops.take(ops.convert_to_tensor(self.day_bias), day, axis=0)
         return ops.matmul(features, weight_BCC) + ops.expand_dims(bias_BC, 1)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {**super().get_config(), "n_days": self.n_days}
 
 
 @register
 class Patches(keras.layers.Layer):  # type: ignore[misc]
-    """[B, P, size * C] of [B, T, C]: `size` bins side by side, every `stride` bins.
+    """Patches [B, P, size * C] of bins [B, T, C]: `size` bins side by side, every `stride` bins.
 
-    In a patch time runs slowest.
-
-    What is left after the last whole patch is passed over. A size of 0 leaves single bins.
+    All features of the first bin come first. Bins after the last whole patch are left out. A size
+    of 0 leaves single bins.
     """
 
     def __init__(self, size: int, stride: int, **kwargs: Any) -> None:
@@ -69,13 +66,13 @@ class Patches(keras.layers.Layer):  # type: ignore[misc]
         self.size, self.stride = size, stride
 
     def call(self, features: Any) -> Any:
-        """[B, P, size * C] of [B, T, C]."""
+        """Make patches [B, P, size * C] of bins [B, T, C]."""
         if self.size == 0:
             return features
         n_trials, n_bins, n_features = ops.shape(features)
         n_patches = (n_bins - self.size) // self.stride + 1
-        # A patch is `per_patch` blocks of `stride` bins, the last perhaps not whole: few and wide
-        # pieces.
+        # A patch is `per_patch` blocks of `stride` bins, the last one perhaps cut short. These are
+        # few and wide pieces, where its bins would be many narrow ones.
         per_patch = -(-self.size // self.stride)
         needed = (n_patches + per_patch - 1) * self.stride
         features = ops.pad(features[:, :needed], ((0, 0), (0, max(0, needed - n_bins)), (0, 0)))
@@ -84,15 +81,15 @@ class Patches(keras.layers.Layer):  # type: ignore[misc]
         return wide[..., : self.size * n_features]
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {**super().get_config(), "size": self.size, "stride": self.stride}
 
 
 @register
 class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
-    """Its input, bit for bit.
+    """The gradient reversal of Ganin et al. (JMLR 2016).
 
-    The gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016).
+    It gives its input, bit for bit, and multiplies the gradient by `-strength`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -100,7 +97,7 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
         super().__init__(**{**kwargs, "autocast": False})
 
     def call(self, x: Any, strength: Any) -> Any:
-        """`x` of any shape; strength: a number or a scalar tensor."""
+        """Return `x`, of any shape; the strength is a number or a scalar tensor."""
         x32 = ops.cast(x, "float32")
         fixed = ops.stop_gradient(x32)
         return ops.cast(fixed - ops.cast(strength, "float32") * (x32 - fixed), x.dtype)
@@ -108,11 +105,10 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class GRULayer(keras.layers.GRU):  # type: ignore[misc]
-    """`keras.layers.GRU`, whose weights it has, with another loop (see `recurrence`) where there
-    is no GPU with cuDNN.
+    """A `keras.layers.GRU` with another loop (see `recurrence`) where there is no GPU with cuDNN.
 
-    Keras's multiplies the inputs, too, step by step. Gives out the state after every step, and the
-    last one.
+    Keras's loop multiplies the inputs, too, step by step. The layer has Keras's weights, and gives
+    the state after every step and the last one.
     """
 
     def __init__(self, units: int, **kwargs: Any) -> None:
@@ -126,7 +122,7 @@ class GRULayer(keras.layers.GRU):  # type: ignore[misc]
     def inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: bool = False
     ) -> Any:
-        """Last state, the states after every step [B, P, D], and the last state in a list."""
+        """Return the last state, the states [B, P, D], and the last state in a list; see Keras."""
         if mask is not None or _has_gpu():
             return super().inner_loop(sequences, initial_state, mask, training)
         input_bias_G, recurrent_bias_G = ops.unstack(ops.convert_to_tensor(self.cell.bias), 2)
@@ -144,10 +140,7 @@ def _has_gpu() -> bool:
 
 
 class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
-    """Seeds of dropout.
-
-    In `of(key)` a function of the key alone, otherwise as any `SeedGenerator` gives them.
-    """
+    """Seeds of dropout: within `of(key)` they are a function of the key alone."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -157,7 +150,7 @@ class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
 
     @contextmanager
     def of(self, key: Any) -> Iterator[None]:
-        """A context in which seeds are drawn from `key`, an integer or a scalar integer tensor."""
+        """Draw seeds within this context from `key`, an integer or a scalar integer tensor."""
         self._key, self._drawn = key, 0
         try:
             yield
@@ -165,7 +158,7 @@ class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
             self._key = None
 
     def next(self, ordered: bool = True) -> Any:
-        """The next seed, int [2]."""
+        """Return the next seed, int [2]."""
         if self._key is None:
             return super().next(ordered)
         self._drawn += 1
@@ -176,8 +169,13 @@ class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
 
 
 def dropout(x: Any, rate: float, seeds: StepSeeds, training: bool) -> Any:
-    """Dropout with probability `rate` while `training`, drawn in float32 whatever the type of
-    `x`.
+    """Drop values with probability `rate` while `training`.
+
+    Args:
+        x: Any float tensor; the draw is in float32 whatever its type.
+        rate: Probability.
+        seeds: Gives the seed of the draw.
+        training: False changes nothing.
     """
     if not training or rate == 0:
         return x

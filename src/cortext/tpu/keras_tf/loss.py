@@ -1,6 +1,4 @@
-"""Losses of the Keras models.
-
-`cortext.training.loss` and `cortext.training.adversarial`, equal to them.
+"""Losses of the Keras models, equal to those of `cortext.training.loss` and `adversarial`.
 
 A batch is a mapping of tensors: features [B, T, C], day, n_patches and n_labels [B], labels [B, U],
 0-padded. A trial of 0 patches is padding: it has no loss and no gradient.
@@ -24,32 +22,29 @@ from cortext.training.config import TrainConfig
 
 @register
 class CTC:
-    """The likelihood of each trial's label under the model's logits."""
+    """The negative log-likelihood of each trial's label under the model's logits."""
 
     parts: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, network: Any, batch: Mapping[str, Any], step: Any) -> dict[str, Any]:
-        """Losses by name, float32 [B].
-
-        `loss` is what is minimised (its mean), the others are only reported.
-        """
+        """Compute the losses by name, float32 [B]: the mean of `loss` is minimised."""
         return {"loss": batch_ctc(network(batch, training=True)[0], batch)}
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> CTC:
-        """The loss that `get_config` describes."""
+        """Build the loss that `get_config` describes."""
         return cls(**config)
 
 
 @register
 class Adversarial:
-    """The loss of the three-network model, see `cortext.training.adversarial.Adversarial`.
+    """The loss of the three-network model; see `cortext.training.adversarial.Adversarial`.
 
-    n_batches: of the whole training, over which the reversal strength rises
+    The reversal strength rises over `n_batches`, those of the whole training.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("clean", "noisy", "noise")
@@ -58,10 +53,7 @@ class Adversarial:
         self.n_batches, self.config = n_batches, AdversarialConfig(**settings)
 
     def reversal(self, step: Any) -> Any:
-        """Reversal strength at batch `step`, a scalar float32 tensor.
-
-        `AdversarialConfig.reversal` in a graph.
-        """
+        """Compute `AdversarialConfig.reversal` at batch `step` in a graph, a float32 scalar."""
         config = self.config
         progress = ops.minimum(
             1.0, ops.cast(step, "float32") / (self.n_batches * config.reversal_ramp)
@@ -71,10 +63,7 @@ class Adversarial:
         return config.reversal_start + (config.reversal_end - config.reversal_start) * progress
 
     def __call__(self, network: Any, batch: Mapping[str, Any], step: Any) -> dict[str, Any]:
-        """Float32 [B] of each trial.
-
-        `loss`, and its parts `clean`, `noisy` and `noise` without their weights.
-        """
+        """Compute `loss` and its unweighted parts `clean`, `noisy` and `noise`, float32 [B]."""
         clean_BPV, noisy_BPV, noise_BPI = network(
             batch, mode="full", reversal=self.reversal(step), training=True
         )
@@ -84,20 +73,20 @@ class Adversarial:
         return {"loss": loss_B, "clean": clean_B, "noisy": noisy_B, "noise": noise_B}
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         settings = {name: value for name, value in vars(self.config).items() if name != "kind"}
         return {"n_batches": self.n_batches, **settings}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Adversarial:
-        """The loss that `get_config` describes."""
+        """Build the loss that `get_config` describes."""
         return cls(**config)
 
 
 def keras_loss(config: TrainConfig) -> CTC | Adversarial:
-    """The Keras form of a run's loss.
+    """Build the Keras form of a run's loss.
 
-    Raises ConfigError for one that has none, or that cannot train the model.
+    Raises ConfigError for a loss without one, or that cannot train the model.
     """
     kind = (
         config.loss.kind
@@ -122,10 +111,7 @@ def keras_loss(config: TrainConfig) -> CTC | Adversarial:
 
 
 def noise_energy(noise_BPI: Any, n_patches_B: Any) -> Any:
-    """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B].
-
-    Padding does not count.
-    """
+    """Compute the mean squared norm of the noise in each trial's patches, float32 [B]."""
     energy_BP = ops.sum(ops.square(ops.cast(noise_BPI, "float32")), axis=-1)
     n_patches_B = ops.cast(n_patches_B, "int32")
     inside_BP = ops.arange(energy_BP.shape[1], dtype="int32") < ops.expand_dims(n_patches_B, 1)
@@ -134,5 +120,5 @@ def noise_energy(noise_BPI: Any, n_patches_B: Any) -> Any:
 
 
 def batch_ctc(logits_BPV: Any, batch: Mapping[str, Any]) -> Any:
-    """`ctc_loss` of a batch's labels."""
+    """Compute `ctc_loss` for the labels of a batch."""
     return ctc_loss(logits_BPV, batch["n_patches"], batch["labels"], batch["n_labels"])

@@ -1,6 +1,4 @@
-"""The models in Keras.
-
-`cortext.models.gru` and `cortext.models.triple_gru`, with their settings and their weights.
+"""`cortext.models.gru` and `cortext.models.triple_gru` in Keras, with their settings and weights.
 
 A batch is a mapping of tensors, of which the models read `features` [B, T, C] (smoothed) and `day`
 int [B].
@@ -37,13 +35,12 @@ from cortext.training.config import TrainConfig
 
 
 class DayLayers(Steps):
-    """The base of a network that reads bins.
-
-    An affine map for each day, softsign, dropout, patches.
+    """The base of a network that reads bins: day layer, softsign, dropout, patches.
 
     Args:
-        config: The settings, a dataclass.
-        n_days: None makes no day layers: the network then reads patches that another has made.
+        config: Settings, a dataclass.
+        n_days: Recording days; None makes no day layers, for a network that reads patches which
+            another one has made.
     """
 
     def __init__(self, config: Any, *, n_days: int | None, **kwargs: Any) -> None:
@@ -58,14 +55,11 @@ class DayLayers(Steps):
             self.patches = Patches(self.config.patch_size, self.config.patch_stride, **own)
 
     def n_patches(self, n_bins: Any) -> Any:
-        """Frames of logits for `n_bins` bins (an int, array or tensor).
-
-        None for fewer than one patch.
-        """
+        """Return the frames of logits for `n_bins` bins (an int, array or tensor)."""
         return count_patches(self.config, n_bins)
 
     def patch_width(self, inputs_shape: Any) -> int:
-        """Values in a patch, from the shapes of what `call` gets."""
+        """Return the values in a patch, from the shapes of the arguments of `call`."""
         if self.n_days is None:
             return int(inputs_shape[-1])
         n_features: int = inputs_shape["features"][-1]
@@ -78,7 +72,7 @@ class DayLayers(Steps):
             self.patches.build(inputs_shape["features"])
 
     def inputs_of(self, inputs: Any, training: bool) -> Any:
-        """Patches [B, P, I] of a batch; without day layers, what it was given."""
+        """Make patches [B, P, I] of a batch; without day layers, return the input."""
         if self.n_days is None:
             return inputs
         x_BTC = ops.softsign(self.days(inputs["features"], inputs["day"]))
@@ -87,7 +81,7 @@ class DayLayers(Steps):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         own = {
             "config": to_mapping(self.config),
             "n_days": self.n_days,
@@ -104,9 +98,9 @@ class DayLayers(Steps):
 
 
 class Recurrent(DayLayers):
-    """A GRU from a learnt first state, and a linear map to `n_out` values.
+    """A GRU that begins in a learnt state, and a linear map to `n_out` values.
 
-    None gives out the hidden units.
+    Where `n_out` is None, the hidden units are the output.
     """
 
     def __init__(
@@ -151,11 +145,12 @@ class Recurrent(DayLayers):
         self.built = True
 
     def call(self, inputs: Any, state: Any = None, training: bool = False) -> tuple[Any, Any]:
-        """Output [B, P, .] and the states [L, B, D] after the last patch.
+        """Compute the output [B, P, .] and the states [L, B, D] after the last patch.
 
         Args:
             inputs: A batch; without day layers, patches [B, P, I].
-            state: The states to go on from; None starts from the learnt one.
+            state: States to go on from; None takes the learnt one.
+            training: Drop values.
         """
         x_BPI = self.inputs_of(inputs, training)
         n_trials = ops.shape(x_BPI)[0]
@@ -172,7 +167,7 @@ class Recurrent(DayLayers):
 
 
 class _Classifier(Recurrent):
-    """A recurrent network that gives out logits."""
+    """A recurrent network whose outputs are logits."""
 
     def __init__(
         self, config: Any, *, n_classes: int, n_days: int | None = None, **kwargs: Any
@@ -180,7 +175,7 @@ class _Classifier(Recurrent):
         super().__init__(config, n_days=n_days, n_out=n_classes, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {**super().get_config(), "n_classes": self.n_out}
 
 
@@ -201,7 +196,7 @@ class GRU(_Classifier):
 
 @register
 class CleanSpeechModel(_Classifier):
-    """Logits [B, P, V] of patches without noise.
+    """The logits [B, P, V] of patches without noise.
 
     `n_days` gives it day layers of its own, for use alone.
     """
@@ -216,9 +211,9 @@ class CleanSpeechModel(_Classifier):
 
 @register
 class NoisySpeechModel(_Classifier):
-    """Logits [B, P, V] of the noise in patches.
+    """The adversary: the logits [B, P, V] of the noise in patches.
 
-    It has no day layers: the noise has been through them.
+    It has no day layers, because the noise is estimated from patches that have been through them.
     """
 
     def __init__(self, config: Any, *, n_classes: int, **kwargs: Any) -> None:
@@ -227,18 +222,16 @@ class NoisySpeechModel(_Classifier):
         super().__init__(config, n_classes=n_classes, n_days=None, **shape, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {name: value for name, value in super().get_config().items() if name != "n_days"}
 
 
 @register
 class NoiseModel(Recurrent):
-    """Estimates the noise [B, P, I] in patches.
+    """The estimate [B, P, I] of the noise in patches.
 
-    `n_days` gives it day layers of its own, for use alone.
-
-    Where the hidden units are as many as a patch has values they are the estimate; `build` finds
-    out.
+    `n_days` gives it day layers of its own, for use alone. Where a patch has as many values as the
+    network has hidden units, these are the estimate; `build` finds out.
     """
 
     def __init__(self, config: Any, *, n_days: int | None = None, **kwargs: Any) -> None:
@@ -292,16 +285,19 @@ class TripleGRU(DayLayers):
         reversal: Any = 0.0,
         training: bool = False,
     ) -> Any:
-        """Logits of a batch, not normalised.
-
-        Of `inference`: [B, P, V] and the states after the last patch. Of `full`: the same logits,
-        those of the adversary [B, P, V], and the noise [B, P, I].
+        """Compute the logits of a batch.
 
         Args:
-            state: Of both networks, to go on from; None starts from the learnt ones.
+            inputs: A batch.
+            state: States of both networks to go on from; None takes the learnt ones.
             mode: `inference` leaves the adversary out; `full` is for training.
-            reversal: How much of the adversary's gradient the noise model gets, with the sign
+            reversal: Share of the adversary's gradient that the noise model gets, with the sign
                 reversed: a float32 scalar.
+            training: Drop values.
+
+        Returns:
+            For `inference`, logits [B, P, V] (not normalised) and the states after the last patch.
+            For `full`, the same logits, those of the adversary [B, P, V], and the noise [B, P, I].
         """
         x_BPI = self.inputs_of(inputs, training)
         noise_state, clean_state = state or (None, None)
@@ -317,7 +313,7 @@ class TripleGRU(DayLayers):
         return clean_BPV, noisy_BPV, noise_BPI
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {**super().get_config(), "n_classes": self.n_classes}
 
 
@@ -328,7 +324,14 @@ MODELS: dict[str, type[DayLayers]] = {"gru": GRU, "triple_gru": TripleGRU}
 def keras_model(
     config: TrainConfig, *, n_features: int, n_days: int, n_classes: int, bf16: bool = False
 ) -> Any:
-    """The model of a run, with its weights made, compiled with the run's optimiser and loss.
+    """Build and compile the model of a run, with its weights, optimiser and loss.
+
+    Args:
+        config: Configuration of the run.
+        n_features: Features of a bin, C.
+        n_days: Recording days.
+        n_classes: Tokens, V.
+        bf16: Multiply matrices in bfloat16.
 
     Raises:
         ConfigError: For a model or a loss that has no Keras form.

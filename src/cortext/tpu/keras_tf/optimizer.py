@@ -1,6 +1,6 @@
-"""The optimiser of `cortext.training.optim` in Keras.
+"""The optimiser of `cortext.training.optim` in Keras: AdamW in three groups.
 
-AdamW in three groups, and days that only their batches move.
+A day's layer moves only with batches that have trials of the day.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from cortext.training.config import TrainConfig
 
 @register
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """The learning rate of batch `step` (from 0), in a graph.
-
-    See `cortext.training.optim.lr_factor`.
-    """
+    """The learning rate of `cortext.training.optim.lr_factor` in a graph, by the batch's number."""
 
     def __init__(
         self, kind: str, highest: float, floor: float, decay_steps: int, warmup_steps: int
@@ -32,7 +29,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         self.decay_steps, self.warmup_steps = decay_steps, warmup_steps
 
     def __call__(self, step: Any) -> Any:
-        """A scalar, float32."""
+        """Compute the rate of a batch, a float32 scalar."""
         step = ops.cast(step, "float32")
         if self.kind == "linear":
             return self.highest * (
@@ -46,7 +43,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         )
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {
             name: getattr(self, name)
             for name in ("kind", "highest", "floor", "decay_steps", "warmup_steps")
@@ -74,13 +71,13 @@ _SETTINGS = (
 
 @register
 class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """AdamW as a run's configuration has it.
+    """AdamW of a run's configuration; `move` moves variables, not `apply` of the base class.
 
-    `move` moves variables; `apply` of the base class is not for it.
+    Variables whose name starts with `day_` have the recording day as their first axis. Each
+    variable, and each day, counts its own steps; `iterations` is the number of the next batch.
 
-    settings: the keys of `TrainConfig` from `lr_scheduler_type` to `grad_norm_clip_value`, with its
-    defaults Variables whose name starts with `day_` have the recording day as their first axis.
-    Each variable, and each day, counts its own steps; `iterations` is the number of the next batch.
+    The settings are the keys of `TrainConfig` from `lr_scheduler_type` to `grad_norm_clip_value`,
+    with its defaults.
     """
 
     def __init__(self, name: str = "day_adamw", **settings: Any) -> None:
@@ -102,7 +99,7 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     @classmethod
     def of(cls, config: TrainConfig) -> DayAdamW:
-        """The optimiser of a run."""
+        """Build the optimiser of a run."""
         return cls(**{setting: getattr(config, setting) for setting in _SETTINGS})
 
     def build(self, variables: Sequence[Any]) -> None:
@@ -124,12 +121,15 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
     def move(self, gradients: Sequence[Any], variables: Sequence[Any], days_B: Any) -> Any:
         """Clip the gradients and move the variables.
 
-        Returns the norm before clipping, a float32 scalar.
+        Where the norm of the gradients is not finite nothing moves, but the batch counts.
 
         Args:
-            gradients: Of the replica's trials; they are added up over replicas. Where their norm is
-                not finite nothing moves, but the batch counts.
+            gradients: Gradients of the replica's trials; they are added up over replicas.
+            variables: Variables that learn.
             days_B: Int [B], the recording days of the replica's trials.
+
+        Returns:
+            The norm before clipping, a float32 scalar.
         """
         if not self.built:
             with tf.init_scope():
@@ -165,10 +165,7 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
     def _move_one(
         self, variable: Any, index: int, gradient: Any, moved: Any, rate: Any, decay: float
     ) -> None:
-        """One step of one variable.
-
-        `moved` says whether it moves, or for each day whether it does.
-        """
+        """One step of one variable; `moved` is one truth value for it, or one for each day."""
         beta0, beta1 = self.settings["beta0"], self.settings["beta1"]
         mean, square, count = (slot[index].value for slot in (self.mean, self.square, self.counts))
         count.assign_add(tf.cast(moved, count.dtype))
@@ -195,15 +192,15 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
             old.assign(tf.where(per_day(moved), new, old))
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return the arguments of `from_config`."""
         return {"name": self.name, **self.settings}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> DayAdamW:
-        """The optimiser that `get_config` describes."""
+        """Build the optimiser that `get_config` describes."""
         return cls(**config)
 
 
 def _is_day(variable: Any) -> bool:
-    """Whether the first axis is the recording day; by name, as for torch."""
+    """Tell by its name whether a variable's first axis is the recording day, as for torch."""
     return str(variable.name).startswith("day_")

@@ -1,13 +1,11 @@
-"""Batches as tf.data, of static shapes.
+"""Batches as tf.data, of static shapes, augmented and smoothed in TensorFlow.
 
-The trials that the common sampler names, augmented and smoothed in TensorFlow.
+The sampler is that of torch. A raw batch has float16 features as they are on the disk, and the
+random seeds with which `prepare` augments them, inside the step on the accelerator or in the
+pipeline. Seeds are functions of (seed, number of the batch, trial), so that a batch is the same
+wherever its trials are computed, and a run may go on from any batch.
 
-A raw batch has what is on the disk: float16 features, and the random seeds with which `prepare`
-augments them, on the accelerator inside the step or in the pipeline. Seeds are functions of (seed,
-number of the batch, trial), so that a batch is the same wherever its trials are computed, and a run
-may go on from any batch.
-
-What the models take, for B trials of T bins, C features and U label tokens:
+The models take, for B trials of T bins, C features and U label tokens:
 
     features float32 [B, T, C], day int32 [B], n_bins int32 [B], n_patches int32 [B] (frames of
     logits, 0: no trial),
@@ -48,7 +46,7 @@ class Batches:
 
     Attributes:
         layer_of_day: int64, the day layer of each session of the split.
-        shapes: Lengths that batches are padded to, made for the same split.
+        shapes: Lengths that batches are padded to, chosen for the same split.
 
     Raises:
         ConfigError: For an augmentation that mixes trials.
@@ -77,16 +75,11 @@ class Batches:
             raise ConfigError(what, fix="use -1 (features) or 1 (time)")
 
     def training(self, sampler: DayBalancedSampler, first: int, end: int) -> Any:
-        """Dataset of the batches number `first` to `end - 1` of training, which `prepare` will
-        augment.
-        """
+        """Make a dataset of training batches `first` to `end - 1`, which `prepare` augments."""
         return self._dataset(first, end, lambda step: self.batch(sampler.indices(step), step))
 
     def in_order(self, size: int) -> Any:
-        """Dataset of all trials in order, `size` to a batch.
-
-        What the last one lacks are trials of 0 patches.
-        """
+        """Make a dataset of all trials in order, `size` a batch; trials of 0 patches fill it."""
         every = np.arange(len(self.split))
 
         def numbered(number: int) -> dict[str, np.ndarray]:
@@ -100,7 +93,7 @@ class Batches:
         return self._dataset(0, -(-len(every) // size), numbered)
 
     def batch(self, indices: np.ndarray, step: int | None = None) -> dict[str, np.ndarray]:
-        """The raw batch of the trials of `indices`; with a step, to be augmented as that step's."""
+        """Make the raw batch of some trials; with a step, `prepare` augments it as that step's."""
         read = self.split.batch(indices, self.shapes.bins(indices))
         labels_BU = np.zeros((len(indices), self.shapes.labels), dtype=np.int32)
         labels_BU[:, : read.labels_BU.shape[1]] = read.labels_BU
@@ -127,10 +120,7 @@ class Batches:
         return {"features": features_BTC, "indices": np.asarray(indices, dtype=np.int64), **numbers}
 
     def _augmented(self, features_BTC: np.ndarray, n_bins_B: np.ndarray, step: int) -> np.ndarray:
-        """Registered augmentations, which are in torch and so on the host.
-
-        They come before the release's here.
-        """
+        """Registered augmentations: in torch, so on the host and before the release's."""
         if not self.extra:
             return features_BTC
         generator = torch.Generator().manual_seed(
@@ -142,7 +132,7 @@ class Batches:
         return x_BTC.numpy()
 
     def _dataset(self, first: int, end: int, batch: Callable[[int], dict[str, np.ndarray]]) -> Any:
-        """Dataset of `batch(first)` to `batch(end - 1)`, prepared ahead in threads of tf.data."""
+        """A dataset of `batch(first)` to `batch(end - 1)`, prepared ahead in tf.data's threads."""
         example = batch(first)
         n_bins = self.shapes.all[0] if len(self.shapes.all) == 1 else None
 
@@ -159,13 +149,14 @@ class Batches:
 
 
 def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
-    """What `fit`, `evaluate` and `predict` of a Keras model take.
-
-    The whole training, and the validation in order.
+    """Make the datasets of training and validation for `fit` and `evaluate` of a Keras model.
 
     The batches are those of `cortext train` with the same settings, all padded to one length, so
-    that every shape is static. The second ends with a full batch, too: what it lacks are trials of
-    0 patches. Raises ConfigError and DataError.
+    that every shape is static. The last one of the validation is filled with trials of 0 patches.
+
+    Raises:
+        ConfigError: For settings that cannot be.
+        DataError: For data that cannot train the model.
     """
     settings, sessions = config.dataset, training_sessions(config.dataset, data)
     layer_of_day, model = day_layers(data, sessions), config.model
@@ -188,12 +179,10 @@ def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
 
 
 def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
-    """What the model takes, of a raw batch.
+    """Augment (where it has seeds) and smooth a raw batch; see `cortext.features.prepare`.
 
-    Features augmented (where it has seeds), smoothed, float32 [B, T, C].
-
-    What the cut takes from the start is given back as zeros at the end. The same meaning as
-    `cortext.features.prepare`; the random numbers are other ones.
+    Zeros at the end replace the bins that the cut takes from the start. The random numbers differ
+    from torch's.
     """
     batch = {name: tensor for name, tensor in raw.items() if name not in ("seed", "cut")}
     x_BTC = tf.cast(raw["features"], tf.float32)
@@ -205,10 +194,7 @@ def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
 
 
 def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
-    """Gain, noise, offset, walk and cut, in the release's order.
-
-    Each trial has random numbers of its own.
-    """
+    """Gain, noise, offset, walk and cut in the release's order, with random numbers by trial."""
     n_trials, n_bins, n_features = x_BTC.shape
 
     def normal(stream: int, std: float, *shape: int) -> Any:
@@ -231,10 +217,7 @@ def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
 
 
 def _smooth(x_BTC: Any, settings: Augmentation) -> Any:
-    """Tap by tap, as `cortext.features.smooth` with padding `same`.
-
-    A convolution would be in bfloat16 on a TPU.
-    """
+    """`cortext.features.smooth`, padding `same`, by taps: a TPU would convolve in bfloat16."""
     kernel_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
     before, n_bins = (len(kernel_K) - 1) // 2, x_BTC.shape[1]
     x_BTC = tf.pad(x_BTC, [[0, 0], [before, len(kernel_K) - 1 - before], [0, 0]])

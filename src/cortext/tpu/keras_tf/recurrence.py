@@ -1,4 +1,4 @@
-"""The recurrence of a GRU layer: `cortext.models.recurrence` for Keras.
+"""The recurrence of a GRU layer, `cortext.models.recurrence` for Keras.
 
 A tape of the forward pass would follow every operation of every step, and add up the recurrent
 weights' gradient step by step. Here a step backwards is one matrix product, and what is the same
@@ -20,11 +20,18 @@ from keras import ops
 
 @ops.custom_gradient  # type: ignore[untyped-decorator]
 def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
-    """The state after every step, float32 [B, P, D].
+    """Run the recurrence of one layer.
 
     Args:
-        input_BPG: float32, what a step gets from its input, with the bias.
-        weight_DG: Products with it are taken in its type, everything else is in float32.
+        input_BPG: float32 [B, P, G], the product of each step's input with the input weights, and
+            the bias.
+        h0_BD: float32 [B, D], first states.
+        weight_DG: Recurrent weights [D, G]. Products with them are in their type, everything else
+            is in float32.
+        bias_G: float32 [G], recurrent biases.
+
+    Returns:
+        The state after every step, float32 [B, P, D].
     """
 
     def step(h_BD: Any, input_BG: Any) -> tuple[Any, Any]:
@@ -60,9 +67,7 @@ def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
 
 
 def _back(d_PBD: Any, update_PBD: Any, to_recurrent_PBG: Any, weight_GD: Any) -> tuple[Any, Any]:
-    """The whole gradient of every state, from what comes to it from outside, and that of the
-    first state.
-    """
+    """The gradients of all states and of the first one, from those that come from outside."""
 
     def step(later: Any, at: Any) -> tuple[Any, Any]:
         (_, from_later_BD), (d_BD, update_BD, to_recurrent_BG) = later, at

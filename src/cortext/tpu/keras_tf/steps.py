@@ -1,4 +1,4 @@
-"""What `fit`, `evaluate` and `predict` do with a batch, for every model: TensorFlow's side of it.
+"""Training, evaluation and prediction steps of all Keras models on TensorFlow.
 
 A batch is a mapping of tensors, see `loss`. Everything random in training step `k` is a function of
 (seed, k, replica).
@@ -24,7 +24,7 @@ class Steps(keras.Model):  # type: ignore[misc]
     """The base of the models. Compile them with an optimiser (`DayAdamW`) and a loss of `loss`.
 
     Args:
-        seed: Decides dropout.
+        seed: Seed of dropout.
         accumulation: Pieces in which a batch goes through the model: the same gradient with less
             memory.
     """
@@ -40,7 +40,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         }
 
     def compile(self, optimizer: Any, loss: Any, **kwargs: Any) -> None:
-        """As of every Keras model.
+        """Compile, as every Keras model.
 
         Raises ConfigError for another optimiser than `DayAdamW`, or a loss of Keras's.
         """
@@ -58,7 +58,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         self.compiled_with = {"optimizer": optimizer, "loss": loss, **kwargs}
 
     def get_compile_config(self) -> dict[str, Any]:
-        """What `compile_from_config` takes."""
+        """Return the argument of `compile_from_config`."""
         return {
             key: keras.saving.serialize_keras_object(value)
             for key, value in self.compiled_with.items()
@@ -78,12 +78,12 @@ class Steps(keras.Model):  # type: ignore[misc]
         return [self.means[name] for name in ("loss", *parts, "grad_norm")]
 
     def update(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-        """One optimiser step, in a replica.
+        """Take one optimiser step in a replica; where the norm is not finite nothing moves.
 
-        The losses of its trials, float32 [B] by name, and the gradient's norm.
+        The mean loss over the trials of all replicas is minimised.
 
-        What is minimised is the mean over the trials of all replicas. Where the norm is not finite
-        nothing moves.
+        Returns:
+            The losses of the replica's trials, float32 [B] by name, and the norm of the gradient.
 
         Raises:
             ConfigError: For a batch that cannot be taken apart into `accumulation` equal pieces.
@@ -127,7 +127,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         return losses, norm
 
     def train_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """One optimiser step; the means so far of the losses and of the gradient's norm."""
+        """Take one optimiser step; return running means of the losses and the gradient's norm."""
         losses, norm = self.update(data)
         for name, loss_B in losses.items():
             self.means[name].update_state(loss_B)
@@ -135,7 +135,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         return {metric.name: metric.result() for metric in self.metrics}
 
     def test_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The mean CTC loss so far of the logits that the model gives out."""
+        """Return the running mean of the CTC loss of the model's logits."""
         loss_B = batch_ctc(self(data, training=False)[0], data)
         real_B = tf.cast(data["n_patches"] > 0, tf.float32)
         # Over all replicas: Keras takes the result of one of them, or the mean of theirs.
@@ -147,10 +147,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         return {"loss": self.means["loss"].result()}
 
     def predict_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """`logits`, float32 [B, P, V], and `n_patches` [B] of each trial.
-
-        What follows in `logits` is padding.
-        """
+        """Return `logits`, float32 [B, P, V], and `n_patches` [B]: the rest is padding."""
         return {
             "logits": tf.cast(self(data, training=False)[0], tf.float32),
             "n_patches": data["n_patches"],
@@ -165,10 +162,7 @@ def _part(x: Any, number: Any, n_pieces: int) -> Any:
 def _added(
     piece: Any, names: Sequence[str], variables: Sequence[Any], n_pieces: int
 ) -> tuple[Any, Any]:
-    """The losses of all pieces in the order of the trials, and the sum of their gradients.
-
-    One piece at a time.
-    """
+    """The losses of all pieces in the order of the trials, and the sum of their gradients."""
 
     def body(number: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
         losses, gradients = piece(number)

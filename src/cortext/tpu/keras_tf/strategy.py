@@ -1,7 +1,4 @@
-"""How TensorFlow spreads training: over a TPU's cores, else over several GPUs, else on one device.
-
-Said out loud.
-"""
+"""The `tf.distribute` strategy of a run: a TPU's cores, else several GPUs, else one device."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ from cortext.training.progress import say
 
 
 def choose_strategy(spec: DeviceSpec | None = None, shown: bool = True) -> Any:
-    """The `tf.distribute` strategy of a device specification.
-
-    TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
-
-    Prints what it looked at, what it tried, and how many cores it will use. Raises RunError where a
-    TPU that was asked for is not there or does not start, and where `spec.require_cores` is not
-    met; ConfigError for a GPU that is not there.
+    """Choose TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
 
     Args:
-        spec: Where to look, by default everywhere. Device `tpu` takes nothing else; `cuda` takes
-            GPUs and `cuda:N` one; several of TensorFlow's logical CPU devices count as several.
+        spec: Device to take; None takes any. `tpu` takes nothing else, `cuda` takes GPUs and
+            `cuda:N` one. Several of TensorFlow's logical CPU devices count as several.
+        shown: Print what was looked at and tried, and how many cores will train.
+
+    Raises:
+        RunError: Where a TPU that was asked for is not there or does not start, and where
+            `spec.require_cores` is not met.
+        ConfigError: For a GPU that is not there.
     """
     spec = spec or DeviceSpec()
     found = find_tpu(spec.tpu)
@@ -64,7 +61,7 @@ def _on_tpu(found: Found, asked: bool, shown: bool) -> Any:
 
 @cache
 def started(address: str) -> Any:
-    """TPUStrategy on the TPU there, made once: to start a TPU again takes away what is on it."""
+    """Start the TPU at an address, once: starting it again would erase what is on it."""
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -73,17 +70,12 @@ def started(address: str) -> Any:
 
 @cache
 def mirrored(names: tuple[str, ...]) -> Any:
-    """MirroredStrategy on these devices, made once.
-
-    Two in a process mix up what their devices tell each other.
-    """
+    """Make a MirroredStrategy on these devices, once: two in a process mix up their messages."""
     return tf.distribute.MirroredStrategy(names)
 
 
 def _on_local_devices(device: str, shown: bool) -> tuple[Any, str]:
-    """A strategy for this machine's GPUs, or for its CPU devices, and what such a device is
-    called.
-    """
+    """A strategy for this machine's GPUs or CPU devices, and the name of such a device."""
     kind, _, number = device.partition(":")
     gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU")]
     if kind == "cuda" and (not gpus or int(number or 0) >= len(gpus)):
