@@ -122,7 +122,7 @@ def _with_llm(
     """Train a neural model on the n-gram's text, and evaluate with both ways of asking it."""
     from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
     from cortext.evaluation import evaluate
-    from cortext.evaluation.cluster import LargeModelFiles
+    from cortext.evaluation.settings import LargeModelFiles
 
     texts, model = [out / "data" / "text" / "lm.txt"], out / "llm"
     options = NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=steps, minutes=None)

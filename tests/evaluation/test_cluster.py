@@ -16,7 +16,8 @@ from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DecodingError, MissingLibrary, RunError
 from cortext.evaluation import evaluate
-from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_cluster, shared
+from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster, shared
+from cortext.evaluation.settings import LargeModelFiles
 from cortext.text.phonemes import RELEASE
 
 
@@ -114,7 +115,7 @@ def test_the_order_is_kept_whatever_the_number_of_tasks(tiny, two_workers, monke
     for per_cpu in (1, 2, 100):
         monkeypatch.setattr("cortext.evaluation.cluster.TASKS_PER_CPU", per_cpu)
         files = DecoderFiles(tiny.lm, DecoderOptions())
-        found = decode_on_cluster(
+        found, _ = decode_on_cluster(
             "local", files, log_probs, RELEASE, progress=lambda *done: told.append(done)
         )
         assert found == expected
@@ -171,7 +172,7 @@ def test_a_task_is_given_its_share_of_a_gpu(tiny, monkeypatch):
         try:
             log_probs = [fake_log_probs("i see you", 0.5, n, "release") for n in range(8)]
             files = DecoderFiles(tiny.lm, DecoderOptions())
-            found = decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=0.25)
+            found, _ = decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=0.25)
             with pytest.raises(ConfigError, match="to be given 2 GPUs"):
                 decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=2)
         finally:
@@ -231,14 +232,14 @@ def test_what_the_model_of_the_tasks_says_of_itself_comes_back(tiny, tmp_path, m
     monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 1)
     log_probs = [fake_log_probs("you", 0.5, n, "release") for n in range(3)]
     llm = LargeModelFiles(str(save_tiny_lm(tmp_path)), device="cpu")
-    files, said = DecoderFiles(tiny.lm, DecoderOptions(), llm=llm), ({}, {})
-    decode_on_cluster(
-        "local", files, log_probs, RELEASE, context="of it today " * 200, described=said[0]
+    files = DecoderFiles(tiny.lm, DecoderOptions(), llm=llm)
+    _, about_llm = decode_on_cluster(
+        "local", files, log_probs, RELEASE, context="of it today " * 200
     )
-    assert [note.partition(" has ")[0] for note in said[0]["notes"]] == ["the context"]
-    assert (said[0]["model"], said[0]["class"]) == (str(tmp_path), "LlamaForCausalLM")
-    decode_on_cluster("local", files, log_probs, RELEASE, context="of it", described=said[1])
-    assert said[1]["notes"] == []
+    assert [note.partition(" has ")[0] for note in about_llm["notes"]] == ["the context"]
+    assert (about_llm["model"], about_llm["class"]) == (str(tmp_path), "LlamaForCausalLM")
+    _, about_llm = decode_on_cluster("local", files, log_probs, RELEASE, context="of it")
+    assert about_llm["notes"] == []
 
 
 def test_tasks_of_a_large_model_have_lists_that_it_reads_together():

@@ -20,7 +20,7 @@ from cortext.cli import app, run
 from cortext.decoding import DecoderOptions
 from cortext.errors import DecodingError
 from cortext.evaluation import decode, evaluate
-from cortext.evaluation.cluster import LargeModelFiles
+from cortext.evaluation.settings import LargeModelFiles
 
 WEIGHT, CONTEXT = 0.4, "what did you see"
 OPTIONS = {"nbest": 5, "lattice_beam": 30.0, "llm": {"weight": WEIGHT, "augment": 3}}
@@ -126,12 +126,12 @@ def test_where_the_model_fails_the_n_grams_sentences_are_kept_and_marked(tiny, l
     (tmp_path / "short" / "config.json").write_text(
         json.dumps(config | {"max_position_embeddings": 4})
     )
-    notes: list[str] = []
     kept = decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "a.csv", options=OPTIONS)
     found = decode(
-        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "b.csv", options=OPTIONS, llm=short, notes=notes
-    )  # fmt: skip
+        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "b.csv", options=OPTIONS, llm=short
+    )
     assert found == kept
+    notes = list(found.notes)
     assert len(notes) == 1
     assert notes[0].startswith("6 of 6 sentences without the large model: ")
     assert (

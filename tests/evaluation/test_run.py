@@ -12,6 +12,7 @@ from cortext.decoding import Decoder
 from cortext.errors import CortextError, DataError
 from cortext.evaluation import decode, error_rate, evaluate
 from cortext.evaluation.recognise import recognise
+from cortext.evaluation.settings import SearchSettings
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
@@ -437,7 +438,7 @@ def test_words_of_a_model_of_single_bins_lie_within_their_trial(tiny, tmp_path):
         "feature_subset": None,
     }
     save_model(AcousticModel(network, sessions=DAYS, **reads), tmp_path / "run")
-    trials = recognise(tmp_path / "run", tiny.data, "val", tiny.lm).trials
+    trials = recognise(tmp_path / "run", tiny.data, "val", SearchSettings(lm=tiny.lm)).trials
     words = [(word, trial.n_bins) for trial in trials for word in trial.nbest[0].words]
     assert words
     for word, n_bins in words:

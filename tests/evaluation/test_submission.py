@@ -1,5 +1,6 @@
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from cortext.evaluation.submission import write_nbest, write_predictions
 def test_predictions_are_normalised_and_numbered(tmp_path, result):
     trials = [result(0, text="Hello, World!"), result(2, text="it's well-known")]
     problem = Problem("data_test.hdf5", "trial_0001", "input_features", "NaN")
-    texts = write_predictions(tmp_path / "p.csv", trials, {1: problem, -1: problem})
+    found = SimpleNamespace(trials=trials, skipped={1: problem, -1: problem}, notes=["a note"])
+    texts = write_predictions(tmp_path / "p.csv", found)
+    assert (texts.skipped, texts.notes) == ((problem, problem), ("a note",))
     assert texts == ["hello world", "", "it's well-known"]
     assert (tmp_path / "p.csv").read_bytes() == b"id,text\n0,hello world\n1,\n2,it's well-known\n"
 

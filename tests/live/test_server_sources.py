@@ -7,7 +7,7 @@ from page_process import DAYS
 from cortext.data import open_dataset, pack
 from cortext.data.simulate import simulate
 from cortext.errors import ConfigError, CortextError, DataError, RunError
-from cortext.live.page.setup import LiveSettings
+from cortext.live.page.settings import LiveSettings
 from cortext.live.page.sources import Replay, Simulator
 
 

@@ -35,7 +35,7 @@ from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.data import open_data
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, MissingLibrary, RunError, nearest
-from cortext.evaluation.recognise import Options, read_options
+from cortext.evaluation.settings import Options, read_options
 from cortext.evaluation.stepped import stepped_errors
 from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
 from cortext.live.core.decoder import no_long_pauses

@@ -36,6 +36,7 @@ from cortext.cli import (
     tune_decoder,
 )
 from cortext.cli.console import print_lines
+from cortext.cli.options import with_options
 from cortext.errors import CortextError, shown
 
 Command = Callable[..., Any]
@@ -164,7 +165,7 @@ def _add(parent: typer.Typer, name: str, command: Command, heading: str | None =
     if command is redis_streams.brand_node:
         # A supervisor may pass flags of later specifications: nodes ignore what they do not know.
         settings["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
-    parent.command(name, **settings)(command)
+    parent.command(name, **settings)(with_options(command))
 
 
 app = _application()

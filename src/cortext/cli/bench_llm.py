@@ -20,7 +20,7 @@ from cortext.cli.console import (
     print_table,
     stage,
 )
-from cortext.cli.options import Llm, LlmDevice, LlmLora, llm_files
+from cortext.cli.options import LargeModelOptions
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 def llm(
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
+    model: LargeModelOptions,
     lm: Annotated[
         Path | None,
         typer.Option(help="Directory of the n-gram; by default built of the real texts."),
@@ -68,10 +66,10 @@ def llm(
     from cortext.bench.llm.compare import bench_llm, read_result, word_errors
     from cortext.bench.materials import RealData, language_models
     from cortext.evaluation.figures import save_picture
-    from cortext.evaluation.recognise import read_options
+    from cortext.evaluation.settings import read_options
     from cortext.files import disk_errors
 
-    large = llm_files(llm, llm_lora, llm_device, context="")
+    large = model.files
     if large is None:
         raise ConfigError(
             "no large model is named",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,27 +26,13 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import (
-    Context,
-    Data,
-    Engine,
-    GpusPerWorker,
-    Llm,
-    LlmDevice,
-    LlmLora,
-    Options,
-    Ray,
-    Run,
-    Threads,
-    check_ray,
-    llm_files,
-)
+from cortext.cli.options import Data, PromptedModelOptions, Run, check_ray
 from cortext.errors import ConfigError, DecodingError
+from cortext.evaluation.settings import SearchSettings
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
-    from cortext.evaluation.cluster import LargeModelFiles
     from cortext.evaluation.submission import Predictions
 
 SHARED = {"lm", "options", "engine", "llm", "llm_lora", "llm_device", "context", "as_json"}
@@ -66,6 +52,7 @@ SEE_HELP = "see `cortext decode --help`"
 def decode(
     call: typer.Context,
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
+    *,
     run: Annotated[
         Path | None, typer.Argument(help="Run directory of a trained model; needs --data, --out.")
     ] = None,
@@ -95,15 +82,8 @@ def decode(
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
     out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
-    options: Options = None,
-    engine: Engine = "native",
-    threads: Threads = None,
-    ray: Ray = None,
-    gpus_per_worker: GpusPerWorker = 0.0,
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
-    context: Context = "",
+    search: SearchSettings,
+    large: PromptedModelOptions,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugin: list[Path] = PLUGINS,
@@ -126,31 +106,39 @@ def decode(
     Example: cortext decode --fake-text "how are you" --noise 1 --lm runs/lm
     """
     check_form(call)
-    check_ray(ray, gpus_per_worker, threads, llm_device)
-    large = llm_files(llm, llm_lora, llm_device, context)
+    search = _searching(search, lm, large)
     load_plugins(plugin)
     if run is not None and data is not None and out is not None:
         from cortext.evaluation import decode as decode_split
 
-        searched = partial(
-            decode_split, run, data, split, lm, out, options=options, engine=engine, threads=threads
+        _decode_split(
+            partial(decode_split, run, data, split, out=out, device=device, **vars(search)),
+            out,
+            skip_bad,
+            as_json,
         )
-        with_llm = partial(
-            searched, ray=ray, gpus_per_worker=gpus_per_worker, llm=large, context=context
-        )
-        _decode_split(partial(with_llm, device=device), out, skip_bad, as_json)
     elif logits is not None and order is not None and out is not None:
         from cortext.decoding.saved import decode_saved
 
-        decoder = _decoder(lm, options, engine, large)
-        saved = partial(
-            decode_saved, logits, order, decoder, out, temperature=temperature, context=context
-        )
+        decoder = _decoder(search)
+        settings: dict[str, Any] = {
+            "temperature": temperature,
+            "context": search.context,
+            "threads": search.threads or os.cpu_count() or 1,
+        }
         _decode_logits(
-            partial(saved, threads=threads or os.cpu_count() or 1), decoder, out, as_json
+            partial(decode_saved, logits, order, decoder, out, **settings), decoder, out, as_json
         )
     elif fake_text is not None:
-        _decode_fake(fake_text, noise, seed, _decoder(lm, options, engine, large), context, as_json)
+        _decode_fake(fake_text, noise, seed, _decoder(search), search.context, as_json)
+
+
+def _searching(
+    search: SearchSettings, lm: Path | None, large: PromptedModelOptions
+) -> SearchSettings:
+    """Return the search with its language models, where their options agree."""
+    check_ray(search.ray, search.gpus_per_worker, search.threads, large.llm_device)
+    return replace(search, lm=lm, llm=large.files, context=large.context)
 
 
 def check_form(call: typer.Context) -> None:
@@ -178,14 +166,13 @@ def check_form(call: typer.Context) -> None:
         raise DecodingError(f"{named[forms[0]]} needs {named[name]}", fix=SEE_HELP)
 
 
-def _decoder(lm: Path, options: Path | None, engine: str, large: LargeModelFiles | None) -> Decoder:
-    from cortext.config import load_config
-    from cortext.decoding import Decoder, DecoderOptions
+def _decoder(search: SearchSettings) -> Decoder:
+    from cortext.decoding import Decoder
+    from cortext.evaluation.settings import read_options
 
-    decoder = Decoder.from_dir(
-        lm, load_config(options, DecoderOptions) if options else None, engine
-    )
-    return decoder if large is None else decoder.with_llm(large.open())
+    assert search.lm is not None
+    decoder = Decoder.from_dir(search.lm, read_options(search.options), search.engine)
+    return decoder if search.llm is None else decoder.with_llm(search.llm.open())
 
 
 def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
@@ -294,22 +281,16 @@ def evaluate(
     run: Run,
     data: Data,
     out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
+    *,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
     lm: Annotated[
         Path | None, typer.Option(help="Language-model directory; without it only PER is reported.")
     ] = None,
-    options: Options = None,
-    engine: Engine = "native",
     description: Annotated[
         Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")
     ] = None,
-    threads: Threads = None,
-    ray: Ray = None,
-    gpus_per_worker: GpusPerWorker = 0.0,
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
-    context: Context = "",
+    search: SearchSettings,
+    large: PromptedModelOptions,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
@@ -330,31 +311,23 @@ def evaluate(
                 f"--{name} is given without --lm, and no words are searched for",
                 fix="give an n-gram, too",
             )
-    check_ray(ray, gpus_per_worker, threads, llm_device)
-    large = llm_files(llm, llm_lora, llm_device, context)
+    search = _searching(search, lm, large)
     load_plugins(plugins)
     with progress_bar("evaluating") as progress:
         metrics = evaluation.evaluate(
             run,
             data,
             split,
-            lm,
-            out,
-            options=options,
-            engine=engine,
+            out=out,
             device=device,
             skip_bad=skip_bad,
             description=description,
-            threads=threads,
-            ray=ray,
-            gpus_per_worker=gpus_per_worker,
-            llm=large,
-            context=context,
             progress=progress,
+            **vars(search),
         )
     print_notes(metrics.notes)
     if as_json:
-        print_json(dataclasses.asdict(metrics))
+        print_json(asdict(metrics))
         return
     print_metrics(metrics)
     print_lines(f"report: {out / 'report.html'}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.console import JSON, OVERRIDES, print_json, print_lines, print_table, progress_bar
-from cortext.cli.options import Llm, LlmDevice, LlmLora, check_llm
+from cortext.cli.options import LargeModelOptions
 from cortext.errors import CortextError, DataError, DecodingError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ SEE_HELP = "see `cortext ensemble --help`"
 
 
 def ensemble(
+    *,
     evaluations: Annotated[
         list[Path] | None,
         typer.Argument(help="Evaluation directories of several runs over the same trials."),
@@ -55,9 +56,7 @@ def ensemble(
         Path | None,
         typer.Option(help="Language-model directory, for rover-lm, average and --lattice."),
     ] = None,
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
+    large: LargeModelOptions,
     free: Annotated[
         bool, typer.Option("--free", help="correct: let the model write words that nobody heard.")
     ] = False,
@@ -109,7 +108,6 @@ def ensemble(
     changes = {name: value for name, value in changes.items() if value}
     _check_sources(evaluations, lists, field, fit)
     _check_file(options, fit, [*changes, *overrides])
-    check_llm(llm, llm_lora, "", llm_device)
     if out is not None:
         check_replaceable(out)
     search = _Search(
@@ -117,8 +115,8 @@ def ensemble(
     )
     given = _options(None if fit else options, changes, overrides)
     any_method = bool(fit) and not _names_method(method, overrides)
-    _check_used(given, search, llm, free, any_method)
-    corrector = _corrector(llm, llm_lora, llm_device)
+    _check_used(given, search, large.llm, free, any_method)
+    corrector = _corrector(large)
     fitted = None
     if fit and options:
         fitted = _fit(fit, field, given, any_method, search, corrector)
@@ -236,13 +234,13 @@ def _options(file: Path | None, changes: dict[str, Any], overrides: list[str]) -
     return with_overrides(EnsembleOptions(), overrides).changed(changes)
 
 
-def _corrector(llm: str | None, lora: Path | None, device: str) -> LargeCorrector | None:
-    if llm is None:
+def _corrector(large: LargeModelOptions) -> LargeCorrector | None:
+    if large.llm is None:
         return None
     from cortext.decoding.ensemble.correct import LargeCorrector
     from cortext.decoding.llm.model import CausalLM
 
-    return LargeCorrector(CausalLM.load(llm, lora, device))
+    return LargeCorrector(CausalLM.load(large.llm, large.llm_lora, large.llm_device))
 
 
 def _fit(

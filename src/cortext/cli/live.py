@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,74 +20,19 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import Context, Llm, LlmDevice, LlmLora, Options, check_llm
+from cortext.cli.options import PromptedModelOptions
 from cortext.errors import ConfigError
+from cortext.live.page.settings import LiveSettings
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cortext.usage.statistics import UseStatistics
 
 
-class Backend(StrEnum):
-    """What runs the model."""
-
-    torch = "torch"
-    onnx = "onnx"
-
-
-class Precision(StrEnum):
-    """Of the model's numbers."""
-
-    fp32 = "fp32"
-    bf16 = "bf16"
-    int8 = "int8"
-
-
-class Smoothing(StrEnum):
-    """See `cortext.live.core.pipeline.PipelineOptions`."""
-
-    published = "published"
-    causal = "causal"
-
-
-class Normalise(StrEnum):
-    """See `cortext.live.core.pipeline.PipelineOptions`."""
-
-    none = "none"
-    rolling = "rolling"
-
-
 def serve(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Run directory of a trained model, or an exported one (--backend onnx)."
-        ),
-    ],
-    lm: Annotated[Path, typer.Option(help="Language-model directory.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Recordings to replay: session files, or a packed directory."),
-    ] = None,
-    split: Annotated[str, typer.Option(help="What of --data: train, val or test.")] = "val",
-    simulate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PRESET", help="Simulate a participant without end: tiny, demo or t15."
-        ),
-    ] = None,
-    feed: Annotated[
-        bool, typer.Option("--feed", help="Take frames from the web socket /feed.")
-    ] = False,
-    day: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Day whose layer is used: a session, or latest. Without it each recording's own"
-                " day's."
-            )
-        ),
-    ] = None,
+    settings: LiveSettings,
+    *,
+    large: PromptedModelOptions,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's need care.")
     ] = "127.0.0.1",
@@ -106,33 +51,9 @@ def serve(
     speed: Annotated[
         str, typer.Option(help="1 is the recording's own, max as fast as can be.")
     ] = "1",
-    loop: Annotated[bool, typer.Option("--loop", help="Begin again after the last trial.")] = False,
-    session_log: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep what was decoded, corrections and ratings there."),
-    ] = None,
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append events (no text, no data) there.")
     ] = None,
-    options: Options = None,
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
-    context: Context = "",
-    backend: Annotated[Backend, typer.Option(help="What runs the model.")] = Backend.torch,
-    precision: Annotated[
-        Precision, typer.Option(help="How weights are kept; onnx has no bf16.")
-    ] = Precision.fp32,
-    endpoint_ms: Annotated[
-        float | None,
-        typer.Option(help="Silence that ends an utterance; 1500 for a feed, none for trials."),
-    ] = None,
-    smoothing: Annotated[
-        Smoothing, typer.Option(help="As trained, 80 ms late; or causal.")
-    ] = Smoothing.published,
-    normalise: Annotated[
-        Normalise, typer.Option(help="Rolling z-scores for raw features.")
-    ] = Normalise.none,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
@@ -141,7 +62,7 @@ def serve(
 ) -> None:
     """Decode live and show it on a web page.
 
-    Recordings, a simulation (--set changes it), or a feed.
+    The features come from recordings, from a simulation (--set changes it), or from a feed.
 
     Example: cortext serve runs/demo/run --lm runs/demo/lm --data runs/demo/packed
     """
@@ -156,50 +77,32 @@ def serve(
     from cortext.live.core.log import open_log
     from cortext.live.page.access import Access, address, is_loopback, new_token
     from cortext.live.page.server import listen, run_server
-    from cortext.live.page.setup import LiveSettings
+    from cortext.live.page.setup import open_decoding
 
-    check_llm(llm, llm_lora, context, llm_device)
     if token == "":
         raise ConfigError(
             "the token is empty", fix="give another --token, or none for one made up at random"
         )
-    if (
-        token is not None and quote(token, safe="") != token
-    ):  # headers and addresses hold these as they are
+    # Headers and addresses hold a token as it is.
+    if token is not None and quote(token, safe="") != token:
         raise ConfigError(
             "the token holds more than letters, digits and -._~",
             fix="give another --token, or none for a random one",
         )
-    settings = LiveSettings(
-        run=run,
-        lm=lm,
-        data=data,
-        split=split,
-        simulate=simulate,
-        overrides=overrides,
-        feed=feed,
-        day=day,
+    settings = replace(
+        settings,
         speed=_speed(speed),
-        loop=loop,
+        overrides=overrides,
         skip_bad=skip_bad,
-        options=options,
-        backend=backend.value,
-        precision=precision.value,
         device=device,
-        endpoint_ms=endpoint_ms,
-        smoothing=smoothing.value,
-        normalise=normalise.value,
-        session_log=session_log,
-        llm=llm,
-        llm_lora=llm_lora,
-        llm_device=llm_device,
-        context=context,
+        llm=large.files,
+        context=large.context,
     )
     load_plugins(plugins)
     access = Access(token or new_token(), host, open_view)
     with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
         with progress_bar("reading") as progress:
-            session = settings.open(progress)
+            session = open_decoding(settings, progress)
         if not is_loopback(host):
             print_lines(
                 f"warning: {host} can be reached from other machines, and nothing is encrypted",
@@ -209,7 +112,8 @@ def serve(
         if as_json:
             print_json({"day": session.day, "look_ahead_ms": session.look_ahead_ms, "url": url})
         else:
-            print_lines(f"day: {session.day}{'' if day or feed else ', or that of each trial'}")
+            each = "" if settings.day or settings.feed else ", or that of each trial"
+            print_lines(f"day: {session.day}{each}")
             print_lines(f"look-ahead: {session.look_ahead_ms:g} ms", url)
         with no_long_pauses():
             run_server(session, access, listener)

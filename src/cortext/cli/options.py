@@ -1,87 +1,141 @@
-"""Options that several commands share."""
+"""Options that several commands share, and options made of the fields of settings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from cortext.errors import ConfigError
+from cortext.evaluation.settings import LargeModelFiles
+from cortext.settings import Setting
 
-if TYPE_CHECKING:
-    from cortext.evaluation.cluster import LargeModelFiles
-
-
-DEVICE = "auto"
-
-Llm = Annotated[
-    str | None,
-    typer.Option(
-        "--llm",
-        metavar="MODEL",
-        help="Large language model: a directory, or its name at Hugging Face.",
-    ),
-]
-LlmLora = Annotated[
-    Path | None, typer.Option("--llm-lora", metavar="DIR", help="LoRA adapter for the large model.")
-]
-LlmDevice = Annotated[
-    str, typer.Option("--llm-device", help="Where the large model runs: auto, cpu, cuda or cuda:N.")
-]
-Context = Annotated[
-    str,
-    typer.Option(
-        "--context", metavar="TEXT", help="What was said before, for the large model to read first."
-    ),
-]
+Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
+Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
 
 
-def check_llm(llm: str | None, lora: Path | None, context: str, device: str) -> None:
-    """Raise ConfigError for what says something of a large model where none is named, and for
-    what is no name or text.
+def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command with an option for each `Setting` that it takes.
 
-    A `device` of `DEVICE` says nothing.
+    A parameter whose type is a dataclass becomes one option for each of its fields with a
+    `Setting`; the command gets the dataclass. Typer reads the options from the signature.
     """
-    if llm is None and lora is not None:
-        raise ConfigError(
-            "--llm-lora is given without --llm", fix="name the model, too, that it was trained for"
+    hints = get_type_hints(command, include_extras=True)
+    settings: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if name in settings:
+            parameters += _options(settings[name])
+        else:
+            parameters.append(_option(name, hints[name], parameter.default))
+
+    @wraps(command)
+    def call(**given: Any) -> Any:
+        for name, cls in settings.items():
+            values = {option.name: given.pop(option.name) for option in _options(cls)}
+            given[name] = cls(**values)
+        return command(**given)
+
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _options(cls: Any) -> list[Parameter]:
+    hints = get_type_hints(cls, include_extras=True)
+    defaults = {
+        field.name: Parameter.empty if field.default is MISSING else field.default
+        for field in fields(cls)
+    }
+    return [
+        _option(name, hints[name], default)
+        for name, default in defaults.items()
+        if _setting(hints[name]) is not None
+    ]
+
+
+def _option(name: str, hint: Any, default: Any) -> Parameter:
+    """Return a parameter as Typer reads it; one without a `Setting` stays as it is."""
+    setting = _setting(hint)
+    if setting is not None:
+        # Without its name a switch would get a second form, `--no-...`.
+        flag = f"--{name.replace('_', '-')}"
+        shared: dict[str, Any] = {"help": setting.help, "metavar": setting.metavar}
+        shared |= {"min": setting.minimum, "max": setting.maximum}
+        info = typer.Argument(**shared) if setting.argument else typer.Option(flag, **shared)
+        hint = Annotated[setting.kind or hint.__origin__, info]
+    # Keyword-only parameters may stand in any order, with defaults and without.
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def _setting(hint: Any) -> Setting | None:
+    found = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)]
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class LargeModelOptions:
+    """A large language model, as the command line names it.
+
+    Raises:
+        ConfigError: For an option that says nothing without `--llm`, and for an empty name.
+    """
+
+    llm: Annotated[
+        str | None,
+        Setting(
+            help="Large language model: a directory, or its name at Hugging Face.", metavar="MODEL"
+        ),
+    ] = None
+    llm_lora: Annotated[
+        Path | None, Setting(help="LoRA adapter for the large model.", metavar="DIR")
+    ] = None
+    llm_device: Annotated[
+        str, Setting(help="Where the large model runs: auto, cpu, cuda or cuda:N.")
+    ] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.llm is None and self.llm_lora is not None:
+            fix = "name the model, too, that it was trained for"
+            raise ConfigError("--llm-lora is given without --llm", fix=fix)
+        if self.llm is None and self.llm_device != "auto":
+            fix = "name the large model that is to run there"
+            raise ConfigError("--llm-device is given without --llm", fix=fix)
+        if self.llm is not None and not self.llm.strip():
+            raise ConfigError("--llm is empty", fix="name a directory, or a model of Hugging Face")
+
+    @property
+    def files(self) -> LargeModelFiles | None:
+        """The large model, or None where none is named."""
+        return (
+            None if self.llm is None else LargeModelFiles(self.llm, self.llm_lora, self.llm_device)
         )
-    if llm is None and context:
-        raise ConfigError(
-            "--context is given without --llm", fix="name the large model that is to read it"
-        )
-    if llm is None and device != DEVICE:
-        raise ConfigError(
-            "--llm-device is given without --llm", fix="name the large model that is to run there"
-        )
-    if llm is not None and not llm.strip():
-        raise ConfigError("--llm is empty", fix="name a directory, or a model of Hugging Face")
-    try:
-        context.encode()
-    except UnicodeEncodeError as error:
-        raise ConfigError(
-            f"--context is no UTF-8 text from character {error.start} on", fix="write it anew"
-        ) from None
 
 
-def llm_files(
-    llm: str | None, lora: Path | None, device: str, context: str
-) -> LargeModelFiles | None:
-    """The large model that is named, if any; checked as `check_llm` does."""
-    from cortext.evaluation.cluster import LargeModelFiles
+@dataclass(frozen=True)
+class PromptedModelOptions(LargeModelOptions):
+    """A large language model and the text that it reads first."""
 
-    check_llm(llm, lora, context, device)
-    return None if llm is None else LargeModelFiles(llm, lora, device)
+    context: Annotated[
+        str,
+        Setting(help="What was said before, for the large model to read first.", metavar="TEXT"),
+    ] = ""
 
-
-Ray = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Work on this Ray cluster, or on a `local` one."),
-]
-GpusPerWorker = Annotated[
-    float, typer.Option(min=0, help="Share of a GPU for each task on Ray, for a large model.")
-]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.llm is None and self.context:
+            fix = "name the large model that is to read it"
+            raise ConfigError("--context is given without --llm", fix=fix)
+        try:
+            self.context.encode()
+        except UnicodeEncodeError as error:
+            what = f"--context is no UTF-8 text from character {error.start} on"
+            raise ConfigError(what, fix="write it anew") from None
 
 
 def check_ray(
@@ -90,7 +144,7 @@ def check_ray(
     threads: int | None = None,
     llm_device: str = "auto",
 ) -> None:
-    """Raise ConfigError for what would be passed over with a cluster, or without one."""
+    """Raise ConfigError for options that a cluster, or its absence, would pass over."""
     if ray is None and gpus_per_worker:
         raise ConfigError(
             "--gpus-per-worker is given without --ray", fix="name a cluster, or `--ray local`"
@@ -104,12 +158,3 @@ def check_ray(
             f"--llm-device is {llm_device}, and a task on Ray sees only the GPUs that it is given"
         )
         raise ConfigError(what, fix="leave it out, and give --gpus-per-worker")
-
-
-Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
-Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
-Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
-Engine = Annotated[str, typer.Option(help="Search engine: native, or reference (slow, plain).")]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")
-]

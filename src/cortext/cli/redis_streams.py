@@ -22,8 +22,9 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import Context, Engine, Llm, LlmDevice, LlmLora, Options, check_llm
+from cortext.cli.options import PromptedModelOptions
 from cortext.errors import ConfigError
+from cortext.evaluation.settings import Engine, OptionsFile
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 def lm_server(
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
+    *,
     redis_host: str = REDIS_HOST,
     redis_port: int = REDIS_PORT,
     redis_url: str | None = REDIS_URL,
@@ -44,12 +46,9 @@ def lm_server(
         str | None,
         typer.Option(help="published: the published parameters; by default the search's own."),
     ] = None,
-    options: Options = None,
+    options: OptionsFile = None,
     engine: Engine = "native",
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
-    context: Context = "",
+    large: PromptedModelOptions,
     overrides: list[str] = OVERRIDES,
     input_stream: Annotated[str | None, typer.Option(help="Stream of logits.")] = None,
     partial_output_stream: Annotated[
@@ -82,27 +81,24 @@ def lm_server(
     Example: cortext lm-server --lm runs/lm --preset published --redis-host localhost --set
     acoustic_scale=0.35
     """
-    from cortext.config import load_config
-    from cortext.decoding import Decoder, DecoderOptions
+    from cortext.decoding import Decoder
+    from cortext.evaluation.settings import read_options
     from cortext.live.core.decoder import no_long_pauses, with_llm
     from cortext.live.core.log import open_log
     from cortext.live.core.redis_streams import redis_url as url_of
     from cortext.live.lm_server.server import LMServer, make_protocol
     from cortext.processes import stop_event
 
-    check_llm(llm, llm_lora, context, llm_device)
     with open_log(log, log_text), stop_event() as stop:
-        decoder = Decoder.from_dir(
-            lm, load_config(options, DecoderOptions) if options else None, engine
-        )
-        if llm is not None:
-            decoder = with_llm(decoder, llm, llm_lora, llm_device)
+        decoder = Decoder.from_dir(lm, read_options(options), engine)
+        if large.llm is not None:
+            decoder = with_llm(decoder, large.llm, large.llm_lora, large.llm_device)
         streams = {
             "input": input_stream,
             "partial": partial_output_stream,
             "final": final_output_stream,
         }
-        protocol = make_protocol(decoder, profile, preset, overrides, streams, stop, context)
+        protocol = make_protocol(decoder, profile, preset, overrides, streams, stop, large.context)
         url = redis_url or url_of(redis_host, redis_port)
         with no_long_pauses():
             LMServer(protocol, url, stop, (keep, 64 * 2**20), take_over=take_over).run()
@@ -112,6 +108,7 @@ def brand_node(
     nickname: Annotated[
         str, typer.Option("-n", "--nickname", help="The node's nickname in the graph.")
     ],
+    *,
     host: Annotated[str, typer.Option("-i", "--host", help="Host of Redis.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("-p", "--port", min=1, max=65535, help="Port of Redis.")
@@ -122,10 +119,7 @@ def brand_node(
             "-s", "--socket", help="Unix socket of Redis, which goes before host and port."
         ),
     ] = None,
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
-    context: Context = "",
+    large: PromptedModelOptions,
     log_text: Annotated[
         bool, typer.Option("--log-text", help="Write decoded texts into the log, too.")
     ] = False,
@@ -142,12 +136,7 @@ def brand_node(
     from cortext.live.core.log import open_log
     from cortext.processes import stop_event
 
-    check_llm(llm, llm_lora, context, llm_device)
-    changes = (
-        {}
-        if llm is None
-        else {"llm": llm, "llm_lora": llm_lora, "llm_device": llm_device, "context": context}
-    )
+    changes = {} if large.llm is None else vars(large)
     with open_log(with_text=log_text), stop_event() as stop:
         run_node(nickname, host, port, socket, stop, changes)
 

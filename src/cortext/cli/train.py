@@ -22,9 +22,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import (
-    Data,
-)
+from cortext.cli.options import Data
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 

@@ -17,7 +17,7 @@ from cortext.cli.console import (
     print_lines,
     print_table,
 )
-from cortext.cli.options import Ray
+from cortext.evaluation.settings import Ray
 
 if TYPE_CHECKING:
     from cortext.tuning import Search, Study

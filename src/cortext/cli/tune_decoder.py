@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_lines, print_table
-from cortext.cli.options import (
-    Context,
-    Engine,
-    GpusPerWorker,
-    Llm,
-    LlmDevice,
-    LlmLora,
-    Options,
-    Ray,
-    check_ray,
-    llm_files,
-)
+from cortext.cli.options import PromptedModelOptions, check_ray
 from cortext.errors import ConfigError
+from cortext.evaluation.settings import Engine, GpusPerWorker, OptionsFile, Ray
 
 if TYPE_CHECKING:
     from cortext.tuning import Tuned
@@ -50,6 +40,7 @@ def decoder(
     out: Annotated[
         Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
     ],
+    *,
     data: Annotated[
         Path | None, typer.Option(help="Directory of session files, or a packed one, for a run.")
     ] = None,
@@ -64,7 +55,7 @@ def decoder(
             ),
         ),
     ] = "0.3",
-    options: Options = None,
+    options: OptionsFile = None,
     tried: Annotated[
         list[Path] | None,
         typer.Option(
@@ -100,10 +91,7 @@ def decoder(
     prune: Annotated[
         bool, typer.Option("--prune", help="Give up trials that are worse than most on the way.")
     ] = False,
-    llm: Llm = None,
-    llm_lora: LlmLora = None,
-    llm_device: LlmDevice = "auto",
-    context: Context = "",
+    model: PromptedModelOptions,
     llm_trials: Annotated[
         int, typer.Option(min=1, help="Weights of the large model to try.")
     ] = 200,
@@ -132,6 +120,7 @@ def decoder(
     from cortext.config import load_config
     from cortext.decoding import DecoderOptions
     from cortext.evaluation.cluster import DecoderFiles
+    from cortext.evaluation.settings import read_options
     from cortext.tuning import DecoderSearch, parse_space, tune_decoder
     from cortext.tuning.decoder.material import evaluated, tuning_parts
     from cortext.tuning.workers import WorkerOptions
@@ -140,9 +129,9 @@ def decoder(
         print_lines(line, err=True)
 
     _check_given(call)
-    check_ray(ray, gpus_per_worker, llm_device=llm_device)
-    large = llm_files(llm, llm_lora, llm_device, context)
-    start = DecoderOptions() if options is None else load_config(options, DecoderOptions)
+    check_ray(ray, gpus_per_worker, llm_device=model.llm_device)
+    large = model.files
+    start = read_options(options)
     given = [load_config(path, DecoderOptions) for path in tried or ()]
     space = parse_space([*(ranges or ()), *(choices or ())])
     search = DecoderSearch(space, trials, seed, time_weight, sample, finalists, prune, llm_trials)
@@ -169,7 +158,7 @@ def decoder(
         out,
         search,
         given=given,
-        context=context,
+        context=model.context,
         where=where,
         retry_failed=retry_failed,
         report=report,

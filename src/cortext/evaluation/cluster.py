@@ -18,49 +18,14 @@ import numpy as np
 from cortext.cluster import joined
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.errors import CortextError, RunError, first_line
+from cortext.evaluation.settings import LargeModelFiles
 from cortext.text.phonemes import Inventory
 
 if TYPE_CHECKING:
-    from cortext.decoding.llm.large_model import LLM
+    pass
 
 TASKS_PER_CPU = 4
 """So many tasks for each processor of the cluster: one that is slow holds up few trials."""
-
-
-@dataclass(frozen=True)
-class LargeModelFiles:
-    """A large language model, as `CausalLM.load` finds it.
-
-    device: `auto`, `cpu`, `cuda` or `cuda:N`
-    """
-
-    model: str
-    lora: Path | None = None
-    device: str = "auto"
-
-    def resolved(self) -> LargeModelFiles:
-        """The same with whole paths; a name of the Hub stays as it is."""
-        model = str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
-        return LargeModelFiles(model, self.lora and self.lora.resolve(), self.device)
-
-    def to_json(self) -> dict[str, Any]:
-        """What says which model it is, wherever it runs."""
-        return {"model": self.model, "lora": None if self.lora is None else str(self.lora)}
-
-    def check(self) -> None:
-        """Raise LanguageModelError where there is no such model; no weights are read."""
-        from cortext.decoding.llm.model import CausalLM
-
-        CausalLM.check(self.model, self.lora)
-
-    def open(self) -> LLM:
-        """The model, loaded, with no notes of earlier use.
-
-        What a process has loaded last it keeps.
-        """
-        reader = _loaded(self)
-        reader.lm.forget_notes()
-        return reader
 
 
 @dataclass(frozen=True)
@@ -88,14 +53,6 @@ def _opened(lm: Path, engine: str) -> Decoder:
     return Decoder.from_dir(lm, engine=engine)
 
 
-@lru_cache(maxsize=1)
-def _loaded(files: LargeModelFiles) -> LLM:
-    from cortext.decoding.llm.large_model import LLM
-    from cortext.decoding.llm.model import CausalLM
-
-    return LLM(CausalLM.load(files.model, files.lora, files.device))
-
-
 def decode_on_cluster(
     address: str,
     decoder: DecoderFiles,
@@ -104,17 +61,24 @@ def decode_on_cluster(
     *,
     context: str = "",
     gpus_per_worker: float = 0,
-    described: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[NBest]:
-    """`Decoder.decode_batch` on a Ray cluster, every machine of which sees the decoder's files
-    under the same paths.
+) -> tuple[list[NBest], dict[str, Any]]:
+    """Decode as `Decoder.decode_batch` does, on a Ray cluster.
+
+    Every machine of the cluster must see the decoder's files under the same paths.
 
     Args:
+        address: Of the cluster, or `local`.
+        decoder: Files that each task opens.
         log_probs: float32 [P, V] natural logs of each trial.
-        gpus_per_worker: What each task is given of a GPU, for a large model; 0.25 lets four share
-            one.
-        described: Gets what the large model of the tasks says of itself, with the notes of all.
+        inventory: Tokens in the order of V.
+        context: Text before the sentences, for a large model.
+        gpus_per_worker: Share of a GPU for each task, for a large model; 0.25 lets four share one.
+        progress: Called with trials done and in all.
+
+    Returns:
+        The sentences of each trial, and the description of the tasks' large model with the notes of
+        all of them.
 
     Raises:
         RunError: Where the cluster cannot be reached or loses a task for good, and what decoding
@@ -129,18 +93,17 @@ def decode_on_cluster(
             for at in starts
         }
         found: dict[int, list[NBest]] = {}
-        said: dict[int, dict[str, Any]] = {}
+        descriptions: dict[int, dict[str, Any]] = {}
         waiting = list(tasks)
         while waiting:
             ended, waiting = cluster.ray.wait(waiting)
             for one in ended:
-                found[tasks[one]], said[tasks[one]] = _result(cluster.ray, one)
+                found[tasks[one]], descriptions[tasks[one]] = _result(cluster.ray, one)
             if progress:
                 progress(sum(map(len, found.values())), len(log_probs))
-    if described is not None:
-        notes = dict.fromkeys(note for start in starts for note in said[start].get("notes", []))
-        described |= said.get(0, {}) | {"notes": list(notes)}
-    return [nbest for start in starts for nbest in found[start]]
+    notes = dict.fromkeys(note for start in starts for note in descriptions[start].get("notes", []))
+    about_llm = descriptions.get(0, {}) | {"notes": list(notes)}
+    return [nbest for start in starts for nbest in found[start]], about_llm
 
 
 def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:

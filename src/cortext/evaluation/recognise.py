@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from cortext.config import load_config
 from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
 from cortext.data.trial import BIN_MS
@@ -25,16 +24,16 @@ from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.decoding.nbest import NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError, nearest
-from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_cluster
+from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
 from cortext.evaluation.description import Description
 from cortext.evaluation.scores import TrialResult
+from cortext.evaluation.settings import SearchSettings, read_options
 from cortext.models import AcousticModel, load_model
 from cortext.models.stepping import patch_shape
 from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import RELEASE
 
-Options = DecoderOptions | Mapping[str, Any] | str | Path | None
 TRIALS_AT_ONCE = 16
 
 
@@ -81,98 +80,102 @@ def recognise(
     run: str | Path,
     data: str | Path,
     split: str,
-    lm: str | Path | None,
+    search: SearchSettings | None = None,
     *,
-    options: Options = None,
-    engine: str = "native",
     device: str = "cpu",
     skip_bad: bool = False,
     description: str | Path | None = None,
-    threads: int | None = 1,
-    ray: str | None = None,
-    gpus_per_worker: float = 0.0,
-    llm: LargeModelFiles | None = None,
-    context: str = "",
     progress: Progress | None = None,
 ) -> Recognised:
-    """Run the model, and with `lm` the word search, over a split.
+    """Run the model, and the word search where it has a language model, over a split.
 
-    Arguments and errors are those of `evaluate`.
+    Args:
+        run: Run directory of a trained model.
+        data: Directory of session files, or a packed one.
+        split: `train`, `val` or `test`.
+        search: Settings of the word search; without them or their `lm` no words are searched for.
+        device: Where the model runs.
+        skip_bad: Leave bad trials out and report them.
+        description: The release's table of blocks, for post-implant days and corpora.
+        progress: Called with steps done and in all.
+
+    Raises:
+        CortextError: For all that `evaluate` refuses.
     """
-    if llm is not None and lm is None:
-        raise DecodingError(
-            "a large language model ranks what the word search finds",
-            fix="give an n-gram, too: --lm",
-        )
-    if ray is not None and lm is None:
-        raise DecodingError("a Ray cluster does the word search", fix="give an n-gram, too: --lm")
+    search = search or SearchSettings()
+    _check_search(search)
     seconds: dict[str, float] = {}
     with stage(seconds, "load"):
-        options = read_options(options)
+        options = read_options(search.options)
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
-        reader = llm.open() if llm is not None and ray is None else None
+        # The tasks of a cluster open the large model themselves.
+        reader = search.llm.open() if search.llm is not None and search.ray is None else None
         packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])
-        search = None
-        if lm is not None:
-            decoder = Decoder.from_dir(lm, options, engine=engine).with_llm(reader)
-            search = _Search(decoder, context, threads, ray, gpus_per_worker, llm)
-        vocabulary = Lexicon.read(Path(lm) / "lexicon.txt") if lm is not None else None
+        word_search = vocabulary = None
+        if search.lm is not None:
+            decoder = Decoder.from_dir(search.lm, options, engine=search.engine)
+            word_search = _WordSearch(decoder.with_llm(reader), search)
+            vocabulary = Lexicon.read(Path(search.lm) / "lexicon.txt")
         _check_fits(model, packed, Path(data))
         ids, skipped = number_trials(trials_of, packed.bad_trials)
         chosen = _choose(model, trials_of, ids, skipped, skip_bad, Path(data))
     with stage(seconds, "model"):
-        logits = _logits(
-            model, trials_of, chosen, part_of(progress, 0, 1 if search is None else search.stages)
-        )
+        stages = 1 if word_search is None else word_search.stages
+        logits = _logits(model, trials_of, chosen, part_of(progress, 0, stages))
         trials = [
             _trial(trials_of, i, ids[i], logits_PV, model, blocks)
             for i, logits_PV in zip(chosen, logits, strict=True)
         ]
-    known = None
-    if search is not None:
-        found, known = search.sentences(trials, model, seconds, progress)
+    about_llm = None
+    if word_search is not None:
+        found, about_llm = word_search.sentences(trials, model, seconds, progress)
         timed = [nbest.timed(frame_ms(model)) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
-        packed,
-        split,
-        model,
-        options,
-        engine,
-        vocabulary,
-        tuple(trials),
-        tuple(chosen),
-        skipped,
-        seconds,
-        known,
+        data=packed,
+        split=split,
+        model=model,
+        options=options,
+        engine=search.engine,
+        vocabulary=vocabulary,
+        trials=tuple(trials),
+        indices=tuple(chosen),
+        skipped=skipped,
+        seconds=seconds,
+        llm=about_llm,
     )
 
 
+def _check_search(search: SearchSettings) -> None:
+    """Raise DecodingError for settings that say nothing without a language model."""
+    if search.lm is not None:
+        return
+    if search.llm is not None:
+        raise DecodingError(
+            "a large language model ranks what the word search finds",
+            fix="give an n-gram, too: --lm",
+        )
+    if search.ray is not None:
+        raise DecodingError("a Ray cluster does the word search", fix="give an n-gram, too: --lm")
+
+
 @dataclass(frozen=True)
-class _Search:
-    """How the sentences of trials are found: by threads of this process, or on a Ray cluster.
+class _WordSearch:
+    """The search for the sentences of trials: in threads of this process, or on a Ray cluster.
 
     Attributes:
         decoder: With the large model, where this process asks it.
-        llm: The large model that the cluster's tasks are to ask, or this process does.
     """
 
     decoder: Decoder
-    context: str
-    threads: int | None
-    ray: str | None
-    gpus_per_worker: float
-    llm: LargeModelFiles | None
+    settings: SearchSettings
 
     @property
     def stages(self) -> int:
-        """Of the whole work.
-
-        The acoustic model, the search, and ranking where this process does it.
-        """
+        """Stages of the work: the acoustic model, the search, and ranking if done here."""
         return 2 + (self.decoder.llm is not None)
 
     def sentences(
@@ -182,41 +185,40 @@ class _Search:
         seconds: dict[str, float],
         progress: Progress | None,
     ) -> tuple[list[NBest], dict[str, Any] | None]:
-        """The sentences of each trial, and what is known of the large model; None without one."""
-        described: dict[str, Any] = {}
+        """Return each trial's sentences, and a description of the large model if there is one."""
+        settings, decoder = self.settings, self.decoder
         log_probs = [log_softmax(trial.logits_PV) for trial in trials]
+        about_llm: dict[str, Any] = {}
         with stage(seconds, "search"):
             searched = part_of(progress, 1, self.stages)
-            if self.ray is None:
-                threads = (os.cpu_count() or 1) if self.threads is None else self.threads
-                found = self.decoder.search_batch(
-                    log_probs, model.inventory, threads, searched, self.context
+            if settings.ray is None:
+                n_cores = os.cpu_count() or 1
+                threads = n_cores if settings.threads is None else settings.threads
+                found = decoder.search_batch(
+                    log_probs, model.inventory, threads, searched, settings.context
                 )
             else:
-                found = decode_on_cluster(
-                    self.ray,
+                found, about_llm = decode_on_cluster(
+                    settings.ray,
                     self._files,
                     log_probs,
                     model.inventory,
-                    context=self.context,
-                    gpus_per_worker=self.gpus_per_worker,
-                    described=described,
+                    context=settings.context,
+                    gpus_per_worker=settings.gpus_per_worker,
                     progress=searched,
                 )
-        if self.decoder.llm is not None:
+        if decoder.llm is not None:
             with stage(seconds, "llm"):
-                found = self.decoder.rank(found, self.context, part_of(progress, 2, self.stages))
-            described = self.decoder.llm.describe()
-        return found, None if self.llm is None else described | {"context": self.context}
+                ranked = part_of(progress, 2, self.stages)
+                found = decoder.rank(found, settings.context, ranked)
+            about_llm = decoder.llm.describe()
+        return found, None if settings.llm is None else about_llm | {"context": settings.context}
 
     @property
     def _files(self) -> DecoderFiles:
-        decoder = self.decoder
+        decoder, llm = self.decoder, self.settings.llm
         return DecoderFiles(
-            decoder.lm_dir.resolve(),
-            decoder.options,
-            decoder.engine,
-            self.llm and self.llm.resolved(),
+            decoder.lm_dir.resolve(), decoder.options, decoder.engine, llm and llm.resolved()
         )
 
 
@@ -237,13 +239,6 @@ def _packed_by_training(run: Path, data: Path) -> Path | None:
         return cache if open_packed(cache).source == data.resolve() else None
     except DataError:
         return None
-
-
-def read_options(options: Options) -> DecoderOptions:
-    """Decoder options from themselves, a mapping, a YAML file, or the defaults."""
-    if isinstance(options, str | Path):
-        return load_config(options, DecoderOptions)
-    return DecoderOptions.of(options)
 
 
 def number_trials(

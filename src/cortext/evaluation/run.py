@@ -14,9 +14,8 @@ import torch
 from cortext.config import read_mapping
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
-from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.description import Description
-from cortext.evaluation.recognise import Options, Recognised, frame_ms, recognise, stage
+from cortext.evaluation.recognise import Recognised, frame_ms, recognise, stage
 from cortext.evaluation.scores import (
     Confusion,
     Rates,
@@ -28,6 +27,7 @@ from cortext.evaluation.scores import (
     split_by_seen,
     words_per_minute,
 )
+from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.files import atomic_directory, check_writable, disk_errors, read_json
 from cortext.processes import Progress
@@ -140,21 +140,24 @@ def evaluate(
     """
     with evaluation_directory(out) as write:
         config = config_of(run)
-        found = recognise(
-            run,
-            data,
-            split,
-            lm,
+        search = SearchSettings(
+            lm=lm,
             options=options,
             engine=engine,
-            device=device,
-            skip_bad=skip_bad,
-            description=description,
             threads=threads,
             ray=ray,
             gpus_per_worker=gpus_per_worker,
             llm=llm,
             context=context,
+        )
+        found = recognise(
+            run,
+            data,
+            split,
+            search,
+            device=device,
+            skip_bad=skip_bad,
+            description=description,
             progress=progress,
         )
         origin = _origin(run, data, lm, found, device, seed) | {"config": config}

@@ -8,9 +8,9 @@ from pathlib import Path
 from cortext.data.checks import Problem
 from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError, DecodingError
-from cortext.evaluation.cluster import LargeModelFiles
-from cortext.evaluation.recognise import Options, Recognised, in_order, recognise
+from cortext.evaluation.recognise import Recognised, in_order, recognise
 from cortext.evaluation.scores import TrialResult
+from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.files import atomic_path, check_writable, disk_errors
 from cortext.processes import Progress
 from cortext.tables import csv_table, json_text
@@ -63,20 +63,23 @@ def decode(
             fix="make one with cortext lm build",
         )
     check_predictions_file(Path(out))
-    found = recognise(
-        run,
-        data,
-        split,
-        lm,
+    search = SearchSettings(
+        lm=lm,
         options=options,
         engine=engine,
-        device=device,
-        skip_bad=skip_bad,
         threads=threads,
         ray=ray,
         gpus_per_worker=gpus_per_worker,
         llm=llm,
         context=context,
+    )
+    found = recognise(
+        run,
+        data,
+        split,
+        search,
+        device=device,
+        skip_bad=skip_bad,
         progress=progress,
     )
     with disk_errors(Path(out)), atomic_path(Path(out)) as temporary:

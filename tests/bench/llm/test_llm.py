@@ -25,7 +25,7 @@ from cortext.bench.posteriors import Utterance
 from cortext.cli import bench_llm, run
 from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
-from cortext.evaluation.cluster import LargeModelFiles
+from cortext.evaluation.settings import LargeModelFiles
 
 SAID = ["the cat sat", "i see two cats", "the sea is too blue", "i see the sea"]
 FUSING = {"llm": {"mode": "fusion", "weight": 0.4, "every_frames": 2}, "nbest": 5}

@@ -14,7 +14,8 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DataError, RunError
-from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
+from cortext.evaluation.cluster import DecoderFiles
+from cortext.evaluation.settings import LargeModelFiles
 from cortext.tuning import DecoderSearch, parse_space, tune_decoder
 from cortext.tuning.decoder import trial as decoder_trial
 from cortext.tuning.decoder.material import DevSet, describe, is_search_file, tuning_parts

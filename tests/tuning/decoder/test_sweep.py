@@ -7,7 +7,8 @@ import pytest
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis
 from cortext.decoding.options import LLMOptions
 from cortext.errors import LanguageModelError, MissingLibrary, RunError
-from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
+from cortext.evaluation.cluster import DecoderFiles
+from cortext.evaluation.settings import LargeModelFiles
 from cortext.tuning import DecoderSearch, parse_space, tune_decoder
 from cortext.tuning.decoder.material import tuning_parts
 

@@ -32,8 +32,8 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine, read_evaluations
 from cortext.decoding.ensemble.posteriors import Origin, read_average
 from cortext.errors import DataError
-from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels
+from cortext.evaluation.settings import LargeModelFiles
 from cortext.provenance import provenance
 from cortext.text.metrics import bootstrap_interval, edit_counts, error_rate
 from cortext.text.normalize import normalize

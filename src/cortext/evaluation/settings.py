@@ -1,0 +1,111 @@
+"""Settings of a word search: decoder options, engine, threads or a cluster, and a large model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cortext.settings import Setting
+
+if TYPE_CHECKING:
+    from cortext.decoding.llm.large_model import LLM
+    from cortext.decoding.options import DecoderOptions
+
+    Options = DecoderOptions | Mapping[str, Any] | str | Path | None
+else:  # The command line reads the fields below, and `cortext --help` should not load the search.
+    Options = Any
+
+OptionsFile = Annotated[Options, Setting(help="YAML file of decoder options.", kind=Path | None)]
+Engine = Annotated[str, Setting(help="Search engine: native, or reference (slow, plain).")]
+Threads = Annotated[
+    int | None, Setting(help="Threads for the search; all cores without it.", minimum=1)
+]
+Ray = Annotated[
+    str | None,
+    Setting(help="Work on this Ray cluster, or on a `local` one.", metavar="ADDRESS"),
+]
+GpusPerWorker = Annotated[
+    float, Setting(help="Share of a GPU for each task on Ray, for a large model.", minimum=0)
+]
+
+
+@dataclass(frozen=True)
+class LargeModelFiles:
+    """Files of a large language model, as `CausalLM.load` takes them.
+
+    Attributes:
+        model: Directory, or name at Hugging Face.
+        lora: Directory of a LoRA adapter; None without one.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+    """
+
+    model: str
+    lora: Path | None = None
+    device: str = "auto"
+
+    def resolved(self) -> LargeModelFiles:
+        """Return the same with absolute paths; a name at Hugging Face stays as it is."""
+        model = str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
+        return LargeModelFiles(model, self.lora and self.lora.resolve(), self.device)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return which model it is, wherever it runs."""
+        return {"model": self.model, "lora": None if self.lora is None else str(self.lora)}
+
+    def check(self) -> None:
+        """Raise LanguageModelError where there is no such model; no weights are read."""
+        from cortext.decoding.llm.model import CausalLM
+
+        CausalLM.check(self.model, self.lora)
+
+    def open(self) -> LLM:
+        """Load the model, without notes of earlier use; a process keeps the last one it loaded."""
+        reader = _loaded(self)
+        reader.lm.forget_notes()
+        return reader
+
+
+@lru_cache(maxsize=1)
+def _loaded(files: LargeModelFiles) -> LLM:
+    from cortext.decoding.llm.large_model import LLM
+    from cortext.decoding.llm.model import CausalLM
+
+    return LLM(CausalLM.load(files.model, files.lora, files.device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """Settings of a word search, as `evaluate` and `decode` hand them on.
+
+    Attributes:
+        lm: Language-model directory; None for no search.
+        options: `DecoderOptions`, a mapping of its fields, or a YAML file.
+        engine: `native`, or `reference`.
+        threads: Threads of the search; None for one a core.
+        ray: Address of a Ray cluster, or `local`, whose tasks then search.
+        gpus_per_worker: Share of a GPU that each of these tasks is given.
+        llm: Large model that ranks the sentences or takes part in the search; None without one.
+        context: Text before the sentences, for the large model.
+    """
+
+    lm: str | Path | None = None
+    options: OptionsFile = None
+    engine: Engine = "native"
+    threads: Threads = None
+    ray: Ray = None
+    gpus_per_worker: GpusPerWorker = 0.0
+    llm: LargeModelFiles | None = None
+    context: str = ""
+
+
+def read_options(options: Options) -> DecoderOptions:
+    """Return decoder options, given as such, as a mapping of their fields, or in a YAML file."""
+    from cortext.config import load_config
+    from cortext.decoding.options import DecoderOptions
+
+    if isinstance(options, str | Path):
+        return load_config(options, DecoderOptions)
+    return DecoderOptions.of(options)

@@ -1,0 +1,92 @@
+"""Settings of live decoding for the page, as `cortext serve` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cortext.errors import ConfigError
+from cortext.evaluation.settings import LargeModelFiles, OptionsFile
+from cortext.settings import Setting
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """The source of the features, the models, and how they decode.
+
+    Attributes:
+        overrides: `key=value` changes to the simulation.
+        speed: 1 is the recording's own, infinity as fast as can be.
+        device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
+        skip_bad: Leave unusable trials out.
+        llm: Large model that takes part in the search or ranks its sentences; None without one.
+        context: Text before the first sentence, until the page says something else.
+
+    Raises:
+        ConfigError: Unless one of `data`, `simulate` and `feed` is given.
+    """
+
+    run: Annotated[
+        Path,
+        Setting(
+            help="Run directory of a trained model, or an exported one (--backend onnx).",
+            argument=True,
+        ),
+    ]
+    lm: Annotated[Path, Setting(help="Language-model directory.")]
+    data: Annotated[
+        Path | None, Setting(help="Recordings to replay: session files, or a packed directory.")
+    ] = None
+    split: Annotated[str, Setting(help="What of --data: train, val or test.")] = "val"
+    simulate: Annotated[
+        str | None,
+        Setting(help="Simulate a participant without end: tiny, demo or t15.", metavar="PRESET"),
+    ] = None
+    overrides: Sequence[str] = ()
+    feed: Annotated[bool, Setting(help="Take frames from the web socket /feed.")] = False
+    day: Annotated[
+        str | None,
+        Setting(
+            help="Day whose layer is used: a session, or latest. Without it each recording's own"
+            " day's."
+        ),
+    ] = None
+    speed: float = 1.0
+    loop: Annotated[bool, Setting(help="Begin again after the last trial.")] = False
+    session_log: Annotated[
+        Path | None,
+        Setting(help="Keep what was decoded, corrections and ratings there.", metavar="DIR"),
+    ] = None
+    options: OptionsFile = None
+    backend: Annotated[Literal["torch", "onnx"], Setting(help="What runs the model.")] = "torch"
+    precision: Annotated[
+        Literal["fp32", "bf16", "int8"],
+        Setting(help="How weights are kept; onnx has no bf16."),
+    ] = "fp32"
+    endpoint_ms: Annotated[
+        float | None,
+        Setting(help="Silence that ends an utterance; 1500 for a feed, none for trials."),
+    ] = None
+    smoothing: Annotated[
+        Literal["published", "causal"], Setting(help="As trained, 80 ms late; or causal.")
+    ] = "published"
+    normalise: Annotated[
+        Literal["none", "rolling"], Setting(help="Rolling z-scores for raw features.")
+    ] = "none"
+    skip_bad: bool = False
+    device: str = "cpu"
+    llm: LargeModelFiles | None = None
+    context: str = ""
+
+    def __post_init__(self) -> None:
+        if sum((self.data is not None, self.simulate is not None, self.feed)) != 1:
+            fix = "give one of --data, --simulate and --feed"
+            raise ConfigError("nothing to decode, or more than one thing", fix=fix)
+        if self.overrides and self.simulate is None:
+            raise ConfigError(
+                "--set changes a simulation", fix="give --simulate PRESET, or leave --set out"
+            )
+        if not self.speed > 0:
+            raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")
