@@ -20,7 +20,7 @@ from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.model import FILE, SpeechLLM
 from cortext.speechllm.stages import train_speech_llm
 from cortext.speechllm.targets.cache import Origin, TargetCache, text_key, write_targets
-from cortext.speechllm.trainer import SpeechTrainer
+from cortext.speechllm.task import speech_trainer
 from cortext.text.metrics import edit_counts
 from cortext.text.normalize import normalize
 from cortext.training import train
@@ -86,7 +86,7 @@ def test_nothing_that_is_written_depends_on_the_reference(
     config, recordings, cached, tmp_path, monkeypatch
 ):
     """What is written with the reference before each token would change with the reference."""
-    with SpeechTrainer(
+    with speech_trainer(
         config, recordings, tmp_path / "run", cache=cached, progress=False
     ) as trainer:
         trainer.run(4)
@@ -106,7 +106,7 @@ def test_nothing_that_is_written_depends_on_the_reference(
 def test_a_run_in_pieces_is_the_run_in_one_to_the_bit(
     config, recordings, cached, trained, tmp_path
 ):
-    with SpeechTrainer(
+    with speech_trainer(
         config, recordings, tmp_path / "pieces", cache=cached, progress=False
     ) as trainer:
         trainer.run(3)
@@ -139,7 +139,7 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, recordings, ca
 def test_absent_days_stay_where_they_are(config, recordings, cached, tmp_path):
     dataset = replace(config.dataset, days_per_batch=1)
     config = replace(config, dataset=dataset, num_training_batches=1, lr_warmup_steps_day=0)
-    with SpeechTrainer(
+    with speech_trainer(
         config, recordings, tmp_path / "run", cache=cached, progress=False
     ) as trainer:
         before = trainer.model.network.encoder.day_bias.detach().clone()
@@ -152,7 +152,7 @@ def test_the_frozen_language_model_stays_as_it_is(
     config, recordings, cached, tiny_audio_llm, tmp_path
 ):
     before = AudioLLM.load(tiny_audio_llm, hears=False).network.state_dict()
-    with SpeechTrainer(
+    with speech_trainer(
         config, recordings, tmp_path / "run", cache=cached, progress=False
     ) as trainer:
         trainer.run(4)
@@ -206,7 +206,7 @@ def test_it_starts_from_a_run_of_the_ctc_trainer(config, recordings, cached, tmp
     plain = ["model.n_units=16", "model.n_layers=1", "num_training_batches=2"]
     train("tiny", recordings, tmp_path / "ctc", overrides=plain, progress=False)
     begun = load_file(tmp_path / "ctc" / "model.safetensors")
-    with SpeechTrainer(
+    with speech_trainer(
         config,
         recordings,
         tmp_path / "run",
@@ -219,7 +219,7 @@ def test_it_starts_from_a_run_of_the_ctc_trainer(config, recordings, cached, tmp
 
 
 def test_it_starts_from_another_speech_llm(config, recordings, cached, trained, tmp_path):
-    with SpeechTrainer(
+    with speech_trainer(
         config, recordings, tmp_path / "run", cache=cached, init_from=trained, progress=False
     ) as trainer:
         state = trainer.model.network.state_dict()
@@ -236,7 +236,7 @@ def test_a_projector_for_another_audio_llm_is_one_line(
     other = save_tiny_audio_llm(tmp_path / "other", seed=1)
     speech = replace(config.speech, audio_llm=str(other), alpha=0.0)
     with pytest.raises(RunError) as caught:
-        SpeechTrainer(
+        speech_trainer(
             replace(config, speech=speech),
             recordings,
             tmp_path / "run",
@@ -260,7 +260,7 @@ def test_an_encoder_of_another_width_is_one_line(config, recordings, cached, tmp
         progress=False,
     )
     with pytest.raises(RunError) as caught:
-        SpeechTrainer(
+        speech_trainer(
             config,
             recordings,
             tmp_path / "run",
@@ -291,7 +291,7 @@ def test_a_sentence_without_audio_is_named(config, recordings, cached, tmp_path)
     kept = {key: target for key, target in targets_of(cache).items() if key != text_key(lost)}
     write_targets(tmp_path / "less.safetensors", kept, cache.origin)
     with pytest.raises(DataError) as caught:
-        SpeechTrainer(
+        speech_trainer(
             config,
             recordings,
             tmp_path / "run",
@@ -310,7 +310,7 @@ def test_speech_of_another_model_is_one_line(config, recordings, cached, tmp_pat
         tmp_path / "other.safetensors", everything, replace(cache.origin, revision="0" * 64)
     )
     with pytest.raises(DataError) as caught:
-        SpeechTrainer(
+        speech_trainer(
             config,
             recordings,
             tmp_path / "run",
@@ -351,7 +351,7 @@ def test_what_cannot_be_trained_is_one_line(
     config, recordings, cached, tmp_path, changes, arguments, line
 ):
     with pytest.raises(ConfigError) as caught:
-        SpeechTrainer(
+        speech_trainer(
             replace(config, **changes),
             recordings,
             tmp_path / "run",
@@ -379,7 +379,7 @@ def test_sentences_longer_than_the_models_positions_are_told_before_training(
         )
         assert not list(tmp_path.rglob("model.safetensors"))
     none_written = [*long, "val_wer_trials=0", "best_metric=val_per"]
-    SpeechTrainer(config, recordings, tmp_path / "run", overrides=none_written, **start).close()
+    speech_trainer(config, recordings, tmp_path / "run", overrides=none_written, **start).close()
 
 
 def test_another_audio_llm_cannot_finish_a_run(
@@ -387,7 +387,7 @@ def test_another_audio_llm_cannot_finish_a_run(
 ):
     from tiny_speech_llm import save_tiny_audio_llm
 
-    with SpeechTrainer(
+    with speech_trainer(
         config, recordings, tmp_path / "run", cache=cached, progress=False
     ) as trainer:
         trainer.run(2)
@@ -466,7 +466,7 @@ def test_what_another_run_has_learnt_is_never_left_out_in_silence(
 ):
     config = replace(config, speech=replace(config.speech, lora=None))
     with pytest.raises(RunError) as caught:
-        SpeechTrainer(
+        speech_trainer(
             config, recordings, tmp_path / "run", cache=cached, init_from=trained, progress=False
         )
     assert_one_line(caught.value, FILE, "has LoRA weights, such as lora.", "give speech.lora")

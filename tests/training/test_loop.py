@@ -21,7 +21,7 @@ from cortext.data.packed import open_packed
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import load_model
-from cortext.training import RunSummary, TrainConfig, Trainer, loss, train, trainer
+from cortext.training import RunSummary, TrainConfig, Trainer, loop, loss, task, train
 from cortext.training.runlog import MetricsLog
 from cortext.training.torch_backend import TorchBackend
 from cortext.training.validate import Validator
@@ -168,7 +168,7 @@ def test_what_was_logged_after_the_last_state_is_cut_off_on_resuming(
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(
-            trainer, "save_model", die
+            task, "save_model", die
         )  # after the validation's line was written, before the state
         with pytest.raises(Killed):
             train(config, packed, run, progress=False)
@@ -315,7 +315,7 @@ def test_a_full_disk_is_one_line_and_the_last_state_survives(
     config, packed, undisturbed, tmp_path, monkeypatch
 ):
     run = tmp_path / "run"
-    original = trainer.Trainer._validate
+    original = loop.validate
 
     def fill_the_disk(trainer):
         if trainer.state.step == 8:
@@ -325,7 +325,7 @@ def test_a_full_disk_is_one_line_and_the_last_state_survives(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(trainer.Trainer, "_validate", fill_the_disk)
+            patch.setattr(loop, "validate", fill_the_disk)
             with pytest.raises(
                 RunError,
                 match=r"safetensors: cannot write the file: File too large; free some space",
@@ -388,7 +388,7 @@ def test_a_gradient_that_is_not_finite_names_the_batch(config, packed, tmp_path,
         return original(logits_BPV, *rest)
 
     monkeypatch.setattr(loss, "ctc_loss", explode)
-    with trainer.Trainer(config, packed, tmp_path / "run", progress=False) as run:
+    with Trainer(config, packed, tmp_path / "run", progress=False) as run:
         before = {name: tensor.clone() for name, tensor in run.model.network.state_dict().items()}
         with pytest.raises(
             RunError, match=r"the gradient of batch 0 is not finite, in trials t15.*, t15"
@@ -396,7 +396,7 @@ def test_a_gradient_that_is_not_finite_names_the_batch(config, packed, tmp_path,
             run.run()
         for name, tensor in run.model.network.state_dict().items():
             assert torch.equal(before[name], tensor), name
-        assert not run.engine.state()["day_steps"].any()
+        assert not run.backend.state()["day_steps"].any()
 
 
 def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(

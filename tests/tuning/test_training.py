@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError
-from cortext.training import Trainer, train
+from cortext.training import train
 from cortext.training.torch_backend import TorchBackend
 from cortext.tuning import Search, parse_space, training, workers
 from cortext.tuning.study import TrialStore
@@ -230,25 +230,25 @@ def test_a_stopped_tpe_search_tries_what_an_undisturbed_one_does(tune, pretended
 
 
 def test_ctrl_c_in_a_training_saves_it_and_the_same_command_goes_on_bit_exactly(tune, monkeypatch):
-    step = Trainer._step
+    update = TorchBackend.update
 
-    def with_ctrl_c(trainer, *arguments):
-        if trainer.config.lr_max == 0.02 and trainer.state.step == 2:
+    def with_ctrl_c(backend, step, batch):
+        if backend.job.config.lr_max == 0.02 and step == 2:
             signal.raise_signal(signal.SIGINT)
-        return step(trainer, *arguments)
+        return update(backend, step, batch)
 
     search = grid("lr_max=0.001,0.02,0.1")
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", with_ctrl_c)
+        patch.setattr(TorchBackend, "update", with_ctrl_c)
         with pytest.raises(
             Interrupted, match=r"after 1 of 3 trials; everything is saved; the same command goes on"
         ):
             tune(search)
     began = []
     monkeypatch.setattr(
-        Trainer,
-        "_step",
-        lambda trainer, *rest: began.append(trainer.state.step) or step(trainer, *rest),
+        TorchBackend,
+        "update",
+        lambda backend, step, batch: began.append(step) or update(backend, step, batch),
     )
     study = tune(search)
     assert began == [3, 0, 1, 2, 3]  # the second trial's last batch, and the third trial

@@ -1,7 +1,7 @@
 """A brain encoder aligned to an audio language model, which writes the sentence
 (docs/speech_llm.md).
 
-`config`, `trainer` and `stages` train the network of `network` by the `losses`; `targets` makes the
+`config`, `task` and `stages` train the network of `network` by the `losses`; `targets` makes the
 cache of spoken sentences that it is aligned to; `audio_llm` is the language model's side; `model`
 and `inference` use what was trained.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cortext.extras import lazily
+from cortext.renamed import renamed
 
 if TYPE_CHECKING:
     from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
@@ -19,31 +20,34 @@ if TYPE_CHECKING:
     from cortext.speechllm.stages import train_speech_llm
     from cortext.speechllm.targets.build import build_cache
     from cortext.speechllm.targets.cache import TargetCache
-    from cortext.speechllm.trainer import SpeechTrainer
+    from cortext.speechllm.task import SpeechTask, speech_trainer
 
 __all__ = [
     "SpeechLLM",
     "SpeechLLMConfig",
-    "SpeechTrainer",
+    "SpeechTask",
     "TargetCache",
     "build_cache",
     "decode",
     "evaluate",
     "read_speech_config",
+    "speech_trainer",
     "train_speech_llm",
 ]
 # The processes that speak import this package, too, and need no torch.
-__getattr__ = lazily(
+_load = lazily(
     __name__,
     {
         "SpeechLLM": ".model",
         "SpeechLLMConfig": ".config",
-        "SpeechTrainer": ".trainer",
+        "SpeechTask": ".task",
         "TargetCache": ".targets.cache",
         "build_cache": ".targets.build",
         "decode": ".inference",
         "evaluate": ".inference",
         "read_speech_config": ".config",
+        "speech_trainer": ".task",
         "train_speech_llm": ".stages",
     },
 )
+__getattr__ = renamed(__name__, {"SpeechTrainer": "speech_trainer"}, _load)

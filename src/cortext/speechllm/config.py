@@ -209,6 +209,8 @@ class SpeechLLMConfig(TrainConfig):
                 "loss is set; the losses of a speech LLM are in section speech",
                 fix="leave loss out",
             )
+        if self.task is not None:
+            raise ConfigError("task is set; a speech LLM is a task itself", fix="leave task out")
         names = [stage.name for stage in self.stages]
         if len(set(names)) < len(names):
             raise ConfigError(

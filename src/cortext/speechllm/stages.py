@@ -12,7 +12,7 @@ from typing import Any
 from cortext.data.packed import PackedDataset
 from cortext.errors import RunError
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-from cortext.speechllm.trainer import SpeechTrainer, check_possible
+from cortext.speechllm.task import SpeechTask, check_possible, speech_trainer
 from cortext.training.backend import DeviceSpec
 from cortext.training.checkpoint import RunDirectory
 from cortext.training.progress import say
@@ -45,7 +45,7 @@ def train_speech_llm(
     The stages before are runs in `out/stages/NAME`. Each begins with the best weights of the one
     before, the first with `init_from`. With `resume` those that are finished are passed over, and
     the first that is not goes on where it was. Other arguments (`cache`, `device`, `callbacks`,
-    `skip_bad`) and errors are those of `SpeechTrainer`. What any stage needs, such as cached
+    `skip_bad`) and errors are those of `speech_trainer`. What any stage needs, such as cached
     speech, is looked for before the first one.
     """
     out, stages = Path(out), read_speech_config(config, overrides).in_stages()
@@ -65,7 +65,7 @@ def train_speech_llm(
                     " batches",
                     shown,
                 )
-                with SpeechTrainer(
+                with speech_trainer(
                     stage,
                     data,
                     directory.path,
@@ -77,8 +77,10 @@ def train_speech_llm(
                     packed=out / "packed",
                     **settings,
                 ) as trainer:
+                    assert isinstance(trainer.task, SpeechTask)
+                    val = trainer.validator.batches.split
                     for _, later in stages[number + 1 :]:
-                        trainer.check_later(later)
+                        trainer.task.check_later(later, trainer.model, trainer.train_split, val)
                     summary = trainer.run()
             init_from = directory.path
     assert summary is not None  # the last stage is not finished, see `_check_out`

@@ -4,25 +4,29 @@ from cortext.renamed import renamed
 from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.backend import DeviceSpec
-from cortext.training.config import DatasetConfig, TrainConfig, read_train_config
+from cortext.training.config import DatasetConfig, TrainConfig, read_train_config, register_task
 from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.summary import RunSummary
+from cortext.training.task import CTCTask, Task
 from cortext.training.trainer import Callback, Trainer, train
 
 __all__ = [
     "LOSSES",
     "AdaptSummary",
     "AdversarialConfig",
+    "CTCTask",
     "Callback",
     "DatasetConfig",
     "DeviceSpec",
     "Loss",
     "RunSummary",
+    "Task",
     "TrainConfig",
     "Trainer",
     "adapt",
     "read_train_config",
     "register_loss",
+    "register_task",
     "train",
 ]
 

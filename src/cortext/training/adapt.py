@@ -439,6 +439,7 @@ def _summary(
     split = trainer.train_split
     n_trials = int((trainer.layer_of_day[split.day_N] == day).sum())
     own = trainer.validator.batches.split.name == "val"
+    assert result.val_per is not None  # the task is CTC
     return AdaptSummary(
         run=result.run,
         source=source,

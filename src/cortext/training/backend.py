@@ -146,6 +146,8 @@ class Backend(Protocol):
     It is built as `cls(job)`, inside the context `cls.processes(spec)`.
     """
 
+    job: Job
+    """What it trains."""
     name: str
     """Where it computes, as the summary says it."""
     cores: int

@@ -58,10 +58,9 @@ class RunState:
             raise ConfigError("it counts below 0")
         for metrics in (self.best, self.last):
             if metrics is not None and not all(
-                isinstance(metrics.get(name), int | float)
-                for name in ("step", "val_per", "val_loss")
+                isinstance(metrics.get(name), int | float) for name in ("step", "val_loss")
             ):
-                raise ConfigError("its metrics lack a step, val_per or val_loss")
+                raise ConfigError("its metrics lack a step or val_loss")
 
 
 class RunDirectory:
@@ -100,6 +99,16 @@ class RunDirectory:
             finally:
                 if not any(self.path.iterdir()):
                     self.path.rmdir()
+
+    @contextmanager
+    def begun_with(self, config: TrainConfig, resume: bool) -> Iterator[None]:
+        """Return a context in which this process alone trains here, with that configuration.
+
+        Raises RunError, see `held` and `begin`.
+        """
+        with self.held():
+            self.begin(config, resume)
+            yield
 
     def begin(self, config: TrainConfig, resume: bool) -> None:
         """Check that the run may start (or go on), and write its configuration. Raises RunError."""

@@ -17,6 +17,7 @@ from cortext.errors import ConfigError, RunError, nearest, shown
 from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
 from cortext.models.acoustic import check_sessions
+from cortext.registry import Registry
 from cortext.training.loss import loss_config
 from cortext.training.release.settings import translate
 
@@ -26,6 +27,10 @@ MOST_TRIALS = 65_536
 """Most trials of a batch, and pieces or bands that trials are put into."""
 MOST_SEED = (1 << 63) - 1
 """Largest seed that torch and NumPy both take."""
+
+TASKS = Registry("task")
+"""What a run can learn, see `cortext.training.task`."""
+register_task = TASKS.register
 
 
 @dataclass
@@ -122,6 +127,8 @@ class TrainConfig:
     """Which trials, and how they become batches."""
     tpu: TPUConfig = field(default_factory=TPUConfig)
     """Training on a TPU."""
+    task: Any = None
+    """What is learnt; its key `kind` names one of the registered tasks. Null is CTC on phonemes."""
 
     num_training_batches: int = 120_000
     """Batches to train on."""
@@ -195,8 +202,11 @@ class TrainConfig:
     """Whether to write the logits of the best validation to `val_logits/`, a float16 array a
     trial.
     """
-    best_metric: Literal["val_per", "val_wer", "val_loss"] = "val_per"
-    """What the kept weights are best in. Equal values are decided by `val_loss`."""
+    best_metric: str = "val_per"
+    """The metric in which the kept weights are best: `val_per`, `val_wer` or `val_loss`.
+
+    Another task than CTC has others. Equal values are decided by `val_loss`.
+    """
     early_stopping: bool = False
     """Whether to stop when the metric no longer improves."""
     early_stopping_val_steps: int = 20
@@ -211,6 +221,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         self.model = model_config(self.model)
         self.loss = None if self.loss is None else loss_config(self.loss)
+        self.task = None if self.task is None else TASKS.config(self.task, "task")
+        metrics = TASKS["ctc" if self.task is None else self.task.kind].metrics
+        if self.best_metric not in metrics:
+            known = ", ".join(map(repr, metrics))
+            raise ConfigError(f"best_metric is {self.best_metric!r}; one of {known} is needed")
         lower = {
             "num_training_batches": 1,
             "lr_decay_steps": 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -115,3 +115,11 @@ def own_device(name: str) -> torch.device:
         fix = "use cpu, cuda or cuda:N, or (in training) tpu, which is all its cores"
         raise RunError(f"device {name!r} cannot be used: {reason}", fix=fix) from None
     return device
+
+
+def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
+    """A context after which torch's generators are what they were.
+
+    Other GPUs than this one are left in peace.
+    """
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -7,7 +7,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,122 @@ from tensorboardX.summary import scalar
 from cortext.data.packed import PackedSplit
 from cortext.errors import RunError
 from cortext.files import failed_writes
-from cortext.training.backend import StepValues
-from cortext.training.checkpoint import write_culprits
+from cortext.training.backend import Backend, StepResult, StepValues
+from cortext.training.checkpoint import RunDirectory, RunState, write_culprits
 from cortext.training.distributed import Processes
 from cortext.training.loss import name_trials
+
+
+class RunLog:
+    """Losses and gradient norms of a run's steps, and the files that they are written to.
+
+    Results stay on the device until `read`, so that no step waits for the one before it.
+
+    Args:
+        directory: The run directory, for metrics.jsonl and tensorboard/.
+        split: The training trials, for the names of those whose loss is not finite.
+        processes: Those that share the batches; only the first writes.
+        batch_size: Trials of a batch, over all processes.
+
+    Attributes:
+        norm: The last gradient's norm that was read, before clipping.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, split: PackedSplit, processes: Processes, batch_size: int
+    ) -> None:
+        self.directory = directory
+        self.split = split
+        self.processes = processes
+        self.batch_size = batch_size
+        self.norm = math.nan
+        self._unread: list[StepResult] = []
+        self._sums: dict[str, float] = {}
+        self._timed_from = (time.perf_counter(), 0)
+        self._metrics: MetricsLog | None = None
+        self._board: TensorBoard | None = None
+
+    @contextmanager
+    def open(self, state: RunState) -> Iterator[None]:
+        """Return a context in which lines are written. Raises RunError on a full disk."""
+        if not self.processes.first:
+            yield
+            return
+        folder = self.directory.path / "tensorboard"
+        try:
+            with (
+                closing(MetricsLog(self.directory.metrics, state.metrics_bytes)) as self._metrics,
+                closing(TensorBoard(folder, state.step)) as self._board,
+            ):
+                yield
+        finally:
+            self._metrics = self._board = None
+            # After an exception more is written than the last saved state knows of, and the same
+            # trainer may go on from where it is.
+            state.metrics_bytes = self.directory.metrics.stat().st_size
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Append a line of metrics; numbers go to TensorBoard, too."""
+        if self._metrics is None or self._board is None:
+            return
+        self._metrics.write({"kind": kind, "step": step, **values})
+        numbers = {name: value for name, value in values.items() if not isinstance(value, dict)}
+        self._board.scalars(numbers, step)
+
+    def sync(self, state: RunState) -> None:
+        """Bring the lines to the disk, and their length into a state that is to be saved."""
+        if self._metrics is not None:
+            state.metrics_bytes = self._metrics.sync()
+
+    def start_timing(self, step: int) -> None:
+        """Count trials per second from here on."""
+        self._timed_from = (time.perf_counter(), step)
+
+    def trials_per_s(self, step: int) -> float:
+        """Return the rate since `start_timing`."""
+        started, first = self._timed_from
+        return self.batch_size * (step - first) / (time.perf_counter() - started)
+
+    def add(self, result: StepResult) -> None:
+        """Keep what was found in a step until it is read."""
+        self._unread.append(result)
+
+    def read(self, backend: Backend) -> None:
+        """Wait for the device and sum the losses of the steps since the last call.
+
+        All processes must call. Raises RunError for a loss or gradient that is not finite.
+        """
+        steps = backend.read(self._unread)
+        self._unread = []
+        check_finite(steps, self.directory.path, self.split, self.processes)
+        for step in steps:
+            for name, loss_B in step.losses.items():
+                mean = float(loss_B.sum(dtype=np.float64)) / self.batch_size
+                self._sums[name] = self._sums.get(name, 0.0) + mean
+            self.norm = step.norm
+
+    def mean_loss(self, state: RunState) -> float:
+        """Return this process's estimate of the mean loss since the last line about training."""
+        return self._sums["loss"] / state.loss_count * self.processes.world
+
+    def gather(self, state: RunState) -> None:
+        """Add up the sums of all processes into the state; all must call."""
+        parts = self.processes.gather(self._sums)
+        names = sorted(set().union(*parts))
+        state.loss_sums = {name: sum(part.get(name, 0.0) for part in parts) for name in names}
+
+    def take_means(self, state: RunState) -> dict[str, float]:
+        """Return the mean losses by name since the last call, and begin anew; all must call."""
+        self.gather(state)
+        means = {name: total / state.loss_count for name, total in state.loss_sums.items()}
+        self._sums, state.loss_sums, state.loss_count = {}, {}, 0
+        return means
+
+    def go_on_from(self, state: RunState) -> None:
+        """Forget what was found since a saved state, which is the run's from now on."""
+        self._unread = []
+        # The state's sums are those of all processes; counted once, they stay what they are.
+        self._sums = dict(state.loss_sums) if self.processes.first else {}
 
 
 class MetricsLog:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,8 +15,77 @@ from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, DataError, RunError, nearest
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.models.acoustic import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.phonemes import RELEASE, Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
+from cortext.training.distributed import own_random_numbers
+
+if TYPE_CHECKING:
+    from cortext.training.task import Task
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run starts from.
+
+    Attributes:
+        layer_of_day: int64, the day layer of each of the data's recording days (-1: none).
+        sampler: Says which trials are in which batch.
+    """
+
+    model: AcousticModel
+    train: PackedSplit
+    val: PackedSplit
+    layer_of_day: np.ndarray
+    sampler: DayBalancedSampler
+
+    def identity(self, data: PackedDataset) -> dict[str, Any]:
+        """Return what of the data must be the same when the run is resumed."""
+        return {
+            "sessions": list(self.model.sessions),
+            "n_features": data.n_features,
+            "n_train": len(self.train),
+            "n_val": len(self.val),
+            "crc32": dict(data.checksums),
+        }
+
+
+def prepare(
+    config: TrainConfig,
+    task: Task,
+    data: PackedDataset,
+    init_from: str | Path | None,
+    model: AcousticModel | None,
+    n_processes: int,
+) -> Setup:
+    """Choose a run's trials and build its model.
+
+    Args:
+        config: The configuration of the run.
+        task: Builds the model and checks the trials.
+        data: The recordings.
+        init_from: A run whose weights to start from, or None.
+        model: The model itself, where there is one.
+        n_processes: How many share a batch.
+
+    Raises:
+        ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
+    """
+    settings = config.dataset
+    if n_processes > settings.batch_size:
+        what = (
+            f"{n_processes} processes share a batch of {settings.batch_size} trials; each needs one"
+        )
+        raise ConfigError(what, fix="start fewer, or raise dataset.batch_size")
+    sessions = training_sessions(settings, data) if model is None else model.sessions
+    train, val = training_splits(settings, data, sessions)
+    if model is None:
+        with own_random_numbers(torch.device("cpu")):
+            model = task.new_model(data, sessions, init_from)
+    freeze(model.network, config.trainable)
+    task.check_trials(model, train, val)
+    layer_of_day = day_layers(data, sessions)
+    sampler = batch_sampler(settings, train, layer_of_day, len(sessions))
+    return Setup(model, train, val, layer_of_day, sampler)
 
 
 def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, ...]:
@@ -119,9 +190,17 @@ def new_model(
     data: PackedDataset,
     sessions: tuple[str, ...],
     init_from: str | Path | None,
+    inventory: Inventory = RELEASE,
 ) -> AcousticModel:
-    """A model with fresh weights, or those of run `init_from` (day layers by session name; new
-    days start afresh).
+    """Build a model with fresh weights, or with those of a run.
+
+    Args:
+        config: The configuration of the run.
+        data: The recordings.
+        sessions: The recording days, in the order of the day layers.
+        init_from: A run whose weights to start from. Day layers are taken by session name; those
+            of new days start afresh.
+        inventory: Names of the model's outputs, in order.
 
     Raises:
         ConfigError: For a number of features that the data do not have.
@@ -134,7 +213,7 @@ def new_model(
         raise ConfigError(what, fix="leave it out, or use the matching data")
     torch.default_generator.manual_seed(config.seed)  # `torch.manual_seed` would seed the GPUs too
     network = build_model(
-        config.model, n_features=n_features, n_days=len(sessions), n_classes=len(RELEASE)
+        config.model, n_features=n_features, n_days=len(sessions), n_classes=len(inventory)
     )
     if init_from is not None:
         _start_from(network, sessions, load_model(init_from), Path(init_from))
@@ -143,7 +222,7 @@ def new_model(
         network,
         sessions=sessions,
         n_features=data.n_features,
-        inventory=RELEASE,
+        inventory=inventory,
         smoothing=Smoothing(
             transforms.smooth_data, transforms.smooth_kernel_std, transforms.smooth_kernel_size
         ),

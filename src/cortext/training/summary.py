@@ -29,7 +29,8 @@ class RunSummary:
     best_step: int
     best_metric: str
     best_value: float
-    val_per: float
+    val_per: float | None
+    """None where the task has no phonemes."""
     val_loss: float
     val_wer: float | None
     """On at most `val_wer_trials` trials with a narrow search; None without a language model."""
@@ -49,11 +50,9 @@ class RunSummary:
     """What `val_loss` is."""
 
     def __str__(self) -> str:
-        wer = "" if self.val_wer is None else f", WER {100 * self.val_wer:.1f} %"
-        best = (
-            f"best at batch {self.best_step}: PER {100 * self.val_per:.1f} %{wer}, {self.loss}"
-            f" {self.val_loss:.2f}"
-        )
+        per = "" if self.val_per is None else f"PER {100 * self.val_per:.1f} %, "
+        wer = "" if self.val_wer is None else f"WER {100 * self.val_wer:.1f} %, "
+        best = f"best at batch {self.best_step}: {per}{wer}{self.loss} {self.val_loss:.2f}"
         return (
             f"{self.run}: {self.steps} batches in {self.seconds:.0f} s, {self.n_parameters:,}"
             f" parameters; {best}"
@@ -79,9 +78,9 @@ def summarise(
         best_step=best["step"],
         best_metric=config.best_metric,
         best_value=best[config.best_metric],
-        val_per=best["val_per"],
+        val_per=best.get("val_per"),
         val_loss=best["val_loss"],
-        val_wer=best["val_wer"],
+        val_wer=best.get("val_wer"),
         n_parameters=model.n_parameters,
         n_train_trials=progress.data["n_train"],
         n_val_trials=progress.data["n_val"],

@@ -20,7 +20,7 @@ from cortext.features import build_augmentations
 from cortext.models.precision import autocast, full_float32, uses_bf16
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
-from cortext.training.distributed import Processes, own_device, processes
+from cortext.training.distributed import Processes, own_device, own_random_numbers, processes
 from cortext.training.loss import check_losses
 from cortext.training.memory import resident_trials
 from cortext.training.optim import Optimizer
@@ -158,14 +158,6 @@ def enough_processes(spec: DeviceSpec) -> Iterator[Processes]:
                 what, where="--require-cores", fix="start a process for each core, with torchrun"
             )
         yield found
-
-
-def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """A context after which torch's generators are what they were.
-
-    Other GPUs than this one are left in peace.
-    """
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 @contextmanager

@@ -1,14 +1,11 @@
-"""What a validation measures.
-
-CTC loss, phoneme error rate over all and per day, and, with a language model, WER.
-"""
+"""Validation: losses, phoneme error rate over all and per day, and, with words, WER."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +21,7 @@ from cortext.text.phonemes import Inventory
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
-from cortext.training.loss import ctc_loss, name_trials
+from cortext.training.loss import Loss, ctc_loss, name_trials
 
 Forward = Callable[[TrainBatch], torch.Tensor]
 """Logits [B, P, V] of a batch, in the run's precision."""
@@ -51,9 +48,80 @@ def wer_trials(config: TrainConfig, n_trials: int) -> list[int]:
     return found
 
 
+class Validates(Protocol):
+    """What measures a model in training."""
+
+    batches: Batches
+    """Those of the validation split."""
+
+    def measure(self, forward: Forward, processes: Processes = ALONE) -> tuple[dict[str, Any], Any]:
+        """Return metrics by name, and what they are made of.
+
+        Smaller metrics are better; `val_loss` must be one. Several processes share the trials, and
+        each gets the whole result.
+        """
+        ...
+
+    def write(self, results: Any, folder: Path) -> None:
+        """Write what the run keeps of its best validation, beside the weights, into its folder."""
+        ...
+
+
+class LossValidator:
+    """Measures the mean over the validation trials of each value that a loss gives.
+
+    Args:
+        batches: Those of the validation split.
+        loss: A loss of trials of that split.
+        batch_size: Most trials that go through the model together.
+    """
+
+    def __init__(self, batches: Batches, loss: Loss, batch_size: int) -> None:
+        self.batches = batches
+        self.loss = loss
+        self.chunks = chunks_by_length(batches.split, batch_size)
+
+    @torch.no_grad()
+    def measure(
+        self, forward: Forward, processes: Processes = ALONE
+    ) -> tuple[dict[str, Any], dict[int, dict[str, float]]]:
+        """See `Validates`; the metrics are `val_<name>`."""
+        own: dict[int, dict[str, float]] = {}
+        for indices in self.chunks[processes.rank :: processes.world]:
+            batch = self.batches.batch(indices)
+            outputs = forward(batch), None
+            losses = self.loss(lambda *_, outputs=outputs, **__: outputs, batch, 1.0)
+            for row, i in enumerate(indices.tolist()):
+                own[i] = {name: float(loss_B[row]) for name, loss_B in losses.items()}
+        found = {i: values for part in processes.gather(own) for i, values in part.items()}
+        names = next(iter(found.values()))
+        # In the order of the trials, so that the sum is the same with any number of processes.
+        trials = [found[i] for i in sorted(found)]
+        means = {f"val_{name}": float(np.mean([one[name] for one in trials])) for name in names}
+        return means, found
+
+    def write(self, results: Any, folder: Path) -> None:
+        """See `Validates`: nothing is kept."""
+
+
+ReadBatch = Callable[[Forward, TrainBatch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+"""Gives the logits [B, P, V] of a batch, and its losses by name, [B] each."""
+FindTexts = Callable[[TrainBatch, np.ndarray, set[int]], dict[int, str]]
+"""Gives sentences by trial: of a batch with log-probabilities [B, P, V], those trials asked for."""
+
+
 class Validator:
-    """Measures a model on the validation split, smoothed with padding 'same' as the release
-    validates in training.
+    """Measures the phoneme error rate of a model, its losses, and the word error rate.
+
+    The trials are smoothed with padding 'same', as the release validates in training.
+
+    Args:
+        batches: Those of the validation split.
+        inventory: The tokens, in the order of the logits.
+        config: The configuration of the run.
+        lm: A language model that finds words; without it, and without `texts`, there is no WER.
+        read: Gives logits and losses; without it the CTC loss.
+        texts: Finds words in another way than with `lm`.
     """
 
     def __init__(
@@ -62,24 +130,29 @@ class Validator:
         inventory: Inventory,
         config: TrainConfig,
         lm: str | Path | None = None,
+        *,
+        read: ReadBatch | None = None,
+        texts: FindTexts | None = None,
     ) -> None:
-        self.batches, self.inventory, self.keep_logits = batches, inventory, config.save_val_logits
-        n_bins_N = batches.split.n_bins_N
-        order = np.argsort(
-            n_bins_N, kind="stable"
-        )  # little padding; the result is the same in any order
-        size = config.dataset.batch_size
-        self.chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        self.wer_trials = set(wer_trials(config, len(n_bins_N)))
-        self.decoder = _narrow_decoder(lm, config) if lm is not None and self.wer_trials else None
+        self.batches = batches
+        self.inventory = inventory
+        self.keep_logits = config.save_val_logits
+        self.chunks = chunks_by_length(batches.split, config.dataset.batch_size)
+        self.wer_trials = set(wer_trials(config, len(batches.split)))
+        self.read = read or read_ctc
+        if texts is None and lm is not None and self.wer_trials:
+            texts = NarrowSearch(lm, config, inventory)
+        self.texts = texts
 
     @torch.no_grad()
     def measure(
         self, forward: Forward, processes: Processes = ALONE
     ) -> tuple[dict[str, Any], list[TrialResult]]:
-        """`val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None
-        without a decoder), and what they are made of, trial by trial. Several processes share
-        the trials; each gets the whole result.
+        """See `Validates`.
+
+        Returns:
+            `val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None where
+            no words are looked for); and the results of the trials, in the order of the split.
         """
         own: dict[int, TrialResult] = {}
         for indices in self.chunks[processes.rank :: processes.world]:
@@ -90,54 +163,34 @@ class Validator:
         results = [found[i] for i in range(len(self.batches.split))]
         return self._metrics(results), results
 
+    def write(self, results: list[TrialResult], folder: Path) -> None:
+        """See `Validates`: the logits, where the configuration asks for them."""
+        if self.keep_logits:
+            write_logits(folder / "val_logits", self.batches.split, results)
+
     def _chunk(self, forward: Forward, indices: np.ndarray) -> dict[int, TrialResult]:
         batch, split = self.batches.batch(indices), self.batches.split
-        logits_BPV, losses = self._read(forward, batch)
+        logits_BPV, losses = self.read(forward, batch)
         losses_of = {name: loss_B.tolist() for name, loss_B in losses.items()}
         log_probs_BPV = logits_BPV.float().log_softmax(-1).cpu().numpy()
-        texts = self._texts(batch, log_probs_BPV)
+        texts = self.texts(batch, log_probs_BPV, self.wer_trials) if self.texts else {}
         results = {}
         for row, i in enumerate(indices.tolist()):
             n_patches = int(batch.n_patches_B[row])
-            if not np.isfinite(log_probs_BPV[row, :n_patches]).all():
-                what = (
-                    f"the model {NOT_FINITE} in the validation, in trial"
-                    f" {name_trials(split, np.array([i]))}"
-                )
+            log_probs_PV = log_probs_BPV[row, :n_patches]
+            if not np.isfinite(log_probs_PV).all():
+                trial = name_trials(split, np.array([i]))
+                what = f"the model {NOT_FINITE} in the validation, in trial {trial}"
                 raise RunError(
                     what, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max"
                 )
             labels_U = split.labels(i)
             assert labels_U is not None  # check_labels_fit has seen to it
-            phonemes = edit_counts(
-                labels_U.tolist(), greedy(log_probs_BPV[row, :n_patches], self.inventory)
-            )
+            phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_PV, self.inventory))
             kept = logits_BPV[row, :n_patches].half().cpu().numpy() if self.keep_logits else None
             own_losses = {name: values[row] for name, values in losses_of.items()}
             results[i] = TrialResult(own_losses, phonemes, texts.get(i), kept)
         return results
-
-    def _read(
-        self, forward: Forward, batch: TrainBatch
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Logits [B, P, V] of a batch, and losses by name, [B] each."""
-        logits_BPV = forward(batch)
-        return logits_BPV, {
-            "loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
-        }
-
-    def _texts(self, batch: TrainBatch, log_probs_BPV: np.ndarray) -> dict[int, str]:
-        """Sentences of those trials whose words are looked for, by number in the split."""
-        if self.decoder is None:
-            return {}
-        texts = {}
-        for row, i in enumerate(batch.indices.tolist()):
-            if i in self.wer_trials:
-                log_probs_PV = np.ascontiguousarray(
-                    log_probs_BPV[row, : int(batch.n_patches_B[row])]
-                )
-                texts[i] = self.decoder.decode(log_probs_PV, self.inventory)[0].text
-        return texts
 
     def _metrics(self, results: list[TrialResult]) -> dict[str, Any]:
         split, per_day = self.batches.split, dict[int, EditCounts]()
@@ -172,10 +225,39 @@ def _rate(counts: EditCounts) -> float:
     return counts.errors / max(1, counts.reference_length)
 
 
-def _narrow_decoder(lm: str | Path, config: TrainConfig) -> Any:
-    from cortext.decoding import Decoder  # the search is only loaded where there are words to find
+def chunks_by_length(split: PackedSplit, size: int) -> list[np.ndarray]:
+    """Return the trials in chunks of like length: little padding, and the result is the same."""
+    order = np.argsort(split.n_bins_N, kind="stable")
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
-    return Decoder.from_dir(lm, config.val_wer_options)
+
+def read_ctc(forward: Forward, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the logits [B, P, V] of a batch, and its CTC loss; see `ReadBatch`."""
+    logits_BPV = forward(batch)
+    loss_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
+    return logits_BPV, {"loss": loss_B}
+
+
+class NarrowSearch:
+    """Finds words with a language model, in a search narrow enough for a validation."""
+
+    def __init__(self, lm: str | Path, config: TrainConfig, inventory: Inventory) -> None:
+        from cortext.decoding import Decoder  # only loaded where there are words to find
+
+        self.decoder = Decoder.from_dir(lm, config.val_wer_options)
+        self.inventory = inventory
+
+    def __call__(
+        self, batch: TrainBatch, log_probs_BPV: np.ndarray, wanted: set[int]
+    ) -> dict[int, str]:
+        """See `FindTexts`."""
+        texts = {}
+        for row, i in enumerate(batch.indices.tolist()):
+            if i in wanted:
+                own_PV = log_probs_BPV[row, : int(batch.n_patches_B[row])]
+                nbest = self.decoder.decode(np.ascontiguousarray(own_PV), self.inventory)
+                texts[i] = nbest[0].text
+        return texts
 
 
 def write_logits(folder: Path, split: PackedSplit, results: list[TrialResult]) -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from cortext.bench.training.sides import Clock
 from cortext.bench.workers import Missing, own_stdout, serve
 from cortext.config import from_mapping
 from cortext.data import open_packed
-from cortext.data.packed import PackedSplit
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.errors import CortextError, first_line
 from cortext.models.precision import autocast
@@ -33,7 +31,10 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechLLMConfig
 from cortext.speechllm.losses.speech_loss import SpeechLoss
 from cortext.speechllm.targets.build import LiveTargets, build_cache, sentences_of_data
-from cortext.speechllm.trainer import SpeechTrainer
+from cortext.speechllm.task import SpeechTask
+from cortext.speechllm.validate import SpeechValidator
+from cortext.training import DeviceSpec, Trainer
+from cortext.training.torch_backend import TorchBackend
 from cortext.voices import Voice, open_voice
 
 
@@ -76,43 +77,30 @@ class TimedVoice(Voice):
         return wave
 
 
-class BenchTrainer(SpeechTrainer):
-    """The trainer of a speech LLM, its targets spoken and heard anew where a voice is given.
+def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
+    """Return a trainer of a speech LLM that saves no state.
 
-    No state is saved.
+    Where a voice is given, targets are spoken and heard anew for every batch.
     """
-
-    def __init__(self, plan: SettingPlan, voice: Voice | None) -> None:
-        self.voice, self.hears = voice, voice is not None
-        config = from_mapping(SpeechLLMConfig, plan.config)
-        super().__init__(
-            config,
-            open_packed(plan.packed),
-            plan.out,
-            cache=plan.cache,
-            device=plan.device,
-            progress=False,
+    config, spec = from_mapping(SpeechLLMConfig, plan.config), DeviceSpec(plan.device)
+    task = SpeechTask(config, spec, cache=plan.cache, hears=voice is not None)
+    trainer = Trainer(
+        config, open_packed(plan.packed), plan.out, task=task, device=spec, progress=False
+    )
+    trainer.saves_state = False  # a turn of the benchmark ends often
+    if voice is not None:
+        network = trainer.model.network
+        # The audio LLM whose tower hears: the one that is trained with, or one for this alone.
+        hearing = (
+            network.llm
+            if network.speech.reads_language_model
+            else AudioLLM.load(network.speech.audio_llm, device=plan.device, reads=False)
         )
-
-    @cached_property
-    def hearing(self) -> AudioLLM:
-        """The audio LLM whose tower listens.
-
-        The one that is trained with, or one for this alone.
-        """
-        network = self.model.network
-        if network.speech.reads_language_model:
-            return network.llm
-        return AudioLLM.load(network.speech.audio_llm, device=self.device_spec.device, reads=False)
-
-    def _loss_on(self, split: PackedSplit) -> SpeechLoss:
-        loss = super()._loss_on(split)
-        if self.voice is not None:
-            loss.targets = LiveTargets(self.hearing, self.voice)
-        return loss
-
-    def _save_state(self) -> None:
-        pass  # a turn of the benchmark ends often
+        assert isinstance(trainer.validator, SpeechValidator)
+        for loss in (trainer.backend.job.loss, trainer.validator.loss):
+            assert isinstance(loss, SpeechLoss)
+            loss.targets = LiveTargets(hearing, voice)
+    return trainer
 
 
 class Setting:
@@ -125,15 +113,17 @@ class Setting:
         }  # imports all that loading it does
         before = memory().get("rss_mb")
         self.voice = TimedVoice(open_voice(plan.voice)) if plan.live else None
-        self.trainer = BenchTrainer(plan, self.voice)
-        self.device, network = self.trainer.backend.host, self.trainer.model.network
+        self.trainer = open_trainer(plan, self.voice)
+        assert isinstance(self.trainer.backend, TorchBackend)
+        self.backend = self.trainer.backend
+        self.device, network = self.backend.host, self.trainer.model.network
         notes = network.llm.notes if network.speech.reads_language_model else []
         if config.speech.compile and notes:
             raise Missing(notes[0])
         learns = [each for each in network.parameters() if each.requires_grad]
         self.facts |= {
             "n_trained": sum(each.numel() for each in learns),
-            "precision": "bf16" if self.trainer.backend.bf16 else "fp32",
+            "precision": "bf16" if self.backend.bf16 else "fp32",
             "threads": torch.get_num_threads(),
             "libraries_mb": before,
             "loaded_mb": memory().get("rss_mb"),
@@ -173,14 +163,14 @@ class Setting:
         """Milliseconds a step that getting targets takes, and the voice's share of it, in `n`
         batches' sentences.
         """
-        loss, sampler = self.trainer.backend.job.loss, self.trainer.backend.job.sampler
+        loss, sampler = self.backend.job.loss, self.backend.job.sampler
         assert isinstance(loss, SpeechLoss)
         assert loss.targets is not None
         targets_ms, voice_ms = [], []
         for step in range(n):
             sentences = [loss.sentences[i] for i in sampler.indices(step).tolist()]
             spoke, started = self.voice.seconds if self.voice else 0.0, time.perf_counter()
-            with self.trainer.backend.running(), autocast(self.device, self.trainer.backend.bf16):
+            with self.backend.running(), autocast(self.device, self.backend.bf16):
                 loss.targets.features(sentences)
             targets_ms.append(1e3 * (time.perf_counter() - started))
             voice_ms.append(1e3 * (self.voice.seconds - spoke) if self.voice else 0.0)

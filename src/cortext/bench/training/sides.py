@@ -153,16 +153,6 @@ class _Waiting(Batches):
             batches.close()
 
 
-class _TimedTrainer(Trainer):
-    """The trainer, but nothing is saved.
-
-    States are written rarely, and a turn of the benchmark ends often.
-    """
-
-    def _save_state(self) -> None:
-        pass
-
-
 class _Losses(Callback):
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -177,7 +167,7 @@ class Ours:
     def __init__(self, plan: SidePlan) -> None:
         overrides = [*plan.overrides, f"precision={plan.precision}"]
         self.losses, packed = _Losses(), open_packed(Path(plan.folder, "packed"))
-        self.trainer = _TimedTrainer(
+        self.trainer = Trainer(
             plan.recipe,
             packed,
             plan.out,
@@ -186,6 +176,8 @@ class Ours:
             callbacks=[self.losses],
             progress=False,
         )
+        # In training states are written rarely, but a turn of the benchmark ends often.
+        self.trainer.saves_state = False
         assert isinstance(self.trainer.backend, TorchBackend)
         self.engine = self.trainer.backend
         self.waiting = self.engine.data = _Waiting.of(self.engine.data)

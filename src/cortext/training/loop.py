@@ -1,0 +1,160 @@
+"""The training loop: a batch becomes a step, and what is due after it is done.
+
+Step `s` is a function of the weights, the optimiser's moments, the seeds and `s` alone: batches,
+augmentation and dropout are drawn from (seed, s). A resumed run therefore continues bit-exactly (on
+a CPU with the same number of threads; cuDNN draws the dropout between GRU layers from a state of
+its own, and some CUDA kernels add in an order of their own).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cortext.errors import Interrupted
+from cortext.training.config import TrainConfig
+from cortext.training.optim import day_learning_rate, learning_rate
+from cortext.training.progress import Advance
+
+if TYPE_CHECKING:
+    from cortext.training.trainer import Trainer
+
+
+def run_batches(
+    trainer: Trainer,
+    end: int,
+    bar: Advance,
+    interrupted: threading.Event,
+    after_batch: Callable[[], None],
+) -> None:
+    """Train on the batches up to number `end`, or until the run is finished.
+
+    Args:
+        trainer: An open run, whose log is open, too.
+        end: Number of batches after which to return.
+        bar: Shows where the run is.
+        interrupted: Set by Ctrl-C and SIGTERM.
+        after_batch: Called after every batch.
+
+    Raises:
+        RunError: For a loss or a gradient that is not finite, and for a full disk.
+        Interrupted: After Ctrl-C, when the state is saved.
+    """
+    config, state, log, backend = trainer.config, trainer.state, trainer.log, trainer.backend
+    started, seconds_before = time.perf_counter(), state.seconds
+    log.start_timing(state.step)
+    with closing(backend.batches(state.step, end)) as batches:
+        for batch in batches:
+            log.add(backend.update(state.step, batch))  # here a batch becomes a step
+            state.step += 1
+            state.loss_count += 1
+            due = Due.after(state.step, config)
+            # A device that computes on its own is not waited for between two lines of the log.
+            if due.log or due.save or backend.synchronous:
+                log.read(backend)
+                rate = log.trials_per_s(state.step)  # with what waiting for the device took
+                bar(state.step, log.mean_loss(state), (state.last or {}).get("val_per"), rate)
+                if due.log:
+                    _log_training(trainer, rate)
+            if due.validation:
+                validate(trainer)
+                state.finished = due.end or _no_longer_improves(trainer)
+            if due.log or due.validation:
+                log.start_timing(state.step)
+            state.seconds = seconds_before + time.perf_counter() - started
+            after_batch()
+            stop = _all_stop(trainer, interrupted, due) and not state.finished
+            if due.save or stop or state.step == end:
+                trainer.save()
+            if stop:
+                what = (
+                    f"interrupted after {state.step} of {config.num_training_batches} batches;"
+                    " everything is saved"
+                )
+                where = trainer.run_directory.path
+                raise Interrupted(what, where=where, fix="continue with --resume")
+            if state.finished:
+                break
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is to be done after a batch."""
+
+    log: bool
+    validation: bool
+    save: bool
+    end: bool
+    """Whether it was the last batch of the run."""
+
+    @classmethod
+    def after(cls, step: int, config: TrainConfig) -> Due:
+        """Return what is due after `step` batches."""
+        end = step == config.num_training_batches
+        validation = step % config.batches_per_val_step == 0 or end
+        saves = bool(config.batches_per_save and step % config.batches_per_save == 0)
+        return cls(
+            log=step % config.batches_per_train_log == 0 or end,
+            validation=validation,
+            save=validation or saves,
+            end=end,
+        )
+
+
+def validate(trainer: Trainer) -> dict[str, Any]:
+    """Measure the model, write the metrics to the log, and keep the weights of the best."""
+    started, config, state = time.perf_counter(), trainer.config, trainer.state
+    metrics, results = trainer.validator.measure(trainer.backend.forward, trainer.processes)
+    seconds = round(time.perf_counter() - started, 3)
+    trainer.log.write("val", state.step, metrics | {"val_seconds": seconds})
+    state.last = {"step": state.step, **metrics}
+    state.validations_since_best += 1
+    if _is_best(metrics, state.best, config.best_metric):
+        state.validations_since_best = 0
+        trainer.keep_best(state.last)
+        if trainer.processes.first:
+            trainer.validator.write(results, trainer.run_directory.path)
+    if config.save_all_val_steps:
+        trainer.save(f"step_{state.step}")
+    for callback in trainer.callbacks:
+        callback.on_validation(trainer, state.step, metrics)
+    return metrics
+
+
+def _log_training(trainer: Trainer, rate: float) -> None:
+    config, state, log = trainer.config, trainer.state, trainer.log
+    means = log.take_means(state)
+    values = {"train_loss": means.pop("loss")}
+    values |= {f"train_{name}": mean for name, mean in means.items()}
+    values |= {
+        "grad_norm": log.norm,
+        "lr": learning_rate(config, state.step - 1),
+        "lr_day": day_learning_rate(config, state.step - 1),
+        "trials_per_s": round(rate, 1),
+    }
+    log.write("train", state.step, values)
+    for callback in trainer.callbacks:
+        callback.on_train(trainer, state.step, values)
+
+
+def _all_stop(trainer: Trainer, interrupted: threading.Event, due: Due) -> bool:
+    """Tell whether the run stops here; several processes agree on it where they meet anyway."""
+    if trainer.processes.world == 1:
+        return interrupted.is_set()
+    return (due.log or due.save) and any(trainer.processes.gather(interrupted.is_set()))
+
+
+def _is_best(metrics: dict[str, Any], best: dict[str, Any] | None, name: str) -> bool:
+    if best is None:
+        return True
+    return bool((metrics[name], metrics["val_loss"]) < (best[name], best["val_loss"]))
+
+
+def _no_longer_improves(trainer: Trainer) -> bool:
+    config = trainer.config
+    since_best = trainer.state.validations_since_best
+    return config.early_stopping and since_best >= config.early_stopping_val_steps

@@ -1,0 +1,165 @@
+"""Tasks: what a run learns, how it is measured, and what is kept.
+
+The trainer and its loop know batches, steps and files. A task knows the rest: the model, the loss,
+the validation, and what is written of the best model. CTC on phonemes is one task, the speech LLM
+another; a plug-in registers its own, which a configuration chooses with `task: {kind: ...}`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from cortext.data.packed import PackedDataset, PackedSplit
+from cortext.errors import ConfigError
+from cortext.models import AcousticModel, save_model
+from cortext.training.backend import Backend, DeviceSpec
+from cortext.training.batches import Batches
+from cortext.training.config import TASKS, TrainConfig, register_task
+from cortext.training.loss import Loss, build_loss, check_labels_fit
+from cortext.training.setup import new_model
+from cortext.training.validate import LossValidator, Validates, Validator
+
+
+class Task(ABC):
+    """What a run learns.
+
+    It is built before anything is read or written. The trainer then calls its methods in the order
+    in which they stand here; `save` after every validation that is the best so far.
+
+    Args:
+        config: The configuration of the run; the task's own settings are in `config.task`.
+        device_spec: The device that the run asks for.
+        lm: A language-model directory, or None.
+
+    Attributes:
+        Config: A registered task's dataclass of settings, with a field `kind`.
+        metrics: What `best_metric` may name; `val_loss` must be among them, it decides ties.
+        loss_name: What the summary calls `val_loss`.
+        all_used: Whether every parameter that learns has a gradient in every batch. Several
+            processes that train together must look for the others, which takes time.
+    """
+
+    Config: ClassVar[type]
+    metrics: ClassVar[tuple[str, ...]] = ("val_loss",)
+    loss_name: ClassVar[str] = "loss"
+    all_used: bool = True
+
+    def __init__(
+        self, config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None = None
+    ) -> None:
+        self.config = config
+        self.device_spec = device_spec
+        self.lm = lm
+
+    def check(self) -> None:
+        """Raise ConfigError for settings that exclude each other."""
+        if self.lm is not None:
+            kind = self.config.task.kind
+            raise ConfigError(f"task {kind!r} uses no language model", fix="leave out --lm")
+
+    @abstractmethod
+    def new_model(
+        self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
+    ) -> AcousticModel:
+        """Return the model with its first weights, on the CPU.
+
+        Args:
+            data: The recordings; both splits are in it.
+            sessions: The recording days, in the order of the day layers.
+            init_from: A run whose weights to start from, or None.
+        """
+
+    def check_trials(  # noqa: B027 - not every task has something to check
+        self, model: AcousticModel, train: PackedSplit, val: PackedSplit
+    ) -> None:
+        """Raise DataError for a trial that cannot be learnt from or measured on."""
+
+    @abstractmethod
+    def loss(self, model: AcousticModel, split: PackedSplit) -> Loss:
+        """Return the loss of batches of a split; their `indices` are positions in it."""
+
+    def validator(self, model: AcousticModel, batches: Batches, backend: Backend) -> Validates:
+        """Return what measures the model on the validation split, whose batches these are.
+
+        Without another one: the mean of each value that the loss gives.
+        """
+        return LossValidator(
+            batches, self.loss(model, batches.split), self.config.dataset.batch_size
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same when the run is resumed, as JSON has it."""
+        return {}
+
+    def save(self, model: AcousticModel, folder: Path) -> str:
+        """Write the best model into the run directory; return the checksum of its weights."""
+        return save_model(model, folder)
+
+
+@dataclass
+class CTCTaskConfig:
+    """Section `task` for `kind: ctc`."""
+
+    kind: Literal["ctc"] = "ctc"
+    """Which task this is."""
+
+
+@register_task("ctc")
+class CTCTask(Task):
+    """Phonemes by connectionist temporal classification: what a run learns by default.
+
+    With a language model, validations count word errors, too.
+    """
+
+    Config: ClassVar[type] = CTCTaskConfig
+    metrics: ClassVar[tuple[str, ...]] = ("val_per", "val_wer", "val_loss")
+    loss_name: ClassVar[str] = "CTC loss"
+
+    def __init__(
+        self, config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None = None
+    ) -> None:
+        super().__init__(config, device_spec, lm)
+        self.all_used = config.loss is None
+
+    def check(self) -> None:
+        """See `Task`."""
+        if self.lm is None and self.config.best_metric == "val_wer":
+            what = "best_metric is 'val_wer', which needs a language model"
+            raise ConfigError(what, fix="give --lm or another metric")
+
+    def new_model(
+        self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
+    ) -> AcousticModel:
+        """See `Task`."""
+        return new_model(self.config, data, sessions, init_from)
+
+    def check_trials(self, model: AcousticModel, train: PackedSplit, val: PackedSplit) -> None:
+        """See `Task`: CTC gives inf for a label that is longer than its frames allow."""
+        check_all_labels_fit(self.config, model, train, val)
+
+    def loss(self, model: AcousticModel, split: PackedSplit) -> Loss:
+        """See `Task`."""
+        return build_loss(self.config.loss, self.config.model.kind)
+
+    def validator(self, model: AcousticModel, batches: Batches, backend: Backend) -> Validator:
+        """See `Task`."""
+        return Validator(batches, model.inventory, self.config, self.lm)
+
+
+def check_all_labels_fit(
+    config: TrainConfig, model: AcousticModel, train: PackedSplit, val: PackedSplit
+) -> None:
+    """Raise DataError for a trial whose label is longer than its frames after augmentation."""
+    random_cut = config.dataset.data_transforms.random_cut
+    check_labels_fit(train, model.network.n_patches, max(0, random_cut - 1))
+    check_labels_fit(val, model.network.n_patches)
+
+
+def build_task(config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None) -> Task:
+    """Return the task that the configuration names; CTC where it names none."""
+    kind = "ctc" if config.task is None else config.task.kind
+    task: Task = TASKS[kind](config, device_spec, lm)
+    return task
