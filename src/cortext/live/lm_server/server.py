@@ -221,11 +221,8 @@ class LMServer:
             begin = dict.fromkeys(answers, _now(link))
             position.begin_after(begin, begin)
             return
-        for stream, last in position.newest.items() if readable else ():
-            new = link.entries(stream, last)
-            position.given[stream] = position.given.get(stream, 0) + sum(
-                map(self._protocol.is_answer, new)
-            )
+        if readable:
+            self._count_given()
         position.newest = {stream: link.newest[stream] for stream in self._protocol.outputs}
         since = max(at.marked for at in position.by_stream.values())
         n_answers = {stream: link.count(stream, since) for stream in self._protocol.outputs}
@@ -234,6 +231,13 @@ class LMServer:
             after={s: format_id(i) for s, i in position.after.items()},
             answered=n_answers,
         )
+
+    def _count_given(self) -> None:
+        """Count the answers that a server before this one gave after its position."""
+        given = self._position.given
+        for stream, last in self._position.newest.items():
+            answers = map(self._protocol.is_answer, self._link.entries(stream, last))
+            given[stream] = given.get(stream, 0) + sum(answers)
 
     def _has_answer(self, anew: StreamId) -> bool:
         """Return whether a server of another kind has answered the entry that resets everything."""
