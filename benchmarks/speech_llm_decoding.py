@@ -34,7 +34,7 @@ from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels, save_pi
 from cortext.provenance import provenance
 from cortext.speechllm import SpeechLLM, train_speech_llm
 from cortext.speechllm.audio_llm.assemble import TowerOptions, assemble
-from cortext.speechllm.teach import ReadingOptions, teach_reading
+from cortext.speechllm.teach import TeachOptions, teach_from_text
 from cortext.text import error_rate
 
 MARGIN = 0.20
@@ -108,8 +108,8 @@ def teach(demo: Path, out: Path, layers: int, steps: int, batches: int, seed: in
         options = NeuralOptions(pieces=2000, layers=layers, steps=steps, minutes=None, seed=seed)
         train_neural([str(text)], out / "neural", options)
         assemble(out / "neural", out / "audio-llm", TOWER)
-        lesson = ReadingOptions(batches=batches, seed=seed)
-        teach_reading(demo / "run", [text], demo / "packed", out / "audio-llm", reads, lesson)
+        lesson = TeachOptions(batches=batches, seed=seed)
+        teach_from_text(demo / "run", [text], demo / "packed", out / "audio-llm", reads, lesson)
     return reads
 
 

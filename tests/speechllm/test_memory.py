@@ -40,8 +40,8 @@ from cortext.speechllm.audio_llm.cost import (
 )
 from cortext.speechllm.audio_llm.generate import generate
 from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
-from cortext.speechllm.audio_llm.lora import add_lora
 from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext.speechllm.audio_llm.training import add_lora
 from cortext.speechllm.config import GenerationConfig, LoRAConfig, SpeechConfig, SpeechLLMConfig
 from cortext.speechllm.losses.tokens import token_cross_entropy
 from cortext.speechllm.memory import (

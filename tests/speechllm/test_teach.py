@@ -17,8 +17,8 @@ from cortext.features import Augmentation
 from cortext.models import load_model
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.model import SpeechLLM
-from cortext.speechllm.phoneme_bank import HeardPhonemes, pronounced
-from cortext.speechllm.teach import ReadingOptions, teach_reading
+from cortext.speechllm.phoneme_bank import PhonemeBank, pronounce
+from cortext.speechllm.teach import TeachOptions, teach_from_text
 from cortext.text import to_phonemes
 from cortext.text.phonemes import RELEASE
 from cortext.training import train
@@ -47,7 +47,7 @@ def text(tmp_path) -> Path:
 
 
 def test_pronunciations_are_those_of_labels():
-    words = pronounced("some water")
+    words = pronounce("some water")
     assert words == [list(RELEASE.ids(to_phonemes(word))) for word in ("some", "water")]
     assert all(word[-1] == RELEASE.sil for word in words)
 
@@ -55,7 +55,7 @@ def test_pronunciations_are_those_of_labels():
 def test_what_was_heard_is_shared_out_among_the_labels():
     """A trial of labels a b c, heard as a x c: x is what the encoder made of b."""
     a, b, c, x = 5, 6, 7, 8
-    heard = HeardPhonemes.__new__(HeardPhonemes)
+    heard = PhonemeBank.__new__(PhonemeBank)
     heard._pieces = {}
     heard._keep([a, b, c], [a, x, c], torch.tensor([[0.0], [2.0], [3.5]]))
     assert {token: [piece.flatten().tolist() for piece in pieces] for token, pieces in heard._pieces.items()} == {
@@ -71,15 +71,15 @@ def test_what_was_heard_is_shared_out_among_the_labels():
 
 def test_hearing_draws_what_the_encoder_made_of_such_phonemes(recordings, encoder_run):
     model = load_model(encoder_run)
-    phonemes = HeardPhonemes(model, open_packed(recordings), Augmentation(), readings=1)
+    phonemes = PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
     rng = random.Random(0)
-    heard_QD = phonemes.hear([token for word in pronounced("how are you") for token in word], rng)
+    heard_QD = phonemes.sample([token for word in pronounce("how are you") for token in word], rng)
     assert heard_QD.dtype == torch.float32
     assert heard_QD.shape[1] == model.network.n_hidden
     assert len(heard_QD) >= 1
-    again = HeardPhonemes(model, open_packed(recordings), Augmentation(), readings=1)
+    again = PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
     assert torch.equal(
-        again.hear([5, 6, 40], random.Random(1)), phonemes.hear([5, 6, 40], random.Random(1))
+        again.sample([5, 6, 40], random.Random(1)), phonemes.sample([5, 6, 40], random.Random(1))
     )
 
 
@@ -90,14 +90,14 @@ def test_an_encoder_that_hears_nothing_is_one_line(recordings, encoder_run):
         DataError,
         match="hears no phoneme in any training trial: it has not learnt; give a longer run",
     ):
-        HeardPhonemes(model, open_packed(recordings), Augmentation(), readings=1)
+        PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
 
 
 def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
     recordings, encoder_run, tiny_audio_llm, text, tmp_path
 ):
-    options = ReadingOptions(batches=12, lr=0.01, positions=200)
-    facts = teach_reading(
+    options = TeachOptions(batches=12, lr=0.01, positions=200)
+    facts = teach_from_text(
         encoder_run, [text], recordings, tiny_audio_llm, tmp_path / "reads", options
     )
     assert facts["sentences"] == 3
@@ -125,22 +125,24 @@ def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
     assert isinstance(nbest[0].text, str)
     again = tmp_path / "again"
     assert (
-        teach_reading(encoder_run, [text], recordings, tiny_audio_llm, again, options)["loss_last"]
+        teach_from_text(encoder_run, [text], recordings, tiny_audio_llm, again, options)[
+            "loss_last"
+        ]
         == facts["loss_last"]
     )
 
 
 def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm):
     from cortext.speechllm.config import SpeechConfig
-    from cortext.speechllm.teach import _Lesson
+    from cortext.speechllm.teach import _TextTraining
 
     encoder, llm = load_model(encoder_run), AudioLLM.load(tiny_audio_llm)
     model = SpeechLLM.around(
         encoder, SpeechConfig(alpha=0.0, merge_blanks=True), llm.audio_width, llm
     )
-    phonemes = HeardPhonemes(encoder, open_packed(recordings), Augmentation(), readings=1)
+    phonemes = PhonemeBank(encoder, open_packed(recordings), Augmentation(), readings=1)
     sentence = "one two three four five six seven eight".split()
-    lesson = _Lesson(model, phonemes, [sentence], ReadingOptions(positions=400))
+    lesson = _TextTraining(model, phonemes, [sentence], TeachOptions(positions=400))
     for share, most in ((0.0, 1), (0.25, 7), (0.5, 8), (0.99, 8)):
         lengths = {
             len(llm.chat.text(answer).split())
@@ -160,7 +162,7 @@ def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm)
 )
 def test_options_that_cannot_be(change, line):
     with pytest.raises(ConfigError) as caught:
-        ReadingOptions(**change)
+        TeachOptions(**change)
     assert line in str(caught.value)
 
 
@@ -191,8 +193,8 @@ def test_bad_input_is_one_line_and_writes_nothing(
         ([text], other, "other", CortextError, "other"),
     ):
         with pytest.raises(kind) as caught:
-            teach_reading(
-                encoder_run, texts, recordings, llm, tmp_path / out, ReadingOptions(batches=1)
+            teach_from_text(
+                encoder_run, texts, recordings, llm, tmp_path / out, TeachOptions(batches=1)
             )
         assert line in str(caught.value)
         assert not (tmp_path / "a").exists()

@@ -151,7 +151,7 @@ def test_absent_days_stay_where_they_are(config, recordings, cached, tmp_path):
 def test_the_frozen_language_model_stays_as_it_is(
     config, recordings, cached, tiny_audio_llm, tmp_path
 ):
-    before = AudioLLM.load(tiny_audio_llm, hears=False).network.state_dict()
+    before = AudioLLM.load(tiny_audio_llm, with_tower=False).network.state_dict()
     with speech_trainer(
         config, recordings, tmp_path / "run", cache=cached, progress=False
     ) as trainer:

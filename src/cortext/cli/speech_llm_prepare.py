@@ -179,12 +179,12 @@ def teach(
     Example: cortext speech-llm teach runs/first prompts.txt --data runs/packed --audio-llm
     runs/audio-llm --out runs/reads
     """
-    from cortext.speechllm.teach import ReadingOptions, teach_reading
+    from cortext.speechllm.teach import TeachOptions, teach_from_text
 
     load_plugins(plugins)
-    options = ReadingOptions(batches=batches, lr=lr, seed=seed, threads=threads)
+    options = TeachOptions(batches=batches, lr=lr, seed=seed, threads=threads)
     with progress_bar("reading") as progress:
-        facts = teach_reading(run, texts, data, audio_llm, out, options, progress=progress)
+        facts = teach_from_text(run, texts, data, audio_llm, out, options, progress=progress)
     if as_json:
         print_json(facts)
         return

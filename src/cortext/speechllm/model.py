@@ -81,7 +81,7 @@ class SpeechLLM(AcousticModel):
         _check_pair(Path(run_dir), facts)
         own = Path(run_dir) / AUDIO_LLM
         name = audio_llm or (own if own.is_dir() else speech.audio_llm)
-        llm = AudioLLM.load(name, device=str(device), quantize=speech.quantize, hears=False)
+        llm = AudioLLM.load(name, device=str(device), quantize=speech.quantize, with_tower=False)
         if facts["revision"] not in (None, llm.revision):
             raise RunError(
                 f"the run was trained with revision {facts['revision']} of its audio language"

@@ -23,7 +23,7 @@ from cortext.speechllm.config import SpeechConfig
 from cortext.speechllm.losses.alignment import length_mask, masked_mean
 
 
-class Read(NamedTuple):
+class SpeechOutput(NamedTuple):
     """What came of a batch; None for what the weights of the losses do not ask for.
 
     Attributes:
@@ -105,7 +105,7 @@ class SpeechNetwork(nn.Module):
     ) -> Any:
         """Phoneme logits [B, P, V] and the encoder's state, as every acoustic model gives them.
 
-        With answers, `Read`.
+        With answers, `SpeechOutput`.
 
         Args:
             x_BTC, day_B, state, n_patches_B: See `cortext.models.registry.Model`.
@@ -118,7 +118,7 @@ class SpeechNetwork(nn.Module):
             return phonemes_BPV, state
         assert n_patches_B is not None
         brain_BPA, n_patches_B = self.projector(hidden_BPD), n_patches_B.to(hidden_BPD.device)
-        found = Read(phonemes_BPV, brain_BPA)
+        found = SpeechOutput(phonemes_BPV, brain_BPA)
         if not self.speech.reads_language_model:
             return found
         read_BPA, n_read_B = brain_BPA, n_patches_B

@@ -29,7 +29,7 @@ from cortext.training.setup import day_layers
 TRIALS_AT_ONCE = 32
 
 
-class HeardPhonemes:
+class PhonemeBank:
     """What an encoder made of each phoneme of the training split.
 
     Attributes:
@@ -97,7 +97,7 @@ class HeardPhonemes:
         for token, vectors in zip(labels, own, strict=True):
             self._pieces.setdefault(token, []).append(merged_QD[vectors].half())
 
-    def hear(self, phonemes: Sequence[int], rng: random.Random) -> torch.Tensor:
+    def sample(self, phonemes: Sequence[int], rng: random.Random) -> torch.Tensor:
         """Hidden units float32 [Q, D] of a pronunciation, at least one vector.
 
         Unknown phonemes are not heard.
@@ -107,7 +107,7 @@ class HeardPhonemes:
         return heard_QD.float() if len(heard_QD) else torch.zeros(1, heard_QD.shape[1])
 
 
-def pronounced(sentence: str) -> list[list[int]]:
+def pronounce(sentence: str) -> list[list[int]]:
     """Phonemes of each word of a normalised sentence, its closing silence among them, as labels
     have them.
     """

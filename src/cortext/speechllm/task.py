@@ -76,7 +76,7 @@ class SpeechTask(Task):
         device_spec: The device that the run asks for.
         lm: Refused by `check`.
         cache: File of `cortext speech-llm cache`; needed where speech.alpha is not 0.
-        hears: Keep the audio tower in memory. Training reads its output from the cache.
+        with_tower: Keep the audio tower in memory. Training reads its output from the cache.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("val_per", "val_wer", "val_loss")
@@ -91,11 +91,11 @@ class SpeechTask(Task):
         lm: str | Path | None = None,
         *,
         cache: str | Path | None = None,
-        hears: bool = False,
+        with_tower: bool = False,
     ) -> None:
         super().__init__(config, device_spec, lm)
         self.cache = cache
-        self.hears = hears
+        self.with_tower = with_tower
         self._targets: TargetCache | None = None
 
     def check(self) -> None:
@@ -113,7 +113,7 @@ class SpeechTask(Task):
         llm = None
         if speech.reads_language_model:
             llm = AudioLLM.load(
-                speech.audio_llm, str(device), quantize=speech.quantize, hears=self.hears
+                speech.audio_llm, str(device), quantize=speech.quantize, with_tower=self.with_tower
             )
         model = SpeechLLM.around(encoder, speech, facts.audio_width, llm)
         if llm is not None:

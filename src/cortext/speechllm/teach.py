@@ -38,7 +38,7 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig
 from cortext.speechllm.losses.tokens import token_cross_entropy
 from cortext.speechllm.model import AUDIO_LLM, SpeechLLM
-from cortext.speechllm.phoneme_bank import HeardPhonemes, pronounced
+from cortext.speechllm.phoneme_bank import PhonemeBank, pronounce
 from cortext.text.normalize import normalize
 
 LONGEST = 14
@@ -46,7 +46,7 @@ LONGEST = 14
 
 
 @dataclass(frozen=True)
-class ReadingOptions:
+class TeachOptions:
     """How reading is learnt. Raises ConfigError for values that cannot be."""
 
     batches: int = 600
@@ -71,13 +71,13 @@ class ReadingOptions:
             )
 
 
-def teach_reading(
+def teach_from_text(
     run: str | Path,
     texts: Sequence[str | Path],
     data: str | Path,
     audio_llm: str | Path,
     out: str | Path,
-    options: ReadingOptions | None = None,
+    options: TeachOptions | None = None,
     *,
     prompt: str = SpeechConfig.prompt,
     progress: Progress | None = None,
@@ -96,7 +96,7 @@ def teach_reading(
         out: Run directory of a speech LLM (`SpeechLLM.load`); the language model that has learnt
             lies in it.
     """
-    options, out = options or ReadingOptions(), Path(out)
+    options, out = options or TeachOptions(), Path(out)
     sentences = [
         words for path in texts for line in _lines(Path(path)) if (words := normalize(line).split())
     ]
@@ -114,8 +114,8 @@ def teach_reading(
     with threads(options.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         model = SpeechLLM.around(encoder, speech, llm.audio_width, llm)
-        phonemes = HeardPhonemes(encoder, open_data(data), Augmentation(), options.seed)
-        facts = _Lesson(model, phonemes, sentences, options).learn(progress)
+        phonemes = PhonemeBank(encoder, open_data(data), Augmentation(), options.seed)
+        facts = _TextTraining(model, phonemes, sentences, options).learn(progress)
     with in_place_of(out) as partial:
         with quiet(need("transformers", "speechllm")):
             llm.network.save_pretrained(partial / AUDIO_LLM)
@@ -137,19 +137,19 @@ def _lines(path: Path) -> list[str]:
         ) from None
 
 
-class _Lesson:
+class _TextTraining:
     """One training: the projectors, and the language model with its output layer."""
 
     def __init__(
         self,
         model: SpeechLLM,
-        phonemes: HeardPhonemes,
+        phonemes: PhonemeBank,
         sentences: list[list[str]],
-        options: ReadingOptions,
+        options: TeachOptions,
     ) -> None:
         self.network, self.llm, self.phonemes = model.network, model.network.llm, phonemes
         self.sentences, self.options = sentences, options
-        self.pronounced = {word: pronounced(word)[0] for words in sentences for word in words}
+        self.pronounced = {word: pronounce(word)[0] for words in sentences for word in words}
         self.rng = random.Random(options.seed)
         self.prompt = self.llm.prompt(self.network.speech.prompt)
         learns = [self.llm.body.language_model, self.llm.body.multi_modal_projector]
@@ -213,7 +213,7 @@ class _Lesson:
         first = count * self.rng.randrange(4)
         chosen = pool[first : first + count]
         heard = [
-            self.phonemes.hear([p for word in one for p in self.pronounced[word]], self.rng)
+            self.phonemes.sample([p for word in one for p in self.pronounced[word]], self.rng)
             for one in chosen
         ]
         return heard, [self.llm.answer(" ".join(one)) for one in chosen]

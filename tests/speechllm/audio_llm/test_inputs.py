@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cortext.speechllm.audio_llm.inputs import Sequence, answer_logits, teacher_forced
+from cortext.speechllm.audio_llm.inputs import TeacherForced, answer_logits, teacher_forced
 from cortext.speechllm.audio_llm.model import AudioLLM
 
 INSTRUCTION = "please write what you hear"
@@ -38,7 +38,7 @@ def heard(llm: AudioLLM) -> tuple[torch.Tensor, torch.Tensor]:
     return brain_BPA, n_B
 
 
-def forced(llm: AudioLLM, brain_BPA: torch.Tensor, n_B: torch.Tensor) -> Sequence:
+def forced(llm: AudioLLM, brain_BPA: torch.Tensor, n_B: torch.Tensor) -> TeacherForced:
     return teacher_forced(
         llm, brain_BPA, n_B, llm.prompt(INSTRUCTION), [llm.answer(each) for each in SENTENCES]
     )

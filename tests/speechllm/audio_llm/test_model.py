@@ -398,7 +398,7 @@ def test_another_family_of_the_same_parts_is_read(tmp_path: Path) -> None:
         ).pooler_output
     heard = llm.audio_features(waves)
     torch.testing.assert_close(torch.cat([llm.project(each) for each in heard]), theirs)
-    alone = AudioLLM.load(tmp_path, device="cpu", reads=False).audio_features(waves)
+    alone = AudioLLM.load(tmp_path, device="cpu", with_language_model=False).audio_features(waves)
     assert all(torch.equal(*each) for each in zip(alone, heard, strict=True))
 
 
@@ -533,7 +533,7 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
         "cortext.speechllm.audio_llm.model.device_named", lambda name: torch.device(device)
     )
     for free in ("free_bytes", "free_gpu_bytes"):
-        monkeypatch.setattr(f"cortext.speechllm.audio_llm.model.{free}", lambda *_: needed - 1)
+        monkeypatch.setattr(f"cortext.speechllm.audio_llm.loading.{free}", lambda *_: needed - 1)
     words = (
         f"not enough memory to load the model: its weights take 0.0 GB, and {device} has 0.0 GB"
         " free; use speech.q"
@@ -541,7 +541,7 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
     with pytest.raises(LanguageModelError, match=words):
         AudioLLM.load(tiny_audio_llm)
     if device == "cpu":
-        monkeypatch.setattr("cortext.speechllm.audio_llm.model.free_bytes", lambda: needed)
+        monkeypatch.setattr("cortext.speechllm.audio_llm.loading.free_bytes", lambda: needed)
         AudioLLM.load(tiny_audio_llm)
 
 
@@ -552,7 +552,7 @@ def test_the_tower_alone_hears_what_the_whole_model_hears(
     folder = tiny_audio_llm if name == "qwen2-audio" else as_aero(tiny_audio_llm, tmp_path / "aero")
     whole, tower = (
         AudioLLM.load(folder, device="cpu"),
-        AudioLLM.load(folder, device="cpu", reads=False),
+        AudioLLM.load(folder, device="cpu", with_language_model=False),
     )
     for expected, found in zip(
         whole.audio_features([wave(0.7), wave(3.3, 1)]),
@@ -574,7 +574,7 @@ def test_the_tower_alone_hears_what_the_whole_model_hears(
 def test_without_its_tower_a_model_reads_as_before_and_hears_nothing(tiny_audio_llm: Path) -> None:
     whole, deaf = (
         AudioLLM.load(tiny_audio_llm, device="cpu"),
-        AudioLLM.load(tiny_audio_llm, device="cpu", hears=False),
+        AudioLLM.load(tiny_audio_llm, device="cpu", with_tower=False),
     )
     held = sum(weight.numel() for weight in deaf.network.parameters())
     assert held == whole.facts.n_parameters - whole.facts.n_tower_parameters
@@ -588,22 +588,22 @@ def test_the_tower_alone_needs_memory_for_itself_alone(
     tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = 4 * AudioLLM.check(tiny_audio_llm).n_tower_parameters
-    monkeypatch.setattr("cortext.speechllm.audio_llm.model.free_bytes", lambda: needed)
-    AudioLLM.load(tiny_audio_llm, device="cpu", reads=False)
-    monkeypatch.setattr("cortext.speechllm.audio_llm.model.free_bytes", lambda: needed - 1)
+    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.free_bytes", lambda: needed)
+    AudioLLM.load(tiny_audio_llm, device="cpu", with_language_model=False)
+    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.free_bytes", lambda: needed - 1)
     with pytest.raises(LanguageModelError, match="GB free; use a smaller model or another device"):
-        AudioLLM.load(tiny_audio_llm, device="cpu", reads=False)
+        AudioLLM.load(tiny_audio_llm, device="cpu", with_language_model=False)
 
 
 def test_quantised_weights_need_a_library(
     tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.find_spec", lambda name: None)
     assert "4bit weights need bitsandbytes, which is not installed; pip install" in refused(
         tiny_audio_llm, quantize="4bit"
     )
     assert "'2bit'" in refused(tiny_audio_llm, quantize="2bit")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.find_spec", lambda name: True)
     assert "4bit weights need a GPU; set speech.quantize to 8bit" in refused(
         tiny_audio_llm, quantize="4bit"
     )
@@ -620,7 +620,7 @@ def test_quantised_layers_are_nearly_what_they_were_and_teach_lora(
     folder = save_tiny_audio_llm(
         tmp_path, text_width=128
     )  # blocks of weights are quantised together
-    monkeypatch.setattr("cortext.speechllm.audio_llm.model._check_quantizable", lambda *_: None)
+    monkeypatch.setattr("cortext.speechllm.audio_llm.model.check_quantizable", lambda *_: None)
     monkeypatch.setattr(
         "bitsandbytes.nn.modules.has_avx512bf16", lambda: False
     )  # it packs what is only to be read

@@ -12,7 +12,7 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig
 from cortext.speechllm.losses.speech_loss import SpeechLoss, sentences_of
 from cortext.speechllm.losses.tokens import info_nce
-from cortext.speechllm.network import Read
+from cortext.speechllm.network import SpeechOutput
 from cortext.speechllm.targets.cache import TargetCache
 from cortext.training.batches import TrainBatch
 
@@ -42,7 +42,7 @@ def test_losses_are_weighted_and_what_has_no_weight_is_left_out(split, cached, t
     llm = AudioLLM.load(tiny_audio_llm)
     indices, n_patches_B = [3, 0, 7], torch.tensor([9, 12, 5])
     generator = torch.Generator().manual_seed(0)
-    read = Read(
+    read = SpeechOutput(
         torch.randn(3, 12, 41, generator=generator),
         torch.randn(3, 12, 24, generator=generator),
         (
@@ -97,7 +97,7 @@ def test_trials_of_one_sentence_are_no_wrong_answers_for_each_other(split, tiny_
     llm = AudioLLM.load(tiny_audio_llm)
     generator = torch.Generator().manual_seed(0)
     pooled = (torch.randn(3, 32, generator=generator), torch.randn(3, 32, generator=generator))
-    read = Read(torch.zeros(3, 12, 41), torch.zeros(3, 12, 24), None, pooled)
+    read = SpeechOutput(torch.zeros(3, 12, 41), torch.zeros(3, 12, 24), None, pooled)
     loss = SpeechLoss(SpeechConfig(alpha=0, beta=0, gamma=1.0), split, llm, None)
     losses = loss(lambda *_, **__: read, a_batch(torch.tensor([9, 9, 9]), [4, 4, 5]), 0.0)
     same_BB = torch.tensor([[True, True, False], [True, True, False], [False, False, True]])

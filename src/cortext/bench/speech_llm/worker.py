@@ -83,7 +83,7 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
     Where a voice is given, targets are spoken and heard anew for every batch.
     """
     config, spec = from_mapping(SpeechLLMConfig, plan.config), DeviceSpec(plan.device)
-    task = SpeechTask(config, spec, cache=plan.cache, hears=voice is not None)
+    task = SpeechTask(config, spec, cache=plan.cache, with_tower=voice is not None)
     trainer = Trainer(
         config, open_packed(plan.packed), plan.out, task=task, device=spec, progress=False
     )
@@ -94,7 +94,9 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
         hearing = (
             network.llm
             if network.speech.reads_language_model
-            else AudioLLM.load(network.speech.audio_llm, device=plan.device, reads=False)
+            else AudioLLM.load(
+                network.speech.audio_llm, device=plan.device, with_language_model=False
+            )
         )
         assert isinstance(trainer.validator, SpeechValidator)
         for loss in (trainer.backend.job.loss, trainer.validator.loss):

@@ -8,7 +8,7 @@ answer tokens, V tokens of the vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ Prompt = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
-class Sequence:
+class TeacherForced:
     """Prompts, brains and answers of a batch, padded on the right, for learning with the true
     answer before each token.
 
@@ -44,8 +44,8 @@ def teacher_forced(
     brain_BPA: torch.Tensor,
     n_patches_B: torch.Tensor,
     prompt: Prompt,
-    answers: Many[Many[int]],
-) -> Sequence:
+    answers: Sequence[Sequence[int]],
+) -> TeacherForced:
     """Sequences in which each answer stands behind its prompt and brain.
 
     What is neither gives no loss.
@@ -60,12 +60,12 @@ def teacher_forced(
     targets_BK = _padded(answers, llm.device)
     reader_BK = begin_B[:, None] - 1 + torch.arange(targets_BK.shape[1], device=llm.device)
     n_tokens_B = torch.tensor([len(answer) for answer in answers], device=llm.device)
-    return Sequence(
+    return TeacherForced(
         embeds_BSH, mask_BS, reader_BK.clamp(max=mask_BS.shape[1] - 1), targets_BK, n_tokens_B
     )
 
 
-def answer_logits(llm: AudioLLM, sequence: Sequence) -> torch.Tensor:
+def answer_logits(llm: AudioLLM, sequence: TeacherForced) -> torch.Tensor:
     """Logits [B, K, V] of the answers' tokens; those of other positions are never computed."""
     hidden_BSH = llm.hidden(sequence.embeds_BSH, sequence.mask_BS)
     reader_BKH = sequence.reader_BK[..., None].expand(-1, -1, hidden_BSH.shape[-1])
@@ -77,7 +77,7 @@ def lay_out(
     brain_BPA: torch.Tensor,
     n_patches_B: torch.Tensor,
     prompt: Prompt,
-    answers: Many[Many[int]],
+    answers: Sequence[Sequence[int]],
     left: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Embeddings [B, S, H], their mask [B, S], and the position [B] at which each answer begins.
@@ -109,7 +109,7 @@ def lay_out(
     return embeds_BSH, mask_BS, shift_B + len(before) + n_B + len(after)
 
 
-def _padded(rows: Many[Many[int]], device: torch.device) -> torch.Tensor:
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
     longest = max(map(len, rows))
     return torch.tensor(
         [[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long, device=device

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch
 
 from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.loading import quiet, read_config, revision_of
+from cortext.decoding.llm.memory import free_bytes, free_gpu_bytes
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 
 KIND = "audio LLM"
+QUANTIZATIONS = ("4bit", "8bit")
 PARTS = ("audio_tower", "multi_modal_projector", "language_model")
 AERO = "aero"
 """Model type of Aero-1-Audio: Qwen2-Audio's parts, some by other names."""
@@ -255,3 +258,54 @@ def read_processor(transformers: Any, config: Any, name: str) -> Any:
 def revision_there(name: str | Path) -> str:
     """That of a model by its name, without its weights being loaded. Raises LanguageModelError."""
     return revision_of(str(name), read_audio_config(need("transformers", "speechllm"), str(name)))
+
+
+def check_quantizable(quantize: str | None, device: torch.device) -> None:
+    """Raise LanguageModelError where weights cannot be loaded in fewer bits here."""
+    if quantize is None:
+        return
+    if quantize not in QUANTIZATIONS:
+        raise LanguageModelError(
+            f"quantize is {quantize!r}; {' and '.join(QUANTIZATIONS)} are possible"
+        )
+    if find_spec("bitsandbytes") is None:
+        fix = "pip install bitsandbytes, or set speech.quantize to null"
+        raise LanguageModelError(
+            f"{quantize} weights need bitsandbytes, which is not installed", fix=fix
+        )
+    if (
+        quantize == "4bit" and device.type == "cpu"
+    ):  # where they are packed anew, and nothing is learnt through them
+        raise LanguageModelError(
+            "4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda"
+        )
+
+
+def check_memory(
+    facts: AudioFacts,
+    device: torch.device,
+    dtype: Any,
+    quantize: str | None,
+    with_language_model: bool,
+    name: str,
+) -> None:
+    """Raise LanguageModelError where the free memory is less than the weights take."""
+    from cortext.speechllm.audio_llm.cost import Load, frozen_bytes, tower_bytes  # it reads facts
+
+    load = Load(bf16=dtype != torch.float32)
+    needed = (
+        frozen_bytes(facts, load, quantize) if with_language_model else tower_bytes(facts, load)
+    )
+    free = free_bytes() if device.type == "cpu" else free_gpu_bytes(device)
+    if free is not None and needed > free:
+        fewer = (
+            ""
+            if quantize or not with_language_model
+            else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
+        )
+        raise LanguageModelError(
+            f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and"
+            f" {device} has {free / 1e9:.1f} GB free",
+            where=name,
+            fix=f"use {fewer}a smaller model or another device",
+        )

@@ -11,22 +11,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.loading import check_complete, device_named, quiet, revision_of
-from cortext.decoding.llm.memory import free_bytes, free_gpu_bytes
-from cortext.errors import DataError, LanguageModelError, first_line
+from cortext.errors import DataError, LanguageModelError
 from cortext.extras import need
+from cortext.speechllm.audio_llm import training
 from cortext.speechllm.audio_llm.chat import Chat
 from cortext.speechllm.audio_llm.loading import (
     KIND,
     AudioFacts,
+    check_memory,
+    check_quantizable,
     read_audio_config,
     read_facts,
     read_network,
@@ -34,10 +35,7 @@ from cortext.speechllm.audio_llm.loading import (
     read_tower,
     weight_kinds,
 )  # fmt: skip
-from cortext.speechllm.audio_llm.lora import add_lora, dropouts
 from cortext.speechllm.config import LoRAConfig
-
-QUANTIZATIONS = ("4bit", "8bit")
 
 
 class AudioLLM:
@@ -80,8 +78,8 @@ class AudioLLM:
         *,
         quantize: str | None = None,
         bf16: bool | None = None,
-        hears: bool = True,
-        reads: bool = True,
+        with_tower: bool = True,
+        with_language_model: bool = True,
     ) -> AudioLLM:
         """The audio LLM of a directory or, by its name there, of the Hugging Face Hub.
 
@@ -92,35 +90,35 @@ class AudioLLM:
             quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes.
             bf16: Whether weights are bfloat16 or float32; by default as they are stored on a GPU,
                 float32 on a CPU.
-            hears: Without, the tower's memory is free again once the weights are read: there are no
-                `audio_features`.
-            reads: Without, only the tower is loaded, and `audio_features` are all that there is.
+            with_tower: Without it the tower's memory is free again once the weights are read, and
+                there are no `audio_features`.
+            with_language_model: Without it only the tower is loaded, for `audio_features` alone.
 
         Raises:
             LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
         """
         transformers, name = need("transformers", "speechllm"), str(name)
         where = device_named(device)
-        _check_quantizable(quantize, where)
+        check_quantizable(quantize, where)
         config = read_audio_config(transformers, name)
         facts = read_facts(transformers, config, name)
         processor = read_processor(transformers, config, name)
         Chat(name, processor, config)  # what it lacks is told before the weights are fetched
         kinds = weight_kinds(transformers, where, quantize, bf16)
-        _check_room(
+        check_memory(
             facts,
             where,
             config.dtype if kinds["dtype"] == "auto" else kinds["dtype"],
             quantize,
-            reads,
+            with_language_model,
             name,
         )
         with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
-            network, told = (read_network if reads else read_tower)(
+            network, told = (read_network if with_language_model else read_tower)(
                 transformers, config, name, kinds
             )
         check_complete(told, name, KIND)
-        if not hears:
+        if not with_tower:
             network.model.audio_tower = None
         return cls(name, network, processor, facts, revision_of(name, config))
 
@@ -190,7 +188,7 @@ class AudioLLM:
         """What a frame of the tower stands for."""
         samples = self.processor.feature_extractor.n_samples
         with quiet(need("transformers", "speechllm")):
-            n_frames = int(self._heard([np.zeros(samples, np.float32)])[1])
+            n_frames = int(self._tower_inputs([np.zeros(samples, np.float32)])[1])
         return float(1000 * samples / self.sample_rate / n_frames)
 
     @property
@@ -237,24 +235,26 @@ class AudioLLM:
         """
         if self.body.audio_tower is None:
             raise LanguageModelError(
-                "was loaded without its audio tower", where=self.name, fix="load it with hears=True"
+                "was loaded without its audio tower",
+                where=self.name,
+                fix="set with_tower=True",
             )
         if not waves:
             return []
         for number, wave in enumerate(waves):
             self._check_wave(np.asarray(wave), number)
         with self.lock, quiet(need("transformers", "speechllm")):
-            inputs, n_frames = self._heard(waves)
+            inputs, n_frames = self._tower_inputs(waves)
             heard: list[torch.Tensor] = []
 
             def stop(_: Any, given: tuple[torch.Tensor]) -> None:
                 heard.append(given[0])
-                raise _Heard
+                raise _TowerDone
 
             hook = self.body.multi_modal_projector.register_forward_pre_hook(stop)
             try:
                 self.body(**inputs.to(self.device))
-            except _Heard:
+            except _TowerDone:
                 pass
             finally:
                 hook.remove()
@@ -269,7 +269,7 @@ class AudioLLM:
             for frames_NA, count in zip(frames_BNA, n_frames.tolist(), strict=True)
         ]
 
-    def _heard(self, waves: Sequence[np.ndarray]) -> tuple[Any, torch.Tensor]:
+    def _tower_inputs(self, waves: Sequence[np.ndarray]) -> tuple[Any, torch.Tensor]:
         """The network's inputs for waves, and how many frames of the tower each has."""
         with torch.autocast(
             self.device.type, enabled=False
@@ -363,121 +363,39 @@ class AudioLLM:
         found: torch.Tensor = self.network.get_output_embeddings()(hidden)
         return found
 
-    # how it is trained
+    # training it
 
     def add_lora(self, config: LoRAConfig) -> dict[str, torch.nn.Parameter]:
         """Add LoRA to the language model.
 
-        The trainable parameters by names that stay the same (without dots).
+        Returns:
+            The trainable parameters by names that stay the same (without dots).
         """
         if self.lora:
             raise LanguageModelError("has LoRA already", where=self.name)
-        self.lora = add_lora(self.language_model, config, self.name)
+        self.lora = training.add_lora(self.language_model, config, self.name)
         return self.lora
 
     def train_lora(self, mode: bool = True) -> None:
-        """Whether what goes into LoRA is dropped at random.
-
-        All that is frozen stays in evaluation mode.
-        """
-        for each in dropouts(self.language_model):
+        """Switch the dropout before LoRA; all that is frozen stays in evaluation mode."""
+        for each in training.dropouts(self.language_model):
             each.train(mode)
 
     def checkpointing(self, on: bool) -> None:
-        """Keep only what goes into each layer of the language model, and compute the rest again
-        for the gradient.
-        """
-        for layer in self._layers:
-            layer.__dict__.pop("forward", None)
-            if on:
-                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        """Keep only the input of each layer of the language model for the gradient, or all."""
+        training.checkpoint_layers(self.language_model, on)
 
     def use(self, compile: bool) -> None:
-        """Whether the language model's layers are compiled.
+        """Compile the layers of the language model, or no longer; it takes a minute.
 
-        A note says so where that cannot be done here.
-
-        To be called after `add_lora` and `checkpointing`; it takes a minute. Only what has
-        gradients is compiled.
+        A note says so where that cannot be done here. To be called after `add_lora` and
+        `checkpointing`.
         """
-        for layer in self._layers:
-            layer._compiled_call_impl = None
-        if not compile:
-            return
-        try:
-            with torch.enable_grad(), quiet(need("transformers", "speechllm")):
-                for layer in self._layers:
-                    layer.compile(dynamic=True)
-                probe = torch.zeros(2, 5, self.text_width, device=self.device, requires_grad=True)
-                self.hidden(probe, torch.ones(2, 5, device=self.device)).sum().backward()  # type: ignore[no-untyped-call]
-            for weight in self.lora.values():
-                weight.grad = None
-        except Exception as error:  # the compiler raises what it happens to
-            self.use(compile=False)
-            self.notes.append(
-                f"torch.compile does not work here and is left out ({first_line(error)})"
-            )
-
-    @property
-    def _layers(self) -> list[Any]:
-        from transformers.modeling_layers import GradientCheckpointingLayer
-
-        return [
-            each
-            for each in self.language_model.modules()
-            if isinstance(each, GradientCheckpointingLayer)
-        ]
+        training.uncompile(self.language_model)
+        if compile and (error := training.compile_layers(self)):
+            training.uncompile(self.language_model)
+            self.notes.append(f"torch.compile does not work here and is left out ({error})")
 
 
-class _Heard(Exception):
+class _TowerDone(Exception):
     """Ends a forward pass once the tower was heard."""
-
-
-def _check_quantizable(quantize: str | None, device: torch.device) -> None:
-    from importlib.util import find_spec
-
-    if quantize is None:
-        return
-    if quantize not in QUANTIZATIONS:
-        raise LanguageModelError(
-            f"quantize is {quantize!r}; {' and '.join(QUANTIZATIONS)} are possible"
-        )
-    if find_spec("bitsandbytes") is None:
-        fix = "pip install bitsandbytes, or set speech.quantize to null"
-        raise LanguageModelError(
-            f"{quantize} weights need bitsandbytes, which is not installed", fix=fix
-        )
-    if (
-        quantize == "4bit" and device.type == "cpu"
-    ):  # where they are packed anew, and nothing is learnt through them
-        raise LanguageModelError(
-            "4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda"
-        )
-
-
-def _check_room(
-    facts: AudioFacts,
-    device: torch.device,
-    dtype: Any,
-    quantize: str | None,
-    reads: bool,
-    name: str,
-) -> None:
-    """Raise LanguageModelError where the free memory is less than the weights take."""
-    from cortext.speechllm.audio_llm.cost import Load, frozen_bytes, tower_bytes
-
-    load = Load(bf16=dtype != torch.float32)
-    needed = frozen_bytes(facts, load, quantize) if reads else tower_bytes(facts, load)
-    free = free_bytes() if device.type == "cpu" else free_gpu_bytes(device)
-    if free is not None and needed > free:
-        fewer = (
-            ""
-            if quantize or not reads
-            else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
-        )
-        raise LanguageModelError(
-            f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and"
-            f" {device} has {free / 1e9:.1f} GB free",
-            where=name,
-            fix=f"use {fewer}a smaller model or another device",
-        )

@@ -16,7 +16,7 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig
 from cortext.speechllm.losses import ALIGNMENTS
 from cortext.speechllm.losses.tokens import info_nce, token_cross_entropy
-from cortext.speechllm.network import Read
+from cortext.speechllm.network import SpeechOutput
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import ctc_loss, trial_name
 
@@ -71,13 +71,13 @@ class SpeechLoss:
         """The encoder's phoneme logits [B, P, V] of a batch, and the losses by name."""
         sentences = [self.sentences[i] for i in batch.indices.tolist()]
         answers = [self._answers[sentence] for sentence in sentences]
-        read: Read = network(
+        read: SpeechOutput = network(
             batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B, answers=answers
         )
         return read.phonemes_BPV, self._losses(read, batch, sentences)
 
     def _losses(
-        self, read: Read, batch: TrainBatch, sentences: Sequence[str]
+        self, read: SpeechOutput, batch: TrainBatch, sentences: Sequence[str]
     ) -> dict[str, torch.Tensor]:
         speech, device, losses = self.speech, batch.x_BTC.device, dict[str, torch.Tensor]()
         if speech.alpha:

@@ -85,7 +85,7 @@ def build_cache(
             (text for text in named if text_key(text) not in unfinished), key=len, reverse=True
         )
         if todo:  # the longest first: what does not fit is told at once
-            tower = Tower(llm or AudioLLM.load(audio_llm, device, reads=False))
+            tower = Tower(llm or AudioLLM.load(audio_llm, device, with_language_model=False))
             _Work(named, speaker, tower, unfinished).run(
                 todo, _workers(workers, len(todo)), progress
             )
@@ -114,11 +114,11 @@ class LiveTargets:
         """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has,
         int64 [B].
         """
-        heard: list[torch.Tensor] = []
+        targets: list[torch.Tensor] = []
         texts = [spoken(text) for text in sentences]
-        while batch := texts[len(heard) : len(heard) + self._tower.windows]:
-            heard += self._tower.hear(batch, [say(self._voice, text) for text in batch])
-        return padded(heard, self._tower.llm.audio_width)
+        while batch := texts[len(targets) : len(targets) + self._tower.windows]:
+            targets += self._tower.targets(batch, [say(self._voice, text) for text in batch])
+        return padded(targets, self._tower.llm.audio_width)
 
 
 class Tower:
@@ -130,7 +130,7 @@ class Tower:
     def __init__(self, llm: AudioLLM) -> None:
         self.llm, self.windows = llm, WINDOWS[llm.device.type]
 
-    def hear(self, texts: Sequence[str], waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
+    def targets(self, texts: Sequence[str], waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
         """Targets of waves of 16 kHz, float16 [N, A].
 
         Raises:
@@ -143,11 +143,13 @@ class Tower:
             if not (out_of_memory(error) or isinstance(error, CortextError)):
                 raise
             if len(texts) == 1:
-                raise _unheard(texts[0], error) from error
+                raise _with_text(texts[0], error) from error
             half = (len(texts) + 1) // 2
             if out_of_memory(error):
                 self.windows = half
-            return self.hear(texts[:half], waves[:half]) + self.hear(texts[half:], waves[half:])
+            return self.targets(texts[:half], waves[:half]) + self.targets(
+                texts[half:], waves[half:]
+            )
         targets = [frames_NA.half() for frames_NA in frames]
         for text, target_NA in zip(texts, targets, strict=True):
             if not torch.isfinite(target_NA).all():
@@ -158,7 +160,7 @@ class Tower:
         return targets
 
 
-def _unheard(text: str, error: Exception) -> CortextError:
+def _with_text(text: str, error: Exception) -> CortextError:
     if isinstance(error, CortextError):
         return type(error)(
             f"{text!r} cannot be heard: {error.what}", where=error.where, fix=error.fix
@@ -193,8 +195,8 @@ class _Work:
         with interrupts() as interrupted, closing(self._said(texts, workers, interrupted)) as said:
             try:
                 while batch := list(islice(said, self.tower.windows)):
-                    heard = self.tower.hear(*zip(*batch, strict=True))
-                    for (text, _), target_NA in zip(batch, heard, strict=True):
+                    targets = self.tower.targets(*zip(*batch, strict=True))
+                    for (text, _), target_NA in zip(batch, targets, strict=True):
                         self.unfinished.add(text_key(text), target_NA)
                     self.unfinished.save(self.origin)
                     done += len(batch)

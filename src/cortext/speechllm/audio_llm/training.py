@@ -1,0 +1,105 @@
+"""Training through a frozen language model: LoRA, gradient checkpointing, compilation.
+
+LoRA (Hu et al., ICLR 2022) is that of peft.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from cortext.decoding.llm.finetune import target_modules
+from cortext.decoding.llm.loading import quiet
+from cortext.errors import LanguageModelError, first_line
+from cortext.extras import need
+from cortext.speechllm.config import LoRAConfig
+
+if TYPE_CHECKING:
+    from cortext.speechllm.audio_llm.model import AudioLLM
+
+
+def add_lora(network: Any, config: LoRAConfig, name: str) -> dict[str, torch.nn.Parameter]:
+    """Put LoRA into a network in place.
+
+    Its float32 parameters by name, the only ones of it that have gradients.
+
+    Names are the modules' with `/` for `.`, so that a module may register them. Raises
+    LanguageModelError for targets that the network does not have.
+    """
+    peft = need("peft", "speechllm")
+    known = target_modules(network)
+    if unknown := sorted(set(config.modules) - set(known)):
+        what = f"the language model has no matrices {', '.join(unknown)}"
+        raise LanguageModelError(
+            what, where=name, fix=f"set speech.lora.modules to some of {', '.join(known)}"
+        )
+    settings = peft.LoraConfig(
+        r=config.r,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=list(config.modules),
+    )
+    with quiet(need("transformers", "speechllm")):
+        peft.inject_adapter_in_model(settings, network)
+    network.eval().requires_grad_(False)  # what is put in comes in training mode
+    added = {
+        weight_name.replace(".default", "").removesuffix(".weight").replace(".", "/"): weight
+        for weight_name, weight in network.named_parameters()
+        if ".lora_" in weight_name
+    }
+    for weight in added.values():
+        weight.data = weight.data.float()
+        weight.requires_grad_(True)
+    return added
+
+
+def dropouts(network: Any) -> list[torch.nn.Module]:
+    """What LoRA drops its inputs with."""
+    from peft.tuners.lora import LoraLayer
+
+    return [each.lora_dropout for each in network.modules() if isinstance(each, LoraLayer)]
+
+
+def layers(network: Any) -> list[Any]:
+    """Return the layers of a language model of transformers."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [each for each in network.modules() if isinstance(each, GradientCheckpointingLayer)]
+
+
+def checkpoint_layers(network: Any, on: bool) -> None:
+    """Keep only what goes into each layer, and compute the rest again for the gradient."""
+    for layer in layers(network):
+        layer.__dict__.pop("forward", None)
+        if on:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+def compile_layers(llm: AudioLLM) -> str | None:
+    """Compile the layers of an audio LLM's language model, with a first forward and backward pass.
+
+    Only what has gradients is compiled.
+
+    Returns:
+        None, or in one line why the compiler does not work here.
+    """
+    try:
+        with torch.enable_grad(), quiet(need("transformers", "speechllm")):
+            for layer in layers(llm.language_model):
+                layer.compile(dynamic=True)
+            probe = torch.zeros(2, 5, llm.text_width, device=llm.device, requires_grad=True)
+            llm.hidden(probe, torch.ones(2, 5, device=llm.device)).sum().backward()  # type: ignore[no-untyped-call]
+        for weight in llm.lora.values():
+            weight.grad = None
+    except Exception as error:  # the compiler raises what it happens to
+        return first_line(error)
+    return None
+
+
+def uncompile(network: Any) -> None:
+    """Let the layers run as they are."""
+    for layer in layers(network):
+        layer._compiled_call_impl = None
