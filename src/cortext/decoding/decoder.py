@@ -42,10 +42,9 @@ Made from a language-model directory and that of a second, larger n-gram, or Non
 
 
 class Decoder:
-    """Finds the sentences that phoneme log-probabilities most probably say, given a lexicon and
-    an n-gram.
+    """Search for the sentences that log-probabilities most probably say.
 
-    Threads may share a decoder.
+    The search needs a lexicon and an n-gram. Threads may share a decoder.
     """
 
     def __init__(
@@ -66,10 +65,12 @@ class Decoder:
         engine: str = "native",
         second_lm: str | Path | None = None,
     ) -> Decoder:
-        """A decoder from a language-model directory (`lexicon.txt`, `tokens.txt`, `lm.bin` or
-        `lm.arpa`).
+        """Return a decoder for a language-model directory.
 
         Args:
+            lm_dir: Directory with `lexicon.txt`, `tokens.txt` and `lm.bin` or `lm.arpa`.
+            options: `DecoderOptions`, or a mapping of its fields; the defaults without.
+            engine: `native`, or `reference` (slow, plain).
             second_lm: Another such directory, whose (larger) n-gram takes the place of the first
                 one's when an utterance ends: lattices are rescored with it, and the scores are its
                 own.
@@ -86,14 +87,15 @@ class Decoder:
         )
 
     def with_options(self, **changes: Any) -> Decoder:
-        """A decoder with some options changed that shares the model in memory."""
+        """Return a decoder with some options changed that shares the model in memory."""
         other = copy.copy(self)
         other.options = self.options.changed(changes)
         return other
 
     def with_llm(self, llm: LargeModel | None) -> Decoder:
-        """A decoder that shares the model in memory, and asks a large language model, too (None:
-        does not).
+        """Return a decoder that also asks a large language model (None: no longer asks one).
+
+        It shares the n-gram and the lexicon in memory.
         """
         other = copy.copy(self)
         other._llm = llm
@@ -105,8 +107,7 @@ class Decoder:
         return self._llm
 
     def add_words(self, words: Words) -> None:
-        """Add words, or more pronunciations of known ones, for all utterances that begin from
-        now on.
+        """Add words or pronunciations for all utterances that begin from now on.
 
         Args:
             words: Words, pronounced as they are spelt, or a mapping of words to pronunciations
@@ -134,12 +135,12 @@ class Decoder:
         hotwords: Mapping[str, float] | None = None,
         context: str = "",
     ) -> NBest:
-        """The candidate sentences of one utterance, best first; no frames give the empty sentence.
+        """Return the n-best list of one utterance; no frames give the empty sentence.
 
         Args:
             log_probs_PV: float32 [P, V], C-contiguous natural-log probabilities of a frame's
-                tokens, in the order of `inventory` (an `Inventory`, `"release"` or `"lm"`). -inf is
-                allowed.
+                tokens. -inf is allowed.
+            inventory: Tokens of the columns, in order: an `Inventory`, `"release"` or `"lm"`.
             hotwords: As in `stream`.
             context: As in `stream`.
 
@@ -161,11 +162,17 @@ class Decoder:
         progress: Progress | None = None,
         context: str = "",
     ) -> list[NBest]:
-        """`decode` for each utterance, in `threads` threads.
+        """Return the n-best list of each utterance, as `decode` does, with `threads` threads.
 
-        The results do not depend on their number.
+        The results do not depend on their number. All utterances are checked before any is decoded;
+        the error says which one it is.
 
-        All utterances are checked before any is decoded; the error says which one it is.
+        Args:
+            log_probs: float32 [P, V] of each utterance.
+            inventory: Tokens of the columns, in order.
+            threads: Number of threads; the native search runs without the interpreter's lock.
+            progress: Called with utterances done and in all.
+            context: As in `stream`, the same for all.
         """
         n_parts = 1 if self._llm is None else 2
         found = self.search_batch(
@@ -181,10 +188,7 @@ class Decoder:
         progress: Progress | None = None,
         context: str = "",
     ) -> list[NBest]:
-        """`decode_batch` before a large model ranks the sentences.
-
-        With `rank` after it, it is the same.
-        """
+        """Return the lists of `decode_batch` before a large model ranks them; `rank` does that."""
         inventory = get_inventory(inventory)
         for number, log_probs_PV in enumerate(log_probs):
             try:
@@ -211,7 +215,7 @@ class Decoder:
     def rank(
         self, lists: Sequence[NBest], context: str = "", progress: Progress | None = None
     ) -> list[NBest]:
-        """The lists of `search_batch` as the large model ranks them; as they are without one."""
+        """Return the lists of `search_batch` as the large model ranks them, if there is one."""
         return (
             list(lists)
             if self._llm is None
@@ -221,7 +225,7 @@ class Decoder:
     def _search(
         self, log_probs_PV: np.ndarray, inventory: Inventory, words: WordChanges, context: str
     ) -> NBest:
-        """The candidate sentences of a whole utterance before a large model ranks them."""
+        """Search a whole utterance; a large model has not ranked the list yet."""
         hook = self._hook(context)
         search = self._start(inventory, words, hook)
         search.advance(log_probs_PV)
@@ -249,14 +253,15 @@ class Decoder:
         """Begin the search in an utterance that comes in chunks.
 
         Args:
+            inventory: Tokens of the columns: an `Inventory`, `"release"` or `"lm"`.
             words: More words for this utterance alone (names, places), as in `add_words`.
             hotwords: Bonus by word, added to the score whenever the word is said, and to words that
                 may become it.
-            hook: Called with the live hypotheses (a `LiveBatch`) every `every_frames` frames and at
-                the end; the float32 [N] that it returns are added to their scores, None adds
-                nothing. Set `history_words` so that hypotheses to which it gives different scores
-                are kept apart. Not beside a large model.
-            context: What was said before, for a large model.
+            hook: Called with the live hypotheses (`LiveBatch`); the float32 [N] that it returns are
+                added to their scores, None adds nothing. Not beside a large model. Set
+                `history_words` so that hypotheses with different scores are kept apart.
+            every_frames: Frames between two calls of the hook; it is also called at the end.
+            context: Text said before, for a large model.
         """
         inventory = get_inventory(inventory)
         changes = self._words.with_words(words).with_bonuses(hotwords or {})
@@ -278,7 +283,7 @@ class Decoder:
         return self.stream(inventory, **arguments)
 
     def score(self, log_probs_PV: np.ndarray, inventory: Inventory | str, text: str) -> Hypothesis:
-        """The exact scores and word times of a given sentence, whatever the search would find.
+        """Return the exact scores and word times of a given sentence, whether or not it is found.
 
         Raises:
             DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
@@ -289,12 +294,11 @@ class Decoder:
 
 
 def notes_of(said: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
-    """What was not as asked for, one line each.
-
-    What a large model notes in `describe`, and what lists lack.
+    """Return one line for each thing that was not done as asked.
 
     Args:
-        lists: By what names the trial, which the line has.
+        said: Notes of a large model (`LargeModel.describe`).
+        lists: N-best lists by the trial's name, which the lines hold; `degraded` says what failed.
     """
     missing: dict[str, list[str]] = {}
     for name, nbest in lists.items():
@@ -310,7 +314,7 @@ def notes_of(said: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
 
 
 def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:
-    """Progress of one of several stages as progress of the whole."""
+    """Return progress of one of several stages as progress of all of them."""
     if progress is None:
         return None
     report = progress

@@ -30,8 +30,9 @@ MAX_CHANGED_MODELS = 8
 
 @dataclass(frozen=True)
 class LiveBatch:
-    """The live hypotheses of an utterance, one row for each that the n-gram and `history_words`
-    keep apart.
+    """The live hypotheses of an utterance, one row for each context.
+
+    Contexts are what the n-gram and `history_words` keep apart.
 
     Attributes:
         ids: uint32 [N], the same for a hypothesis in every batch; the empty hypothesis is 0.
@@ -39,7 +40,7 @@ class LiveBatch:
         words: The finished words of its best path.
         acoustic: float32 [N], unscaled acoustic log-probability of its best path.
         lm: float32 [N], unscaled n-gram log-probability of its words.
-        added: float32 [N], what the hook has added to it so far, to its beginnings included.
+        added: float32 [N], sum of what the hook has added to it and to its prefixes so far.
         frame: Number of frames searched.
         is_last: Whether the utterance has ended.
     """
@@ -59,9 +60,9 @@ Hook = Callable[[LiveBatch], np.ndarray | None]
 
 
 class NativeEngine:
-    """Searches by compiled code.
+    """The compiled search over one language model.
 
-    One read-only model in memory serves any number of sessions and threads.
+    One read-only model in memory serves any number of streams and threads.
     """
 
     def __init__(self, lm: LanguageModel, second: _native.NGram | None = None) -> None:
@@ -75,10 +76,7 @@ class NativeEngine:
 
     @classmethod
     def from_dir(cls, lm_dir: Path, second_lm: Path | None = None) -> NativeEngine:
-        """The engine for a language-model directory.
-
-        Lattices are rescored with the n-gram of `second_lm`.
-        """
+        """Return the engine for a language-model directory; `second_lm` rescores lattices."""
         second = LanguageModel.open(second_lm).ngram if second_lm is not None else None
         return cls(LanguageModel.open(lm_dir), second)
 
@@ -90,7 +88,7 @@ class NativeEngine:
         hook: Hook | None = None,
         every_frames: int = 1,
     ) -> NativeStream:
-        """A search through a new utterance."""
+        """Begin the search in a new utterance."""
         model = self._model_with(words)
         utterance = _native.Utterance(
             model, native_options(options), _columns(inventory), self._second, hook is not None
@@ -105,7 +103,7 @@ class NativeEngine:
         inventory: Inventory,
         words: WordChanges = WordChanges(),
     ) -> Hypothesis:
-        """The exact scores of a given sentence; words are separated by blanks."""
+        """Return the exact scores of a given sentence; words are separated by blanks."""
         model, sentence = self._model_with(words), text.split()
         for word in sentence:
             if word not in model:
@@ -134,9 +132,7 @@ class NativeEngine:
         return model
 
     def _spelt(self, words: WordChanges) -> list[tuple[str, str, list[float]]]:
-        """The added words with all their pronunciations, the lexicon's included, and the logs of
-        their weights.
-        """
+        """Return added words with all their pronunciations, also the lexicon's, and log weights."""
         lexicon, spelt = self.lm.lexicon, []
         for word, variants in words.added:
             known = dict(
@@ -150,7 +146,7 @@ class NativeEngine:
 
 
 class NativeStream:
-    """One utterance of the native engine."""
+    """The native engine's search through one utterance."""
 
     def __init__(
         self,
@@ -182,19 +178,16 @@ class NativeStream:
             log_probs_PV = log_probs_PV[step:]
 
     def partial(self) -> Partial:
-        """The words that will not change any more, and the current guess after them."""
+        """Return the words that will not change any more, and the current guess after them."""
         return Partial(*self._utterance.partial())
 
     def set_options(self, options: DecoderOptions) -> None:
-        """Change the options from the next frame on.
-
-        The sentence scores at the end are by the last ones.
-        """
+        """Change the options from the next frame on; the final scores use the last ones."""
         self._utterance.set_options(native_options(options))
         self._options = options
 
     def finish(self) -> NBest:
-        """The candidate sentences with exact scores, best first."""
+        """Return the n-best list with exact scores."""
         if self._hook is not None:
             self._refuse_within_hook()
             self._call_hook(self._hook, is_last=True)
@@ -241,7 +234,10 @@ class NativeStream:
 
 
 class NativeNBest(NBest):
-    """Candidate sentences that become Python objects when they are looked at."""
+    """An n-best list that becomes Python objects on access.
+
+    A caller who reads only the best text does not pay for the words of all the others.
+    """
 
     def __init__(self, result: _native.Result, options: DecoderOptions, has_hook: bool) -> None:
         self._result, self._options, self._has_hook = result, options, has_hook
@@ -260,7 +256,7 @@ class NativeNBest(NBest):
         return len(self._result)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """To other processes it travels as the plain list that it stands for."""
+        """Travel to other processes as the plain list that it stands for."""
         return NBest, (self.hypotheses, self.degraded)
 
     def _hypothesis(self, number: int) -> Hypothesis:
@@ -310,14 +306,12 @@ def _hypothesis(
 
 
 def _columns(inventory: Inventory) -> list[int]:
-    """Where each of the engine's tokens stands in the inventory's order."""
+    """Return the column of each of the engine's tokens in the inventory's order."""
     return [inventory.index[symbol] for symbol in TOKENS]
 
 
 def _log_weights(lm: LanguageModel) -> list[tuple[int, int, float]]:
-    """Word number, number of the pronunciation and log weight of the pronunciations that have
-    one.
-    """
+    """Return word number, pronunciation number and log weight of weighted pronunciations."""
     if not lm.lexicon.weighted:
         return []
     numbers = {word: number for number, word in enumerate(lm.lexicon)}

@@ -21,10 +21,7 @@ from cortext.text.phonemes import Inventory
 
 
 class ReferenceEngine:
-    """Searches by plain Python over a language model in memory.
-
-    Graphs are kept per options and inventory.
-    """
+    """The plain Python search over a language model in memory."""
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm = lm
@@ -33,7 +30,7 @@ class ReferenceEngine:
 
     @classmethod
     def from_dir(cls, lm_dir: Path, second_lm: Path | None = None) -> ReferenceEngine:
-        """The engine for a language-model directory."""
+        """Return the engine for a language-model directory."""
         _refuse("a second language model", second_lm)
         return cls(LanguageModel.open(lm_dir))
 
@@ -45,7 +42,7 @@ class ReferenceEngine:
         hook: object = None,
         every_frames: int = 1,
     ) -> ReferenceStream:
-        """A search through a new utterance."""
+        """Begin the search in a new utterance."""
         _refuse("added, removed or favoured words", words)
         _refuse("a hook", hook)
         return ReferenceStream(self, self._graph(options, inventory), options, inventory)
@@ -58,7 +55,7 @@ class ReferenceEngine:
         inventory: Inventory,
         changes: WordChanges = WordChanges(),
     ) -> Hypothesis:
-        """The exact scores of a given sentence; words are separated by blanks."""
+        """Return the exact scores of a given sentence; words are separated by blanks."""
         _refuse("added, removed or favoured words", changes)
         words = text.split()
         for word in words:
@@ -83,7 +80,7 @@ class ReferenceEngine:
         options: DecoderOptions,
         inventory: Inventory,
     ) -> NBest:
-        """Sentences, each as its words, with their exact scores, best first."""
+        """Return sentences, each as its words, with their exact scores, best first."""
         spellings = [self._spellings(words, inventory) for words in sentences]
         paths = score_sentences(spellings, scores_PV, options, inventory)
         hypotheses = [
@@ -136,7 +133,7 @@ class ReferenceEngine:
 
 
 class ReferenceStream:
-    """One utterance of the reference engine."""
+    """The reference engine's search through one utterance."""
 
     def __init__(
         self, engine: ReferenceEngine, graph: Graph, options: DecoderOptions, inventory: Inventory
@@ -152,16 +149,16 @@ class ReferenceStream:
         self._search.advance(scores_PV)
 
     def partial(self) -> Partial:
-        """The words that will not change any more, and the current guess after them."""
+        """Return the words that will not change any more, and the current guess after them."""
         stable, tail = self._search.partial()
         return Partial(" ".join(stable), " ".join(tail))
 
     def set_options(self, options: DecoderOptions) -> None:
-        """Options stay as they are."""
+        """Refuse options other than those of the start."""
         _refuse("a change of options during an utterance", options != self._options)
 
     def finish(self) -> NBest:
-        """The candidate sentences with exact scores, best first."""
+        """Return the n-best list with exact scores."""
         options = self._options
         found = self._search.finish()
         least = found[0][0] - options.lattice_beam * options.acoustic_scale

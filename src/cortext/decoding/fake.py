@@ -27,14 +27,17 @@ def fake_log_probs(
     inventory: Inventory | str = "release",
     lexicon: Lexicon | None = None,
 ) -> np.ndarray:
-    """Log-probabilities float32 [P, V] of frames that say a sentence, SIL after every word.
+    """Return synthetic log-probabilities float32 [P, V] that say a sentence, SIL after every word.
 
     A phoneme lasts 3 frames, or 2 or 4; 1 or 2 blanks follow it. Words are said in their most usual
     pronunciation.
 
     Args:
+        sentence: Text; it is normalised first.
         noise: Standard deviation of the Gaussian noise on the logits, of which the right one is 6
             and the others 0.
+        seed: Of the noise and the durations.
+        inventory: Tokens of the columns, in order.
         lexicon: Decides on pronunciations where it has the word.
 
     Raises:

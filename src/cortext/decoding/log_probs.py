@@ -15,16 +15,14 @@ Float16 rounding stays below it.
 
 
 def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
-    """Natural log-probabilities float32 [P, V] of logits."""
+    """Return natural log-probabilities float32 [P, V] of logits."""
     shifted = logits_PV - logits_PV.max(axis=-1, keepdims=True)
     log_probs: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return log_probs
 
 
 def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
-    """Raise DecodingError unless the array holds log-probabilities [P, V] of the inventory's
-    tokens.
-    """
+    """Raise DecodingError unless an array holds log-probabilities [P, V] of an inventory."""
     if not isinstance(log_probs_PV, np.ndarray):
         raise DecodingError(
             f"log_probs is a {type(log_probs_PV).__name__}; a NumPy array is needed"
@@ -60,12 +58,13 @@ def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
 
 
 def greedy(log_probs_PV: np.ndarray, inventory: Inventory | str) -> list[int]:
-    """Token numbers of the best token per frame, repeats joined, then blanks removed (Graves et
-    al., ICML 2006).
+    """Return the best token of each frame, repeats joined, then blanks removed.
+
+    This is best-path decoding (Graves et al., ICML 2006): no search, no words.
 
     Args:
-        log_probs_PV: Float [P, V], log-probabilities or logits in the inventory's order; P = 0
-            gives the empty list.
+        log_probs_PV: Float [P, V], log-probabilities or logits; P = 0 gives the empty list.
+        inventory: Tokens of the columns, in order.
     """
     blank = get_inventory(inventory).blank
     best_P = (

@@ -16,8 +16,10 @@ A patch begins every 4 bins of 20 ms (and sees 14).
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A decoded word with its time in the trial and, where the engine can tell, its posterior
-    probability.
+    """A decoded word with its time in the trial.
+
+    Attributes:
+        confidence: Posterior probability of the word, where the engine can tell.
     """
 
     word: str
@@ -28,7 +30,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One candidate sentence. Scores are natural logs.
+    """A sentence of an n-best list. Scores are natural logs.
 
     Attributes:
         score: acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words +
@@ -38,11 +40,11 @@ class Hypothesis:
             included.
         sil_score: -sil_cost for every word that follows another without SIL on the sentence's best
             path.
-        acoustic_score: Unscaled, what the above leaves: the log-probability of the best path
-            (`max`) or of all paths (`logadd`; with a sil_cost, paths with other silences than the
-            best one's bear the difference).
+        acoustic_score: Unscaled, the rest of `score`: the log-probability of the best path (`max`)
+            or of all paths (`logadd`; with a sil_cost, paths with other silences than the best
+            one's bear the difference).
         hotword_score: The bonuses of its words.
-        llm_score: Unscaled log-probability of a large language model, or what a session's own hook
+        llm_score: Unscaled log-probability of a large language model, or the sum of what a hook
             added; None without either.
         confidence: Share of the sentence in the summed probabilities of its list, where a large
             model ranked it.
@@ -60,10 +62,11 @@ class Hypothesis:
 
 
 class NBest(Sequence[Hypothesis]):
-    """Candidate sentences, best first; never empty (silence gives one hypothesis with empty text).
+    """An n-best list: hypotheses, best first; never empty (silence gives one with empty text).
 
-    degraded: what was asked for and is missing in them, such as a large language model's scores;
-    None for nothing
+    Attributes:
+        degraded: What was asked for and is missing, such as a large language model's scores; None
+            for nothing.
     """
 
     degraded: str | None = None
@@ -82,9 +85,7 @@ class NBest(Sequence[Hypothesis]):
         return [hypothesis.text for hypothesis in self]
 
     def timed(self, frame_ms: float) -> NBest:
-        """The same, of frames that stand for another time than the search takes them for,
-        `FRAME_MS`.
-        """
+        """Return the list with word times for frames of `frame_ms` instead of `FRAME_MS`."""
         if frame_ms == FRAME_MS:
             return self
         by, timed = frame_ms / FRAME_MS, []
@@ -121,9 +122,11 @@ class NBest(Sequence[Hypothesis]):
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What a session knows in mid-sentence.
+    """What a stream knows in mid-sentence.
 
-    Words that will not change any more, and the current guess after them.
+    Attributes:
+        stable: Words that will not change any more.
+        tail: The current guess after them.
     """
 
     stable: str
@@ -136,11 +139,10 @@ class Partial:
 
 
 def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:
-    """A hypothesis as `nbest.jsonl` has it.
+    """Return a hypothesis as `nbest.jsonl` has it.
 
-    Text, scores (natural logs) and words with their times and confidences.
-
-    Where a large model ranked the list, `confidence` is the sentence's share of its probability.
+    Text, scores (natural logs) and words with their times and confidences. Where a large model
+    ranked the list, `confidence` is the sentence's share of its probability.
     """
     ranked = {} if hypothesis.confidence is None else {"confidence": _finite(hypothesis.confidence)}
     return {
@@ -163,5 +165,5 @@ def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:
 
 
 def _finite(number: float | None) -> float | None:
-    """JSON has no infinity: such a score is null."""
+    """Return the number; JSON has no infinity: such a score is null."""
     return float(number) if number is not None and math.isfinite(number) else None

@@ -64,7 +64,9 @@ _NEG_INF = -math.inf
 
 @dataclass(slots=True)
 class LexiconTree:
-    """Node 0 is the root; every other node is one phoneme after its parent.
+    """The lexicon as a prefix tree: words that begin alike share their first phonemes.
+
+    Node 0 is the root; every other node is one phoneme after its parent.
 
     Attributes:
         children: For each node, the child by token number.
@@ -76,7 +78,7 @@ class LexiconTree:
 
     @classmethod
     def of(cls, lexicon: Lexicon, inventory: Inventory) -> LexiconTree:
-        """The tree of all pronunciations of a lexicon in the token numbers of an inventory.
+        """Return the tree of all pronunciations of a lexicon in the token numbers of an inventory.
 
         Homophones share a node.
         """
@@ -148,10 +150,11 @@ to.
 
 
 class Graph:
-    """The lexicon tree with one more node, `after_word` (directly after a word, no SIL yet), and
-    its arcs by token.
+    """The lexicon tree with its arcs by token, and one more node, `after_word`.
 
-    It also remembers what words scored after which state, from one utterance to the next.
+    `after_word` stands directly after a word, without SIL yet: entering the next word from there
+    costs `sil_cost`. The graph also caches the scores of words after states of the n-gram, from
+    one utterance to the next.
     """
 
     def __init__(
@@ -183,7 +186,7 @@ class Graph:
             self.arcs[node][inventory.sil] = (ROOT, 0.0, ())
 
     def history(self, parent: History | None, word: str, state: State) -> History:
-        """The history after `parent` and `word`."""
+        """Return the history after `parent` and `word`."""
         return History(parent, word, state, self._following.setdefault(state, {}))
 
     def score(self, history: History, word: str) -> Scored:
@@ -212,9 +215,10 @@ class Graph:
         return self.options.lm_weight * (log_prob + unknown) + self.options.word_score
 
     def _look_ahead(self) -> list[float]:
-        """For each node the best that the words strictly below it can add, by their unigrams.
+        """Return for each node the best that the words strictly below it can add, by unigrams.
 
-        0 for the root.
+        The n-gram scores a word only when it ends. Without a guess before, unfinished words look
+        better than finished ones, and the beam drops what has just been scored. 0 for the root.
         """
         tree = self._tree
         ahead = [_NEG_INF] * len(tree)
@@ -229,7 +233,7 @@ class Graph:
 
 
 def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> np.ndarray:
-    """What each token adds to a path's score in each frame, float64 [P, V].
+    """Return what each token adds to a path's score in each frame, float64 [P, V].
 
     -inf where blank_skip forbids it.
     """
@@ -265,8 +269,9 @@ class Search:
             self._live = self._prune(self._extend(scores_V.tolist()))
 
     def _extend(self, scores: list[float]) -> dict[Key, float]:
-        """The continuations of the live hypotheses by one frame that can survive it, with their
-        joined scores.
+        """Return the continuations of the live hypotheses by one frame, with their joined scores.
+
+        Those that cannot survive the frame are left out where that is known early.
         """
         table: dict[Key, float] = {}
         self._stay(scores, table)
@@ -289,7 +294,7 @@ class Search:
         return table
 
     def _stay(self, scores: list[float], table: dict[Key, float]) -> None:
-        """Every live hypothesis goes on with the blank or repeats its last token."""
+        """Let every live hypothesis go on with the blank or repeat its last token."""
         join, blank = self._join, self._graph.blank
         for key, score in self._live:
             history, node, last = key
@@ -305,12 +310,14 @@ class Search:
         least: float,
         table: dict[Key, float],
     ) -> None:
-        """One hypothesis takes each token that the tree allows.
-
-        Continuations that add less than `least` are left out.
+        """Let one hypothesis take each token that the tree allows.
 
         Args:
+            key: The hypothesis.
+            score: Its score before the frame.
             tokens: Score and number of each token of the frame, best first.
+            least: Continuations that add less than this are left out.
+            table: Continuations so far and their scores; new ones are joined.
         """
         join, graph, after_word = self._join, self._graph, self._graph.after_word
         history, node, last = key
@@ -334,12 +341,10 @@ class Search:
                     join(table, (longer, after_word, token), score + added + ends + gain)
 
     def _least(self, table: dict[Key, float]) -> float:
-        """The score that survival takes.
+        """Return the score that survival takes.
 
-        Within the beam, at most max_active, at least min_active where there are.
-
-        More continuations can only raise it, so what is below it half-way through a frame need not
-        be looked at.
+        Within the beam, at most max_active, at least min_active where there are. More continuations
+        can only raise it, so a hypothesis that is below it half-way through a frame can be dropped.
         """
         options = self._options
         if len(table) <= options.min_active:
@@ -353,14 +358,14 @@ class Search:
         )
 
     def _prune(self, table: dict[Key, float]) -> list[tuple[Key, float]]:
-        """The survivors, best first."""
+        """Return the survivors, best first."""
         least = self._least(table)
         live = [item for item in table.items() if item[1] >= least]
         live.sort(key=itemgetter(1), reverse=True)
         return live[: self._options.max_active]
 
     def finish(self) -> list[tuple[float, History]]:
-        """The sentences that the utterance may be, with the search's own score, best first.
+        """Return the sentences that the utterance may be, with the search's own score, best first.
 
         If no live hypothesis stands between words, the unfinished words are dropped.
         """
@@ -377,9 +382,7 @@ class Search:
         return sorted(ended, key=itemgetter(0), reverse=True)
 
     def partial(self) -> tuple[list[str], list[str]]:
-        """The words that all live hypotheses share from the start, and the words of the best one
-        after them.
-        """
+        """Return the words that all live hypotheses share, and the best one's words after them."""
         histories = list(dict.fromkeys(key[0] for key, _ in self._live))
         best, shared = histories[0], histories[0]
         for history in histories[1:]:
@@ -389,7 +392,7 @@ class Search:
 
 
 def _common(one: History, other: History) -> History:
-    """The longest history that both begin with."""
+    """Return the longest history that both begin with."""
     while one is not other:
         if one.length < other.length:
             one, other = other, one

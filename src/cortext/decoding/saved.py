@@ -1,8 +1,6 @@
-"""Logits or log-probabilities that anyone saved, from .npz, .npy and HDF5 files, and their
-decoding.
+"""Logits that anyone saved, from .npz, .npy and HDF5 files, and their decoding.
 
-What is read is taken for logits. For log-probabilities that changes nothing: log-softmax is the
-identity for them.
+Log-probabilities are taken for logits, too: log-softmax is the identity for them.
 """
 
 from __future__ import annotations
@@ -113,8 +111,7 @@ def decode_saved(
     context: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, NBest]:
-    """Decode the trials of a saved file, write `id,text` rows to the CSV file `out`, and return
-    the n-best lists.
+    """Decode the trials of a saved file, write `id,text` rows to `out`, and return the lists.
 
     Other arguments and errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`.
     """

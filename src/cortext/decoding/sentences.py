@@ -124,8 +124,9 @@ class _Arrays:
         return alpha_S
 
     def viterbi(self, scores_PV: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Score of the best path into each state, float64 [S], and the source it came by in each
-        frame, [P, S].
+        """Return the score of the best path into each state, and its sources.
+
+        float64 [S], and [P, S]: the number of the source in each frame.
         """
         alpha_S = self.before_S.copy()
         came_PS = np.zeros(
@@ -151,7 +152,10 @@ def score_sentences(
     A sentence that does not fit into the frames scores -inf and has no spans.
 
     Args:
+        sentences: Of each the words, of each of these the pronunciations and log weights.
         scores_PV: float64 [P, V] of `reference.scaled`.
+        options: Of the search.
+        inventory: Tokens of the columns, in order.
     """
     return [
         paths

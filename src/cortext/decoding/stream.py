@@ -19,23 +19,23 @@ from cortext.text.phonemes import Inventory
 
 
 class EngineStream(Protocol):
-    """The search through one utterance. Frames are checked before they come here."""
+    """The search of an engine through one utterance. Frames are checked before they come here."""
 
     def advance(self, log_probs_PV: np.ndarray) -> None:
         """Take in frames."""
 
     def partial(self) -> Partial:
-        """What is known so far."""
+        """Return what is known so far."""
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on."""
 
     def finish(self) -> NBest:
-        """The candidate sentences."""
+        """Return the n-best list."""
 
 
 class Engine(Protocol):
-    """A search engine: made from a language-model directory, starts utterances."""
+    """A search engine for one language-model directory."""
 
     lm: LanguageModel
 
@@ -47,7 +47,7 @@ class Engine(Protocol):
         hook: Hook | None = ...,
         every_frames: int = ...,
     ) -> EngineStream:
-        """A search through a new utterance."""
+        """Begin the search in a new utterance."""
 
     def score(
         self,
@@ -57,41 +57,36 @@ class Engine(Protocol):
         inventory: Inventory,
         words: WordChanges = ...,
     ) -> Hypothesis:
-        """The exact scores of a given sentence."""
+        """Return the exact scores of a given sentence."""
 
 
 class ModelHook(Protocol):
-    """A large model's part in the search through one utterance: a `Hook`.
-
-    failed: why the model takes no part any more; None where it does
-    """
+    """A large model's part in the search through one utterance: a `Hook`."""
 
     @property
     def failed(self) -> str | None:
-        """Why, in one line."""
+        """The reason why the model takes no part any more, in one line; None where it does."""
 
     def __call__(self, batch: LiveBatch) -> np.ndarray | None:
-        """Scores to add to the live hypotheses, float32 [N], or nothing."""
+        """Return scores to add to the live hypotheses, float32 [N], or nothing."""
 
     def set_options(self, options: DecoderOptions) -> None:
-        """Weigh by these options from the next look on."""
+        """Weigh by these options from the next query on."""
 
 
 class LargeModel(Protocol):
     """A large language model beside the n-gram. `DecoderOptions.llm` says what it does."""
 
     def describe(self) -> dict[str, Any]:
-        """What a result file should say about it.
-
-        `notes` is what its users should be told, one line each.
-        """
+        """Return facts about the model for a result file; `notes` are lines for its users."""
 
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
-        """What the search needs to be told so that the model can do that."""
+        """Return the options that the search needs so that the model can take part."""
 
     def hook(self, options: DecoderOptions, context: str) -> ModelHook | None:
-        """What sees the live hypotheses of one utterance, every `options.llm.every_frames`
-        frames, and adds scores.
+        """Return the hook of one utterance, or None where the model only ranks at the end.
+
+        It is called every `options.llm.every_frames` frames.
         """
 
     def rank(
@@ -101,20 +96,20 @@ class LargeModel(Protocol):
         context: str,
         progress: Progress | None = ...,
     ) -> list[NBest]:
-        """The sentences of each list with the model's scores, best first.
+        """Return each list with the model's scores, best first.
 
         An NBest says in `degraded` what failed.
         """
 
 
 class DecoderStream:
-    """One utterance, decoded as it comes.
+    """The state of the search within one utterance, decoded as it comes.
 
-    Any chunking gives bit for bit what `Decoder.decode` gives for the whole.
+    Any chunking gives bit for bit what `Decoder.decode` gives for the whole utterance. A stream is
+    for one thread at a time; the native engine refuses a second one with a DecodingError.
 
-    context: what was said before; a large model ranks the sentences after the last one set A
-    session is for one thread at a time; the native engine refuses a second one with a
-    DecodingError.
+    Attributes:
+        context: Text said before; a large model ranks the sentences after the last one set.
     """
 
     def __init__(
@@ -137,12 +132,15 @@ class DecoderStream:
         return self._options
 
     def step(self, chunk_PV: np.ndarray) -> Partial:
-        """Take in the next frames, float32 [P, V] log-probabilities (P may be 0).
+        """Take in the next frames and return what is known so far.
 
-        Tell what is known so far.
+        Words once in `stable` never change: all sentences of the final list begin with them.
 
-        Words once in `stable` never change: all sentences of the final list begin with them. Raises
-        DecodingError as `Decoder.decode` does; a refused chunk changes nothing.
+        Args:
+            chunk_PV: float32 [P, V] log-probabilities; P may be 0.
+
+        Raises:
+            DecodingError: As in `Decoder.decode`; a refused chunk changes nothing.
         """
         check_log_probs(chunk_PV, self._inventory)
         utterance = self._open()
@@ -152,11 +150,9 @@ class DecoderStream:
     def set_options(self, **changes: Any) -> None:
         """Change options (fields of `DecoderOptions`) from the next frame on.
 
-        Sentences score by the last ones.
-
-        A large model's weight counts in the search, too, where it took part from the start. Whether
-        it does, how often it looks and what it keeps hold from the start to the end of an
-        utterance, and so does `history_words`.
+        The final list is scored with the last ones. A large model's weight counts in the search,
+        too, where it took part from the start. Its mode, the time between queries and its memory
+        stay as they were at the start of the utterance, and so does `history_words`.
         """
         changed = self._options.changed(changes)
         if changed.history_words != self._options.history_words:
@@ -173,7 +169,7 @@ class DecoderStream:
         self._options = changed
 
     def finish(self) -> NBest:
-        """The candidate sentences, best first. Ends the session."""
+        """End the utterance and return its n-best list."""
         nbest = marked(self._open().finish(), self._hook)
         self._search = None
         return (
@@ -194,6 +190,6 @@ def search_options(options: DecoderOptions, llm: LargeModel | None) -> DecoderOp
 
 
 def marked(nbest: NBest, hook: ModelHook | None) -> NBest:
-    """The list, which says so where a large model could not take part in the search to its end."""
+    """Return the list, marked where a large model could not take part in the search to its end."""
     why = None if hook is None else hook.failed
     return nbest if why is None else NBest(nbest, f"searched without the large model: {why}")

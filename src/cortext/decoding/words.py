@@ -34,8 +34,10 @@ class WordChanges:
         return bool(self.added or self.removed or self.bonuses)
 
     def with_words(self, words: Words) -> WordChanges:
-        """More words; raises DecodingError for one that cannot be pronounced, or with an unknown
-        phoneme.
+        """Return the changes with more words.
+
+        Raises:
+            DecodingError: For a word that cannot be pronounced, or with an unknown phoneme.
         """
         new = dict(_pronounced(words))
         added = {word: variants for word, variants in self.added if word not in new} | new
@@ -46,7 +48,7 @@ class WordChanges:
         )
 
     def without_words(self, words: Iterable[str]) -> WordChanges:
-        """Fewer words."""
+        """Return the changes with fewer words."""
         gone = dict.fromkeys([words] if isinstance(words, str) else words)
         for word in gone:
             _check_word(word)
@@ -58,7 +60,7 @@ class WordChanges:
         )
 
     def with_bonuses(self, bonuses: Mapping[str, float]) -> WordChanges:
-        """Other bonuses for these words; 0 takes one away."""
+        """Return the changes with other bonuses for these words; 0 takes one away."""
         for word, bonus in bonuses.items():
             _check_word(word)
             if not is_finite(bonus):
@@ -81,7 +83,7 @@ def _check_word(word: object) -> None:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it can be written; undecodable bytes of a command line cannot."""
+    """Return whether text can be written; undecodable bytes of a command line cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -87,13 +87,12 @@ def sentence_of(words: Sequence[str]) -> str:
 
 
 def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]:
-    """The distinct sentences with their weights, which add up to 1, in the order of the systems
-    and their lists.
+    """Return the distinct sentences with their weights, which add up to 1.
 
-    Scores of different systems lie on different scales: each list is made a probability
-    distribution by itself, which leaves out what is common to its scores, and these are mixed by
-    the systems' weights. A word without a confidence has 1. Raises DecodingError where nothing can
-    be combined.
+    They come in the order of the systems and their lists. Scores of different systems lie on
+    different scales: each list is made a probability distribution by itself, which leaves out what
+    is common to its scores, and these are mixed by the systems' weights. A word without a
+    confidence has 1. Raises DecodingError where nothing can be combined.
     """
     weights = _system_weights(candidates, options)
     shares: dict[tuple[str, ...], float] = {}
@@ -149,10 +148,10 @@ _TIE = 1e-9
 
 
 def risks(texts: Sequence[Sequence[str]], candidates: Sequence[Weighted]) -> np.ndarray:
-    """Expected word edit distance of each text from what was said, if the candidates' weights
-    were its probabilities.
+    """Return the expected word edit distance of each text from the truth, float64 [len(texts)].
 
-    Returns float64 [len(texts)].
+    The candidates' weights are taken for their probabilities. Minimum Bayes risk: Stolcke, Konig
+    and Weintraub, "Explicit word error minimization in n-best list rescoring", Eurospeech 1997.
     """
     codes: dict[str, int] = {}
     coded = [_coded(words, codes) for words in texts]
@@ -163,7 +162,7 @@ def risks(texts: Sequence[Sequence[str]], candidates: Sequence[Weighted]) -> np.
 
 
 def least_risk(candidates: Sequence[Weighted]) -> int:
-    """Number of the candidate with the least risk; the first of equals."""
+    """Return the number of the candidate with the least risk; the first of equals."""
     risk = risks([candidate.words for candidate in candidates], candidates)
     return int(np.argmax(risk <= risk.min() + _TIE))
 

@@ -47,13 +47,15 @@ def combine(
     llm: Corrector | None = None,
     progress: Progress | None = None,
 ) -> list[Combined]:
-    """The sentence of each trial that its systems' candidates make together.
+    """Combine the candidates of each trial's systems into one sentence.
 
     With equal words of all systems these are the result, whatever the method. Raises DecodingError
     for a method that lacks what it needs, and for `average`, which needs more than sentences
     (`combine_runs`).
 
     Args:
+        trials: Candidates of each system, trial by trial.
+        options: The method and its settings; the defaults without.
         lm: n-gram, for the method `rover-lm`: a `cortext.decoding.ngram.LanguageModel`.
         llm: For the method `correct`: a `LargeCorrector`.
         progress: Called with trials done and in all.

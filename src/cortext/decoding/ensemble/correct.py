@@ -37,8 +37,9 @@ class Corrector(Protocol):
     """What asks a large language model."""
 
     def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
-        """Natural-log probability of each text as the answer to the prompt, or (not `whole`) as
-        its beginning.
+        """Return the natural-log probability of each text as the answer to the prompt.
+
+        Without `whole`, of an answer that begins so.
         """
 
     def write(self, prompt: str, most_words: int) -> str:
@@ -58,12 +59,12 @@ def prompt_for(candidates: Sequence[Weighted]) -> str:
 def correct(
     candidates: Sequence[Weighted], slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector
 ) -> tuple[str, ...]:
-    """The sentence with the highest llm_weight * log P(text | prompt) - risk, of the candidates
-    and `written` ones.
+    """Return the sentence with the highest llm_weight * log P(text | prompt) - risk.
 
-    The risk is the word errors to be expected (`mbr.risks`), so that a weight of 0 leaves minimum
-    Bayes risk over candidates and paths. With `free` what the model writes, normalised; where it
-    writes nothing, as without a model.
+    Of the candidates and `written` ones. The risk is the word errors to be expected
+    (`candidates.risks`), so that a weight of 0 leaves minimum Bayes risk over candidates and paths.
+    With `free` the model writes the sentence, which is normalised; where it writes nothing, the
+    result is as without a model.
     """
     prompt = prompt_for(candidates)
     if options.free:

@@ -173,15 +173,20 @@ def cross_validate(
     seed: int = 0,
     n_boot: int = 1000,
 ) -> CrossValidated:
-    """How well options do that were chosen (`choose`) on other trials, in `folds` folds of
-    `shuffles` shuffles.
+    """Estimate the errors of options that were chosen (`choose`) on other trials.
 
-    Nothing but the choice is learned, so the inner loop's errors on its held-out parts add up to
-    the errors of all the training trials, by which is chosen.
+    In `folds` folds of `shuffles` shuffles. Nothing but the choice is learned, so the inner loop's
+    errors on its held-out parts add up to the errors of all the training trials, by which it
+    chooses.
 
     Args:
-        errors_NK, length_N: As `count_errors` returns them.
+        errors_NK: Errors of each trial under each of the options, as `count_errors` returns them.
+        length_N: Words of each trial.
         against_N: Errors of each trial to compare with; those under the first options when None.
+        folds: Parts of the trials, each of which is held out once.
+        shuffles: Times that the trials are dealt into folds anew.
+        n_boot: Resamples for confidence intervals.
+        seed: Of the shuffles and resamples.
     """
     if against_N is None:
         against_N = errors_NK[:, 0]

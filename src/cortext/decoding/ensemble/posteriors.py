@@ -67,7 +67,7 @@ class Origin:
 def average(
     log_probs: Sequence[np.ndarray], mean: str, weights: Sequence[float] = ()
 ) -> np.ndarray:
-    """Log-probabilities float32 [P, V] of several systems as those of one.
+    """Return log-probabilities float32 [P, V] of several systems as those of one.
 
     A system of weight 0 is as if it were not there. Raises DecodingError for shapes that differ,
     and where a geometric mean leaves nothing possible in a frame.
@@ -75,7 +75,8 @@ def average(
     Args:
         log_probs: Float [P, V] of each system, natural logs, all in one order of tokens.
         mean: `arithmetic`, log(sum_s w_s p_s), or `geometric`, the sum of w_s log p_s made to add
-            up to 1 again; the weights w_s are made to add up to 1, and equal when empty.
+            up to 1 again.
+        weights: w_s of each system; they are made to add up to 1, and equal when empty.
     """
     shapes = {array.shape for array in log_probs}
     if len(shapes) != 1:
@@ -114,8 +115,9 @@ def read_average(
     mean: str,
     weights: Sequence[float] = (),
 ) -> list[np.ndarray]:
-    """The averaged log-probabilities [P, V] of each trial, in the order of the first directory's
-    tokens.
+    """Return the averaged log-probabilities [P, V] of each trial.
+
+    Tokens are in the order of the first directory.
 
     Raises:
         DataError: Where logits are missing or do not go together.
@@ -170,13 +172,20 @@ def decode_average(
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[np.ndarray], list[NBest]]:
-    """Averaged log-probabilities and n-best lists of each trial.
+    """Return averaged log-probabilities and n-best lists of each trial.
 
-    Other arguments and errors are those of `average`, `read_average` and `Decoder`.
+    Errors are those of `average`, `read_average` and `Decoder`.
 
     Args:
+        directories: Evaluations with logits.
+        trials: Those to decode, as `read_evaluations` gives them.
+        lm: Language-model directory.
+        mean: As in `average`.
+        weights: As in `average`.
         options: Of the search; without them those that the directories were decoded with, which
             must then be the same.
+        threads: For the search.
+        progress: Called with trials done and in all.
     """
     origins = [Origin.of(directory) for directory in directories]
     if options is None:
@@ -231,17 +240,20 @@ def read_lattices(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> list[Candidates]:
-    """The trials with all sentences of each run's lattice in place of its saved list.
+    """Return the trials with all sentences of each run's lattice in place of its saved list.
 
     A lattice is its sentences and their scores: each is scored exactly (the sum of its paths, or
     the best of them, as `recombine` says), so their shares are its posteriors, and what is expected
-    over them is expected over the lattice.
-
-    Other arguments and errors are those of `posteriors.read_average` and `Decoder`. A large model
-    that ranked the saved lists has no part in a lattice.
+    over them is expected over the lattice. A large model that ranked the saved lists has no part in
+    a lattice. Errors are those of `read_average` and `Decoder`.
 
     Args:
+        directories: Evaluations with logits, one a system.
+        trials: Those to search again.
+        lm: Language-model directory.
         options: Of the search; without them each run's own. `lattice_beam` bounds the lattice.
+        threads: For the search.
+        progress: Called with trials done and in all.
     """
     systems = []
     for number, directory in enumerate(directories):

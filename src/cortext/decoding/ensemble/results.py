@@ -161,13 +161,17 @@ def combine_runs(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Ensemble:
-    """Combine evaluation directories (`read_evaluations`), with arguments and errors as `combine`.
+    """Combine evaluation directories (`read_evaluations`); errors are those of `combine`.
 
     Args:
-        lm: language-model directory, for `rover-lm`, `average` and lattices.
+        directories: One of each system.
+        options: The method and its settings; the defaults without.
+        lm: Language-model directory, for `rover-lm`, `average` and lattices.
+        llm: As in `combine`.
         decoder: Options of the search, for `average` and lattices; without them those of the
             directories, which must be the same for `average`.
         threads: For that search.
+        progress: Called with trials done and in all.
     """
     options = options or EnsembleOptions()
     if options.method != "average":
@@ -215,9 +219,7 @@ def read_runs(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> list[Candidates]:
-    """The trials of evaluation directories with their saved lists, or with the sentences of
-    their lattices.
-    """
+    """Return the trials of evaluation directories with their saved lists, or their lattices."""
     trials = read_evaluations(directories)
     if not options.lattice:
         return trials
@@ -263,8 +265,7 @@ def check_replaceable(out: Path) -> None:
 
 
 def write_ensemble(found: Ensemble, out: str | Path) -> None:
-    """Write `out`: metrics.json, predictions.csv, nbest.jsonl and, of averaged posteriors,
-    logits/*.npy.
+    """Write metrics.json, predictions.csv and nbest.jsonl to `out`, and logits of averages.
 
     Of averaged posteriors that is enough to be combined in turn. `out` appears when all is written;
     what an ensemble wrote there earlier is replaced. Raises DataError for an `out` that holds

@@ -63,10 +63,10 @@ def vote(slots: Sequence[Slot], options: EnsembleOptions) -> tuple[str, ...]:
 
 
 def vote_with_lm(slots: Sequence[Slot], options: EnsembleOptions, lm: Ngram) -> tuple[str, ...]:
-    """The words w with the highest sum of log(score) + lm_weight * log P(w) + word_score, the
-    sentence's end included.
+    """Return the words w with the highest sum of log(score) + lm_weight * log P(w) + word_score.
 
-    Scores of a slot are made to add up to 1. Beginnings with equal n-gram states are joined.
+    The sentence's end is included. Scores of a slot are made to add up to 1. Prefixes with equal
+    n-gram states are joined.
     """
     known: dict[tuple[Any, str], tuple[float, Any]] = {}
     beginnings: dict[Any, tuple[float, tuple[str, ...]]] = {lm.begin(): (0.0, ())}

@@ -61,8 +61,9 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
 
 
 def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
-    """The trials of several evaluation directories, in the first one's order, with each one's
-    n-best list.
+    """Return the trials of several evaluation directories with each one's n-best list.
+
+    They come in the first one's order.
 
     Raises:
         DataError: Where a directory lacks a trial that another has, or tells another reference for

@@ -1,4 +1,8 @@
-"""How the hypotheses of a search can be read by a model: found out by trying, never guessed."""
+"""Find the cache with which a model can score the hypotheses of a search, by trying it.
+
+Transformers' models keep keys and values, recurrent states or windows of them, and no setting
+says which of our trees reads them right. So a few tokens are scored by each, and compared.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,14 @@ LEAST_STATES = 64
 
 @dataclass(frozen=True)
 class CacheKind:
-    """How hypotheses are read.
+    """The cache with which hypotheses are scored.
 
     Attributes:
-        kind: `tree`: all in one cache (`TokenTree`); `states`: each token with a state of its own
-            (`StateTree`); `whole`: each hypothesis from its beginning (`UncachedScorer`).
+        kind: `tree`: all hypotheses in one cache (`TokenTree`); `states`: a state for each token
+            (`StateTree`); `whole`: no cache, each hypothesis from its beginning (`UncachedScorer`).
         window: Tokens that all layers of the model see, where that is bounded.
         state_bytes: Memory of a state after one token.
-        token_bytes: And for each token more.
+        token_bytes: Memory that each further token adds to a state.
     """
 
     kind: str
@@ -45,9 +49,7 @@ class CacheKind:
 
 
 def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> TokenTree | UncachedScorer:
-    """What scores hypotheses by a model, with the fewest tokens that the model and the memory
-    allow.
-    """
+    """Return the scorer that reads the fewest tokens that the model and the memory allow."""
     found = cache_kind(lm)
     if found.kind == "tree" and (
         found.window is None or found.window >= len(prefix) + SENTENCE_TOKENS
@@ -64,10 +66,7 @@ _probing = threading.Lock()
 
 
 def cache_kind(lm: CausalLM) -> CacheKind:
-    """How a model can read hypotheses.
-
-    Tried out with a few tokens the first time, and remembered.
-    """
+    """Return the cache that a model supports, found with a few tokens the first time."""
     with _probing:
         if lm not in _kinds:
             _kinds[lm] = next(_supported(lm))
@@ -75,9 +74,9 @@ def cache_kind(lm: CausalLM) -> CacheKind:
 
 
 def _supported(lm: CausalLM) -> Iterator[CacheKind]:
-    """What a model can do, the best first.
+    """Yield the caches that a model supports, the best first.
 
-    Three branches, in two calls, score as each does by itself.
+    Three branches, in two calls, must score as each does by itself.
     """
     plain, window = plain_layers(lm.network.config)
     tokens = [lm.vocab_size * (2 * each + 1) // 16 for each in range(8)]
@@ -115,9 +114,7 @@ def _supported(lm: CausalLM) -> Iterator[CacheKind]:
 def _plain(
     lm: CausalLM, prefix: list[int], sequences: list[list[int]]
 ) -> tuple[list[float], float]:
-    """Log-probabilities of sequences, each read alone, and how far the logits of a row are from
-    each other.
-    """
+    """Return the log-probabilities of sequences, each read alone, and the logits' mean spread."""
     scores, spread = [], 0.0
     for sequence in sequences:
         with lm.lock:
@@ -133,11 +130,11 @@ def _plain(
 
 
 class UncachedScorer:
-    """What `TokenTree` does, for any causal model: reads each sequence from its beginning, once.
+    """Scores token sequences by any causal model, each from its beginning, once.
 
-    For models that take nothing up again where they left off, and for states of which memory holds
-    too few: a mixture of attention and recurrent layers may keep 50 MB for each token. Sentences
-    are short, and a GPU reads a few whole ones in about the time of one token.
+    For models that cannot go on from a cache, and for states of which memory holds too few: a
+    mixture of attention and recurrent layers may keep 50 MB for each token. Sentences are short,
+    and a GPU reads a few of them in about the time of one token.
 
     Attributes:
         evaluated: Tokens that the model has read; a long prefix, which is shared, is counted for
@@ -154,7 +151,7 @@ class UncachedScorer:
         self.peak_mb = 0.0
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """Natural log-probability of each token sequence after the prefix.
+        """Return the natural log-probability of each token sequence after the prefix.
 
         Raises:
             LanguageModelError: Where the model fails or memory does not hold a single sequence.
@@ -170,4 +167,4 @@ class UncachedScorer:
         return [self._known[each] for each in wanted]
 
     def retain(self, sequences: Iterable[Sequence[int]]) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is no cache."""

@@ -1,6 +1,4 @@
-"""What transformers and the Hub's client raise when a model cannot be loaded, as one line with
-what to do.
-"""
+"""Errors of transformers and the Hub's client, told in one line with what to do."""
 
 from __future__ import annotations
 
@@ -47,10 +45,11 @@ def out_of_memory(error: BaseException) -> bool:
 def explained(
     name: str, else_: str = "cannot be loaded as a causal language model"
 ) -> Iterator[None]:
-    """A context in which whatever keeps the model `name` from loading is a LanguageModelError.
+    """Turn whatever keeps a model from loading into a LanguageModelError.
 
     Args:
-        else_: What to say where the reason is none that is known here.
+        name: The model's.
+        else_: Text where the reason is none that is known here.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Finetuning a causal language model on one's own sentences with LoRA (Hu et al., ICLR 2022),
-through peft.
+"""Finetuning a causal language model on one's own sentences with LoRA, through peft.
 
-Sentences are learnt as they are scored: after the token that stands before everything, with an end
-only where the model was trained to end sentences, and padding has no loss.
+Hu et al., ICLR 2022. Sentences are learnt as they are scored: after the token that stands
+before everything, with an end only where the model was trained to end sentences, and padding
+has no loss.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ def finetune(
     device: str = "auto",
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train a LoRA adapter for a model on texts (`FILE` or `FILE:FACTOR`) and write it to the
-    directory `out`.
+    """Train a LoRA adapter for a model on texts and write it to the directory `out`.
 
     Returns what `cortext.json` in `out` records. Raises LanguageModelError for models and texts
     that cannot be used, for directories that hold something else, and where memory runs out;
@@ -99,9 +98,13 @@ def finetune(
 
     Args:
         model: A directory, or a name of the Hugging Face Hub.
+        texts: `FILE` or `FILE:FACTOR`; a text is read FACTOR times as often.
+        out: Directory to write; one written here earlier is replaced.
+        options: Settings of the training.
         held_out: The text whose perplexity decides which weights are kept; a part of each text by
             default.
         merge: A second directory, for the model with the adapter merged into its weights.
+        device: As in `CausalLM.load`.
         stage: Called with the name of each stage as it begins; returns the stage's progress
             callback or None.
     """

@@ -30,7 +30,7 @@ class LLM:
 
     Attributes:
         lm: The model.
-        fusion: What it did in the searches of all utterances that have ended so far.
+        fusion: Counts of its part in the searches of all utterances that have ended so far.
     """
 
     def __init__(self, lm: CausalLM) -> None:
@@ -39,24 +39,22 @@ class LLM:
 
     @classmethod
     def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> Self:
-        """The model of a directory or of the Hugging Face Hub.
+        """Load the model of a directory or of the Hugging Face Hub.
 
         Arguments and errors are those of `CausalLM.load`.
         """
         return cls(CausalLM.load(name, lora, device))
 
     def describe(self) -> dict[str, Any]:
-        """What a result file should say about the model."""
+        """Return facts about the model for a result file."""
         return self.lm.describe()
 
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
-        """What the search is told.
+        """Return the options that the search gets.
 
-        In fusion more words of history, and interpolation whatever the form.
-
-        Adding w * llm to lm_weight * ngram is interpolating with w / (lm_weight + w) at a weight of
-        lm_weight + w, so that what the n-gram says of an unfinished word has the size that the
-        whole word will have.
+        In fusion more words of history, and interpolation whatever the form. Adding w * llm to
+        lm_weight * ngram is interpolating with w / (lm_weight + w) at a weight of lm_weight + w.
+        So the n-gram's look-ahead for an unfinished word is as large as the finished word's score.
         """
         llm = options.llm
         if not llm.weight or llm.mode != "fusion":
@@ -78,7 +76,7 @@ class LLM:
             ) from None
 
     def hook(self, options: DecoderOptions, context: str) -> Fusion | None:
-        """What adds the model's scores to the live hypotheses of one utterance.
+        """Return the hook that adds the model's scores to the live hypotheses of one utterance.
 
         None where it only ranks at the end.
         """
@@ -93,8 +91,7 @@ class LLM:
         context: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> list[NBest]:
-        """The sentences of each list with the model's scores, best first, and those made by
-        exchanging words.
+        """Return each list with the model's scores, best first, and with exchanged words.
 
         A weight of 0 leaves the lists as they are, less what the model added in a search with
         another weight. Where the model fails, the n-gram's list is returned, and says why in
@@ -129,8 +126,7 @@ class LLM:
     def read(
         self, lists: Sequence[NBest], options: DecoderOptions, context: str = ""
     ) -> list[list[tuple[Hypothesis, TextScore]]]:
-        """The sentences of each list, and those made by exchanging words, with what the model
-        says of them.
+        """Score the sentences of each list, and those made by exchanging words, with the model.
 
         From that `ranked` makes lists for any weights. Raises LanguageModelError where the model
         fails.
@@ -152,11 +148,12 @@ def ranked(
     options: DecoderOptions,
     degraded: str | None = None,
 ) -> NBest:
-    """Hypotheses by their whole scores, best first, with the share of each in the summed
-    probabilities.
+    """Return hypotheses by their total scores, best first, with the share of each in the list.
 
     Args:
-        read: Each with what a large model says of its text, as `LLM.read` gives them.
+        read: Hypotheses and the large model's scores of their texts, as `LLM.read` gives them.
+        options: Weights of all scores.
+        degraded: What is missing in the list.
     """
     scored: list[Hypothesis] = []
     for found, said in read:
@@ -179,7 +176,7 @@ def ranked(
 
 
 def _score(found: Hypothesis, options: DecoderOptions) -> float:
-    """The whole score. Of a sentence without tokens the large model says what the n-gram says."""
+    """Return the total score. A sentence without tokens has the n-gram's score as the model's."""
     ngram, llm = options.llm.shares(options.lm_weight)
     said = found.lm_score if found.llm_score is None else found.llm_score
     rest = options.word_score * len(found.text.split()) + found.sil_score + found.hotword_score
@@ -192,10 +189,7 @@ def _score(found: Hypothesis, options: DecoderOptions) -> float:
 
 
 def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBest:
-    """The list as the n-gram ranks it.
-
-    What the large model added, in the search or after it, is taken away.
-    """
+    """Return the list as the n-gram ranks it, without the large model's part in the scores."""
     if all(found.llm_score is None and found.confidence is None for found in nbest):
         return nbest if degraded == nbest.degraded else NBest(nbest, degraded)
     plain = options.changed({"llm": {"weight": 0.0}})

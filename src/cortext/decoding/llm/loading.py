@@ -66,8 +66,9 @@ def read_config(transformers: Any, name: str) -> Any:
 
 
 def _check_labels(folder: Path) -> None:
-    """Refuse a number of labels that transformers would make a list of, which is no part of a
-    language model.
+    """Refuse a number of labels of which transformers would make a list.
+
+    Labels are no part of a language model; a damaged number of them would take all memory.
     """
     labels = read_json(folder / "config.json").get("num_labels", 0)
     if isinstance(labels, int) and labels > MOST_LABELS:
@@ -86,7 +87,9 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
     """Raise LanguageModelError where a model's weights are not what its configuration needs.
 
     Args:
-        facts: The loading information of transformers; kind: what the model should be.
+        facts: The loading information of transformers.
+        name: The model's.
+        kind: What the model should be.
     """
     for weight, found, needed in sorted(facts["mismatched_keys"], key=str):
         what = f"{weight} is {list(found)}, and by its config.json it must be {list(needed)}"

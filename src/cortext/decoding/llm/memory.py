@@ -1,8 +1,6 @@
-"""What memory will hold.
+"""Memory budget: of a model before it is loaded, and of sentences that go through it together.
 
-A model before it is fetched and loaded, and sentences before they go through it together.
-
-It is looked at beforehand, as a system may end a process instead of refusing it memory.
+It is checked beforehand, as a system may end a process instead of refusing it memory.
 """
 
 from __future__ import annotations
@@ -29,9 +27,7 @@ measured (Llama, OPT, GPT-2; with and without a context).
 
 
 def check_memory(transformers: Any, config: Any, name: str) -> None:
-    """Raise LanguageModelError where this machine's free memory is less than a model's weights
-    take in float32.
-    """
+    """Raise LanguageModelError where free memory does not hold a model's weights in float32."""
     free = free_bytes()
     if free is None:
         return
@@ -48,11 +44,10 @@ def check_memory(transformers: Any, config: Any, name: str) -> None:
 
 
 def tokens_that_fit(network: Any, most: int) -> int:
-    """How many tokens may go through a network at once.
+    """Return how many tokens may go through a network at once.
 
-    `most`, halved until `SHARE` of the free memory holds them.
-
-    At least one; `most` where nothing can be told.
+    `most`, halved until `SHARE` of the free memory holds them; at least one. `most` where the free
+    memory is not known.
     """
     config = network.config.get_text_config(decoder=True)
     width, layers = getattr(config, "hidden_size", None), getattr(config, "num_hidden_layers", None)
@@ -66,13 +61,13 @@ def tokens_that_fit(network: Any, most: int) -> int:
 
 
 def free_gpu_bytes(device: torch.device) -> int:
-    """Memory of a GPU that nobody has, or that torch keeps and nothing is in."""
+    """Return the memory of a GPU that is free, or that torch has reserved and not used."""
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + kept)
 
 
 def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory that this process may still take on Linux, also in a container.
+    """Return the memory that this process may still take on Linux, also in a container.
 
     None where that cannot be told.
     """

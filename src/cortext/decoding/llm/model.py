@@ -88,11 +88,12 @@ class CausalLM:
     def load(
         cls, name: str | Path, lora: str | Path | None = None, device: str = "auto"
     ) -> CausalLM:
-        """The model of a directory or, by its name there, of the Hugging Face Hub.
+        """Load the model of a directory or, by its name there, of the Hugging Face Hub.
 
         Only safetensors are read.
 
         Args:
+            name: Directory or name.
             lora: Directory of a LoRA adapter (of peft), which is merged into the weights.
             device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one. On a GPU the
                 weights keep the type that they are stored in, on a CPU they become float32.
@@ -258,11 +259,10 @@ class CausalLM:
         return found
 
     def _start(self) -> int:
-        """BOS; without one what the model's configuration calls so, or EOS, as documents are set
-        apart by it.
+        """Return BOS; without one what the configuration calls so, or EOS.
 
-        The configuration's EOS comes first: the tokenizer of a model made for chats names what ends
-        a turn.
+        EOS sets documents apart in training, so a sentence may follow it. The configuration's EOS
+        comes first: the tokenizer of a model made for chats names what ends a turn.
         """
         if self.tokenizer.bos_token_id is not None:
             return int(self.tokenizer.bos_token_id)
@@ -313,8 +313,9 @@ def _window(config: Any, tokenizer: Any) -> int:
 
 
 def _joint(tokenizer: Any) -> str:
-    """What goes between a context and a sentence so that their tokens one after the other are
-    those of both at once.
+    """Return what to put between a context and a sentence.
+
+    With it the tokens of one after those of the other are the tokens of both at once.
     """
 
     def tokens(text: str) -> list[int]:

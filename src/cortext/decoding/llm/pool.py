@@ -85,8 +85,9 @@ class PoolLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class PoolCache(Cache):  # type: ignore[misc]
-    """A cache of transformers whose sequence dimension is a pool of tokens that need not follow
-    each other.
+    """A cache of transformers whose sequence dimension is a pool of tokens.
+
+    Tokens in it need not follow each other: the attention mask says which see which.
     """
 
     def __init__(self) -> None:

@@ -57,13 +57,16 @@ def score_texts(
     variants: str = "plain",
     batch_tokens: int | None = None,
 ) -> list[TextScore]:
-    """Natural log-probability of each text after BOS and `context`, which is not counted.
+    """Return the natural log-probability of each text after BOS and `context`.
 
     What occurs twice is scored once; an empty text has no tokens, unless the model ends sentences
     (`lm.end`). Raises LanguageModelError where memory does not hold a single text, a text is longer
     than the window, or the model fails.
 
     Args:
+        lm: The model.
+        texts: Sentences.
+        context: Text said before, whose tokens are not counted.
         variants: `plain`, or `written`: the sum of the probabilities with a capital and each of the
             stops `.?!`; forms that the tokenizer does not tell apart count once.
         batch_tokens: So many tokens go through the model at once, padding included; without it what
@@ -127,9 +130,7 @@ def _tokens(lm: CausalLM, text: str, context: str) -> tuple[int, ...]:
 
 
 def _summed(forms: Sequence[TextScore]) -> TextScore:
-    """The sum of the probabilities of a text's forms, with the number of tokens of the
-    likeliest.
-    """
+    """Return the summed probabilities of a text's forms, and the likeliest one's tokens."""
     best = max(forms, key=lambda form: form.log_prob)
     total = sum(math.exp(form.log_prob - best.log_prob) for form in forms)
     return TextScore(best.log_prob + math.log(total), best.n_tokens)
@@ -242,10 +243,10 @@ def _score_batch(
 
 
 def _padded(sequences: Sequence[list[int]], n_before: int, lm: CausalLM) -> tuple[Tensor, Tensor]:
-    """Tokens [B, T] and mask [B, n_before + T], filled up behind, where a causal model sees it
-    from no position.
+    """Return tokens [B, T] and mask [B, n_before + T], padded on the right.
 
-    So positions are counted from the left by every model, and no tokenizer's padding matters.
+    A causal model sees the padding from no position, positions are counted from the left by every
+    model, and no tokenizer's padding matters.
     """
     longest = max(len(tokens) for tokens in sequences)
     tokens_BT = torch.tensor(

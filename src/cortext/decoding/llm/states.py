@@ -1,7 +1,4 @@
-"""Sentences that begin alike, scored by a model that carries a state.
-
-Each token is read once, and its state kept.
-"""
+"""A tree of hypotheses for models that carry a state: each token is read once, its state kept."""
 
 from __future__ import annotations
 
@@ -18,13 +15,12 @@ from cortext.decoding.llm.tree import Node, TokenTree
 
 
 class StateTree(TokenTree):
-    """A `TokenTree` whose tokens have a whole cache of the model's each, as recurrent layers
-    need it.
+    """A `TokenTree` whose tokens have a cache of the model's each, as recurrent layers need it.
 
-    New tokens of one depth are read together, after the states of the tokens before them; so a look
-    takes a forward pass for each depth that it adds to, and memory for each token, not for what it
-    adds to the one before. States grow with attention layers beside the recurrent ones: a bound on
-    memory may be passed by what they grow within a look.
+    New tokens of one depth are read together, after the states of the tokens before them; so a
+    query takes a forward pass for each depth that it adds to, and memory for each token, not for
+    what it adds to the one before. States grow with attention layers beside the recurrent ones: a
+    bound on memory may be passed by what they grow within a query.
     """
 
     _state_bytes = 0

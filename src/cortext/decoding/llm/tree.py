@@ -205,8 +205,9 @@ class TokenTree:
             rows.most = self._most
 
     def _group(self, unknown: list[Node]) -> tuple[list[Node], list[Node]]:
-        """The first of some nodes without scores whose ancestors fit into the cache, and those
-        to be evaluated.
+        """Return the first nodes without scores whose ancestors fit into the cache.
+
+        The second list has the ancestors to be evaluated.
         """
         needed: set[int] = {id(self._root)}
         group: list[Node] = []
@@ -226,9 +227,7 @@ class TokenTree:
         return group, new
 
     def _make_room(self, n_new: int, needed: set[int]) -> None:
-        """Take leaves out of the cache, those first that were needed longest ago, until new rows
-        fit.
-        """
+        """Evict leaves from the cache, least recently needed first, until new rows fit."""
         n_used = self._first + len(self._cached)
         if n_used + n_new <= self._most:
             return

@@ -299,9 +299,7 @@ def refuse_foreign(out: Path) -> None:
 
 @contextmanager
 def in_place_of(out: Path) -> Iterator[Path]:
-    """A directory beside `out` that takes its place when the block ends, and vanishes when it
-    fails.
-    """
+    """Yield a directory that takes the place of `out` at the end, and vanishes on failure."""
     try:
         with atomic_directory(out.resolve()) as partial:
             yield partial

@@ -78,12 +78,14 @@ def read_corpus(
     respell: Respell | None = None,
     progress: Progress = silent,
 ) -> Corpus:
-    """Read texts, each line of which holds one or more sentences, into files under `directory`.
+    """Read texts, each line of which holds one or more sentences, into files of word numbers.
 
     Args:
         texts: Files (plain or .gz), and lists of sentences (`grouped`).
+        directory: For the files.
         apart: One file of word numbers for each text instead of one for all.
-        respell: What to make of each sentence, such as its words letter by letter.
+        respell: Turns each sentence into others, such as its words letter by letter.
+        progress: Called with bytes read and in all.
 
     Raises:
         LanguageModelError: For texts that are missing, unreadable or without a sentence.

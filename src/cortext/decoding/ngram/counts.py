@@ -80,11 +80,16 @@ class Keys:
 def write_windows(
     database: Database, table: str, keys: Keys, file: Path, order: int, renumber: np.ndarray
 ) -> None:
-    """A table with the n-gram of the highest order that each word of a text closes.
+    """Write a table with the n-gram of the highest order that each word of a text closes.
 
     Columns hi, lo, or only lo.
 
     Args:
+        database: Where the table goes.
+        table: Its name.
+        file: Word numbers of the text.
+        keys: How n-grams are packed into columns.
+        order: The highest order.
         renumber: The number of each word of the file, int64 [words of the file].
     """
     low = min(order, _WORD_BITS // keys.bits)  # words that fit into `lo`
@@ -126,14 +131,18 @@ def count(
     prune: Sequence[int],
     step: Callable[[], None] = lambda: None,
 ) -> None:
-    """The tables `{name}_n{1..order}` (key, adjusted, plain, kept) of a text.
+    """Make the tables `{name}_n{1..order}` (key, adjusted, plain, kept) of a text.
 
-    Rows that `Keys.real` excludes included.
-
-    `adjusted` is the number of different words seen before the n-gram; of the highest order and of
-    n-grams that begin with `<s>` it is how often they occur, as `plain` is of all.
+    Rows that `Keys.real` excludes included. `adjusted` is the number of different words seen before
+    the n-gram; of the highest order and of n-grams that begin with `<s>` it is how often they
+    occur, as `plain` is of all.
 
     Args:
+        database: Where the tables go.
+        name: Of the text.
+        file: Its word numbers.
+        keys: How n-grams are packed into columns.
+        renumber: As in `write_windows`.
         n_words: Words from this number on are outside the vocabulary: n-grams with them count but
             are not kept.
         prune: For each order, n-grams that occur at most so often count but are not kept; its

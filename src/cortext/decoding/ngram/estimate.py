@@ -32,17 +32,16 @@ FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 
 @dataclass(frozen=True, slots=True)
 class Discounts:
-    """What is subtracted from counts 1, 2 and 3 or more of one order, and whether it is the
-    fallback.
-    """
+    """Discounts on counts 1, 2 and 3 or more of one order, and whether they are the fallback."""
 
     values: tuple[float, float, float]
     fallback: bool
 
     @staticmethod
     def of(counts_of_counts: Sequence[int]) -> Discounts:
-        """Equation 26 of Chen & Goodman (1999) on the numbers of n-grams with adjusted count 1
-        to 4.
+        """Estimate discounts by equation 26 of Chen & Goodman (1999).
+
+        From the numbers of n-grams with adjusted count 1 to 4.
         """
         n = (0, *counts_of_counts)
         if all(n[1:4]):
@@ -96,11 +95,16 @@ def estimate(
     order: int,
     step: Callable[[], None] = lambda: None,
 ) -> Estimated:
-    """The model of the counts `{name}_n{1..order}` (`counts.count`), which are dropped.
+    """Estimate the model of the counts `{name}_n{1..order}` (`counts.count`), which are dropped.
 
     Args:
+        database: With the counts.
+        name: Of the text.
+        order: The highest order.
+        keys: How n-grams are packed into columns.
         n_words: Size of the vocabulary with the three special words; words that never occur get the
             uniform share.
+        step: Called as each order is done.
 
     Raises:
         LanguageModelError: If no sentence is long enough for the order.

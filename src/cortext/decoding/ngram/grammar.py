@@ -85,8 +85,9 @@ class _Grammar:
         return LanguageModelError(what, where=self.path, fix=fix)
 
     def _take_arcs(self, fst: Fst) -> None:
-        """Tell words, back-offs, and `<s>` and `</s>` (where they were not made final weights)
-        from each other.
+        """Sort arcs into words, back-offs, `<s>` and `</s>`.
+
+        The last two are there unless they were made final weights.
         """
         sources, targets, weights, labels = fst.sources, fst.targets, fst.weights, fst.outputs
         backs = (labels == _EPSILON) | (labels == self.words.backoff)
@@ -188,9 +189,7 @@ class _Grammar:
                 raise self.error("has two arcs with one word from a state; it is no n-gram model")
 
     def _check_ends(self, said: np.ndarray, states: np.ndarray, longest: int) -> None:
-        """`states` must be of histories of at most `longest` words that the rows of `said` end
-        in.
-        """
+        """Check that `said` ends in `states`: histories of at most `longest` words."""
         levels = self.level[states]
         if len(states) and not (levels.min() >= 0 and levels.max() <= longest):
             raise self.error("has arcs to histories that are too long; it is no n-gram model")

@@ -30,8 +30,9 @@ _ENOUGH = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The weight of each model, and the perplexity of the held-out text (its known words and
-    sentence ends).
+    """The weight of each model, and the perplexity of the held-out text.
+
+    The perplexity is of its known words and sentence ends.
     """
 
     weights: tuple[float, ...]
@@ -47,14 +48,17 @@ def fit_weights(
     renumber: np.ndarray,
     n_words: int,
 ) -> Mixture:
-    """The weights with which the models predict a held-out text best.
+    """Fit the weights with which the models predict a held-out text best.
 
     Words outside the vocabulary are passed over. Raises LanguageModelError if no known word is
     left.
 
     Args:
-        held_out: Word numbers on the disk (`corpus.Corpus.files`); renumber: to those of the
-            models, int64.
+        database: With the models' tables.
+        models: The models.
+        held_out: Word numbers on the disk (`corpus.Corpus.files`).
+        renumber: Numbers of these words in the models, int64.
+        n_words: Size of the vocabulary.
     """
     keys, order = models[0].keys, models[0].order
     known = np.where(renumber < n_words, renumber, UNK_ID)
@@ -83,8 +87,11 @@ def fit_weights(
 
 
 def maximise(probabilities: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The weights [M] of the mixture under which events [N, M], each seen `times` [N], are most
-    probable.
+    """Return the weights [M] of the mixture that makes events most probable.
+
+    Args:
+        probabilities: [N, M], of each event under each model.
+        times: [N], how often each event was seen.
     """
     weights = np.full(probabilities.shape[1], 1.0 / probabilities.shape[1])
     for _ in range(_ITERATIONS):

@@ -57,6 +57,8 @@ def import_kaldi(
     dictionary and its model; what is no word (`A42128`) has none and is never decoded.
 
     Args:
+        folder: Kaldi's, with a grammar.
+        out: Directory to write.
         grammar: Name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else
             `G.fst`.
         binary: Type of `lm.bin`: `trie` and `probing` are exact, `quantised` is smaller.
@@ -164,9 +166,7 @@ def _names(words: list[str]) -> list[str]:
 
 
 def _lexicon(folder: Path, words: list[str], progress: Progress) -> tuple[Lexicon, dict[str, int]]:
-    """Pronunciations of `words`, and how many words got theirs from the folder, otherwise, or
-    not at all.
-    """
+    """Return pronunciations of `words`, and counts of those from the folder, others, and none."""
     own, lexicon = _folder_lexicon(folder), Lexicon()
     for done, word in enumerate(words, start=1):
         if done % 1000 == 0:
@@ -203,8 +203,10 @@ def _folder_lexicon(folder: Path) -> Lexicon:
 
 
 def _read_lexicon(path: Path, units: dict[str, str]) -> Lexicon:
-    """Lines `WORD P1 P2 ...`, with a probability after the word in `lexiconp.txt`, or numbers of
-    units for phonemes.
+    """Read lines `WORD P1 P2 ...`.
+
+    In `lexiconp.txt` a probability follows the word; in `lexicon_numbers.txt` phonemes are numbers
+    of units.
     """
     lexicon = Lexicon()
     for number, (word, *symbols) in _lines(path):

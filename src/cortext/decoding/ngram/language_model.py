@@ -30,10 +30,7 @@ _MOST_TOKENS_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """How well a model predicts a text.
-
-    Log-probabilities of everything, and without the unknown words.
-    """
+    """Log-probability of a text under a model, with all words and without the unknown ones."""
 
     sentences: int
     words: int
@@ -94,8 +91,7 @@ class LanguageModel:
         stage: Stage = lambda name: None,
         **options: Any,
     ) -> LanguageModel:
-        """Estimate a model with interpolated modified Kneser-Ney smoothing, write its directory
-        `out` and open it.
+        """Estimate a model with interpolated modified Kneser-Ney smoothing and open it.
 
         An `out` that holds a language model is replaced, when the new one is complete. Raises
         LanguageModelError for texts that are missing, unreadable or empty, options that do not fit,
@@ -105,6 +101,7 @@ class LanguageModel:
             texts: `Path`s are files (plain or .gz) of prose, `str`s are text. All of it is split
                 into sentences and normalised (`cortext.text.prose`); pieces without a letter are
                 passed over.
+            out: Directory to write.
             order: Longest n-gram, 1 to 6.
             vocabulary: Words to keep, or how many of the most frequent; n-grams with others are
                 left out, as `lmplz --limit_vocab_file` does it. By default every word of the texts.

@@ -35,12 +35,15 @@ def run_lmplz(
     """Write the ARPA file `out` with lmplz.
 
     Args:
-        vocabulary: The words to keep (lmplz --limit_vocab_file); prune: for each order, as in
-            `counts.count`.
+        corpus: The texts.
+        vocabulary: The words to keep (lmplz --limit_vocab_file).
+        prune: For each order, as in `counts.count`.
+        out: File to write.
         directory: For temporary files.
+        memory_bytes: Bound on lmplz's memory.
 
     Raises:
-        LanguageModelError: With what lmplz says last.
+        LanguageModelError: With the last line of lmplz's output.
     """
     words, text = directory / "vocabulary.txt", directory / "text.txt"
     words.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")

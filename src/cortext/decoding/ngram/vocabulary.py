@@ -27,7 +27,7 @@ LN10 = math.log(10.0)
 
 
 def read_vocabulary(given: str) -> int | list[str]:
-    """A number of words, or the words of a file, separated by blanks or lines."""
+    """Return a number of words, or the words of a file, separated by blanks or lines."""
     if given.isdecimal() and len(given) <= 18:
         return int(given)
     fix = "give a number or a UTF-8 file of words"
@@ -42,7 +42,7 @@ def read_vocabulary(given: str) -> int | list[str]:
 
 
 def choose(corpus: Corpus, vocabulary: int | Iterable[str] | None) -> list[str]:
-    """The words to keep, sorted.
+    """Return the words to keep, sorted.
 
     All, the most frequent (of equals the first in the alphabet), or those given.
     """
@@ -71,7 +71,7 @@ def _checked(words: list[str], where: str | None = None) -> list[str]:
 
 
 def renumbered(words: Sequence[str], number: Mapping[str, int]) -> np.ndarray:
-    """The number in the model of each word, int64; words that it lacks follow after its own."""
+    """Return each word's number in the model, int64; words that it lacks follow after its own."""
     lacking = iter(range(len(number), len(number) + len(words)))
     return np.array([number[word] if word in number else next(lacking) for word in words], np.int64)
 
@@ -82,16 +82,19 @@ LETTERS = (*ascii_lowercase, *sorted(_NAMES.values()))
 
 
 def spelt(sentence: str) -> Iterator[str]:
-    """Each word of a normalised sentence as a sentence of letters."""
+    """Yield each word of a normalised sentence as a sentence of letters.
+
+    For a model of words that are spelt letter by letter: the beginning of a word is `<s>`, its end
+    `</s>`, so that the end of the utterance ends the word and no letter has to stand for the blank.
+    Apostrophes and hyphens are spoken by their names, which are words too: `o'neil` is the sentence
+    `o apostrophe n e i l`.
+    """
     for word in sentence.split():
         if word.strip("-'"):
             yield " ".join([_NAMES.get(letter, letter) for letter in word])
 
 
 def letter_lexicon() -> Lexicon:
-    """The names of the letters as they are spoken.
-
-    `apostrophe` and `hyphen` as the words they are.
-    """
+    """Return the names of the letters as they are spoken."""
     names = {letter: [spell(letter)] for letter in ascii_lowercase}
     return Lexicon(names | {name: pronounce(name) for name in _NAMES.values()})

@@ -23,13 +23,18 @@ def write_model(
     ordered: bool,
     step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write a model; `words` names the word numbers.
+    """Write a model as an ARPA file.
 
     Parts go to files beside `path`; raises OSError and LanguageModelError where the disk is full.
 
     Args:
+        database: With the model's tables.
+        model: The model.
+        words: Names of the word numbers.
+        path: File to write.
         ordered: Write n-grams in the order of their words, always the same; sorting takes time that
             a trie does not need.
+        step: Called as each order is done.
     """
     database.run("CREATE OR REPLACE TABLE words (id INTEGER, word VARCHAR)")
     database.append(

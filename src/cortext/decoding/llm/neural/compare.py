@@ -52,9 +52,7 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Events:
-    """Natural log-probabilities of every word and sentence end of a text, float64 [events],
-    sentence by sentence.
-    """
+    """Natural log-probabilities of every word and sentence end of a text, sentence by sentence."""
 
     ngram: np.ndarray
     letters: np.ndarray
@@ -75,12 +73,14 @@ def compare(
     held_out: Path,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Bits per character of a text under an n-gram, a neural model, and their mixture.
-
-    What decides them.
+    """Compare bits per character of a text under an n-gram, a neural model, and their mixture.
 
     Args:
+        ngram_dir: Language-model directory.
+        model: Directory or name of the neural model.
+        text: The text that is scored.
         held_out: Another text, on which the weights are fitted.
+        progress: Called with sentences done and in all.
 
     Raises:
         LanguageModelError: For models and texts that cannot be used.
@@ -223,9 +223,7 @@ def events(
 def word_log_probs(
     lm: CausalLM, sentences: Sequence[str], progress: Progress = lambda done, total: None
 ) -> list[np.ndarray]:
-    """For each normalised sentence the log-probabilities of its words and its end, float64
-    [words + 1].
-    """
+    """Return log-probabilities of each sentence's words and end, float64 [words + 1]."""
     if lm.end is None:
         raise LanguageModelError(
             "was not trained to end sentences", where=lm.name, fix="use lm train-neural's models"
@@ -255,9 +253,7 @@ def word_log_probs(
 def _piece_log_probs(
     lm: CausalLM, rows: Sequence[Sequence[int]], boundary: torch.Tensor
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each row the log-probabilities of its tokens after the first, and of a word's beginning
-    or the end there.
-    """
+    """Return log-probabilities of each row's tokens, and that a word or the end begins there."""
     length = max(map(len, rows))
     tokens_BT = torch.tensor(
         [[*row, *[row[-1]] * (length - len(row))] for row in rows], device=lm.device

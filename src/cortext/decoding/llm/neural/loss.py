@@ -1,5 +1,6 @@
-"""The loss of a network with a tied output layer, without ever holding the log-probabilities of
-a whole batch.
+"""The loss of a network with a tied output layer.
+
+The log-probabilities of a whole batch are never held in memory.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ _CHUNK = 256
 
 
 class _SummedLoss(torch.autograd.Function):
-    """Negative log-probabilities of targets, summed, and their gradients in the same pass over
-    the vocabulary.
-    """
+    """Summed negative log-probabilities, and gradients in the same pass over the vocabulary."""
 
     @staticmethod
     def forward(
@@ -49,12 +48,12 @@ class _SummedLoss(torch.autograd.Function):
 
 
 def summed_loss(network: Any, inputs_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
-    """Negative natural log-probability of all targets but `IGNORED` ones under a Llama-like
-    network, float32 [].
+    """Return the negative natural log-probability of all targets but `IGNORED` ones, float32 [].
 
     Args:
-        inputs_BT, targets_BT: int64, as `padded` makes them; rows that causal attention may read
-            from the left.
+        network: A Llama-like network with a tied output layer.
+        inputs_BT: int64, as `padded` makes them; rows that causal attention may read from the left.
+        targets_BT: int64, of the same shape.
     """
     hidden_BTD = network.model(input_ids=inputs_BT, use_cache=False).last_hidden_state
     real_BT = targets_BT != IGNORED

@@ -1,9 +1,9 @@
-"""Word pieces by byte-pair encoding (Sennrich et al., ACL 2016), saved as transformers' fast
-tokenizers are.
+"""Word pieces by byte-pair encoding (Sennrich et al., ACL 2016).
 
-Every word is cut by itself and its first piece begins with a mark, the blank before it, so that a
-word that is appended to a text appends tokens and changes none, and the tokens that can follow a
-finished word are known: those with the mark, and the end of the sentence.
+Saved as transformers' fast tokenizers are. Every word is cut by itself and its first piece
+begins with a mark, the blank before it, so that a word that is appended to a text appends
+tokens and changes none, and the tokens that can follow a finished word are known: those with
+the mark, and the end of the sentence.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ LETTERS = (MARK, *ascii_lowercase, "'", "-")
 
 
 def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
-    """A tokenizer (`PreTrainedTokenizerFast`) of at most `size` pieces, trained on words and how
-    often they occur.
+    """Return a tokenizer (`PreTrainedTokenizerFast`) trained on words and their counts.
 
     Text is lower-cased and what is not a letter a-z, an apostrophe, a hyphen or a blank is dropped,
     so that nothing is unknown. Encoded text begins with `<s>` unless special tokens are left out.
 
     Args:
+        words: How often each word occurs.
+        size: The most pieces.
         window: The most tokens that the model takes.
     """
     need("transformers", "llm")

@@ -17,11 +17,13 @@ FACTS = "cortext.json"
 
 
 def check_target(out: Path, keep: Iterable[str | Path] = ()) -> None:
-    """Raise LanguageModelError, before anything takes time, for a directory that cannot be
-    written or may not be.
+    """Raise LanguageModelError for a directory that cannot be written or may not be.
 
-    It may be absent, empty, or hold what was trained here; keep: files and directories that may not
-    be in it
+    It may be absent, empty, or hold what was trained here. Called before anything takes time.
+
+    Args:
+        out: The directory.
+        keep: Files and directories that may not be in it.
     """
     if out.exists() and not out.is_dir():
         raise LanguageModelError("is a file; a directory to write is needed", where=out)

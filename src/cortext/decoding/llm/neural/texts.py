@@ -112,11 +112,10 @@ def _spoken(sentence: str) -> str:
 def batches(
     rows: Sequence[Sequence[Sequence[int]]], factors: Sequence[float], batch_tokens: int, seed: int
 ) -> Iterator[list[Sequence[int]]]:
-    """Batches of token rows of about equal length without an end, every source as often as its
-    factor says.
+    """Yield batches of token rows of about equal length without an end.
 
-    A batch is at most `batch_tokens` tokens with padding, or one row. What comes is a function of
-    the seed.
+    Every source comes as often as its factor says. A batch is at most `batch_tokens` tokens with
+    padding, or one row. The order is a function of the seed.
     """
     epoch = 0
     while True:
@@ -141,8 +140,9 @@ _POOL = 1 << 13
 
 
 def length_batches(rows: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of rows, shortest first, in groups of at most `batch_tokens` tokens with padding,
-    or of one row.
+    """Yield numbers of rows, shortest first, in groups of at most `batch_tokens` padded tokens.
+
+    A longer row is a group by itself.
     """
     group: list[int] = []
     for number in sorted(range(len(rows)), key=lambda row: len(rows[row])):

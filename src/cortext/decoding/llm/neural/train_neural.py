@@ -105,15 +105,16 @@ def train_neural(
     held_out: Path | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train word pieces and a network on texts (`FILE` or `FILE:FACTOR`).
-
-    Write a directory of transformers' form.
+    """Train word pieces and a network on texts, and write a directory of transformers' form.
 
     Returns what `cortext.json` in the directory records. Raises LanguageModelError for texts that
     cannot be used and for an `out` that holds something else; MissingLibrary without the extra
     `llm`.
 
     Args:
+        texts: `FILE` or `FILE:FACTOR`; a text is read FACTOR times as often.
+        out: Directory to write; one written here earlier is replaced.
+        options: Settings of the training.
         held_out: The text whose loss decides which weights are kept; a part of each text by
             default.
         stage: Called with the name of each stage as it begins; returns the stage's progress
