@@ -5,6 +5,7 @@ Help, statuses, one-line errors, and what it leaves on the disk when something i
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from cortext.training.distributed import Processes
 PHRASES = ("good morning", "how are you", "see you soon", "thank you very much")
 
 
-def verbs() -> list[list[str]]:
+def commands() -> list[list[str]]:
     root = typer.main.get_command(app)
     found = []
     for name, command in root.commands.items():  # type: ignore[attr-defined]
@@ -50,18 +51,18 @@ def sessions(tmp_path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
-def test_every_verb_has_help_with_an_example(verb, capsys):
-    assert run([*verb, "--help"]) == 0
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example(command, capsys):
+    assert run([*command, "--help"]) == 0
     text = capsys.readouterr().out
-    assert "Example: cortext " + " ".join(verb) in text
+    assert "Example: cortext " + " ".join(command) in text
     assert (
         "--json" in text or "JSON lines" in text
     )  # what runs until it is stopped tells everything as JSON lines
 
 
-def test_design_verbs_of_the_main_path_exist():
-    names = {" ".join(verb) for verb in verbs()}
+def test_design_commands_of_the_main_path_exist():
+    names = {" ".join(command) for command in commands()}
     assert {
         "demo",
         "simulate",
@@ -85,7 +86,7 @@ def test_help_and_version_do_not_wait_for_torch():
     assert done.stdout.startswith("cortext ")
 
 
-def test_misspelt_verb_gets_the_nearest_and_status_2(capsys):
+def test_misspelt_command_gets_the_nearest_and_status_2(capsys):
     assert "Did you mean 'simulate'" in complaint(capsys, "simulat")
 
 
@@ -382,3 +383,33 @@ def test_demo_that_cannot_run_leaves_the_earlier_one_alone(tmp_path, capsys, wro
     (tmp_path / "report.html").write_text("earlier")
     complaint(capsys, "demo", "--out", str(tmp_path), *wrong)
     assert (tmp_path / "report.html").read_text() == "earlier"
+
+
+def test_help_shows_the_commands_under_headings_with_whole_sentences(capsys):
+    assert run([]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    headings = [line for line in lines if re.fullmatch(r"[A-Z][A-Za-z ]+:", line)]
+    assert headings == [
+        "Options:",
+        "Data:",
+        "Training:",
+        "Language models:",
+        "Decoding:",
+        "Live:",
+        "Speech LLM:",
+        "Benchmarks and tools:",
+    ]
+    rows = "\n".join(lines[lines.index("Data:") :])
+    summaries = re.findall(r"^  [a-z][a-z-]+ +(\S.*(?:\n {6,}\S.*)*)", rows, re.MULTILINE)
+    assert len(summaries) == len(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert all(re.fullmatch(r"[A-Z].*[.]", text, re.DOTALL) for text in summaries)
+    assert not any("..." in text for text in summaries)
+
+
+def test_a_shell_completes_commands():
+    asked = {"_CORTEXT_COMPLETE": "complete_bash", "COMP_WORDS": "cortext eva", "COMP_CWORD": "1"}
+    code = "from cortext.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("evaluate\n", "")

@@ -1,4 +1,4 @@
-"""The verb `decode` for saved logits and made-up sentences. (For runs: tests/evaluation and the
+"""The command `decode` for saved logits and made-up sentences. (For runs: tests/evaluation and the
 README.)
 """
 

@@ -26,11 +26,11 @@ def commands(document: str) -> list[str]:
     return [command for command in dict.fromkeys(spans + lines) if "|" not in command]
 
 
-def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
-    if verb not in HELP:
-        assert cortext([*verb, "--help"]) == 0, verb
-        HELP[verb] = capsys.readouterr().out
-    return HELP[verb]
+def help_of(name: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
+    if name not in HELP:
+        assert cortext([*name, "--help"]) == 0, name
+        HELP[name] = capsys.readouterr().out
+    return HELP[name]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
 def test_commands_and_their_options_exist(document, capsys):
     for command in commands(document):
         words = shlex.split(command)[1:]
-        verb = tuple(words[: 1 + (words[0] in GROUPS and len(words) > 1)])
-        known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_of(verb, capsys)))
+        name = tuple(words[: 1 + (words[0] in GROUPS and len(words) > 1)])
+        known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_of(name, capsys)))
         wrong = [
             word for word in words if re.fullmatch("--?[a-z][a-z-]*", word) and word not in known
         ]

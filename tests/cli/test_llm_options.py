@@ -11,7 +11,7 @@ from refusals import complaint
 from cortext.cli import run
 from cortext.live.brand.parameters import NodeParameters
 
-VERBS = {
+COMMANDS = {
     "decode": ["decode", "--fake-text", "how are you", "--lm", "nowhere"],
     "evaluate": [
         "evaluate",
@@ -35,16 +35,16 @@ FLAGS = {
 }
 
 
-def test_the_verbs_that_can_fuse_take_a_model_and_options(capsys: pytest.CaptureFixture):
+def test_the_commands_that_can_fuse_take_a_model_and_options(capsys: pytest.CaptureFixture):
     """As the page of fusion has them; the node's options are parameters."""
     page = " ".join((Path(__file__).parents[2] / "docs" / "fusion.md").read_text().split())
     (named,) = re.findall(
-        r"With `--llm MODEL` the verbs (.*?) fuse where their `--options FILE` says", page
+        r"With `--llm MODEL` the commands (.*?) fuse where their `--options FILE` says", page
     )
-    verbs = re.findall(r"`([^`]+)`", named)
-    assert set(verbs) == VERBS.keys() - {"brand-node"}
-    for verb in verbs:
-        assert run([*verb.split(), "--help"]) == 0
+    commands = re.findall(r"`([^`]+)`", named)
+    assert set(commands) == COMMANDS.keys() - {"brand-node"}
+    for command in commands:
+        assert run([*command.split(), "--help"]) == 0
         shown = capsys.readouterr().out
         assert "--llm " in shown
         assert "--options " in shown
@@ -61,13 +61,13 @@ def test_an_ensemble_refuses_them_too(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_needs_a_large_model_is_refused_without_one(
-    verb: str, flag: str, capsys: pytest.CaptureFixture
+    command: str, flag: str, capsys: pytest.CaptureFixture
 ):
-    if verb in ("serve", "brand-node"):
-        pytest.importorskip("fastapi" if verb == "serve" else "redis")
-    assert complaint(capsys, *VERBS[verb], *FLAGS[flag]).startswith(
+    if command in ("serve", "brand-node"):
+        pytest.importorskip("fastapi" if command == "serve" else "redis")
+    assert complaint(capsys, *COMMANDS[command], *FLAGS[flag]).startswith(
         f"cortext: {flag} is given without --llm; "
     )
 
@@ -85,4 +85,4 @@ def test_what_needs_a_large_model_is_refused_without_one(
 def test_no_name_and_no_text_are_refused(
     given: list[str], said: str, capsys: pytest.CaptureFixture
 ):
-    assert complaint(capsys, *VERBS["decode"], *given) == f"cortext: {said}\n"
+    assert complaint(capsys, *COMMANDS["decode"], *given) == f"cortext: {said}\n"

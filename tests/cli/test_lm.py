@@ -1,4 +1,4 @@
-"""The verbs about language models."""
+"""The commands about language models."""
 
 import json
 

@@ -80,7 +80,7 @@ def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monke
 
 
 @pytest.mark.slow
-def test_the_verbs_take_a_cluster(tiny, tmp_path, two_workers, capsys):
+def test_the_commands_take_a_cluster(tiny, tmp_path, two_workers, capsys):
     base = [tiny.run, "--data", tiny.data, "--lm", tiny.lm]
     for name, more in (("here", []), ("there", ["--ray", "local"])):
         assert (
@@ -272,9 +272,9 @@ def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(
     ],
 )
 def test_what_would_be_passed_over_is_refused(tiny, tmp_path, capsys, more, what):
-    for verb in ("evaluate", "decode"):
+    for command in ("evaluate", "decode"):
         given = [
-            verb,
+            command,
             tiny.run,
             "--data",
             tiny.data,

@@ -153,7 +153,7 @@ def test_a_large_model_needs_a_search(tiny, llm, tmp_path):
         evaluate(tiny.run, tiny.data, "val", None, tmp_path / "eval", llm=llm)
 
 
-def test_the_verbs_take_a_large_model(tiny, llm, tmp_path):
+def test_the_commands_take_a_large_model(tiny, llm, tmp_path):
     (tmp_path / "options.yaml").write_text(yaml.safe_dump(OPTIONS))
     given = [
         "--lm",
@@ -199,8 +199,8 @@ def test_the_verbs_take_a_large_model(tiny, llm, tmp_path):
     assert all("confidence" in one for one in json.loads(shown.stdout)["hypotheses"])
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "decode"])
-def test_a_model_that_cannot_be_loaded_is_an_error_before_the_work(verb, tiny, tmp_path, capsys):
+@pytest.mark.parametrize("command", ["evaluate", "decode"])
+def test_a_model_that_cannot_be_loaded_is_an_error_before_the_work(command, tiny, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     out = tmp_path / "out"
     split = [
@@ -214,10 +214,10 @@ def test_a_model_that_cannot_be_loaded_is_an_error_before_the_work(verb, tiny, t
         "--out",
         str(out),
     ]
-    assert run([verb, *split, "--llm", str(tmp_path / "empty")]) == 2
+    assert run([command, *split, "--llm", str(tmp_path / "empty")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"cortext: {tmp_path / 'empty'}: has no config.json")
     assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "empty"]
-    assert run([verb, *split, "--context", "hello"]) == 2
+    assert run([command, *split, "--context", "hello"]) == 2
     assert "--context is given without --llm" in capsys.readouterr().err

@@ -8,10 +8,9 @@ import pytest
 from cortext.data import Problem
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.nbest import Hypothesis, NBest, Word
-from cortext.evaluation.bleu import bleu
 from cortext.evaluation.description import Description
 from cortext.evaluation.recognise import number_trials
-from cortext.evaluation.scores import TrialResult
+from cortext.evaluation.scores import TrialResult, bleu
 from cortext.evaluation.submission import write_nbest, write_predictions
 
 
@@ -93,7 +92,7 @@ def test_bleu_is_that_of_sacrebleu():
 
 
 def test_bleu_is_none_with_a_hint_where_sacrebleu_is_missing(monkeypatch):
-    monkeypatch.setattr("cortext.evaluation.bleu.available", lambda: False)
+    monkeypatch.setattr("cortext.evaluation.scores.bleu_available", lambda: False)
     assert bleu(["yes"], ["yes"]) is None
 
 

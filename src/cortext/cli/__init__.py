@@ -136,9 +136,10 @@ class _Headings(TyperGroup):
             text = " ".join((command.help or "").split("\n\n")[0].split())
             rows = sections.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
             rows.append((name, re.split(r"(?<=[a-z]\.) ", text)[0]))
-        for heading, rows in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+        for heading in (*COMMANDS, "Commands"):
+            if heading in sections:
+                with formatter.section(heading):
+                    formatter.write_dl(sections[heading])
 
 
 def _application() -> typer.Typer:

@@ -1,4 +1,4 @@
-"""What the verbs share: tables, progress bars and JSON."""
+"""Printing that all commands share: tables, progress bars, JSON, results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs about recordings: simulate, fetch, inspect, pack."""
+"""Commands about recordings: simulate, fetch, inspect, pack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `decode`: a run's split, saved logits, or a made-up sentence."""
+"""Commands that find words: evaluate, and decode for a run, saved logits or a made-up sentence."""
 
 from __future__ import annotations
 

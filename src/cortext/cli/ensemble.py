@@ -1,4 +1,4 @@
-"""The verb `ensemble`: several runs, or several sentences, made one."""
+"""The command `ensemble`: combine several runs, or several lists of sentences."""
 
 from __future__ import annotations
 

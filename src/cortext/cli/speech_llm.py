@@ -1,4 +1,4 @@
-"""The verbs of the speech LLM: its group, and train, evaluate, decode."""
+"""Commands that train a speech LLM and let it write: train, evaluate, decode."""
 
 from __future__ import annotations
 

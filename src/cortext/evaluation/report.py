@@ -20,7 +20,7 @@ from cortext.files import json_lines
 from cortext.text.metrics import align
 
 if TYPE_CHECKING:
-    from cortext.evaluation.run import Metrics
+    from cortext.evaluation.scores import Metrics
 
 N_PICTURES, N_EXAMPLES, N_CONFUSIONS = 6, 16, 18
 SMALL_VOCABULARY = "50-word"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,13 +13,16 @@ import torch
 
 from cortext.config import read_mapping
 from cortext.errors import DataError
-from cortext.evaluation.bleu import HINT, available, bleu
 from cortext.evaluation.description import Description
 from cortext.evaluation.recognise import Recognised, frame_ms, recognise, stage
 from cortext.evaluation.scores import (
+    BLEU_HINT,
     Confusion,
+    Metrics,
     Rates,
     TrialResult,
+    bleu,
+    bleu_available,
     confusion,
     group_rates,
     out_of_vocabulary,
@@ -34,60 +37,6 @@ from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
 from cortext.text.normalize import normalize
-
-FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metrics(Rates):
-    """What `metrics.json` holds.
-
-    Rates are fractions (0.1 is 10 %); what cannot be measured is None.
-
-    The fields of `Rates` (`per, wer, cer`, their `_ci95`, counts) are those of all trials.
-    """
-
-    split: str
-    wer_seen: float | None
-    """WER of the trials whose normalised sentence occurs in the training split of the same data."""
-    wer_unseen: float | None
-    """WER of all other trials."""
-    seen: Rates | None
-    """All rates of those trials.
-
-    None where the data have no labelled training split to compare with.
-    """
-    unseen: Rates | None
-    per_session: dict[str, Rates]
-    per_corpus: dict[str, Rates]
-    per_session_corpus: dict[str, dict[str, Rates]]
-    post_implant_day: dict[str, int]
-    words_per_minute: float | None
-    """Prompted words per minute of recording."""
-    oov: dict[str, Any] | None
-    """Prompted words the language model lacks: `n`, `rate` and `words` (the most frequent).
-
-    None without one.
-    """
-    bleu: float | None
-    bleu_hint: str | None
-    n_skipped: int
-    skipped: list[dict[str, Any]]
-    """Trials left out as bad: number, file, trial, field and why."""
-    n_degraded: int
-    """Trials whose sentences lack what was asked for, such as a large model's scores.
-
-    `nbest.jsonl` says why.
-    """
-    notes: list[str]
-    """What was not as asked for, one line each."""
-    seconds: dict[str, float]
-    """What each stage took, and their sum `total`."""
-    provenance: dict[str, Any] = field(repr=False)
-    """Run, data, language models, decoder options, device, seed, versions, commit, the run's
-    configuration.
-    """
-    format_version: int = FORMAT_VERSION
 
 
 def evaluate(
@@ -251,7 +200,7 @@ def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any
         "bleu": bleu(
             [trial.reference or "" for trial in read], [trial.text or "" for trial in read]
         ),
-        "bleu_hint": None if available() else HINT,
+        "bleu_hint": None if bleu_available() else BLEU_HINT,
         "n_skipped": len(skipped),
         "skipped": skipped,
         "n_degraded": len(found.degraded),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from cortext.decoding.nbest import NBest
 from cortext.text import metrics
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import SIL
+
+FORMAT_VERSION = 1
+BLEU_HINT = "install sacrebleu for BLEU: pip install 'cortext[bleu]'"
 
 # Neighbours in this order sound alike, so that confusions gather near the diagonal of the matrix.
 MANNERS: dict[str, tuple[str, ...]] = {
@@ -91,6 +95,58 @@ class Rates:
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Rates):
+    """What `metrics.json` holds.
+
+    Rates are fractions (0.1 is 10 %); what cannot be measured is None.
+
+    The fields of `Rates` (`per, wer, cer`, their `_ci95`, counts) are those of all trials.
+    """
+
+    split: str
+    wer_seen: float | None
+    """WER of the trials whose normalised sentence occurs in the training split of the same data."""
+    wer_unseen: float | None
+    """WER of all other trials."""
+    seen: Rates | None
+    """All rates of those trials.
+
+    None where the data have no labelled training split to compare with.
+    """
+    unseen: Rates | None
+    per_session: dict[str, Rates]
+    per_corpus: dict[str, Rates]
+    per_session_corpus: dict[str, dict[str, Rates]]
+    post_implant_day: dict[str, int]
+    words_per_minute: float | None
+    """Prompted words per minute of recording."""
+    oov: dict[str, Any] | None
+    """Prompted words the language model lacks: `n`, `rate` and `words` (the most frequent).
+
+    None without one.
+    """
+    bleu: float | None
+    bleu_hint: str | None
+    n_skipped: int
+    skipped: list[dict[str, Any]]
+    """Trials left out as bad: number, file, trial, field and why."""
+    n_degraded: int
+    """Trials whose sentences lack what was asked for, such as a large model's scores.
+
+    `nbest.jsonl` says why.
+    """
+    notes: list[str]
+    """What was not as asked for, one line each."""
+    seconds: dict[str, float]
+    """What each stage took, and their sum `total`."""
+    provenance: dict[str, Any] = field(repr=False)
+    """Run, data, language models, decoder options, device, seed, versions, commit, the run's
+    configuration.
+    """
+    format_version: int = FORMAT_VERSION
+
+
 def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
     """PER, WER and CER of the trials with 95 % bootstrap intervals.
 
@@ -149,6 +205,25 @@ def out_of_vocabulary(trials: Sequence[TrialResult], vocabulary: Collection[str]
     """How often each prompted word occurs that the search cannot write, the most frequent first."""
     words = Counter(word for trial in trials for word in (trial.reference or "").split())
     return Counter({word: count for word, count in words.most_common() if word not in vocabulary})
+
+
+def bleu(references: Sequence[str], hypotheses: Sequence[str]) -> float | None:
+    """Corpus BLEU (0 to 100) of normalised sentences split at blanks.
+
+    None without sacrebleu or sentences.
+    """
+    if not references or not bleu_available():
+        return None
+    from sacrebleu.metrics.bleu import BLEU
+
+    # The sentences hold neither punctuation nor capitals any more, so that there is nothing left to
+    # tokenise.
+    return float(BLEU(tokenize="none").corpus_score(list(hypotheses), [list(references)]).score)
+
+
+def bleu_available() -> bool:
+    """Whether sacrebleu is installed."""
+    return find_spec("sacrebleu") is not None
 
 
 @dataclass(frozen=True)

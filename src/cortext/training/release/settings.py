@@ -45,7 +45,7 @@ ELSEWHERE: dict[str, Setting] = {
     ),
     "gpu_number": Setting("1", "--device cuda:N", "free"),
     "distributed_training": Setting(False, "start with torchrun", "note"),
-    "mode": Setting("train", "the verb", "refused"),
+    "mode": Setting("train", "the command", "refused"),
     "use_amp": Setting(True, "precision: bf16 for true, fp32 for false", "free"),
     "output_dir": Setting("trained_models/baseline_rnn", "--out", "free"),
     "checkpoint_dir": Setting("trained_models/baseline_rnn/checkpoint", "--out", "free"),
