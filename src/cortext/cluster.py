@@ -42,9 +42,8 @@ class Cluster:
         self._joined = not self.ray.is_initialized()
         if self._joined:
             self._join(address, cpus)
-        if (
-            gpus and address == "local" and self.ray.cluster_resources().get("GPU", 0) < gpus
-        ):  # its tasks would wait
+        # Tasks that ask for more than there is would wait for ever.
+        if gpus and address == "local" and self.ray.cluster_resources().get("GPU", 0) < gpus:
             self.leave()
             fix = "ask for less, or work on a processor"
             raise ConfigError(

@@ -73,7 +73,8 @@ class _Loader(yaml.SafeLoader):
             below = (part for pair in node.value for part in pair)
         elif isinstance(node, yaml.SequenceNode):
             below = node.value
-        n_values, n_levels = 1, 0
+        n_values = 1
+        n_levels = 0
         for child in below:
             values, levels = self._counted[id(child)]
             n_values, n_levels = n_values + values, max(n_levels, levels)

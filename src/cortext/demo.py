@@ -85,7 +85,10 @@ def run_demo(
         preset, overrides
     )  # a wrong override ends here, before an earlier demo is removed
     out = _fresh_directory(Path(out))
-    data, packed, lm, run = out / "data", out / "packed", out / "lm", out / "run"
+    data = out / "data"
+    packed = out / "packed"
+    lm = out / "lm"
+    run = out / "run"
     seconds: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[Progress | None], Any]) -> Any:
@@ -124,7 +127,8 @@ def _with_llm(
     from cortext.evaluation import evaluate
     from cortext.evaluation.settings import LargeModelFiles
 
-    texts, model = [out / "data" / "text" / "lm.txt"], out / "llm"
+    texts = [out / "data" / "text" / "lm.txt"]
+    model = out / "llm"
     options = NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=steps, minutes=None)
     timed("train llm", lambda bar: train_neural(texts, model, options, stage=lambda name: bar))
     run, packed, lm = (out / name for name in ("run", "packed", "lm"))

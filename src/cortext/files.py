@@ -283,9 +283,8 @@ def check_file(path: Path, most_bytes: int) -> None:
             writes to.
     """
     status = path.stat()
-    if not (
-        stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    ):  # opening a directory says what is wrong
+    # A directory passes: the error of opening it says what is wrong.
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise ValueError("it is not a regular file")
     if status.st_size > most_bytes:
         raise ValueError(f"it has {status.st_size:,} bytes; at most {most_bytes:,} are read")

@@ -15,10 +15,10 @@ from cortext.errors import DataError
 from cortext.files import disk_error, replace_directory, sync
 
 _CHUNK = 1 << 20
-_MOST_RATIO, _MOST_UNCHECKED = (
-    100,
-    1 << 30,
-)  # recordings take 1 to 4 times the archive; small archives may be all zeros
+_MOST_RATIO = 100
+"""Most bytes for each one of an archive; recordings take 1 to 4 times the archive."""
+_MOST_UNCHECKED = 1 << 30
+"""Most bytes of any archive: a small one may be all zeros."""
 _MOST_LEVELS = 32
 _DAMAGE = (
     EOFError,
@@ -77,7 +77,8 @@ def unpack(archive: Path, out: Path, advance: Callable[[int], None] | None = Non
 
 def _check(member: zipfile.ZipInfo, archive: Path) -> None:
     """Refuse what could be written outside (absolute paths, drives, `..`), links, endless paths."""
-    name, mode = member.filename, member.external_attr >> 16
+    name = member.filename
+    mode = member.external_attr >> 16
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     outside = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts
     special = stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR)

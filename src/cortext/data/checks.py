@@ -94,7 +94,8 @@ class FaultError(Exception):
 
     def __init__(self, field: str | None, found: str, fix: str) -> None:
         super().__init__(found)
-        self.field, self.message = field, f"{found}; {fix}"
+        self.field = field
+        self.message = f"{found}; {fix}"
 
     def problem(self, file: object, trial: str | None) -> Problem:
         """Return the fault with its place; a trial's line also says how to leave the trial out."""
@@ -140,10 +141,9 @@ def check_features(
         raise FaultError(
             field, f"{n_bins} bins found, at least {patch.size} (one patch) expected", fix
         )
-    low, high = (
-        float(features_TC.min()),
-        float(features_TC.max()),
-    )  # NaN wins both; much faster than isfinite
+    # Both are NaN where one value is; much faster than isfinite of all.
+    low = float(features_TC.min())
+    high = float(features_TC.max())
     if not np.isfinite(low + high):
         bad = np.argwhere(~np.isfinite(features_TC))
         bin_, feature = bad[0]
@@ -162,7 +162,8 @@ def check_features(
 
 def check_labels(labels_U: np.ndarray, n_bins: int, *, patch: PatchGeometry = PATCH) -> None:
     """Raise FaultError unless tokens [U] are 1..40, fit in a file, and CTC can align them."""
-    field, last = "seq_class_ids", len(RELEASE) - 1
+    field = "seq_class_ids"
+    last = len(RELEASE) - 1
     if not 0 < len(labels_U) <= MAX_LABEL:
         raise FaultError(
             "seq_len", f"{len(labels_U)} found, 1 to {MAX_LABEL} expected", "shorten the sentence"
@@ -174,7 +175,8 @@ def check_labels(labels_U: np.ndarray, n_bins: int, *, patch: PatchGeometry = PA
         raise FaultError(
             field, f"token {int(labels_U[at])} found at position {at}, 1 to {last} expected", fix
         )
-    needed, patches = frames_needed(labels_U), patch.n_patches(n_bins)
+    needed = frames_needed(labels_U)
+    patches = patch.n_patches(n_bins)
     if patches < needed:
         found = (
             f"{n_bins} bins give {patches} patches, the label of {len(labels_U)} phonemes needs at"

@@ -40,21 +40,18 @@ class RemoteFile:
     digest_type: str | None = None
 
     def __post_init__(self) -> None:
-        if self.digest is not None and not re.fullmatch(
-            "[0-9a-fA-F]+", self.digest
-        ):  # it is part of a file's name
+        # The digest is part of a file's name, and comes from a server.
+        if self.digest is not None and not re.fullmatch("[0-9a-fA-F]+", self.digest):
             raise ValueError("a digest that is not hexadecimal")
 
     def hasher(self) -> Any | None:
         """Return an empty hash of the digest's type; None where that is not stated or not known."""
         name = (self.digest_type or "").lower().replace("-", "")
-        if (
-            name == "gitsha1" and self.digest and self.size is not None
-        ):  # of a git object: a header goes first
+        # The hash of a git object: a header goes first.
+        if name == "gitsha1" and self.digest and self.size is not None:
             return hashlib.sha1(b"blob %d\0" % self.size)
-        known = name in hashlib.algorithms_available and not name.startswith(
-            "shake"
-        )  # whose length is not fixed
+        # SHAKE's digests have no fixed length.
+        known = name in hashlib.algorithms_available and not name.startswith("shake")
         return hashlib.new(name) if self.digest and known else None
 
 
@@ -166,14 +163,15 @@ class _Transfer:
         advance: Callable[[int], None],
         timeout: float,
     ) -> None:
-        self.remote, self.part, self.token, self.advance, self.timeout = (
-            remote,
-            part,
-            token,
-            advance,
-            timeout,
-        )
-        self.done, self.hash, self.size, self.ended = 0, remote.hasher(), remote.size, False
+        self.remote = remote
+        self.part = part
+        self.token = token
+        self.advance = advance
+        self.timeout = timeout
+        self.done = 0
+        self.hash = remote.hasher()
+        self.size = remote.size
+        self.ended = False
         if part.exists():
             with part.open("rb") as file:
                 while chunk := file.read(_CHUNK):
@@ -236,7 +234,8 @@ class _Transfer:
     def _restart(self) -> None:
         self.advance(-self.done)
         self.part.unlink(missing_ok=True)
-        self.done, self.hash = 0, self.remote.hasher()
+        self.done = 0
+        self.hash = self.remote.hasher()
 
     def finish(self, path: Path) -> None:
         """Check the content and give the file its name."""

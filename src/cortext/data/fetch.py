@@ -101,7 +101,9 @@ def fetch(
         raise DataError(f"unknown data set {dataset!r}; {nearest(dataset, [*RELEASES, LM_5GRAM])}")
     if pruned:
         raise DataError(f"{dataset} is not a language model that could be pruned")
-    release, out, base_url = RELEASES[dataset], Path(out), base_url or DRYAD
+    release = RELEASES[dataset]
+    out = Path(out)
+    base_url = base_url or DRYAD
     if part is not None and part not in release.parts:
         raise DataError(f"unknown part {part!r} of {dataset}; {nearest(part, release.parts)}")
     hint = f"cortext fetch {dataset} {out} --from FOLDER"

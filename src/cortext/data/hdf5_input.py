@@ -46,9 +46,8 @@ _REPACK = "repack the file, for example with `h5repack -l CHUNK=1000x64 -f GZIP=
 def opened(path: Path) -> Iterator[h5py.File]:
     """Open a file; a FaultError tells a missing, foreign and truncated one apart."""
     try:
-        if not stat.S_ISREG(
-            path.stat().st_mode
-        ):  # opening a pipe waits for somebody who writes into it
+        # Opening a pipe would wait for somebody who writes into it.
+        if not stat.S_ISREG(path.stat().st_mode):
             raise FaultError(None, "is not a file but a folder, pipe or device", "check the path")
         file = h5py.File(path, "r")
     except FileNotFoundError:
@@ -93,7 +92,8 @@ def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
         field: The field that faults name.
     """
     here: Any = group.id
-    rest, n_links = [name.encode()], 0
+    rest = [name.encode()]
+    n_links = 0
     while rest:
         part = rest.pop(0)
         if part in (b"", b"."):
@@ -183,14 +183,14 @@ def number(group: h5py.Group, name: str) -> int:
     """Read an attribute that is a whole number of 64 bits."""
     value = _attribute(group, name)
     try:
-        whole = int(value)
+        integer = int(value)
     except (TypeError, ValueError, OverflowError):
-        whole = None
-    if whole is None or whole != value:
+        integer = None
+    if integer is None or integer != value:
         raise FaultError(name, f"{value!r} found, a whole number expected", _WRITE)
-    if not -(2**63) <= whole < 2**63:
-        raise FaultError(name, f"{whole} found, a number of 64 bits expected", _WRITE)
-    return whole
+    if not -(2**63) <= integer < 2**63:
+        raise FaultError(name, f"{integer} found, a number of 64 bits expected", _WRITE)
+    return integer
 
 
 def text(group: h5py.Group, name: str) -> str:
@@ -259,8 +259,11 @@ class _Chunks:
     """The chunks of the first rows of a dataset, whose stored sizes have been checked."""
 
     def __init__(self, values: Values, n_rows: int, limits: Limits) -> None:
-        properties, name = values.id.get_create_plist(), values.name
-        self.values, self.n_rows, self.shape = values, n_rows, properties.get_chunk()
+        properties = values.id.get_create_plist()
+        name = values.name
+        self.values = values
+        self.n_rows = n_rows
+        self.shape = properties.get_chunk()
         self.n_bytes = math.prod(self.shape) * values.n_bytes
         if self.n_bytes > _MOST_CHUNK:
             raise FaultError(
@@ -276,10 +279,8 @@ class _Chunks:
                 name, f"{n_chunks} chunks found, at most {limits.bins} expected", _REPACK
             )
         filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
-        self.filters, self.settings = (
-            [code for code, *_ in filters],
-            {code: settings for code, _, settings, _ in filters},
-        )
+        self.filters = [code for code, *_ in filters]
+        self.settings = {code: settings for code, _, settings, _ in filters}
         n_compressors = sum(code in _LENGTHS for code in self.filters)
         if n_compressors > 1 or not set(self.filters) <= {*_LENGTHS, *_KEEP_VALUES}:
             raise FaultError(
@@ -332,15 +333,14 @@ class _Chunks:
                 content = _inflated(content, self.n_bytes + 1)
             if len(content) != self.n_bytes:
                 raise self._damage()
-            if (
-                h5z.FILTER_SHUFFLE in used
-            ):  # the first byte of every number, then the second of every number ...
+            # Shuffled: the first byte of every number, then the second of every number ...
+            if h5z.FILTER_SHUFFLE in used:
                 content = np.frombuffer(content, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
             part = np.frombuffer(content, dtype).reshape(self.shape)
-            place = rows[
+            target = rows[
                 tuple(map(slice, chunk.chunk_offset, np.add(chunk.chunk_offset, self.shape)))
             ]
-            place[...] = part[tuple(map(slice, place.shape))]
+            target[...] = part[tuple(map(slice, target.shape))]
         return rows
 
     def _damage(self) -> FaultError:
@@ -366,7 +366,9 @@ def _lzf_length(content: bytes, most: int) -> int:
 
     The content is literals, and copies of what came before.
     """
-    length, at, end = 0, 0, len(content)
+    length = 0
+    at = 0
+    end = len(content)
     while at < end and length < most:
         control = content[at]
         if control < 32:

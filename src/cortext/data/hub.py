@@ -36,7 +36,8 @@ LM_5GRAM = "lm-5gram"
 REPOSITORY = "nckcard/phoneme-lm-5gram"
 TOKEN_VARIABLE = "HF_TOKEN"
 _SMALL = ("lexicon.txt", "tokens.txt")
-_MODEL, _FACTS = "lm.bin", "lm.json"
+_MODEL = "lm.bin"
+_FACTS = "lm.json"
 _FORMAT_VERSION = 2  # of lm.json, as cortext.decoding.ngram writes it
 _LISTING_TIMEOUT_S = 20.0
 
@@ -66,7 +67,8 @@ def fetch_language_model(
     Raises:
         DataError: With what can be done by hand, and for an `out` that holds another model.
     """
-    out, base_url = Path(out), (base_url or HUB).rstrip("/")
+    out = Path(out)
+    base_url = (base_url or HUB).rstrip("/")
     name = f"5gram_{'' if pruned else 'un'}pruned.bin"
     hint = f"cortext fetch {LM_5GRAM} {out}{' --pruned' if pruned else ''} --from FOLDER"
     sources = _by_hand(Path(from_dir), name) if from_dir is not None else {}
@@ -82,7 +84,8 @@ def fetch_language_model(
         return _refused(error, what, hint)
 
     _claim(out, name)
-    meter, token = Meter(files, progress), token or os.environ.get(TOKEN_VARIABLE)
+    meter = Meter(files, progress)
+    token = token or os.environ.get(TOKEN_VARIABLE)
     for file in files:
         completed(file, out, meter) or obtain(
             file, out, sources.get(file.name), token, meter, refused

@@ -133,7 +133,8 @@ def _packed_trials(packed: PackedDataset) -> Iterator[tuple[SplitReport, Trial |
         (Path(problem.file).parent.name, Path(problem.file).stem) for problem in packed.bad_trials
     )
     for name in packed.splits:
-        split, rows = packed.split(name), {}
+        split = packed.split(name)
+        rows = {}
         for day, session in enumerate(packed.sessions):
             rows[day] = _row(Session(session, {}), name, packed.post_implant_day)
             rows[day].n_bad = bad[session, f"data_{name}"]
@@ -148,7 +149,9 @@ def _session_trials(
     for session in dataset.sessions:
         seen: dict[tuple[int, int], str] = {}
         for split in session.files:
-            row, before, twice = _row(session, split, days), len(survey.problems), []
+            row = _row(session, split, days)
+            before = len(survey.problems)
+            twice = []
             yield row, None
             for trial in dataset.trials(
                 split, [session.name], on_bad=survey.problems.append, max_abs=FLOAT16_MAX

@@ -25,7 +25,9 @@ class Meter:
     """Bytes done of all files; an archive counts twice, for coming and for unpacking."""
 
     def __init__(self, files: list[RemoteFile], progress: Progress | None) -> None:
-        self.total, self.done, self.progress = sum(map(self.weight, files)), 0, progress
+        self.total = sum(map(self.weight, files))
+        self.done = 0
+        self.progress = progress
 
     @staticmethod
     def weight(file: RemoteFile) -> int:
@@ -108,7 +110,8 @@ def obtain(
 
 def _take(file: RemoteFile, source: Path, path: Path, meter: Meter) -> Path:
     """Check a file downloaded by hand; archives are read where they lie, other files are copied."""
-    hash_, archive = file.hasher(), source.suffix == ".zip"
+    hash_ = file.hasher()
+    archive = source.suffix == ".zip"
     temporary = path.with_name(f".{path.name}.part")
     try:
         with (

@@ -57,10 +57,8 @@ def pack(
     """
     if format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
-    dataset, out = (
-        data if isinstance(data, Dataset) else open_dataset(data, limits=limits),
-        Path(out),
-    )
+    dataset = data if isinstance(data, Dataset) else open_dataset(data, limits=limits)
+    out = Path(out)
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
         raise DataError(
             "exists and is not a packed directory",
@@ -75,13 +73,13 @@ def pack(
 def _write(
     dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress: Progress | None
 ) -> None:
-    files = source_files(
-        dataset.root
-    )  # before reading: a file that changes meanwhile makes the result stale
+    # Before reading: a file that changes meanwhile makes the result stale.
+    files = source_files(dataset.root)
     problems: list[Problem] = []
     arrays: dict[str, np.ndarray] = {}
     splits: dict[str, Any] = {}
-    total, done = sum(map(dataset.n_trials, dataset.splits)), 0
+    total = sum(map(dataset.n_trials, dataset.splits))
+    done = 0
 
     def advance() -> None:
         nonlocal done
@@ -123,10 +121,13 @@ def _write_split(
     days = {session.name: day for day, session in enumerate(dataset.sessions)}
     numbers: list[tuple[int, ...]] = []
     labels: list[np.ndarray] = [np.empty(0, dtype=np.int16)]
-    sentences, corpora, checksum = [], [], 0
+    sentences = []
+    corpora = []
+    checksum = 0
     with closing((RecordFiles if format == "tfrecord" else MapFile)(folder, name)) as files:
         for trial in dataset.trials(name, on_bad=on_bad, max_abs=FLOAT16_MAX):
-            rows, day = trial.features_TC.astype(np.float16), days[trial.session]
+            rows = trial.features_TC.astype(np.float16)
+            day = days[trial.session]
             files.write(trial, rows, day)
             checksum = zlib.crc32(rows.data, checksum)
             ids = np.empty(0) if trial.phoneme_ids is None else trial.phoneme_ids
@@ -142,7 +143,7 @@ def _write_split(
     if isinstance(files, RecordFiles):
         entry["records"] = files.sizes
         arrays["file"], arrays["byte"] = (
-            np.array(files.places, dtype=np.int64).reshape(-1, 2).T.copy()
+            np.array(files.records, dtype=np.int64).reshape(-1, 2).T.copy()
         )
     return entry, arrays
 

@@ -154,7 +154,8 @@ def _open_split(
     path: Path, name: str, index: dict[str, Any], arrays: dict[str, np.ndarray]
 ) -> PackedSplit:
     entry = index["splits"][name]
-    n_bins_N, n_labels_N = arrays[f"{name}/n_bins"], arrays[f"{name}/n_labels"]
+    n_bins_N = arrays[f"{name}/n_bins"]
+    n_labels_N = arrays[f"{name}/n_labels"]
     first_bin_N = np.cumsum(n_bins_N) - n_bins_N
     shape = int(n_bins_N.sum()), int(index["n_features"])
     sizes = entry.get("records") or {

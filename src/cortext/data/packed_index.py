@@ -24,13 +24,15 @@ from cortext.errors import DataError
 from cortext.files import read_json
 from cortext.text.phonemes import RELEASE
 
-FORMAT, FORMAT_VERSION = "cortext-packed", 1
+FORMAT = "cortext-packed"
+FORMAT_VERSION = 1
 AGAIN = "pack the session files again"
-_JSON, _ARRAYS = "index.json", "index.npz"
+_JSON = "index.json"
+_ARRAYS = "index.npz"
 _MOST_BYTES = 1 << 28  # of the arrays; 1,000,000 trials take half of it
 _MOST_FEATURES = 1 << 24  # and 2^31 bins: no size in bytes is beyond 64 bits
 _NUMBERS = ("n_bins", "day", "block", "trial", "n_labels")
-_PLACES = ("file", "byte")
+_RECORDS = ("file", "byte")
 _DAMAGE = (
     *(
         OSError,
@@ -75,7 +77,8 @@ def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             )
         _need((path / _ARRAYS).is_file(), f"no file {_ARRAYS}")
         _need((path / _ARRAYS).stat().st_size <= _MOST_BYTES, f"{_ARRAYS} has more than 256 MiB")
-        index, content = outer["index"], (path / _ARRAYS).read_bytes()
+        index = outer["index"]
+        content = (path / _ARRAYS).read_bytes()
         _need(
             _digest(_dump(index)) == outer["checksum"] and _digest(content) == index["arrays"],
             "another checksum",
@@ -105,7 +108,7 @@ def _arrays(content: bytes, splits: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return {
             f"{split}/{name}": arrays[f"{split}/{name}"]
             for split, entry in splits.items()
-            for name in (*_NUMBERS, "labels", *(_PLACES if "records" in entry else ()))
+            for name in (*_NUMBERS, "labels", *(_RECORDS if "records" in entry else ()))
         }
 
 
@@ -115,17 +118,17 @@ def _check(index: Mapping[str, Any]) -> None:
         "a session's name is no name of a folder",
     )
     _need(
-        _whole(index["n_features"], 1) and index["n_features"] < _MOST_FEATURES,
+        _integer(index["n_features"], 1) and index["n_features"] < _MOST_FEATURES,
         "n_features out of range",
     )
     _need(set(index["splits"]) <= set(SPLITS), "another split than train, val and test")
     _need(
-        all(_text(name) and _whole(day) for name, day in index["post_implant_day"].items()),
+        all(_text(name) and _integer(day) for name, day in index["post_implant_day"].items()),
         "post_implant_day",
     )
     _need(_text(index["source"]) and "\0" not in index["source"], "the source is no path")
     _need(
-        all(_whole(size) and _whole(at) for size, at in index["source_files"].values()),
+        all(_integer(size) and _integer(at) for size, at in index["source_files"].values()),
         "source_files",
     )
     for problem in index["bad_trials"]:
@@ -141,8 +144,8 @@ def _check(index: Mapping[str, Any]) -> None:
 def _check_split(
     arrays: Mapping[str, np.ndarray], entry: Mapping[str, Any], index: Mapping[str, Any]
 ) -> None:
-    numbers = [arrays[name] for name in (*_NUMBERS, *(_PLACES if "records" in entry else ()))]
-    n_bins_N, day_N, _, _, n_labels_N, *places = numbers
+    numbers = [arrays[name] for name in (*_NUMBERS, *(_RECORDS if "records" in entry else ()))]
+    n_bins_N, day_N, _, _, n_labels_N, *records = numbers
     n_trials = len(n_bins_N)
     _need(
         all(array.shape == (n_trials,) and array.dtype == np.int64 for array in numbers),
@@ -165,27 +168,27 @@ def _check_split(
         1 <= labels.min(initial=1) <= labels.max(initial=1) < len(RELEASE),
         "a label that is no phoneme",
     )
-    _need(_whole(entry["crc32"]), "crc32 is no number")
+    _need(_integer(entry["crc32"]), "crc32 is no number")
     for texts in (entry["sentences"], entry["corpora"]):
         _need(
             len(texts) == n_trials and all(text is None or _text(text) for text in texts),
             "texts of another kind",
         )
-    if places:
-        sizes = entry["records"]
-        _need(
-            all(is_plain_name(name) and _whole(size, 1) for name, size in sizes.items()), "records"
-        )
-        file_N, byte_N = places
-        _need(
-            0 <= file_N.min(initial=0) <= file_N.max(initial=0) < len(sizes), "a record in no file"
-        )
-        room_N = np.array(list(sizes.values()), dtype=np.int64)[file_N] - n_bins_N * (
-            2 * index["n_features"]
-        )
-        _need(
-            bool(np.all((byte_N >= 0) & (byte_N <= room_N))), "a record beyond the end of its file"
-        )
+    if records:
+        file_N, byte_N = records
+        _check_records(entry["records"], file_N, byte_N, n_bins_N * (2 * index["n_features"]))
+
+
+def _check_records(
+    sizes: Mapping[str, Any], file_N: np.ndarray, byte_N: np.ndarray, n_bytes_N: np.ndarray
+) -> None:
+    """Raise ValueError unless every trial lies within its TFRecord file."""
+    plain = all(is_plain_name(name) and _integer(size, 1) for name, size in sizes.items())
+    _need(plain, "records")
+    in_a_file = 0 <= file_N.min(initial=0) <= file_N.max(initial=0) < len(sizes)
+    _need(in_a_file, "a record in no file")
+    last_N = np.array(list(sizes.values()), dtype=np.int64)[file_N] - n_bytes_N
+    _need(bool(np.all((byte_N >= 0) & (byte_N <= last_N))), "a record beyond the end of its file")
 
 
 def _need(right: bool, what: str) -> None:
@@ -193,7 +196,7 @@ def _need(right: bool, what: str) -> None:
         raise ValueError(what)
 
 
-def _whole(value: Any, least: int = -(2**63)) -> bool:
+def _integer(value: Any, least: int = -(2**63)) -> bool:
     return type(value) is int and least <= value < 2**63
 
 

@@ -155,7 +155,8 @@ class PackedSplit:
 
     def labels(self, i: int) -> np.ndarray | None:
         """Return the phonemes of trial `i`, int64 [U]; None where labels are withheld."""
-        first, n_labels = int(self.first_label_N[i]), int(self.n_labels_N[i])
+        first = int(self.first_label_N[i])
+        n_labels = int(self.n_labels_N[i])
         return self.label_tokens[first : first + n_labels].astype(np.int64) if n_labels else None
 
     def sentence(self, i: int) -> str | None:
@@ -169,7 +170,8 @@ class PackedSplit:
     def trial(self, i: int) -> Trial:
         """Return trial `i` with float32 features in memory of its own."""
         features_TC = np.array(self.features(i), dtype=np.float32)
-        block, trial = int(self.block_N[i]), int(self.trial_N[i])
+        block = int(self.block_N[i])
+        trial = int(self.trial_N[i])
         return Trial(
             features_TC,
             self.session(i),
@@ -195,7 +197,9 @@ class PackedSplit:
                 where=self.name,
             )
         features_BTC = self._pool.array((len(chosen), n_bins, self.n_features))
-        rows, columns, firsts = self.bins.rows, self._columns, self.first_bin_N[chosen].tolist()
+        rows = self.bins.rows
+        columns = self._columns
+        firsts = self.first_bin_N[chosen].tolist()
         for features_TC, first, length in zip(features_BTC, firsts, n_bins_B.tolist(), strict=True):
             features_TC[:length] = rows(first, length)[:, columns]
             features_TC[length:] = 0

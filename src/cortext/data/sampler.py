@@ -58,11 +58,9 @@ class DayBalancedSampler:
     ) -> None:
         day_N = np.asarray(day_N, dtype=np.int64)
         self.days = np.unique(day_N)
-        self.batch_size, self.days_per_batch, self.length_buckets = (
-            batch_size,
-            days_per_batch,
-            length_buckets,
-        )
+        self.batch_size = batch_size
+        self.days_per_batch = days_per_batch
+        self.length_buckets = length_buckets
         self._key = seed
         self._check(n_bins_N)
         last = int(self.days[-1]) + 1 if n_days is None else n_days

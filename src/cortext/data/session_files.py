@@ -95,9 +95,8 @@ def read_trials(
                     bad(fault, name)
                     continue
                 if corpora and trial.corpus is None:
-                    object.__setattr__(
-                        trial, "corpus", corpora.get(trial.block)
-                    )  # nobody else has the trial yet
+                    # Trials are frozen, but nobody else has this one yet.
+                    object.__setattr__(trial, "corpus", corpora.get(trial.block))
                 yield trial
     except FaultError as fault:
         bad(fault, None)
@@ -149,23 +148,22 @@ def _read(group: h5py.Group, labels_required: bool, session: str | None, limits:
         raise FaultError(
             "session", f"{name!r} found, the name of a folder expected", "rename the session"
         )
-    sentence, phoneme_ids = None, None
+    sentence = None
+    phoneme_ids = None
     if labels_required or any(hdf5_input.has(group, label) for label in _LABELS):
         sentence, phoneme_ids = _labels(group, limits)
-    block, trial = hdf5_input.number(group, "block_num"), hdf5_input.number(group, "trial_num")
+    block = hdf5_input.number(group, "block_num")
+    trial = hdf5_input.number(group, "trial_num")
     corpus = hdf5_input.text(group, "corpus") if hdf5_input.has(group, "corpus") else None
-    with np.errstate(
-        over="ignore"
-    ):  # what float32 cannot hold becomes Inf, which check_features names
+    # What float32 cannot hold becomes Inf, which check_features names.
+    with np.errstate(over="ignore"):
         features_TC = hdf5_input.first_rows(dataset, n_bins, limits).astype(np.float32, copy=False)
     return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus)
 
 
 def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
-    n_labels, ids = (
-        hdf5_input.number(group, "seq_len"),
-        hdf5_input.dataset(group, "seq_class_ids", 1),
-    )
+    n_labels = hdf5_input.number(group, "seq_len")
+    ids = hdf5_input.dataset(group, "seq_class_ids", 1)
     hdf5_input.dataset(group, "transcription", 1)
     bound = min(MAX_LABEL, ids.shape[0])
     if not 0 < n_labels <= bound:
@@ -174,12 +172,12 @@ def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
         )
     labels_U = hdf5_input.first_rows(ids, n_labels, limits)
     with np.errstate(invalid="ignore"):  # NaN and Inf become numbers, which differ from them
-        whole_U = labels_U.astype(np.int64)
-    broken = np.flatnonzero(whole_U != labels_U)
+        tokens_U = labels_U.astype(np.int64)
+    broken = np.flatnonzero(tokens_U != labels_U)
     if broken.size:
         found = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
         raise FaultError("seq_class_ids", found, "use the release's phoneme numbers")
-    return hdf5_input.text(group, "sentence_label"), whole_U
+    return hdf5_input.text(group, "sentence_label"), tokens_U
 
 
 def _check_unique(trial: Trial, group: str, seen: dict[tuple[str, int, int], str]) -> None:

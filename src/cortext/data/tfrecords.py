@@ -28,10 +28,10 @@ from cortext.extras import need
 
 FILE_BYTES = 1 << 28
 """A file ends with the record that brings it to this size."""
-_BEFORE, _AFTER = (
-    12,
-    4,
-)  # bytes of a record's frame: its length and that number's checksum; the checksum of its content
+_BEFORE = 12
+"""Bytes before a record's content: its length and that number's checksum."""
+_AFTER = 4
+"""Bytes after it: the checksum of the content."""
 
 
 class RecordFiles:
@@ -41,7 +41,7 @@ class RecordFiles:
 
     Attributes:
         sizes: Bytes of each file by name; complete after `close`.
-        places: For each trial, the number of its file and the byte where its features begin.
+        records: For each trial, the number of its file and the byte where its features begin.
     """
 
     def __init__(self, folder: Path, split: str) -> None:
@@ -49,7 +49,7 @@ class RecordFiles:
         self._folder, self._split = folder, split
         self._writer: Any = None
         self.sizes: dict[str, int] = {}
-        self.places: list[tuple[int, int]] = []
+        self.records: list[tuple[int, int]] = []
 
     def write(self, trial: Trial, rows_TC: np.ndarray, day: int) -> None:
         """Add a trial, whose features are `rows_TC` (float16)."""
@@ -64,7 +64,7 @@ class RecordFiles:
                 self.sizes[name] = 0
             self._writer.write(record)
         name, size = self.sizes.popitem()
-        self.places.append((len(self.sizes), size + _BEFORE + record.index(features)))
+        self.records.append((len(self.sizes), size + _BEFORE + record.index(features)))
         self.sizes[name] = size + _BEFORE + len(record) + _AFTER
         if self.sizes[name] >= FILE_BYTES:
             self.close()

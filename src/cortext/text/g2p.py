@@ -22,7 +22,9 @@ from cortext.text.phonemes import ARPABET
 
 MODEL = Path(__file__).parent / "data" / "g2p.npz"
 LETTERS = "abcdefghijklmnopqrstuvwxyz'-"
-BEGIN, END, ROOT = 0, 1, 0
+BEGIN = 0
+END = 1
+ROOT = 0
 NO_PHONEME = len(ARPABET)
 _BEAM = 32
 
@@ -111,7 +113,8 @@ class JointModel:
             grown = []
             for place in np.argsort(-scores)[:beam].tolist():
                 origin, choice = divmod(place, len(tokens))
-                token, phonemes = tokens[choice], beams[origin][2]
+                token = tokens[choice]
+                phonemes = beams[origin][2]
                 grown.append(
                     (
                         float(scores[place]),

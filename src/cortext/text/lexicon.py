@@ -135,7 +135,8 @@ class Lexicon:
                 `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a pronunciation; and for a
                 file that is missing, empty, not UTF-8 or larger than `MOST_BYTES`.
         """
-        path, lexicon = Path(path), cls()
+        path = Path(path)
+        lexicon = cls()
         try:
             check_file(path, MOST_BYTES)
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -168,7 +169,8 @@ class Lexicon:
                 all).
             OSError: Where the file cannot be written.
         """
-        path, lines = Path(path), []
+        path = Path(path)
+        lines = []
         for word in dict.fromkeys(self if words is None else words):
             if word not in self._codes:
                 raise TextError(

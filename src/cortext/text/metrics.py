@@ -158,7 +158,8 @@ def bootstrap_interval(
 
     Resamples without any reference are left out.
     """
-    generator, n_trials = np.random.default_rng(seed), len(errors_B)
+    generator = np.random.default_rng(seed)
+    n_trials = len(errors_B)
     per_chunk = max(1, _DRAWS_AT_ONCE // n_trials)
     rates: list[np.ndarray] = []
     for start in range(0, n_boot, per_chunk):

@@ -185,7 +185,9 @@ def _decade(match: re.Match[str]) -> str:
 
 
 def _fraction(match: re.Match[str]) -> str:
-    whole, top, bottom = match["whole"], int(match["top"]), int(match["bottom"])
+    whole = match["whole"]
+    top = int(match["top"])
+    bottom = int(match["bottom"])
     unit = _UNITS[match["unit"]] if match["unit"] else ""
     if bottom not in _DENOMINATORS or top >= bottom:  # 24/7, 9/11, 50/50
         return " ".join(

@@ -78,9 +78,8 @@ def _pronounce(word: str) -> tuple[Pronunciation, ...]:
     if contraction:
         stem, ending = contraction.groups()
         return tuple([variant + _ending(ending, variant[-1]) for variant in _pronounce(stem)])
-    if (
-        "'" in word
-    ):  # the second half of keep'em is in the dictionary with its apostrophe, that of o'zork is not
+    # The dictionary has the second half of keep'em with its apostrophe, that of o'zork without.
+    if "'" in word:
         parts = [
             part if part in Lexicon.cmu() else part.strip("'") for part in re.split("(?=')", word)
         ]

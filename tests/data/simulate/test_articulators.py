@@ -3,17 +3,17 @@ import pytest
 
 from cortext.data.simulate.articulators import AIMS, ARTICULATORS, WEIGHTS, articulate
 from cortext.data.simulate.config import PRESETS
-from cortext.data.simulate.speech import STEPS_PER_BIN, Utterance, utter
+from cortext.data.simulate.speech import STEPS_PER_BIN, TimedPhonemes, utter
 from cortext.text.phonemes import ARPABET, RELEASE
 
 LIPS, ROUNDING, VELUM = (ARTICULATORS.index(name) for name in ("lips", "rounding", "velum"))
 
 
-def said(*phonemes: str, ms: int = 200) -> Utterance:
-    return Utterance(RELEASE.ids(phonemes), np.arange(1, len(phonemes) + 1) * (ms // 5), 1)
+def said(*phonemes: str, ms: int = 200) -> TimedPhonemes:
+    return TimedPhonemes(RELEASE.ids(phonemes), np.arange(1, len(phonemes) + 1) * (ms // 5), 1)
 
 
-def middle(utterance: Utterance, segment: int) -> int:
+def middle(utterance: TimedPhonemes, segment: int) -> int:
     return int(utterance.starts_S[segment] + utterance.ends_S[segment]) // 2 // STEPS_PER_BIN
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cortext.data.simulate.speech import STEPS_PER_BIN, Utterance
+from cortext.data.simulate.speech import STEPS_PER_BIN, TimedPhonemes
 from cortext.text.phonemes import RELEASE
 
 ARTICULATORS = (
@@ -53,9 +53,11 @@ _STOP = {"degree": 1.0, "frication": 0.0, "velum": 0.0}
 _FRICATIVE = {"degree": 0.55, "frication": 1.0, "velum": 0.0}
 _NASAL = {"degree": 0.9, "frication": 0.0, "velum": 1.0, "voicing": 1.0}
 _GLIDE = {"degree": 0.25, "frication": 0.0, "velum": 0.0, "voicing": 1.0}
-_LIPS, _TIP = {"lips": 1.0, "tip": 0.0}, {"tip": 1.0, "lips": 0.0}
+_LIPS = {"lips": 1.0, "tip": 0.0}
+_TIP = {"tip": 1.0, "lips": 0.0}
 _DORSUM = {"dorsum": 1.0, "tip": 0.0, "lips": 0.0, "height": 0.7, "backness": 0.6}
-_VOICED, _VOICELESS = {"voicing": 1.0}, {"voicing": -1.0}
+_VOICED = {"voicing": 1.0}
+_VOICELESS = {"voicing": -1.0}
 
 _CONSONANTS: dict[str, dict[str, float]] = {
     "P": _STOP | _LIPS | _VOICELESS | {"breath": 0.4},
@@ -172,10 +174,11 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 AIMS, WEIGHTS = _tables()
-VOICING, SPEAKING = _INDEX["voicing"], _INDEX["speaking"]
+VOICING = _INDEX["voicing"]
+SPEAKING = _INDEX["speaking"]
 
 
-def articulate(utterance: Utterance, undershoot: float = 1.0, pad_bins: int = 0) -> np.ndarray:
+def articulate(utterance: TimedPhonemes, undershoot: float = 1.0, pad_bins: int = 0) -> np.ndarray:
     """Return positions of the articulators in 20 ms bins: float32 [T + pad_bins, K].
 
     Every articulator is the weighted mean of the aims around it under a Gaussian window of its own
@@ -194,7 +197,7 @@ def articulate(utterance: Utterance, undershoot: float = 1.0, pad_bins: int = 0)
     return positions
 
 
-def _half_segments(utterance: Utterance, pad_steps: int) -> np.ndarray:
+def _half_segments(utterance: TimedPhonemes, pad_steps: int) -> np.ndarray:
     """Return the row of the flattened tables that holds at each 5 ms step: token * 2 + half."""
     ends, starts = utterance.ends_S, utterance.starts_S
     boundaries = np.stack([(starts + ends) // 2, ends], axis=1).ravel()

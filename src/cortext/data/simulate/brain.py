@@ -16,7 +16,7 @@ import numpy as np
 
 from cortext.data.simulate.articulators import ARTICULATORS, SPEAKING, VOICING, articulate
 from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
-from cortext.data.simulate.speech import Utterance, utter
+from cortext.data.simulate.speech import TimedPhonemes, utter
 from cortext.data.trial import BIN_MS
 from cortext.text.phonemes import ARPABET
 
@@ -131,7 +131,7 @@ def vocabulary(config: SimulatorConfig) -> Vocabulary:
     return replace(scaled, covariance_FF=np.cov(z.T))
 
 
-def _nonsense(config: SimulatorConfig) -> list[Utterance]:
+def _nonsense(config: SimulatorConfig) -> list[TimedPhonemes]:
     generator = stream(config.seed, Purpose.BRAIN, trial=1)
     utterances = []
     for trial in range(60):
@@ -167,7 +167,8 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     tuning = _fresh_tuning(first, config, arrays)
     gain, base = np.zeros(len(arrays)), np.zeros(len(arrays))
     for before, day in pairwise(days):
-        generator, gap = stream(config.seed, Purpose.DRIFT, day), day - before
+        generator = stream(config.seed, Purpose.DRIFT, day)
+        gap = day - before
         keep = np.exp(-config.tuning_drift * gap)
         tuning = keep * tuning + np.sqrt(1 - keep**2) * _fresh_tuning(generator, config, arrays)
         gain = _revert(gain, config.gain_drift, config.drift_reversion, gap, generator)

@@ -164,7 +164,8 @@ def _movements(generator: np.random.Generator, n_bins: int, config: SimulatorCon
     minutes = n_bins * BIN_MS / 60_000
     for _ in range(generator.poisson(config.movement_per_min * minutes)):
         length = int(generator.integers(300 // BIN_MS, 1000 // BIN_MS))
-        start, kind = int(generator.integers(0, n_bins)), int(generator.integers(N_MOVEMENTS))
+        start = int(generator.integers(0, n_bins))
+        kind = int(generator.integers(N_MOVEMENTS))
         burst = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
         bursts[start : start + length, kind] += (
             generator.choice([-1.0, 1.0]) * burst[: n_bins - start]

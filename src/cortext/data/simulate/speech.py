@@ -44,7 +44,7 @@ _N_QUANTILES = 4096
 
 
 @dataclass(frozen=True)
-class Utterance:
+class TimedPhonemes:
     """Consecutive segments that fill a trial: phonemes, and SIL wherever nothing is said.
 
     Attributes:
@@ -87,7 +87,8 @@ def gamma_quantiles(shape: float) -> np.ndarray:
     By the cube-root normal approximation of Wilson and Hilferty (1931), good to 0.1 % for the
     shapes used here.
     """
-    normal, n = NormalDist(), _N_QUANTILES
+    normal = NormalDist()
+    n = _N_QUANTILES
     variance = 1 / (9 * shape)
     cubed = [(1 - variance + normal.inv_cdf((i + 0.5) / n) * math.sqrt(variance)) for i in range(n)]
     return np.array([max(x, 0.0) ** 3 for x in cubed])
@@ -105,7 +106,7 @@ def speaking_rate(config: SimulatorConfig, day: int, block: int) -> float:
 
 def utter(
     phonemes: Sequence[str], config: SimulatorConfig, day: int, block: int, trial: int
-) -> Utterance:
+) -> TimedPhonemes:
     """Draw durations for the phonemes of a sentence, SIL after every word.
 
     Each phoneme and each silence is gamma distributed about its mean times the block's speaking
@@ -122,7 +123,8 @@ def utter(
     means = np.array([config.phoneme_ms * RELATIVE_DURATION.get(name, 0.0) for name in segments])
     silent = np.array([name == "SIL" for name in segments])
     means[silent] = config.word_pause_ms
-    means[0], means[-1] = config.lead_in_ms, config.trail_ms
+    means[0] = config.lead_in_ms
+    means[-1] = config.trail_ms
     draws = stream(config.seed, Purpose.DURATIONS, day, block, trial).integers(
         0, _N_QUANTILES, size=len(segments)
     )
@@ -130,7 +132,7 @@ def utter(
     steps = np.maximum(np.rint(lengths / STEP_MS).astype(np.int64), 40 // STEP_MS)
     ends = np.cumsum(steps)
     ends[-1] = -(-ends[-1] // STEPS_PER_BIN) * STEPS_PER_BIN
-    return Utterance(RELEASE.ids(segments), ends, int(silent.sum()) - 1)
+    return TimedPhonemes(RELEASE.ids(segments), ends, int(silent.sum()) - 1)
 
 
 _tables: dict[float, np.ndarray] = {}

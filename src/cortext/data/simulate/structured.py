@@ -52,7 +52,9 @@ class BlockNoise:
     def __init__(
         self, config: SimulatorConfig, e: Electrodes, day: int, block: int, n_bins: int
     ) -> None:
-        self._config, self._day, self._block = config, day, block
+        self._config = config
+        self._day = day
+        self._block = block
         generator = stream(config.seed, Purpose.STRUCTURED)
         n_oscillations = config.n_oscillations
         groups = np.full((len(e.lead_E), n_oscillations), OTHER_ARRAYS)
@@ -124,10 +126,8 @@ def _draw_artefacts(
     """Draw waveforms, bins and heights (log-normal about 1) of a trial's artefacts."""
     n = int(generator.poisson(config.artefacts_per_min * n_bins * BIN_MS / 60_000))
     shortest, longest = (max(1, round(1000 * s / BIN_MS)) for s in config.artefact_s)
-    kinds, starts = (
-        generator.integers(N_WAVEFORMS, size=n),
-        np.sort(generator.integers(n_bins, size=n)),
-    )
+    kinds = generator.integers(N_WAVEFORMS, size=n)
+    starts = np.sort(generator.integers(n_bins, size=n))
     lengths = generator.integers(shortest, longest + 1, size=n)
     return np.stack([kinds, starts, starts + lengths], axis=1), np.exp(
         0.3 * generator.standard_normal(n)

@@ -26,7 +26,7 @@ from cortext.data.simulate.config import SimulatorConfig, preset_config
 from cortext.data.simulate.neural import max_lead_bins, record
 from cortext.data.simulate.plan import PlannedBlock, PlannedDay, Prompt, plan_days, trial_counts
 from cortext.data.simulate.sentences import read_sentences, splits
-from cortext.data.simulate.speech import STEP_MS, Utterance, utter
+from cortext.data.simulate.speech import STEP_MS, TimedPhonemes, utter
 from cortext.data.simulate.structured import BlockNoise, TrialNoise
 from cortext.data.trial import BIN_MS, SPLITS, Trial
 from cortext.errors import DataError
@@ -45,7 +45,7 @@ class SimulatedTrial:
 
     trial: Trial
     split: str
-    utterance: Utterance
+    utterance: TimedPhonemes
 
 
 def simulate(
@@ -109,7 +109,8 @@ def simulate_block(
     utterances = _utter(config, day, block)
     bounds = np.cumsum([0, *(utterance.n_bins for utterance in utterances)])
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
-    pad, noise = max_lead_bins(config), _noise(config, day, block, e, bounds[-1])
+    pad = max_lead_bins(config)
+    noise = _noise(config, day, block, e, bounds[-1])
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
         positions = articulate(utterance, config.undershoot, pad)
         added = (
@@ -159,7 +160,7 @@ def _prompts(
     return prompts, chosen.lm
 
 
-def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> list[Utterance]:
+def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> list[TimedPhonemes]:
     return [
         utter(to_phonemes(t.prompt.text), config, day.day, block.number, t.number)
         for t in block.trials
@@ -230,7 +231,8 @@ def _write_days(
 ) -> None:
     """Write one session after another, or several at a time in processes of their own."""
     jobs = [(root, config, day, truth) for day in days]
-    total, done = sum(day.n_trials for day in days), 0
+    total = sum(day.n_trials for day in days)
+    done = 0
     if workers is None:
         workers = min(os.cpu_count() or 1, total * config.n_electrodes // _WORTH_A_PROCESS)
 
