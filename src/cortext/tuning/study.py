@@ -37,6 +37,7 @@ from cortext.tuning.search import (
 FORMAT_VERSION = 2
 """Version 1 kept the trials of a training search in `study.json`, those of decoders in SQLite."""
 JOURNAL = "study.journal"
+"""Optuna's file for shared folders, where SQLite's locks often fail. A trial costs about 10 ms."""
 STUDY = "decoder"
 """Name of the study in the file; the same for training, so that there is one to look for."""
 STATES: dict[str, State] = {
