@@ -19,7 +19,7 @@ from cortext.live.page.sources import Replay
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
-from cortext.data import records
+from cortext.data import tfrecords
 
 SPEC = {
     "features": tf.io.FixedLenFeature([], tf.string),
@@ -52,7 +52,7 @@ def packed_records(with_corpus, tmp_path_factory) -> Path:
     """In files of at most two trials or so."""
     out = tmp_path_factory.mktemp("records") / "packed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "FILE_BYTES", 4_000)
+        patch.setattr(tfrecords, "FILE_BYTES", 4_000)
         pack(with_corpus, out, format="tfrecord")
     return out
 
