@@ -160,11 +160,19 @@ def test_the_word_search_works_as_written(tmp_path, commands):
 def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands):
     text = (ROOT / "docs" / "research.md").read_text()
     files = FILE.findall(text)
-    assert [name for _, name in files] == ["my_lab.py", "my_lab.yaml"]
+    assert [name for _, name in files] == [
+        "my_lab.py",
+        "my_lab.yaml",
+        "acoustic.py",
+        "acoustic.yaml",
+    ]
     for content, name in files:
         (tmp_path / name).write_text(content)
     (tmp_path / "research.md").write_text(FILE.sub("", text))
     run_blocks(tmp_path / "research.md", tmp_path, [], commands)
+    summary = json.loads((tmp_path / "run-acoustic" / "summary.json").read_text())
+    assert summary["loss"] == "squared error"
+    assert summary["val_loss"] < 0.7  # the targets' variance is 1
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]

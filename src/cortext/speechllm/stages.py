@@ -1,7 +1,4 @@
-"""A speech LLM trained in stages.
-
-CTC, alignment, end to end, each a run that the next one starts from.
-"""
+"""Training of a speech LLM in stages, each a run that the next one starts from."""
 
 from __future__ import annotations
 
@@ -93,15 +90,13 @@ def _directory(out: Path, stages: Stages, number: int) -> RunDirectory:
 
 
 def _n_finished(out: Path, stages: Stages) -> int:
-    """How many stages, from the first on, have come to their end."""
+    """Return the number of stages, from the first on, that are finished."""
     finished = [_directory(out, stages, number).summary.is_file() for number in range(len(stages))]
     return [*finished, False].index(False)
 
 
 def _check_out(out: Path, stages: Stages, resume: bool) -> None:
-    """Raise RunError where the run cannot be written, which its last stage would otherwise be
-    the first to say.
-    """
+    """Raise RunError where the run cannot be written: otherwise its last stage would find out."""
     RunDirectory(out).check(resume)
     if not resume and any(RunDirectory(path).config.is_file() for path in (out / FOLDER).glob("*")):
         raise RunError(

@@ -1,4 +1,4 @@
-"""Adaptation: a day that the model has never seen gets a day layer, fitted to its first trials.
+"""Adaptation to a recording day: its day layer is fitted to its first trials.
 
 The new layer starts as a copy of the known day's under which the trials have the lowest CTC loss.
 Then either it alone learns, and everything about the known days stays as it is to the bit, or the
@@ -36,14 +36,14 @@ from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer
 
 TRIALS_PER_DAY = 16
-"""Trials of a day in a batch."""
+"""Number of trials of a day in a batch."""
 COMPARED_TRIALS = 20
-"""Trials, evenly spread, that choose the nearest day."""
+"""Number of trials, evenly spread, that choose the nearest day."""
 
 
 @dataclass(frozen=True)
 class AdaptSummary:
-    """What an adaptation has made; `adaptation.json` holds it.
+    """The result of an adaptation; `adaptation.json` holds it.
 
     Rates are fractions, losses CTC losses of a trial.
     """
@@ -109,25 +109,35 @@ def adapt(
     skip_bad: bool = False,
     progress: bool = True,
 ) -> AdaptSummary:
-    """Fit the model of `run` to a new day and write run directory `out`, which knows the old
-    days and the new one.
+    """Fit a trained model to a new day, and write a run that knows the old days and the new one.
 
-    Nothing is left in `out` where it fails. Raises ConfigError, DataError and RunError.
+    Nothing is left in `out` where it fails.
 
     Args:
-        data: Packed directory or session files with training trials of the new day; its validation
-            split of that day is validated on, or else a share of the trials
-            (`dataset.test_percentage`), which then do not train.
-        trials: How many of the day's training trials to use, in the order of recording; None for
+        run: The run directory to start from.
+        data: Packed directory or session files with training trials of the new day. Its validation
+            split of that day is validated on. Without one, a share of the trials
+            (`dataset.test_percentage`) validates and does not train.
+        out: The new run directory.
+        trials: Number of the day's training trials to use, in the order of recording; None for
             all.
-        session: The day to adapt to; must be given where the data have several new days, or only
-            known ones and several.
-        whole_model: Everything learns, not the new day's layer alone.
-        old_data: Known days, which may be in the same directory; their trials are mixed in, an old
-            day in every batch.
-        old_trials: How many, evenly spread over the known days.
-        batches: Of 16 trials of the new day, and as many of an old day.
-        overrides: `key=value` changes to the training configuration.
+        session: The day to adapt to. It must be given where the data have several new days, or
+            several days that are all known.
+        whole_model: Let everything learn, not the new day's layer alone.
+        old_data: Recordings of known days, which may be in the same directory. An old day is mixed
+            into every batch.
+        old_trials: Number of old trials, evenly spread over the known days.
+        batches: Batches of 16 trials of the new day, and as many of an old day.
+        device: `cpu`, `cuda` or `cuda:N`.
+        overrides: `key=value` changes of the training configuration.
+        skip_bad: Leave out trials that cannot be read, as in `pack`.
+        progress: Draw bars on stderr where it is a terminal.
+
+    Returns:
+        What was made; `adaptation.json` in `out` holds it, too.
+
+    Raises:
+        ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
     """
     started, out = time.perf_counter(), Path(out)
     _check_arguments(out, trials, whole_model, old_data, old_trials, batches)
@@ -273,9 +283,7 @@ def _recorded(split: PackedSplit, session: str) -> np.ndarray:
 def _trials_of(
     data: PackedDataset, session: str, trials: int | None, config: TrainConfig
 ) -> PackedDataset:
-    """The data with only the day's first training trials and, where there is one, its validation
-    split.
-    """
+    """Return the data with only the day's first training trials and its validation split."""
     data = data.select(bad_trials=config.dataset.bad_trials_dict)
     train = data.split("train")
     recorded = _recorded(train, session)

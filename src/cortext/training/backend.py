@@ -1,8 +1,9 @@
-"""What moves the weights of a model in training.
+"""The interface of backends, which run training steps.
 
-The trainer keeps the run: its directory, measurements, saved states, the order of batches. An
-engine takes the steps, on its own devices: torch on a CPU or on GPUs (here), and others on a TPU
-(`cortext.tpu`). Their states have the same names, so that a run may go on with another engine.
+The trainer keeps the run: its directory, measurements, saved states, the order of batches. A
+backend takes the steps, on its own devices: torch on a CPU or on GPUs (`torch_backend`), torchax
+and TensorFlow on a TPU (`cortext.tpu`). Their states have the same names, so that a run may go on
+with another backend.
 
 B trials, P patches, V tokens.
 """
@@ -187,9 +188,7 @@ class Backend(Protocol):
         ...
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """Logits float [B, P, V] of a batch, in the run's precision, by a model in evaluation
-        mode.
-        """
+        """Return logits float [B, P, V] of a batch, in evaluation mode and the run's precision."""
         ...
 
     def gather_weights(self) -> None:

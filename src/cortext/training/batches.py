@@ -1,6 +1,6 @@
-"""Training batches.
+"""Training batches: drawn, read, augmented and smoothed.
 
-Drawn, read, augmented and smoothed, each a function of the seeds and its number alone.
+Each is a function of the seeds and its number alone.
 
 Nothing remembers what was drawn before, so that a resumed run needs only the number of the next
 batch. Where several processes share a batch, each draws the noise of the whole batch and keeps its
@@ -82,13 +82,13 @@ class Batches:
         resident: ResidentTrials | None = None,
         extra: Sequence[Augmenter] = (),
     ) -> None:
-        self.split, self.layer_of_day, self.transforms, self.device = (
-            split,
-            layer_of_day,
-            transforms,
-            device,
-        )
-        self.n_patches, self.resident, self.extra = n_patches, resident, extra
+        self.split = split
+        self.layer_of_day = layer_of_day
+        self.transforms = transforms
+        self.device = device
+        self.n_patches = n_patches
+        self.resident = resident
+        self.extra = extra
 
     def batch(
         self,
@@ -96,11 +96,12 @@ class Batches:
         generator: torch.Generator | None = None,
         part: tuple[int, int] = (0, 1),
     ) -> TrainBatch:
-        """The trials of `indices`, smoothed, and augmented where there is a generator (on the
-        same device).
+        """Return trials as a batch, smoothed, and augmented where there is a generator.
 
         Args:
-            part: Which trials of them are wanted: every `part[1]`-th from `part[0]` on.
+            indices: int64 [B], positions in the split.
+            generator: Random numbers for the augmentation, on the same device.
+            part: The share of the trials that is wanted: every `part[1]`-th from `part[0]` on.
         """
         rows = slice(part[0], None, part[1])
         layers = self.layer_of_day[self.split.day_N[indices]]
@@ -179,9 +180,7 @@ class Batches:
 
 
 def _hand_over(batch: TrainBatch, prepared: torch.cuda.Event, device: torch.device) -> None:
-    """Let the model's stream wait for the batch, and keep its memory until that stream is done
-    with it.
-    """
+    """Let the model's stream wait for the batch, whose memory stays until it is used."""
     current = torch.cuda.current_stream(device)
     current.wait_event(prepared)
     for tensor in (batch.x_BTC, batch.day_B, batch.labels_BU, batch.days):

@@ -1,4 +1,4 @@
-"""A run directory: what it holds, and how it survives being killed at any moment.
+"""Run directories, which survive being killed at any moment.
 
 Everything needed to go on is one file, `train_state/state.safetensors`, replaced whole; the state
 before it is kept as `state.previous.safetensors`, and a run goes on from it where the newest is
@@ -31,7 +31,7 @@ STATE_VERSION = 1
 
 @dataclass
 class RunState:
-    """How far a run is: everything that resuming needs beside tensors."""
+    """The state of a run: everything that resuming needs beside tensors."""
 
     data: dict[str, Any] = field(default_factory=dict)
     """What the training data were (sessions, trials, features): resuming on others is refused."""
@@ -316,20 +316,23 @@ def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], RunState]:
 
 
 def culprits_file(run_dir: Path) -> Path:
-    """Where the trials are named that stopped a run."""
+    """Return the path of the file that names the trials that stopped a run."""
     return run_dir / "not_finite.json"
 
 
 def write_culprits(
     run_dir: str | Path, step: int, trials: Iterable[tuple[str, int, int]], what: str
 ) -> Path:
-    """Write `not_finite.json`.
-
-    The batch that stopped a run, its trials, and the settings that leave them out.
+    """Write `not_finite.json`: the batch that stopped a run, and how to leave its trials out.
 
     Args:
-        trials: Session, block and trial number of each; `what`: what was not finite, in words.
-            Returns the path.
+        run_dir: The run directory.
+        step: Number of the batch, from 0.
+        trials: Session, block and trial number of each.
+        what: The reason, in words.
+
+    Returns:
+        The path of the file.
 
     Raises:
         RunError: Where it cannot be written.

@@ -277,12 +277,18 @@ def read_train_config(
     overrides: Iterable[str] = (),
     cls: type[TrainConfig] = TrainConfig,
 ) -> TrainConfig:
-    """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`,
-    `triple_gru`, `demo`, `tiny`).
+    """Return a configuration: itself, that of a YAML file, or that of a shipped recipe.
 
-    The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints; what of it
-    has no effect here is logged in one line. `overrides` are `key=value` texts; what is read is a
-    `cls`. Raises ConfigError.
+    The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints. Settings
+    of it that have no effect here are logged in one line.
+
+    Args:
+        config: A configuration, a path, or the name of a recipe such as `gru` or `tiny`.
+        overrides: `key=value` texts.
+        cls: The dataclass that is read.
+
+    Raises:
+        ConfigError: For an unknown name or setting.
     """
     if isinstance(config, TrainConfig):
         return with_overrides(config, overrides)

@@ -22,7 +22,7 @@ from cortext.errors import CortextError, RunError
 T = TypeVar("T")
 
 PATIENCE = timedelta(hours=6)
-"""How long a process waits for another, which may be packing a whole data set."""
+"""The longest time that a process waits for another, which may be packing a whole data set."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,14 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """True in the process that writes."""
         return self.rank == 0
 
     def wrap(self, network: nn.Module, all_used: bool) -> nn.Module:
-        """The network, whose gradients are averaged over the processes.
+        """Return the network so that its gradients are averaged over the processes.
 
         Args:
+            network: The model, on this process's device.
             all_used: Whether every parameter that learns has a gradient in every batch; to look for
                 the others takes time.
         """
@@ -51,11 +52,13 @@ class Processes:
         )
 
     def rank_zero_first(self, action: Callable[[], T]) -> T | None:
-        """Let the first process do something while the others wait.
+        """Let the first process do something while the others wait; all must call.
 
-        Its result there, None elsewhere.
+        Returns:
+            The action's result in the first process, None elsewhere.
 
-        A CortextError of it is raised in all; all must call.
+        Raises:
+            CortextError: In all processes, where the action raises one.
         """
         result, error = None, None
         if self.first:

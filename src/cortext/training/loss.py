@@ -22,7 +22,7 @@ from cortext.training.batches import TrainBatch
 
 
 class Loss(Protocol):
-    """What training asks of a loss, which is built as `cls(config)` with its dataclass `Config`."""
+    """A loss, built as `cls(config)` with its dataclass `Config`."""
 
     Config: ClassVar[type]
 
@@ -30,14 +30,15 @@ class Loss(Protocol):
     # trains any.
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
-        """Losses by name, float32 [B].
+        """Return losses by name, float32 [B].
 
-        `loss` is what is minimised (its mean), the others are only reported.
+        The mean of `loss` is minimised, the others are only reported.
 
         Args:
             network: The model, perhaps wrapped for several processes: call it, but read no
                 attributes.
-            fraction: Of the training that is done, in [0, 1).
+            batch: The trials.
+            fraction: The share of the training that is done, in [0, 1).
         """
         ...
 
@@ -137,11 +138,14 @@ def ctc_loss(
 def check_labels_fit(
     split: PackedSplit, n_patches: Callable[[int], int], longest_cut: int = 0
 ) -> None:
-    """Raise DataError for the first trial without a label, or whose label needs more frames than
-    its bins give.
+    """Raise DataError for the first trial without a label that fits into its frames.
 
-    CTC gives inf and broken gradients for such a trial. `longest_cut` bins may be cut off by
-    augmentation.
+    CTC gives inf and broken gradients for such a trial.
+
+    Args:
+        split: The trials.
+        n_patches: Gives the frames of logits for so many bins.
+        longest_cut: Bins that augmentation may cut off.
     """
     for i in range(len(split)):
         labels_U = split.labels(i)

@@ -203,12 +203,14 @@ class Optimizer:
     def step(self, step: int, days: torch.Tensor) -> torch.Tensor:
         """Clip the gradients, move the parameters, clear the gradients.
 
-        Returns the norm before clipping, a scalar.
-
         A norm that is not finite moves nothing. Nothing waits for the device.
 
         Args:
+            step: Number of the batch, from 0, for the learning rates.
             days: int64 on the parameters' device, the different recording days in the batch.
+
+        Returns:
+            The norm before clipping, a scalar on the device.
         """
         limit = self.config.grad_norm_clip_value or math.inf
         norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)

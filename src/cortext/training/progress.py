@@ -45,9 +45,7 @@ def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
 
 @contextmanager
 def reading_bar(shown: bool, task: str = "reading") -> Iterator[Callable[[int, int], None]]:
-    """A bar for what comes before training, such as packing session files and checking packed
-    ones.
-    """
+    """Give a bar for what comes before training, such as packing session files."""
     console = Console(stderr=True)
     columns = (TextColumn(task), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(

@@ -1,4 +1,4 @@
-"""What a run starts from: its recording days, its trials, its model."""
+"""Setup of a run: its recording days, its trials, its model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run starts from.
+    """A run's model and trials.
 
     Attributes:
+        model: With its first weights, on the CPU.
+        train: The trials to train on.
+        val: The trials to validate on.
         layer_of_day: int64, the day layer of each of the data's recording days (-1: none).
         sampler: Says which trials are in which batch.
     """
@@ -135,9 +138,7 @@ def training_splits(
 
 
 def day_layers(data: PackedDataset, sessions: tuple[str, ...]) -> np.ndarray:
-    """int64: the position among `sessions` of each of the data's recording days, -1 for one that
-    is not there.
-    """
+    """Return int64, the position among `sessions` of each of the data's days; -1 for none."""
     return np.array([sessions.index(name) if name in sessions else -1 for name in data.sessions])
 
 
@@ -161,9 +162,7 @@ def batch_sampler(
 
 
 def _held_out(split: PackedSplit, share: float, seed: int) -> np.ndarray:
-    """Bool [N]: of each day's trials that share (rounded up, but never all of them), drawn at
-    random.
-    """
+    """Return bool [N]: a random share of each day's trials, rounded up, but never all of them."""
     held_out = np.zeros(len(split), dtype=bool)
     for day in np.unique(split.day_N).tolist():
         trials = np.flatnonzero(split.day_N == day)

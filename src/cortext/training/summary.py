@@ -1,4 +1,4 @@
-"""What came of a run: `summary.json`."""
+"""The summary of a finished run: `summary.json`."""
 
 from __future__ import annotations
 

@@ -127,9 +127,7 @@ class TorchBackend:
 
     @contextmanager
     def evaluating(self) -> Iterator[Any]:
-        """A context in which the network, its value, is in evaluation mode and computes in the
-        run's precision.
-        """
+        """Give the network in evaluation mode, which computes in the run's precision."""
         with autocast(self.host, self.bf16), nullcontext() if self.bf16 else full_float32():
             yield self.job.model.network.eval()
 

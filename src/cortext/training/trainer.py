@@ -33,7 +33,7 @@ from cortext.training.task import Task, build_task
 
 
 class Callback:
-    """Called as training goes; every method may be left out.
+    """Methods that are called as training goes; each may be left out.
 
     An exception stops the run, whose last state stays.
 
@@ -339,8 +339,10 @@ def _opened(
 
 
 class RankZero(Callback):
-    """Knows after a run whether this process, of perhaps several, is the one that tells the user
-    what came of it.
+    """Tells after a run whether this process, of perhaps several, is the one that writes.
+
+    Attributes:
+        here: Whether it is.
     """
 
     here = False
@@ -368,15 +370,26 @@ def train(
 ) -> RunSummary:
     """Train a phoneme decoder to the end and write a run directory.
 
-    See `Trainer` for the arguments.
-
     Args:
-        profile: A directory for a trace of the batches `profile_steps` (first and end, counted from
-            the start of this sitting) that TensorBoard and chrome://tracing show.
+        config: A TrainConfig, a YAML file, or the name of a shipped recipe.
+        data: A packed directory, or one of session files, which are packed first.
+        out: The run directory.
+        lm: A language-model directory; without it no WER is reported.
+        resume: Go on with an unfinished run, bit-exactly.
+        device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` says more.
+        init_from: A run whose weights to start from.
+        overrides: `key=value` changes of the configuration.
+        skip_bad: Leave out trials that cannot be read, as in `pack`.
+        progress: Draw a bar on stderr where it is a terminal.
+        callbacks: See `Callback`.
+        profile: A directory for a trace that TensorBoard and chrome://tracing show.
+        profile_steps: First and end of the traced batches, from the start of this call.
+
+    Returns:
+        The summary of the finished run.
 
     Raises:
-        ConfigError, DataError, RunError: (also for a loss that is not finite, and when
-            interrupted).
+        ConfigError, DataError, RunError: Also for a loss that is not finite, and when interrupted.
     """
     config = read_train_config(config, overrides)
     tracing = None

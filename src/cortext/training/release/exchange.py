@@ -264,9 +264,7 @@ def _n_used(model: AcousticModel) -> int:
 
 
 def _without_place(ours: Any, defaults: Any, prefix: str = "") -> list[str]:
-    """Dotted keys of training settings that the release lacks, where they are not at their
-    defaults.
-    """
+    """Return dotted keys of settings that the release lacks and that are not at their defaults."""
     if not isinstance(ours, dict) or not isinstance(defaults, dict):
         known = (*SAME, "precision", "model.kind")
         return [] if ours == defaults or prefix in known else [prefix]

@@ -87,11 +87,12 @@ def split_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def moments_to_ours(
     moments: dict[str, dict[str, torch.Tensor]], day_shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, torch.Tensor]:
-    """AdamW's moments by parameter as `Optimizer.state` names them.
+    """Return AdamW's moments by parameter under the names of `Optimizer.state`.
 
     Days without any get zeros and no steps.
 
     Args:
+        moments: AdamW's state of each parameter, under the release's names.
         day_shapes: Shapes of all `day_weights.i` and `day_biases.i`; empty where the day layers do
             not learn.
 
@@ -152,9 +153,7 @@ def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, tor
 def fresh_optimizer(
     config: TrainConfig, names: dict[str, list[str]]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Groups and schedule as the release's trainer would save them before its first batch, with
-    this torch.
-    """
+    """Return groups and schedule as the release's trainer has them before its first batch."""
     lrs = {"bias": config.lr_max, "day_layer": config.lr_max_day, "other": config.lr_max}
     decays = {"bias": 0.0, "day_layer": config.weight_decay_day, "other": config.weight_decay}
     groups = [

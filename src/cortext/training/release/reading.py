@@ -140,9 +140,7 @@ def model_of(config: TrainConfig, n_features: int, state: dict[Any, Any]) -> Aco
 
 
 def _plain_name(key: str) -> str:
-    """The name without what DataParallel (`module.`) and torch.compile (`_orig_mod.`) put before
-    it.
-    """
+    """Return the name without the prefixes of DataParallel and torch.compile."""
     while key.startswith(("module.", "_orig_mod.")):
         key = key.partition(".")[2]
     return key

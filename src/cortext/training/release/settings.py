@@ -1,5 +1,4 @@
-"""The settings of the published `rnn_args.yaml`, and what becomes of those that have no place of
-the same name here.
+"""The settings of the published `rnn_args.yaml`, translated to those of cortext.
 
 The file is that of the release of Card et al. (NEJM 2024), Neuroprosthetics-Lab/nejm-brain-to-text,
 in its present form and in the one from which the published weights were trained (with
@@ -214,10 +213,12 @@ class _References:
         self.root, self.where, self._n_written = root, where, 0
 
     def resolved(self, value: Any, path: tuple[str, ...] = (), level: int = 0) -> Any:
-        """The value with its references resolved, all sections copied.
+        """Return a value with its references resolved and all sections copied.
 
         Args:
-            path: The references that led here; level: of sections and references, from the root.
+            value: A section, a list or a plain value.
+            path: The references that led here.
+            level: Depth of sections and references, from the root.
         """
         self._count(1, level)
         if isinstance(value, Mapping):

@@ -26,8 +26,9 @@ _LARGEST_PICKLE = 64 << 20
 
 
 def read_torch_file(path: Path) -> Any:
-    """Tensors (on the CPU, read from the file when they are used), dicts, lists, tuples, numbers
-    and texts.
+    """Read a file of `torch.save` that holds plain containers, numbers, texts and tensors.
+
+    Tensors are on the CPU, and are read from the file when they are used.
 
     Raises:
         RunError: For a file that is damaged, holds anything else, or claims to hold more than its
@@ -122,9 +123,7 @@ def _reason(error: Exception) -> str:
 
 
 def _check_content(content: Any, path: Path) -> None:
-    """Raise RunError for objects of unknown types, too many or too deep, or tensors larger than
-    the file.
-    """
+    """Raise RunError for unknown types, too many or too deep objects, and too large tensors."""
     left, n_objects, n_bytes, length = [(content, 0)], 0, 0, path.stat().st_size
     while left:
         item, level = left.pop()
