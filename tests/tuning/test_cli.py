@@ -58,11 +58,12 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "search").exists()
 
 
-def test_tpe_without_optuna_is_refused_before_anything_is_written(
-    packed, tmp_path, quick, capsys, monkeypatch
+@pytest.mark.parametrize("method", ["--grid", "--random", "--tpe"])
+def test_a_search_without_optuna_is_refused_before_anything_is_written(
+    packed, tmp_path, quick, capsys, monkeypatch, method
 ):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert run(arguments(packed, tmp_path, quick, "--tpe", "seed=1:9")) == 2
+    assert run(arguments(packed, tmp_path, quick, method, "seed=1,9")) == 2
     assert "pip install 'cortext[tune]'" in capsys.readouterr().err
     assert not (tmp_path / "search").exists()
 
