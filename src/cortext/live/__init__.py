@@ -1,4 +1,1 @@
-"""Live decoding.
-
-Frames of neural features in, words out, for rigs (Redis, BRAND) and for people to watch.
-"""
+"""Live decoding: bins of neural features in, words out, for rigs (Redis, BRAND) and a web page."""

@@ -33,7 +33,7 @@ MAX_STRANGERS = 64
 request in progress.
 """
 SPARE_FILES = 32
-"""File descriptors that connections leave to the work: recordings, the session log, libraries."""
+"""File descriptors that connections leave to the work: recordings, the usage log, libraries."""
 MAX_UNREAD = 2 * 1024 * 1024
 """Bytes of answers that may wait for a client that goes on sending and does not read (pings,
 say).
