@@ -1,5 +1,6 @@
-"""How long live decoding takes per 80 ms step and at the end of an utterance, on one core, for
-each way to run a model.
+"""Time of live decoding on one core, for each way to run a model.
+
+Steps of 80 ms and the ends of utterances are timed.
 
 The time of a step is what a participant waits: from the bin that completes a frame to its words.
 What is done ahead, with the bins before it, is told beside it, and processor time covers both.
@@ -90,7 +91,7 @@ class Spoken:
 
 @dataclass
 class _Taken:
-    """What one mode took. cpu_ms: processor time of each step, with what was done ahead."""
+    """Times of one mode. cpu_ms: processor time of each step, with what was done ahead."""
 
     times: StageTimes
     n_steps: int = 0
@@ -252,10 +253,16 @@ def bench_latency(
     """Time every mode; `facts` say what the search got.
 
     Args:
-        utterances: pseudo-posteriors for the search; None with `data`, recordings that the model
+        model: What is timed.
+        paths: The language model of the search.
+        utterances: Pseudo-posteriors for the search; None with `data`, recordings that the model
             knows.
-        options: Of the word search, as for `evaluate`.
+        facts: Where the utterances come from.
+        plan: Ways to run the model, and how many steps.
+        data: Recordings, session files or packed.
         demo: A directory of `cortext demo`, on which the phoneme errors of every mode are measured.
+        options: Of the word search, as for `evaluate`.
+        stage: Told what begins.
 
     Raises:
         ConfigError: For an unknown mode, and what models, data and language models raise.
@@ -362,7 +369,7 @@ def _summary(taken: _Taken, errors: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _ratio(modes: dict[str, Any], name: str) -> float | None:
-    """How many times faster a step of the model is than in torch's own GRU."""
+    """Return how many times faster a step of the model is than in torch's own GRU."""
     if EAGER not in modes or name not in modes:
         return None
     eager, other = (modes[mode]["stages_ms"]["model"]["p50"] for mode in (EAGER, name))

@@ -1,4 +1,4 @@
-"""What every search of the benchmark gets.
+"""Materials of every search: posteriors and the language model, built once and kept.
 
 The posteriors and the language model, built once and kept.
 """
@@ -93,7 +93,7 @@ def write_posteriors(path: Path, log_probs: list[np.ndarray]) -> None:
 
 
 def lm_facts(paths: Paths) -> dict[str, Any]:
-    """What a result file says of a language model."""
+    """Return facts about a language model for a result file."""
     facts = LanguageModel.open(paths.lm).info()
     names = ("order", "counts", "binary", "bytes_per_ngram", "lexicon_words", "interpolation")
     return {"directory": str(paths.lm), "model_bytes": paths.model.stat().st_size} | {

@@ -62,7 +62,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a real trial.
+    """A real trial.
 
     Its sentence, its phonemes and the decoded ones (token numbers of `INVENTORY`).
     """
@@ -98,9 +98,7 @@ class Confusions:
         return cls(given_VV / given_VV.sum(axis=1, keepdims=True))
 
     def sharpened(self, sharpness: float) -> np.ndarray:
-        """Probabilities [V, V] raised to a power and normalised, each row's own token the most
-        probable.
-        """
+        """Normalised powers of the probabilities [V, V], each row's own token the most probable."""
         powers_VV = self.given_VV**sharpness
         for own, row_V in enumerate(powers_VV):
             row_V[own] = max(row_V[own], LEAD * np.delete(row_V, own).max())
@@ -179,9 +177,7 @@ def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[
 
 
 def _fit(tuning: Sequence[Trial], probabilities_VV: np.ndarray, seed: int) -> float:
-    """Mean CTC log-probability of a true phoneme of the tuning half, where the frames suffice
-    for all of a trial's.
-    """
+    """Mean CTC log-probability of a true phoneme, over the tuning trials with frames enough."""
     total = length = 0.0
     for number, trial in enumerate(tuning):
         log_probs_PV = torch.from_numpy(

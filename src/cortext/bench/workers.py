@@ -93,6 +93,8 @@ def serve(
 
     Args:
         begin: Makes the object whose methods requests name, and the first answer.
+        requests: One JSON object a line: the method in `do`, and its arguments.
+        answers: Where answers go, one JSON object a line.
     """
 
     def answer(call: Callable[[], dict[str, Any]]) -> None:

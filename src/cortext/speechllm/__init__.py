@@ -1,5 +1,6 @@
-"""A brain encoder aligned to an audio language model, which writes the sentence
-(docs/speech_llm.md).
+"""Brain encoders aligned to an audio language model, which writes the sentence.
+
+See docs/speech_llm.md.
 
 `config`, `task` and `stages` train the network of `network` by the `losses`; `targets` makes the
 cache of spoken sentences that it is aligned to; `audio_llm` is the language model's side; `model`

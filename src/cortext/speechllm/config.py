@@ -153,7 +153,7 @@ class SpeechConfig:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of the losses by name."""
+        """Weights of the losses by name."""
         return {
             "alignment": self.alpha,
             "tokens": self.beta,
@@ -163,9 +163,7 @@ class SpeechConfig:
 
     @property
     def reads_language_model(self) -> bool:
-        """Whether training needs the language model's weights, and not only the width of its
-        audio tower.
-        """
+        """Whether training needs the language model's weights, beside its audio tower's width."""
         return bool(self.beta or self.gamma)
 
     @property
@@ -252,8 +250,9 @@ class SpeechLLMConfig(TrainConfig):
 def read_speech_config(
     config: SpeechLLMConfig | str | Path, overrides: Iterable[str] = ()
 ) -> SpeechLLMConfig:
-    """The configuration itself, of a YAML file, or of a shipped recipe (`speech_llm`,
-    `speech_llm_best`).
+    """Return a configuration as it is, of a YAML file, or of a shipped recipe.
+
+    The recipes are `speech_llm` and `speech_llm_best`.
 
     `overrides` are `key=value` texts. Raises ConfigError.
     """

@@ -1,6 +1,4 @@
-"""Sentences of a whole split, written by a speech LLM, in the formats that every other decoder
-has.
-"""
+"""Sentences of a whole split, written by a speech LLM, in the formats of all decoders."""
 
 from __future__ import annotations
 
@@ -46,17 +44,24 @@ def evaluate(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Metrics:
-    """Write a split's sentences freely, measure them, and write an evaluation directory like
-    `cortext.evaluate`.
+    """Write a split's sentences freely, and an evaluation directory as `cortext.evaluate` does.
 
     Other arguments are those of `cortext.evaluate`. Raises a CortextError for what a user can put
     right.
 
     Args:
         run: Run directory of a speech LLM; PER and logits are those of its encoder's own read-out.
+        data: Session files or packed data.
+        split: `train`, `val` or `test`.
+        out: The evaluation directory.
         audio_llm: Where the audio language model is now, if not where it was in training.
         generation: Changes to the configuration's `speech.generation`.
         nbest: Sentences kept for each trial.
+        device: `cpu`, `cuda` or `cuda:N`.
+        skip_bad: See `cortext.evaluate`, as for the others.
+        description: A file that describes the trials.
+        progress: Called with trials done and in all.
+        seed: Of the intervals' resampling.
     """
     with evaluation_directory(out) as write:
         config = config_of(run)

@@ -18,8 +18,9 @@ RISES = 2
 
 
 class Watch(Callback):
-    """Says a line when one weighted loss exceeds another tenfold, when validation leaves
-    training, and what is written.
+    """Warnings about losses: one drowns another, or validation leaves training.
+
+    It prints the sentences of each validation, too.
 
     weights: of the losses by name; those of weight 0 are not looked at
     """

@@ -1,4 +1,4 @@
-"""What a speech LLM takes of a GPU's memory and time: computed from shapes, nothing measured."""
+"""A speech LLM's memory and time on a GPU: computed from shapes, nothing measured."""
 
 from __future__ import annotations
 
@@ -97,19 +97,15 @@ class Estimate:
 
     @property
     def needed_bytes(self) -> int:
-        """Of training with its validations: the larger of both."""
+        """Bytes of training with its validations: the larger of both."""
         return max(self.training_bytes, self.generation_bytes)
 
     def training_hours(self, n_batches: int, gpu: GPU, share: float) -> float:
-        """Hours of the language model in so many batches at that share of what the GPU computes
-        at most.
-        """
+        """Return hours of the language model, at that share of the GPU's peak operations."""
         return n_batches * self.training_flops / (share * gpu.flops_s) / 3600
 
     def generation_s(self, gpu: GPU, share: float) -> float:
-        """Seconds for a batch of sentences at that share of what the GPU computes, or reads, at
-        most.
-        """
+        """Return seconds for a batch of sentences, at that share of the GPU's peak rates."""
         return (
             self.generation_flops / gpu.flops_s
             + self.steps * self.step_bytes / gpu.bandwidth_bytes_s
@@ -117,7 +113,7 @@ class Estimate:
 
 
 def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = None) -> Estimate:
-    """What a training (one stage of it) and its validations take.
+    """Return what a training (one stage of it) and its validations take.
 
     Raises:
         ConfigError: For a model that cannot be the encoder, and for matrices that LoRA cannot be
@@ -177,8 +173,9 @@ def _network(config: SpeechLLMConfig, facts: AudioFacts, load: Load) -> SpeechNe
 
 
 def _encoder_kept(network: SpeechNetwork, n_trials: int, n_patches: int, load: Load) -> int:
-    """About what is kept of day layers (four times the bins), patches, and recurrent layers (six
-    numbers a unit).
+    """About the bytes kept of the encoder's layers.
+
+    Day layers take four times the bins, recurrent layers six numbers a unit.
     """
     n_recurrent = sum(
         each.shape[1] for name, each in network.named_parameters() if "weight_hh" in name
@@ -228,6 +225,10 @@ def check_gpu_memory(
     What it needs, what is free, what to set.
 
     Args:
+        config: The training.
+        facts: Shapes of its audio language model.
+        device: The GPU.
+        load: The longest trial, and the number of days.
         free_bytes: Of the device; those of the GPU where it is None.
     """
     found = estimate(config, facts, load)
@@ -265,7 +266,11 @@ def plan(
     """Each stage of a training on a GPU that nothing else is on.
 
     Args:
+        config: A configuration, a YAML file, or a shipped recipe.
+        gpu: One of `GPUS`.
+        overrides: `key=value` changes of the configuration.
         audio_llm: Instead of the configuration's; a published model's name needs no download.
+        load: The longest trial, and the number of days.
 
     Raises:
         ConfigError: Also for trials shorter than a patch.

@@ -51,9 +51,7 @@ class SpeechLLM(AcousticModel):
     def around(
         cls, encoder: AcousticModel, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None
     ) -> SpeechLLM:
-        """A speech LLM with a trained encoder, and a projector and LoRA weights as torch's
-        generator gives them.
-        """
+        """Return a speech LLM with a trained encoder; projector and LoRA are drawn by torch."""
         network = SpeechNetwork(encoder.network, speech, audio_width, llm).to(encoder.device)
         return cls(network, **_parts(encoder))
 
@@ -67,6 +65,8 @@ class SpeechLLM(AcousticModel):
         """Read the best weights of a run, and the audio language model that they belong to.
 
         Args:
+            run_dir: Run directory of a speech LLM.
+            device: `cpu`, `cuda` or `cuda:N`.
             audio_llm: Where that is now, if not where it was in training.
 
         Raises:
@@ -169,7 +169,7 @@ class SpeechLLM(AcousticModel):
         options: GenerationConfig | None = None,
         smooth: bool = True,
     ) -> list[NBest]:
-        """The likeliest sentences of each trial, best first, by beam search.
+        """Return the likeliest sentences of each trial, best first, by beam search.
 
         `llm_score` is the natural log-probability of a sentence with its end, given the recording,
         and `score` that over its number of tokens to the power of the length penalty, by which
@@ -177,11 +177,13 @@ class SpeechLLM(AcousticModel):
         same sentences alone and among others.
 
         Args:
-            features_BTC: Float [B, T, C]; what lies beyond a trial's bins, `n_bins_B`, is never
-                read.
+            features_BTC: Float [B, T, C]; what lies beyond a trial's bins is never read.
+            sessions: Recording day of each trial.
+            n_bins_B: int64 [B], bins of each trial.
             max_length: Most tokens of a sentence; by default that of `options`.
             nbest: Sentences for each trial; at least so many beams are kept.
             options: By default the configuration's.
+            smooth: Smooth the features as the run's training did.
         """
         options = options or self.network.speech.generation
         if max_length is not None:
@@ -270,9 +272,7 @@ def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, 
 
 
 def _check_pair(run_dir: Path, facts: dict[str, Any]) -> None:
-    """Raise RunError where encoder and projector are of two validations, as after a kill between
-    the two files.
-    """
+    """Raise RunError where a kill left encoder and projector of two validations."""
     if read_tensors(run_dir / "model.safetensors")[2] != facts.get("encoder_crc32"):
         fix = "finish the run with --resume, or copy both files again"
         raise RunError(

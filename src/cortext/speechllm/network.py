@@ -1,4 +1,4 @@
-"""What learns in a speech LLM, as one module.
+"""The network of a speech LLM: all that learns, as one module.
 
 Encoder, projector, and what LoRA adds to the frozen language model.
 
@@ -24,7 +24,7 @@ from cortext.speechllm.losses.alignment import length_mask, masked_mean
 
 
 class SpeechOutput(NamedTuple):
-    """What came of a batch; None for what the weights of the losses do not ask for.
+    """Outputs for a batch; None for what the weights of the losses do not ask for.
 
     Attributes:
         phonemes_BPV: Logits of the encoder's own read-out.
@@ -108,7 +108,10 @@ class SpeechNetwork(nn.Module):
         With answers, `SpeechOutput`.
 
         Args:
-            x_BTC, day_B, state, n_patches_B: See `cortext.models.registry.Model`.
+            x_BTC: See `cortext.models.registry.Model`, as for `day_B`, `state` and `n_patches_B`.
+            day_B: Positions of the days.
+            state: Of the encoder.
+            n_patches_B: Patches of each trial.
             answers: Of each trial, the tokens that the language model is to write; used where a
                 loss needs them.
         """
@@ -137,9 +140,7 @@ class SpeechNetwork(nn.Module):
     def embeddings(
         self, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What stands in the place of audio for the language model [B, P, A], and how much of it
-        each trial has [B].
-        """
+        """Return the embeddings in the place of audio [B, P, A], and their number by trial [B]."""
         hidden_BPD, _ = self.encoder.hidden(x_BTC, day_B, n_patches_B=n_patches_B)
         n_patches_B = n_patches_B.to(hidden_BPD.device)
         if self.speech.merge_blanks:
@@ -174,8 +175,10 @@ def merge_blanks(
     so that none is empty. Zeros behind.
 
     Args:
+        x_BPA: A vector for each patch.
         token_BP: int64 [B, P], the likeliest token of each patch.
         n_patches_B: int64 [B], what follows being padding.
+        blank: The token that is left out.
     """
     inside_BP = length_mask(n_patches_B, token_BP.shape[1])
     silent_B = ~((token_BP != blank) & inside_BP).any(1)

@@ -1,4 +1,4 @@
-"""Sentences that nobody attempted, as an encoder would have heard them: what to learn reading from.
+"""Encoder outputs for sentences that nobody attempted, to teach a language model from text.
 
 For each phoneme of the training labels it is known what the encoder made of it: none, one or
 several merged vectors, so that deletions, substitutions and insertions come as often as they do. A
@@ -30,7 +30,7 @@ TRIALS_AT_ONCE = 32
 
 
 class PhonemeBank:
-    """What an encoder made of each phoneme of the training split.
+    """Encoder outputs by phoneme, collected from the training split.
 
     Attributes:
         readings: How often each trial is heard, each time with other noise.
@@ -98,7 +98,7 @@ class PhonemeBank:
             self._pieces.setdefault(token, []).append(merged_QD[vectors].half())
 
     def sample(self, phonemes: Sequence[int], rng: random.Random) -> torch.Tensor:
-        """Hidden units float32 [Q, D] of a pronunciation, at least one vector.
+        """Draw hidden units float32 [Q, D] of a pronunciation, at least one vector.
 
         Unknown phonemes are not heard.
         """
@@ -108,7 +108,5 @@ class PhonemeBank:
 
 
 def pronounce(sentence: str) -> list[list[int]]:
-    """Phonemes of each word of a normalised sentence, its closing silence among them, as labels
-    have them.
-    """
+    """Return the tokens of each word of a normalised sentence, its closing silence included."""
     return [[int(token) for token in RELEASE.ids(to_phonemes(word))] for word in sentence.split()]

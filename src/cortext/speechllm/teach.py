@@ -47,7 +47,7 @@ LONGEST = 14
 
 @dataclass(frozen=True)
 class TeachOptions:
-    """How reading is learnt. Raises ConfigError for values that cannot be."""
+    """Options of teaching from text. Raises ConfigError for impossible values."""
 
     batches: int = 600
     lr: float = 4e-3
@@ -82,19 +82,24 @@ def teach_from_text(
     prompt: str = SpeechConfig.prompt,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a speech LLM whose language model reads what the encoder of `run` hears, and has
-    seen no recording.
+    """Write a speech LLM whose language model reads phonemes as the encoder of `run` gives them.
+
+    It has seen no recording.
 
     Returns what it took, and the loss. Raises a CortextError for what a user can put right.
 
     Args:
         run: Of `cortext train`, with a CTC loss.
         texts: Files of a sentence in each line; those of the evaluation must not be among them.
-        data: The recordings that the run was trained on; they say how phonemes are heard.
+        data: The recordings that the run was trained on; they say what the encoder makes of
+            each phoneme.
         audio_llm: Of one's own (`cortext speech-llm assemble`): all of its language model is
             trained, in float32.
         out: Run directory of a speech LLM (`SpeechLLM.load`); the language model that has learnt
             lies in it.
+        options: By default `TeachOptions()`.
+        prompt: What the language model is asked.
+        progress: Called with batches done and in all.
     """
     options, out = options or TeachOptions(), Path(out)
     sentences = [
@@ -202,7 +207,7 @@ class _TextTraining:
         }
 
     def _batch(self, share: float) -> tuple[list[torch.Tensor], list[list[int]]]:
-        """What is heard and what is to be written, of sentences of similar length."""
+        """Encoder outputs and answers of sentences of similar length."""
         grown = share / self.options.short if self.options.short else 1.0
         most = 1 + int(grown * (LONGEST - 1)) if grown < 1 else None
         words = (

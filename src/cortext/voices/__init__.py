@@ -10,7 +10,7 @@ DEFAULT = "facebook/mms-tts-eng"
 
 
 def open_voice(name: str = DEFAULT) -> Voice:
-    """The voice of that name.
+    """Open the voice of that name.
 
     Raises MissingLibrary without what it needs, LanguageModelError for a model that cannot be
     loaded.

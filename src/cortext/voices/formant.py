@@ -33,7 +33,7 @@ _CLAUSE = re.compile(r"[^,.;:?!]+[,.;:?!]*")
 
 @dataclass(frozen=True)
 class Sound:
-    """How a phoneme is made.
+    """Articulation of a phoneme.
 
     voice, breath: amplitudes of what passes the resonances
 
@@ -107,7 +107,7 @@ _MURMUR = 0.1
 
 @dataclass(frozen=True)
 class Tracks:
-    """What the vocal tract does in each of F frames of 5 ms.
+    """Parameters of the vocal tract in each of F frames of 5 ms.
 
     voice_F ... noise_F: amplitudes
 
@@ -159,7 +159,7 @@ class FormantVoice(Voice):
 
 
 def tracks(text: str) -> Tracks:
-    """What the vocal tract does to say a text."""
+    """Return the vocal tract's parameters for a text."""
     pieces: list[np.ndarray] = []
     clauses = [clause for clause in _CLAUSE.findall(text) if re.search("[a-zA-Z]", clause)]
     for number, clause in enumerate(clauses):
@@ -283,14 +283,14 @@ def _resonances(formants_F3: np.ndarray) -> np.ndarray:
 
 
 def _damped(centre_F: np.ndarray, bandwidth_hz: float) -> np.ndarray:
-    """What one resonance divides by, complex [F, FFT / 2 + 1]."""
+    """Denominator of one resonance, complex [F, FFT / 2 + 1]."""
     f = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
     squared_F1 = centre_F[:, None].astype(np.float32) ** 2
     return 1 - (f**2 - 1j * bandwidth_hz * f).astype(np.complex64) / squared_F1
 
 
 def _bands(t: Tracks) -> np.ndarray:
-    """What passes of the noise of each frame, [F, FFT / 2 + 1], of power one."""
+    """Filter of the noise of each frame, [F, FFT / 2 + 1], of power one."""
     f = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
     away = ((f - t.centre_F[:, None]) / t.spread_F[:, None]).astype(np.float32)
     gain = np.exp(-0.5 * away**2)

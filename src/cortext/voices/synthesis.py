@@ -1,4 +1,4 @@
-"""Many texts spoken, in this process or in several, in their order."""
+"""Speech of many texts in their order, made in this process or in several."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AHEAD = 32
 
 
 def say(voice: Voice, text: str) -> np.ndarray:
-    """A text as a wave. Raises TextError where the voice fails, or nothing can be heard."""
+    """Speak a text. Raises TextError where the voice fails, or nothing can be heard."""
     try:
         wave = voice.speak(text)
     except CortextError:
@@ -37,7 +37,7 @@ def say(voice: Voice, text: str) -> np.ndarray:
 def say_all(
     voice: Voice, texts: Iterable[str], workers: int = 0
 ) -> Generator[np.ndarray, None, None]:
-    """The waves of texts, one after the other.
+    """Yield the waves of texts in their order.
 
     workers: processes that speak, some texts ahead; with 0 it is this one
     Raises what `say` does; RunError where a process was killed.
@@ -77,7 +77,7 @@ _voice: Voice
 
 
 def _begin(voice: Voice) -> None:
-    """What a process does first."""
+    """Prepare a process for speaking."""
     global _voice
     end_with_parent()
     _voice = voice

@@ -24,8 +24,9 @@ KIND = "VITS voice"
 
 
 class VitsVoice(Voice):
-    """A VITS model on the CPU. Its durations and its breath are drawn at random, here by the
-    text.
+    """A VITS model on the CPU.
+
+    Its durations and its breath are drawn at random, here by the text.
     """
 
     def __init__(self, name: str, network: Any, tokenizer: Any, revision: str) -> None:

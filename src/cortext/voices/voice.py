@@ -1,4 +1,4 @@
-"""What every voice has."""
+"""The interface of every voice."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Voice(ABC):
 
     @abstractmethod
     def can_speak(self, text: str) -> bool:
-        """Whether anything would be heard; takes no time to tell."""
+        """Return whether anything would be heard; takes no time to tell."""
 
     def passed_over(self, text: str) -> str:
-        """Letters and digits of a text that it can speak which would not be heard."""
+        """Return letters and digits of a speakable text that would not be heard."""
         return ""
 
     @abstractmethod
     def speak(self, text: str) -> np.ndarray:
-        """A text that it can speak as a wave, float32 [samples] of 16 kHz, within -1 and 1."""
+        """Speak a text: a wave, float32 [samples] of 16 kHz, within -1 and 1."""
 
 
 def resampled(wave: np.ndarray, rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:
-    """A wave of `rate` samples a second with `wanted` ones.
+    """Resample a wave of `rate` samples a second to `wanted` ones.
 
     Float32 [ceil(samples * wanted / rate)].
     """

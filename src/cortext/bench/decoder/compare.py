@@ -41,7 +41,7 @@ STEPPED = 40
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run.
+    """Searches to compare, and how much is measured.
 
     Attributes:
         names: Searches, ours among them.
@@ -222,7 +222,7 @@ class Bench:
     def _ours(
         self, process: SearchProcess, settings: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """What only our search is asked.
+        """Measure what only our search can do.
 
         Single frames, two threads, and a setting that strains it.
         """
@@ -252,7 +252,7 @@ class Bench:
         return blank_share([self.utterances[number] for number in chosen])
 
     def facts(self) -> dict[str, Any]:
-        """What was decoded."""
+        """Facts about the decoded utterances."""
         return {
             "tuning_utterances": len(self.tuning),
             "utterances": len(self.reporting),
@@ -284,8 +284,7 @@ def points(tried: Mapping[str, Sequence[Tried]]) -> dict[str, dict[str, dict[str
 
 
 def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """How many times faster than each peer ours is, `equal` against `equal` and `best` against
-    `best`.
+    """Return how many times faster than each peer ours is, `equal` to `equal` and `best` to `best`.
 
     `ratio` is the one with flashlight at equal word errors, `ratio_cpu` the same by processor time,
     which other work on the machine disturbs less; None where either search is missing.
@@ -360,8 +359,13 @@ def bench_decoder(
     """Compare the searches; see the module. Returns what `--json` prints.
 
     Args:
+        utterances: With references, and posteriors in the release's order of tokens.
         facts: Where the utterances come from.
+        paths: The language models of all searches.
         settings: File with tuned settings, written if `tuning`.
+        plan: Searches, and how much is measured.
+        tuning: Tune every search first.
+        stage: Told what begins.
     """
     for name in plan.names:
         searcher(name)  # an unknown name is refused before the work

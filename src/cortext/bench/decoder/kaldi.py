@@ -150,9 +150,7 @@ class KaldiLattice(KaldiBest):
 
 
 def compiled(paths: Paths) -> tuple[Path, Path]:
-    """The graph and the list of its words, compiled where they are not there or older than the
-    model.
-    """
+    """The graph and its words, compiled where they are missing or older than the model."""
     arpa = paths.static / "lm.arpa"
     graph, words = paths.cache / "tlg.fst", paths.cache / "words.txt"
     if graph.is_file() and graph.stat().st_mtime >= arpa.stat().st_mtime:
@@ -201,8 +199,9 @@ def _compile(lexicon: Lexicon, number: dict[str, int], arpa: Path, words: Path, 
 
 
 def _disambiguated(lexicon: Lexicon) -> tuple[list[tuple[str, list[int]]], int]:
-    """Words with input labels, closed by a disambiguation label where others sound or begin the
-    same; and the number of such labels, #0 included.
+    """Words with input labels, and the number of disambiguation labels, #0 included.
+
+    Where a word sounds as another or begins one, such a label closes it.
     """
     spelt = [
         (word, tuple((INVENTORY.ids(pronunciation) + 1).tolist()))

@@ -1,4 +1,4 @@
-"""What the benchmark asks of every search: the same few calls for ours and for the peers."""
+"""The interface of every search in the benchmark, ours and the peers'."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ class Searcher(Protocol):
 
 
 def with_blank_penalty(log_probs_PV: np.ndarray, penalty: float, scale: float = 1.0) -> np.ndarray:
-    """Log-probabilities for a peer that has neither a blank penalty nor an acoustic scale of its
-    own.
-    """
+    """Return log-probabilities for a peer without a blank penalty or acoustic scale of its own."""
     scores_PV = log_probs_PV.copy()
     scores_PV[:, INVENTORY.blank] -= np.log(penalty)
     scores_PV *= scale

@@ -88,9 +88,7 @@ def _is_new(settings: Settings, tried: Sequence[Tried]) -> bool:
 def _moved(
     settings: Settings, steps: Mapping[str, Sequence[Any]], generator: np.random.Generator
 ) -> Settings | None:
-    """Settings with one to three values moved by one to three places, or None where that leaves
-    the list.
-    """
+    """Settings with one to three values moved by one to three places; None beyond the list."""
     moved = dict(settings)
     for name in generator.choice(
         list(steps), min(len(steps), int(generator.integers(1, 4))), replace=False
@@ -105,9 +103,7 @@ def _moved(
 def _faster(
     one: Tried, steps: Mapping[str, Sequence[Any]], speed: Mapping[str, int], tried: Sequence[Tried]
 ) -> list[Settings]:
-    """Settings not yet tried that differ in one setting, by one or two places to its faster
-    side.
-    """
+    """Untried settings that differ in one, by one or two places to its faster side."""
     found = []
     for name, direction in speed.items():
         for places in (2, 1):

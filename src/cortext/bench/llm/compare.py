@@ -1,5 +1,6 @@
-"""What language models do for word errors, and what that costs, decoded in one run on the same
-utterances.
+"""Word errors and cost of decoding with and without language models, side by side.
+
+All ways decode the same utterances in one run.
 
 Without one (the lexicon alone), with the n-gram, with a large model that ranks its lists, with one
 that takes part in the search, and an ensemble. The settings of each way are those of its list here
@@ -65,7 +66,7 @@ LIST_LENGTH = 50
 
 @dataclass(frozen=True)
 class Materials:
-    """What is decoded.
+    """Utterances to decode, and where they come from.
 
     Attributes:
         utterances: With references, in `posteriors.INVENTORY`'s order.
@@ -81,8 +82,9 @@ class Materials:
 
 
 def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
-    """Mean posteriors of evaluation directories, float32 [P, V], as
-    `posteriors.evaluation_posteriors` orders them.
+    """Return mean posteriors, float32 [P, V], of several evaluation directories.
+
+    In the order of `posteriors.evaluation_posteriors`.
     """
     trials = sorted(read_evaluations(directories), key=lambda trial: int(trial.id))
     columns = INVENTORY.order_from(Origin.of(directories[0]).inventory)
@@ -224,7 +226,7 @@ class Bench:
         return dict(tried[int(np.argmin(rates))])
 
     def _errors(self, name: str, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Of the sentences that one system or several made of each trial.
+        """Return the errors in the sentences of one or several systems for each trial.
 
         The mean of the systems.
         """
@@ -238,7 +240,7 @@ class Bench:
         return {"wer": wer, "wer_ci95": interval}
 
     def _difference(self, name: str, other: str) -> dict[str, Any]:
-        """What a way has more in word errors than another: the same trials drawn again for both."""
+        """Return how many more word errors a way makes than another, paired by trial."""
         wer, interval = self._rate(self.errors[name] - self.errors[other])
         return {"to": other, "wer": wer, "ci95": interval}
 
@@ -287,7 +289,7 @@ def bench_llm(
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """What `bench_llm` returned, from a JSON file; raises DataError for anything else."""
+    """Read a result of `bench_llm` from JSON; raises DataError for anything else."""
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if {"input", "ways", "model"} <= result.keys():

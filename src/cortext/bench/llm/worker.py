@@ -1,5 +1,4 @@
-"""Decodes utterances with and without a large language model, in a process of its own, so that
-memory is its own.
+"""Decoding with and without a large language model, in a process of its own.
 
 python -m cortext.bench.llm.worker POSTERIORS OPTIONS LM [MODEL DEVICE [LORA]]    (.npz, JSON,
 directories)
@@ -81,6 +80,8 @@ class Worker:
         Sentences, seconds by the clock and the processor, tokens, memory.
 
         Args:
+            settings: Options of the search that differ from the worker's.
+            chosen: Numbers of the utterances.
             ranked: Settings by which the lists are ranked, where those of the search are others.
         """
         decoder = self.decoder.with_options(**settings)

@@ -41,7 +41,7 @@ PRECISIONS: dict[bool, Literal["bf16", "fp32"]] = {True: "bf16", False: "fp32"}
 
 @dataclass(frozen=True)
 class Setting:
-    """How one training differs from the first.
+    """Differences of one training from the first.
 
     Cached targets, in the precision that training chooses by itself.
 
@@ -92,7 +92,7 @@ def settings(bf16: bool) -> dict[str, Setting]:
 
 
 def comparisons(bf16: bool) -> dict[str, tuple[str, str]]:
-    """What each of the four is worth: the settings with and without it, by name."""
+    """Comparisons by name: the settings with and without each of the four means."""
     other = PRECISIONS[not bf16]
     in_bf16, in_fp32 = ("cached", f"cached {other}") if bf16 else (f"cached {other}", "cached")
     return {
@@ -107,7 +107,7 @@ def comparisons(bf16: bool) -> dict[str, tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """Settings, and how much of each is measured.
 
     Attributes:
         only: Names of settings; all of them where it is empty.
@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def env(self) -> dict[str, str]:
-        """Of the processes."""
+        """Environment of the processes."""
         return {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
 
 
@@ -264,7 +264,7 @@ def described(
     parts: Mapping[str, list[float]],
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the result says of a setting."""
+    """Return the result of a setting."""
     ms, cpu_ms = ([value for turn in turns for value in turn[kind]] for kind in ("ms", "cpu_ms"))
     middle, spread = median_and_spread(ms)
     return {
@@ -281,7 +281,7 @@ def described(
 def compare(
     found: Mapping[str, Mapping[str, Any]], with_: str, without: str
 ) -> dict[str, float | None] | None:
-    """What a setting is worth; None where one of both is missing.
+    """Return what a setting gains; None where one of both is missing.
 
     times_faster:     the time of a step without it over that with it; times_faster_cpu by processor
         time, which other
@@ -302,7 +302,7 @@ def compare(
 def holds(
     compared: Mapping[str, Mapping[str, float | None] | None],
 ) -> dict[str, dict[str, bool | None]]:
-    """Whether cached targets are worth what is claimed, by comparison and by time and memory.
+    """Return whether cached targets gain what is claimed, by comparison, time and memory.
 
     None: not measured.
     """

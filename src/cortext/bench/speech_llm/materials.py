@@ -1,4 +1,4 @@
-"""What `cortext bench speech-llm` trains on where nothing is given.
+"""Materials of `cortext bench speech-llm` where nothing is given.
 
 Recordings, an audio LLM, a cache.
 """
@@ -46,7 +46,7 @@ OF_MODEL = ("model.n_units=256", "model.n_layers=2")
 
 @dataclass(frozen=True)
 class Given:
-    """What a user gives instead of what is made here; None is made.
+    """Materials that a user gives; None is made.
 
     Attributes:
         data: Recordings, session files or packed.
@@ -69,7 +69,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Materials:
-    """What all settings train on. packed, cache: paths; facts: what the result says about it."""
+    """Materials of all settings. packed, cache: paths; facts: for the result."""
 
     packed: str
     audio_llm: str
@@ -80,7 +80,7 @@ class Materials:
 
 @dataclass(frozen=True)
 class CacheOrder:
-    """What the process that makes a cache is told."""
+    """Work of the process that makes a cache."""
 
     packed: str
     audio_llm: str

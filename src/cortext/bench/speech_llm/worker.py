@@ -40,7 +40,7 @@ from cortext.voices import Voice, open_voice
 
 @dataclass(frozen=True)
 class SettingPlan:
-    """What one process trains; passed to it as JSON.
+    """Training of one process; passed to it as JSON.
 
     Attributes:
         out: A directory of this setting's own.
@@ -162,9 +162,7 @@ class Setting:
         return {"process_mb": process, "peak_mb": process - before if process and before else None}
 
     def parts(self, n: int) -> dict[str, Any]:
-        """Milliseconds a step that getting targets takes, and the voice's share of it, in `n`
-        batches' sentences.
-        """
+        """Return ms a step for getting the targets of `n` batches, and the voice's share of it."""
         loss, sampler = self.backend.job.loss, self.backend.job.sampler
         assert isinstance(loss, SpeechLoss)
         assert loss.targets is not None
@@ -188,7 +186,7 @@ class Setting:
 
 
 def begin(kind: str, plan: str) -> tuple[Any, dict[str, Any]]:
-    """What is served, and the first answer; Missing where it cannot be had."""
+    """Return the object to serve, and the first answer; raises Missing where it cannot be had."""
     try:
         if kind == "cache":
             order = CacheOrder(**json.loads(plan))

@@ -64,7 +64,7 @@ CLAIMS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What is trained, and on what."""
+    """A model to train, and its recordings."""
 
     recipe: str
     recording: Recording
@@ -91,7 +91,7 @@ def shapes(model: str, batch_size: int) -> dict[str, Shape]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """Sides, and how much of each is measured.
 
     sides: names of VARIANTS; turns of `steps` steps each, after one turn of `warmup`; `parts` steps
     are split
@@ -249,7 +249,7 @@ def start(name: str, folder: Path, shape: Shape, plan: Plan) -> WorkerProcess:
 
 
 def batch_facts(folder: Path, shape: Shape, n_batches: int) -> dict[str, float]:
-    """What a batch holds in the mean of the first batches.
+    """Return the mean contents of the first batches.
 
     Trials, padded length, bins and patches without padding.
     """
@@ -304,7 +304,7 @@ def _described(
 
 
 def ratios(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """How many times faster ours is, by the medians of whole steps; None where a side is missing.
+    """Return how many times faster ours is, by median step; None where a side is missing.
 
     ratio:      than the release as published, compiled or not, whichever is faster here
     ratio_cpu:  the same by processor time, which other work on the machine disturbs less (the

@@ -1,5 +1,6 @@
-"""Does what makes training fast cost accuracy? Both sides from the same weights on the same
-simulated batches.
+"""Learning curves of the published loop and ours, from the same weights on the same batches.
+
+They tell whether what makes training fast costs accuracy.
 
 Dropout, noise and cuts are drawn independently on each side, so that the curves agree as two runs
 of one trainer do.
@@ -33,15 +34,18 @@ def training_curves(
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train the release and ours for `steps` steps of the demo recipe, whose schedule is fitted
-    to them.
+    """Train the release and ours for `steps` steps of the demo recipe, its schedule fitted to them.
 
     Returns what `--json` prints: by side the loss of each step, and validations as [step, PER,
     loss]. `final_loss` is the mean loss of the last tenth of the steps.
 
     Args:
+        steps: Training steps of each side.
+        plan: Device, threads and processes.
         picture: A PNG (or SVG) of the losses and the validation errors.
         recording: By default half of the demo's.
+        overrides: `key=value` changes of the configuration.
+        stage: Told what begins.
     """
     recording = recording or Recording(6, 110, 128, 0, preset="demo")
     schedule = [f"{name}={steps}" for name in ("lr_decay_steps", "lr_decay_steps_day")]

@@ -1,4 +1,4 @@
-"""What both sides of the training benchmark are given.
+"""Materials of both sides of the training benchmark.
 
 Session files, and the same trials packed.
 """
@@ -28,7 +28,7 @@ LABEL_BINS = 15
 
 @dataclass(frozen=True)
 class Recording:
-    """What to record for a comparison.
+    """Simulated recordings for a comparison.
 
     Attributes:
         preset: A simulator's preset, or None for noise: timing does not depend on what is recorded.

@@ -34,7 +34,7 @@ YARDSTICK = Path(cortext.__file__).resolve().parents[2] / "benchmarks" / "releas
 
 @dataclass(frozen=True)
 class SidePlan:
-    """What one side does; passed to its process as JSON.
+    """Work of one side; passed to its process as JSON.
 
     Attributes:
         kind: `ours` or `release`.
@@ -90,9 +90,7 @@ class Clock:
         return [1e3 * (b - a) for a, b in zip(self.ticks, self.ticks[1:], strict=False)]
 
     def cpu_ms(self) -> list[float]:
-        """Milliseconds of processor time of this process, all its threads together, between
-        ticks.
-        """
+        """Processor time in ms between ticks, of this process with all its threads."""
         return [1e3 * (b - a) for a, b in zip(self.busy, self.busy[1:], strict=False)]
 
 
@@ -121,8 +119,9 @@ class PartClock:
 
 
 def answer(clock: Clock, waits_ms: list[float]) -> dict[str, Any]:
-    """Times of steps without the first, which nothing had prepared, and the last, during which
-    nothing is prepared.
+    """Return the times of the steps between the first and the last.
+
+    Nothing has prepared the first, and nothing is prepared during the last.
     """
     return {"ms": clock.ms()[:-1], "cpu_ms": clock.cpu_ms()[:-1], "wait_ms": waits_ms[1:-1]}
 

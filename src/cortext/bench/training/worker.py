@@ -32,9 +32,7 @@ class TrainingWorker:
         return getattr(self.side, name)
 
     def memory(self) -> dict[str, Any]:
-        """Megabytes: the most that this process had, what its loader's processes have, the most
-        on the device.
-        """
+        """Return the peak megabytes of this process, of its loaders, and on the device."""
         found: dict[str, Any] = {
             "peak_rss_mb": memory().get("peak_rss_mb"),
             "loaders_pss_mb": children_pss_mb(),
@@ -55,9 +53,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def matrix_rate(dtype: torch.dtype, device: torch.device, size: int, repeats: int = 10) -> float:
-    """Operations per second of a product of two square matrices of `size` rows (a multiplication
-    and an addition are two). The best of the repeats: what else runs on the machine can only
-    lower it.
+    """Return operations per second of a product of two square matrices of `size` rows.
+
+    A multiplication and an addition are two. The best of the repeats counts: other work on the
+    machine can only lower it.
     """
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []

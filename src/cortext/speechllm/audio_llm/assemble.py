@@ -98,8 +98,9 @@ class TowerOptions:
 def assemble(
     lm: str | Path, out: str | Path, options: TowerOptions | None = None
 ) -> dict[str, Any]:
-    """Write an audio LLM made of a causal language model (a directory, or a name of the Hugging
-    Face Hub) to `out`.
+    """Write an audio LLM made of a causal language model to `out`.
+
+    The language model is a directory, or a name of the Hugging Face Hub.
 
     What the language model thinks of a sentence stays as it is; its tokenizer gets the markers of
     audio. Returns what `cortext.json` in `out` records. Raises LanguageModelError for a model that
@@ -145,9 +146,7 @@ def assemble(
 
 
 def _with_markers(lm: CausalLM) -> Any:
-    """The tokenizer with the markers of audio, each one token, and a chat template that knows
-    them.
-    """
+    """The tokenizer with a token for each marker of audio, and a chat template that knows them."""
     from tokenizers import AddedToken
 
     tokenizer = lm.tokenizer
@@ -234,9 +233,7 @@ def _more_rows(weight_VH: torch.Tensor, n_words: int, noise: float) -> torch.Ten
 
 @torch.no_grad()
 def _check_same(lm: CausalLM, network: Any) -> None:
-    """Raise LanguageModelError where the language model within the audio LLM is not what it was
-    alone.
-    """
+    """Raise LanguageModelError where the language model within differs from what it was alone."""
     tokens_BT = torch.tensor([[lm.start, *lm.tokens("how are you")]])
     expected_BTV = lm.network(tokens_BT, use_cache=False).logits
     found_BTV = network(input_ids=tokens_BT, use_cache=False).logits[..., : expected_BTV.shape[-1]]

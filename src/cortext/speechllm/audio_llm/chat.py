@@ -11,8 +11,9 @@ from cortext.extras import need
 
 
 class Chat:
-    """How to talk with an audio LLM. Raises LanguageModelError where it has no template, no
-    audio marker or no end.
+    """Prompts and answers of an audio LLM as tokens.
+
+    Raises LanguageModelError where it has no template, no audio marker or no end.
 
     marker, audio_token: where the audio stands in a prompt, as text and as token
 
@@ -64,9 +65,7 @@ class Chat:
         return said.strip()
 
     def _ends(self, generation: Any) -> list[int]:
-        """What the template ends an answer with, what the generation's settings do, and the
-        tokenizer's EOS.
-        """
+        """Tokens that end an answer, by template, generation settings and tokenizer."""
         question, said = _question(""), "yes"
         before = self._render([question], True) + said
         whole = self._render([question, {"role": "assistant", "content": said}], False)

@@ -1,4 +1,4 @@
-"""What an audio language model takes of memory and computes, by the shapes of its matrices.
+"""Memory and operations of an audio language model, by the shapes of its matrices.
 
 What autograd keeps of a layer is counted as transformers' Qwen2 and Llama layers have it (RMSNorm
 in float32, SDPA with a mask, a gated MLP), and what LoRA keeps as peft has it; other language
@@ -71,7 +71,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Load:
-    """What goes through at once, beside what a configuration says.
+    """Sizes of a batch that no configuration says.
 
     By default a long trial of Brain-to-Text '25.
     """
@@ -89,7 +89,7 @@ class Load:
 
     @property
     def number_bytes(self) -> int:
-        """Of a weight of the frozen model, and of what goes through it."""
+        """Bytes of a number of the frozen model."""
         return 2 if self.bf16 else 4
 
 
@@ -130,7 +130,7 @@ def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
 
 
 def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> int:
-    """Of the audio language model's weights.
+    """Return the bytes of the audio language model's weights.
 
     With `quantize` the matrices of the language model's layers have fewer.
     """
@@ -144,17 +144,20 @@ def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> 
 
 
 def tower_bytes(facts: AudioFacts, load: Load) -> int:
-    """Of the audio tower's weights, which training and writing do without."""
+    """Return the bytes of the audio tower's weights, which training and writing do without."""
     return load.number_bytes * facts.n_tower_parameters
 
 
 def layer_kept(
     facts: AudioFacts, lora: LoRAConfig | None, n_positions: int, load: Load, dropped_bytes: int = 1
 ) -> float:
-    """Bytes that autograd keeps of a layer of the language model for each position of a trial
-    that has so many.
+    """Return the bytes that autograd keeps of a layer, for each position of a trial.
 
     Args:
+        facts: Shapes of the model.
+        lora: What is added to the layer; None for nothing.
+        n_positions: Positions of a trial.
+        load: Type of the numbers.
         dropped_bytes: Of what dropout remembers of a number: a bool on a GPU, a float32 on a CPU.
     """
     each, inner = load.number_bytes, facts.heads * facts.head_width
@@ -189,7 +192,7 @@ class LanguageWork:
 
     @property
     def n_positions(self) -> int:
-        """Those of a trial in training; the end of an answer is only a target."""
+        """Positions of a trial in training; the end of an answer is only a target."""
         return self.n_prompt + self.load.answer_tokens - 1
 
     def training_parts(self) -> dict[str, int]:
@@ -259,7 +262,7 @@ class LanguageWork:
         return max(at_prompts, at_end, key=lambda parts: sum(parts.values()))
 
     def training_flops(self) -> float:
-        """Of one forward and backward pass.
+        """Return the operations of one forward and backward pass.
 
         Frozen weights have no gradients, but what goes into them has.
         """
@@ -279,7 +282,7 @@ class LanguageWork:
         return float(self.n_trials * (self.n_positions * facts.layers * layer + head + project))
 
     def generation_flops(self) -> float:
-        """Of all sentences, as long as may be."""
+        """Return the operations of writing all sentences, as long as may be."""
         facts, options = self.facts, self.speech.generation
         products = 2 * sum(a * b for a, b in matrices(facts).values())
         attention = 4 * facts.heads * facts.head_width  # for each position before

@@ -51,15 +51,21 @@ def generate(
     length_penalty: float = 1.0,
     nbest: int = 1,
 ) -> list[list[Candidate]]:
-    """The best sentences of each trial, best first, at most `nbest` and all different.
+    """Return the best sentences of each trial, best first, at most `nbest` and all different.
 
     A trial gets the same alone and among others. Raises DecodingError for what cannot be searched
     for, for sentences longer than the model's positions, and where memory runs out.
 
     Args:
-        brain_BPA, n_patches_B: In the place of the audio tower's frames, and how many are true.
+        llm: The audio language model.
+        brain_BPA: In the place of the audio tower's frames, padded.
+        n_patches_B: int64 [B], how many patches of each trial are true.
+        prompt: Tokens before and after the audio.
+        beams: Hypotheses that are kept beside each other.
         max_length: Most tokens, the end included; what has not ended then is cut off.
         min_length: Fewest tokens before the end.
+        length_penalty: Scores are log-probability / tokens ** length_penalty.
+        nbest: Most sentences of a trial.
     """
     if not 1 <= nbest <= beams or not 0 <= min_length <= max_length or max_length < 1:
         what = (
@@ -95,9 +101,7 @@ def generate(
 
 
 def check_room(chat: Chat, prompt: Prompt, n_patches: int, max_length: int) -> None:
-    """Raise DecodingError where the longest sentence behind the longest trial is more than the
-    model has positions.
-    """
+    """Raise DecodingError where prompt, trial and sentence exceed the model's positions."""
     n_given = len(prompt[0]) + n_patches + len(prompt[1])
     room = (
         math.inf if chat.window is None else chat.window - n_given + 1
@@ -137,7 +141,7 @@ class _Search:
     done: bool = False
 
     def value(self, hypothesis: _Hypothesis) -> float:
-        """What hypotheses are ranked by."""
+        """Score by which hypotheses are ranked."""
         return float(hypothesis.log_prob / len(hypothesis.tokens) ** self.length_penalty)
 
     def take(

@@ -1,4 +1,4 @@
-"""What a language model reads.
+"""Inputs of the language model: prompt, brain, answer.
 
 Prompt, brain embeddings where those of audio would stand, and the answer.
 
@@ -21,8 +21,7 @@ Prompt = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class TeacherForced:
-    """Prompts, brains and answers of a batch, padded on the right, for learning with the true
-    answer before each token.
+    """Prompts, brains and answers of a batch, padded on the right, for teacher forcing.
 
     Attributes:
         embeds_BSH: What the language model reads; the last token of an answer is only a target.
@@ -51,7 +50,10 @@ def teacher_forced(
     What is neither gives no loss.
 
     Args:
-        brain_BPA, n_patches_B: In the place of the audio tower's frames, and how many are true.
+        llm: The audio language model.
+        brain_BPA: In the place of the audio tower's frames, padded.
+        n_patches_B: int64 [B], how many patches of each trial are true.
+        prompt: Tokens before and after the audio.
         answers: Tokens with their end, at least one each (`AudioLLM.answer`).
     """
     embeds_BSH, mask_BS, begin_B = lay_out(
@@ -83,6 +85,11 @@ def lay_out(
     """Embeddings [B, S, H], their mask [B, S], and the position [B] at which each answer begins.
 
     Args:
+        llm: The audio language model.
+        brain_BPA: See `teacher_forced`.
+        n_patches_B: See `teacher_forced`.
+        prompt: Tokens before and after the audio.
+        answers: The tokens of each answer so far.
         left: Pad on the left, so that all answers go on at the same position.
     """
     before, after = prompt

@@ -1,4 +1,4 @@
-"""What an audio LLM is made of, read before its weights are.
+"""Loading of audio LLMs: what can be read before the weights, and the weights.
 
 Configuration, processor, widths and sizes, revision.
 """
@@ -119,6 +119,9 @@ def read_network(
     """A model with its weights, and transformers' loading information.
 
     Args:
+        transformers: The library.
+        config: See `read_audio_config`.
+        name: A directory, or a name on the Hub.
         kinds: See `weight_kinds`.
     """
     network, told = _read(
@@ -178,9 +181,7 @@ def weight_names(config: Any) -> dict[str, str] | None:
 
 
 def auto_class(transformers: Any, config: Any) -> Any:
-    """The class of transformers that makes models of a configuration that read audio and write
-    text; None without.
-    """
+    """Return transformers' class for a configuration that reads audio and writes text, or None."""
     makers = (transformers.AutoModelForMultimodalLM, transformers.AutoModelForSeq2SeqLM)
     return next((maker for maker in makers if type(config) in maker._model_mapping), None)
 
@@ -237,7 +238,7 @@ def _count(parameters: Iterable[torch.Tensor]) -> int:
 
 
 def read_processor(transformers: Any, config: Any, name: str) -> Any:
-    """What makes the tower's input of waves and tokens of text.
+    """Read the processor, which makes the tower's input of waves and tokens of text.
 
     LanguageModelError where it cannot be loaded.
     """
@@ -256,7 +257,7 @@ def read_processor(transformers: Any, config: Any, name: str) -> Any:
 
 
 def revision_there(name: str | Path) -> str:
-    """That of a model by its name, without its weights being loaded. Raises LanguageModelError."""
+    """Return a model's revision by its name; no weights are loaded. Raises LanguageModelError."""
     return revision_of(str(name), read_audio_config(need("transformers", "speechllm"), str(name)))
 
 

@@ -81,11 +81,12 @@ class AudioLLM:
         with_tower: bool = True,
         with_language_model: bool = True,
     ) -> AudioLLM:
-        """The audio LLM of a directory or, by its name there, of the Hugging Face Hub.
+        """Load the audio LLM of a directory or, by its name there, of the Hugging Face Hub.
 
         Only safetensors are read.
 
         Args:
+            name: A directory, or a name on the Hub.
             device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
             quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes.
             bf16: Whether weights are bfloat16 or float32; by default as they are stored on a GPU,
@@ -124,7 +125,7 @@ class AudioLLM:
 
     @staticmethod
     def check(name: Any) -> AudioFacts:
-        """Raise what `load` raises where there is no such model; its widths and sizes.
+        """Return widths and sizes of a model; raise what `load` raises where there is none.
 
         No weights are read.
         """
@@ -135,7 +136,7 @@ class AudioLLM:
 
     @staticmethod
     def read_chat(name: str) -> Chat:
-        """How to talk with it. No weights are read.
+        """Read prompts and answers of a model by its name. No weights are read.
 
         Raises LanguageModelError where there is no such model.
         """
@@ -175,17 +176,17 @@ class AudioLLM:
 
     @property
     def sample_rate(self) -> int:
-        """Of the waves that the tower hears."""
+        """Samples a second of the waves that the tower takes."""
         return int(self.processor.feature_extractor.sampling_rate)
 
     @property
     def window_s(self) -> float:
-        """The longest wave that the tower hears."""
+        """Seconds of the longest wave that the tower takes."""
         return float(self.processor.feature_extractor.n_samples / self.sample_rate)
 
     @cached_property
     def frame_ms(self) -> float:
-        """What a frame of the tower stands for."""
+        """Milliseconds of a frame of the tower."""
         samples = self.processor.feature_extractor.n_samples
         with quiet(need("transformers", "speechllm")):
             n_frames = int(self._tower_inputs([np.zeros(samples, np.float32)])[1])
@@ -211,7 +212,7 @@ class AudioLLM:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a result file should say about the model."""
+        """Facts about the model for a result file."""
         return {
             "model": self.name,
             "revision": self.revision,
@@ -332,8 +333,7 @@ class AudioLLM:
         return found
 
     def step(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> Any:
-        """What the language model gives for the last S of the positions that the mask has (see
-        transformers).
+        """Run the language model on the last S of the positions of the mask (see transformers).
 
         Raises:
             DataError: For more positions than the model knows.

@@ -57,7 +57,7 @@ def add_lora(network: Any, config: LoRAConfig, name: str) -> dict[str, torch.nn.
 
 
 def dropouts(network: Any) -> list[torch.nn.Module]:
-    """What LoRA drops its inputs with."""
+    """Return the dropout modules of LoRA."""
     from peft.tuners.lora import LoraLayer
 
     return [each.lora_dropout for each in network.modules() if isinstance(each, LoraLayer)]

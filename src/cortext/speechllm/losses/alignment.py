@@ -1,4 +1,4 @@
-"""How far a brain sequence is from an audio sequence of another length.
+"""Distances between a brain sequence and an audio sequence of another length.
 
 Losses with a value for each trial.
 
@@ -79,6 +79,9 @@ def match_lengths(
     Zeros behind a trial's frames.
 
     Args:
+        x_BPA: Patches, padded.
+        n_patches_B: int64 [B], patches of each trial.
+        n_frames_B: int64 [B], frames of each trial.
         n_positions: N, where it is known (the longest trial's frames else, for which a GPU is
             waited for).
     """
@@ -137,9 +140,7 @@ def cosine_alignment(
     target_BNA: torch.Tensor,
     n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
-    """1 - cosine of each frame with the brain signal stretched over the frames, meaned over a
-    trial's frames, [B].
-    """
+    """Return 1 - cosine of the frames and the stretched brain signal, meaned over frames, [B]."""
     matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
     cosine_BN = (unit(matched_BNA) * unit(without_padding(target_BNA, n_frames_B))).sum(-1)
     return masked_mean((1.0 - cosine_BN).unsqueeze(-1), n_frames_B).squeeze(-1)
@@ -152,9 +153,7 @@ def mse_alignment(
     target_BNA: torch.Tensor,
     n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
-    """The squared difference of the frames and the stretched brain signal, meaned over a trial's
-    frames and A, [B].
-    """
+    """Return the squared error of the stretched brain signal, meaned over N and A, [B]."""
     matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
     error_BNA = (matched_BNA - without_padding(target_BNA, n_frames_B)).square()
     return masked_mean(error_BNA, n_frames_B).mean(-1)
@@ -168,8 +167,7 @@ def monotonic_attention(
     n_frames_B: torch.Tensor,
     temperature: float = 0.1,
 ) -> torch.Tensor:
-    """How improbable it is that attention goes through a trial from its beginning to its end,
-    float32 [B].
+    """Return how improbable attention from a trial's beginning to its end is, float32 [B].
 
     Each position of the longer sequence attends to those of the shorter one by a softmax of cosines
     over a temperature. This is the negative logarithm of the summed probability of all ways to stay

@@ -1,5 +1,6 @@
-"""Soft dynamic time warping (Cuturi & Blondel, ICML 2017), a whole anti-diagonal of every trial
-at a time.
+"""Soft dynamic time warping (Cuturi & Blondel, ICML 2017).
+
+A whole anti-diagonal of every trial is computed at a time.
 
 B trials, P patches, N frames, A width; Q = P + N - 1 anti-diagonals: cell (p, n) lies on diagonal p
 + n, and needs only cells of the two diagonals before it.
@@ -80,6 +81,8 @@ def log_paths(n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, most: int) ->
     Of the Delannoy number of both lengths, less one each.
 
     Args:
+        n_patches_B: int64 [B], patches of each trial.
+        n_frames_B: int64 [B], frames of each trial.
         most: No trial's shorter length is larger.
     """
     p_B1, n_B1 = (n_B.clamp(min=1).unsqueeze(1) - 1 for n_B in (n_patches_B, n_frames_B))
@@ -156,7 +159,7 @@ def _by_diagonals(x_BPN: torch.Tensor) -> torch.Tensor:
 
 
 def _from_diagonals(x_QBP: torch.Tensor) -> torch.Tensor:
-    """What `_by_diagonals` was given, [B, P, N]."""
+    """Undo `_by_diagonals`: [B, P, N]."""
     n_diagonals, n_trials, n_patches = x_QBP.shape
     rows_BX = F.pad(x_QBP.permute(1, 2, 0).flatten(1), (0, n_patches))
     return rows_BX.view(n_trials, n_patches, n_diagonals + 1)[:, :, : n_diagonals - n_patches + 1]

@@ -15,8 +15,9 @@ from cortext.speechllm.losses.alignment import in_float32, length_mask, unit, wi
 def token_cross_entropy(
     logits_BKV: torch.Tensor, targets_BK: torch.Tensor, n_tokens_B: torch.Tensor
 ) -> torch.Tensor:
-    """Negative log-probability (natural) of an answer's tokens, meaned over a trial's first
-    `n_tokens_B`, float32 [B].
+    """Return the mean negative log-probability (natural) of a trial's tokens, float32 [B].
+
+    The first `n_tokens_B` of a trial are meant.
 
     Only the logits of true tokens are widened to float32; a trial without tokens gives 0.
     """
@@ -38,15 +39,17 @@ def info_nce(
     same_BB: torch.Tensor | None = None,
     temperature: float = 0.1,
 ) -> torch.Tensor:
-    """How surprising it is that x and y of a trial belong together, among those of the other
-    trials, float32 [B].
+    """Return the InfoNCE loss of x and y of each trial among those of the others, float32 [B].
 
     The cross-entropy of cosines over a temperature (van den Oord et al. 2018), half of it with x
     looking for its y, half with y looking for its x (Radford et al. 2021).
 
     Args:
+        x_BH: One view of each trial.
+        y_BH: The other.
         same_BB: True where two trials say the same, so that neither is a wrong answer for the
             other.
+        temperature: Of the cosines.
     """
     logits_BB = unit(x_BH) @ unit(y_BH).T / temperature
     if same_BB is not None:

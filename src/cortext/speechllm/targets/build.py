@@ -1,4 +1,4 @@
-"""Sentences as the audio tower hears them: spoken, heard, and kept, once for all trainings.
+"""Audio targets: sentences spoken by a voice and encoded by the audio tower, once for all.
 
 Voices speak in processes of their own while the tower, on its device, hears what they have said:
 neither waits for the other. The tower's window has one length, so a batch is a number of windows,
@@ -64,7 +64,9 @@ def build_cache(
             from, for messages.
         audio_llm: Whose tower hears them; a name is loaded on `device`.
         voice: See `open_voice`.
+        out: The file.
         workers: Processes that speak; 0 speaks in this one, by default all processors but one.
+        device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
         skip_bad: Leave out what cannot be spoken.
         progress: Called with sentences done and in all.
     """
@@ -102,7 +104,7 @@ def build_cache(
 
 
 class LiveTargets:
-    """What a cache of the same model and voice gives, spoken and heard anew each time.
+    """Targets as a cache of the same model and voice has them, made anew for each batch.
 
     See `TargetCache.features`.
     """
@@ -111,9 +113,7 @@ class LiveTargets:
         self._tower, self._voice = Tower(llm), voice
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has,
-        int64 [B].
-        """
+        """Return targets float32 [B, N, A], zero behind each end, and frames of each, int64 [B]."""
         targets: list[torch.Tensor] = []
         texts = [spoken(text) for text in sentences]
         while batch := texts[len(targets) : len(targets) + self._tower.windows]:
@@ -171,7 +171,7 @@ def _with_text(text: str, error: Exception) -> CortextError:
 
 @dataclass(frozen=True)
 class _Work:
-    """What turns texts into targets of a cache.
+    """The work of turning texts into targets of a cache.
 
     named: where each text comes from
     """
@@ -183,7 +183,7 @@ class _Work:
 
     @property
     def origin(self) -> Origin:
-        """What the targets are made by."""
+        """Origin of the targets."""
         llm, speaker = self.tower.llm, self.speaker
         return Origin(
             llm.name, llm.revision, speaker.name, speaker.revision, llm.audio_width, llm.frame_ms
@@ -305,7 +305,7 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
 
 
 def _workers(wanted: int | None, n_texts: int) -> int:
-    """How many processes speak."""
+    """Number of processes that speak."""
     return (
         min(len(os.sched_getaffinity(0)) - 1, n_texts // _PER_WORKER)
         if wanted is None

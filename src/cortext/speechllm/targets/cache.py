@@ -1,4 +1,4 @@
-"""What the audio tower hears of each sentence, on the disk: computed once, read by every training.
+"""The audio tower's output for each sentence, on the disk: made once, read by every training.
 
 A cache is one safetensors file. Each sentence is a tensor, float16 [N, A], under the SHA-256 of its
 text; the metadata say which audio model and which voice made them. Half precision keeps three
@@ -28,7 +28,7 @@ _DIGITS, _SHOWN = 8, 12
 
 @dataclass(frozen=True)
 class Origin:
-    """What made the targets of a cache. Those of another model or voice have another meaning.
+    """Models that made the targets of a cache. Those of others have another meaning.
 
     voice, voice_revision: what spoke the sentences, likewise
 
@@ -52,7 +52,7 @@ class Origin:
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Origin:
-        """That of a file. Raises KeyError or ValueError where it says none."""
+        """Read the origin in metadata. Raises KeyError or ValueError where there is none."""
         found = {field.name: metadata[field.name] for field in fields(cls)}
         return cls(**{**found, "width": int(found["width"]), "frame_ms": float(found["frame_ms"])})  # type: ignore[arg-type]
 
@@ -128,10 +128,12 @@ class TargetCache:
     def open(
         cls, path: str | Path, revision: str | None = None, width: int | None = None
     ) -> TargetCache:
-        """The cache of a file.
+        """Open the cache in a file.
 
         Args:
-            revision, width: Of the audio model that it is to be used with.
+            path: The file.
+            revision: Of the audio model that it is to be used with; None for any.
+            width: Of that model's frames; None for any.
 
         Raises:
             DataError: Also where it was made with another.
@@ -175,7 +177,7 @@ class TargetCache:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a result file should say about it."""
+        """Facts about the cache for a result file."""
         return {
             "cache": str(self.path),
             "sentences": len(self),
@@ -189,12 +191,11 @@ class TargetCache:
         return [text for text in dict.fromkeys(map(spoken, sentences)) if text not in self]
 
     def n_frames(self, text: str) -> int:
-        """How many frames a sentence has. Raises DataError for one that is not there."""
+        """Return the number of frames of a sentence. Raises DataError for an unknown one."""
         return self._n_frames[self._key(text)]
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has,
-        int64 [B].
+        """Return targets float32 [B, N, A], zero behind each end, and frames of each, int64 [B].
 
         Raises:
             DataError: For a sentence that is not there, or whose target is damaged.
@@ -203,7 +204,7 @@ class TargetCache:
         return padded([self.target(key) for key in keys], self.origin.width)
 
     def target(self, key: str) -> torch.Tensor:
-        """What is stored under one of `keys`.
+        """Return the target under one of `keys`.
 
         Float16 [N, A], a view of the file, checked the first time.
         """

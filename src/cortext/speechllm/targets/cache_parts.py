@@ -22,7 +22,7 @@ GO_ON = "the same command goes on with what is done"
 
 
 class UnfinishedCache:
-    """What is done of the cache `out`: its file, if there is one, and the parts of what is new.
+    """The finished part of the cache `out`: its file, if any, and the parts of what is new.
 
     n_damaged: parts that were damaged, and have been removed
     """
