@@ -145,7 +145,7 @@ private:
     std::unordered_map<WordId, float> bonuses_;
 };
 
-// What words add to a score, as far as that can be told without their history.
+// What words add to a score, as far as that is known without their history.
 class LookAhead {
 public:
     struct Weights {

@@ -211,7 +211,7 @@ std::string trimmed(const std::string& line) {
     return line.substr(first, line.find_last_not_of(" \t\r\n\v\f") + 1 - first);
 }
 
-// The counts of an ARPA file, each no more than the file has room for: memory is asked for by them.
+// The counts of an ARPA file, each no more than fit into the file: memory is asked for by them.
 void check_arpa(const std::string& path, int fd, NGramFile& result) {
     Lines lines(util::DupOrThrow(fd));
     std::string line;
@@ -250,7 +250,7 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
     }
     if (result.counts.empty()) fail("no 'ngram 1=COUNT' line after \\data\\");
     std::uint64_t zero;
-    const std::uint64_t room = lines.rest(zero);
+    const std::uint64_t remaining = lines.rest(zero);
     if (zero != ~std::uint64_t{0}) {
         const std::uint64_t line_number = Lines(util::OpenReadOrThrow(path.c_str())).line_of(zero);
         throw ModelError("a zero byte, which is no text",
@@ -258,7 +258,7 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
     }
     for (std::size_t n = 0; n < result.counts.size(); ++n) {
         // "0\ta b\n": the shortest line of a bigram
-        if (result.counts[n] > room / (2 * n + 4)) {
+        if (result.counts[n] > remaining / (2 * n + 4)) {
             fail("the header counts " + std::to_string(result.counts[n]) + " " +
                      std::to_string(n + 1) + "-grams, more than the file has room for",
                  kMakeAgain);

@@ -25,7 +25,7 @@ void pack_backward_weight(const RecurrentLayer& layer, bfloat16* packed);
 void forward(const RecurrentLayer& layer, const ForwardPass& pass, const bfloat16* packed,
              const Share& share);
 
-// d_h [share.n_trials, panels * panel_width], zeros: room for d(loss) / d(h) of the step at hand.
+// d_h [share.n_trials, panels * panel_width], zeros: memory for d(loss) / d(h) of the step at hand.
 void backward(const RecurrentLayer& layer, const BackwardPass& pass, const bfloat16* packed,
               const Share& share, float* d_h);
 

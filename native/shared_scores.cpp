@@ -133,7 +133,7 @@ bool SharedScores::score(const std::vector<const Spelling*>& words, const std::u
         sum += work_.branches[i].ended_sum;
     const double trusted = lenient ? 0.0 : kTrusted;
     if (!(sum > trusted * frames_.sum() && sum < kTooMuch)) return false;
-    const Place end = best_end();
+    const PathPoint end = best_end();
     const double max = at(branch_at(end.branch), end.t, end.state);
     if (!(max > trusted * frames_.max())) return false;
     paths.score = options_.logadd ? std::log(sum) + frames_.log_sum_scale()
@@ -306,9 +306,9 @@ void SharedScores::run_start(Branch& branch) {
 }
 
 // Where the best path of the sentence ends.
-SharedScores::Place SharedScores::best_end() const {
+SharedScores::PathPoint SharedScores::best_end() const {
     const Node& last = work_.nodes.back();
-    Place best{P_ - 1, static_cast<int>(last.first_branch), 0};
+    PathPoint best{P_ - 1, static_cast<int>(last.first_branch), 0};
     double most = -1.0;
     auto consider = [&](std::size_t i, int state) {
         const double value = at(work_.branches[i], P_ - 1, state);
@@ -328,29 +328,29 @@ SharedScores::Place SharedScores::best_end() const {
 }
 
 // Follows the best path back from the end of the sentence to a word that the path traced before
-// left from the same place.
-void SharedScores::trace(Place place) {
+// left from the same point.
+void SharedScores::trace(PathPoint point) {
     work_.spans.resize(std::max(work_.spans.size(), work_.nodes.size()));
     work_.direct.resize(work_.spans.size());
     for (std::size_t depth = work_.nodes.size() - 1; depth > 0; --depth) {
         Node& node = work_.nodes[depth];
-        if (node.left.t == place.t && node.left.branch == place.branch &&
-            node.left.state == place.state)
+        if (node.left.t == point.t && node.left.branch == point.branch &&
+            node.left.state == point.state)
             return;
-        node.left = place;
+        node.left = point;
         bool direct = false;
-        place = enter_word(place, work_.nodes[depth - 1], work_.spans[depth - 1], direct);
+        point = enter_word(point, work_.nodes[depth - 1], work_.spans[depth - 1], direct);
         work_.direct[depth - 1] = direct && depth > 1;
     }
 }
 
-// Follows the best path back from a place in a word to the last frame before the word.
-SharedScores::Place SharedScores::enter_word(Place place, const Node& parent, Span& span,
-                                             bool& direct) const {
-    const Branch& branch = branch_at(place.branch);
+// Follows the best path back from a point in a word to the last frame before the word.
+SharedScores::PathPoint SharedScores::enter_word(PathPoint point, const Node& parent, Span& span,
+                                                 bool& direct) const {
+    const Branch& branch = branch_at(point.branch);
     const int n = branch.n_tokens, sil = branch.sil();
     span.end = 0;
-    for (int t = place.t, state = place.state;; --t) {
+    for (int t = point.t, state = point.state;; --t) {
         int from = state;
         double best = at(branch, t - 1, state);
         auto consider = [&](int source) {
@@ -372,7 +372,7 @@ SharedScores::Place SharedScores::enter_word(Place place, const Node& parent, Sp
                 if (branch.tokens[state] != branch.tokens[state - 1]) consider(state - 1);
                 consider(n + state - 1);
             } else {
-                Place before{};
+                PathPoint before{};
                 if (best_exit(parent, t - 1, branch.tokens[0], before) * branch.weight > best) {
                     span.first = t;
                     direct = before.state < branch_at(before.branch).sil();
@@ -386,7 +386,7 @@ SharedScores::Place SharedScores::enter_word(Place place, const Node& parent, Sp
 
 // The best of a word's states from which another word that begins with a token may go on after
 // frame t.
-double SharedScores::best_exit(const Node& parent, int t, int next_token, Place& from) const {
+double SharedScores::best_exit(const Node& parent, int t, int next_token, PathPoint& from) const {
     double best = 0.0;
     auto consider = [&](std::size_t i, int state, double factor) {
         const double value = at(work_.branches[i], t, state) * factor;

@@ -67,7 +67,7 @@ public:
     };
 
     // Where a path is in one frame.
-    struct Place {
+    struct PathPoint {
         int t, branch, state;
     };
 
@@ -76,7 +76,7 @@ public:
         std::uint32_t spelling;
         std::size_t first_branch, end_branch;
         Rows::Mark rows;  // where those of its branches begin
-        Place left;       // the end of the word's part of the path that was traced last
+        PathPoint left;   // the end of the word's part of the path that was traced last
     };
 
     // What is kept from one utterance to the next, so that nothing is allocated then.
@@ -108,10 +108,10 @@ private:
     void reserve(Branch& branch);
     void keep(const Branch& branch);
 
-    Place best_end() const;
-    void trace(Place place);
-    Place enter_word(Place place, const Node& parent, Span& span, bool& direct) const;
-    double best_exit(const Node& parent, int t, int next_token, Place& from) const;
+    PathPoint best_end() const;
+    void trace(PathPoint point);
+    PathPoint enter_word(PathPoint point, const Node& parent, Span& span, bool& direct) const;
+    double best_exit(const Node& parent, int t, int next_token, PathPoint& from) const;
 
     double* row(const Branch& branch, int t) const {
         return branch.rows + (t - branch.low) * branch.stride();

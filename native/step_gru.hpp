@@ -40,7 +40,7 @@ public:
     explicit PartialProduct(const StepLinear& map)
         : map_(map), x_(map.matrix().n_columns()), sum_(map.matrix().size()) {}
 
-    // x [n_columns], of which the first `n_known` numbers are looked at
+    // x [n_columns], of which the first `n_known` numbers are read
     void extend(const float* x, std::size_t n_known);
     // y [matrix().size()], where all numbers were known
     void finish(float* y) const { map_.finish(sum_.data(), y); }

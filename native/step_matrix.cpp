@@ -26,15 +26,15 @@ std::uint32_t* zeros(std::size_t n_words) {
     std::size_t bytes = round_up(n_words * sizeof(std::uint32_t), sizeof(Words));
     const bool large = bytes >= large_page;
     if (large) bytes = round_up(bytes, large_page);
-    void* room = std::aligned_alloc(large ? large_page : sizeof(Words), bytes);
-    if (room == nullptr) throw std::bad_alloc();
+    void* memory = std::aligned_alloc(large ? large_page : sizeof(Words), bytes);
+    if (memory == nullptr) throw std::bad_alloc();
 #ifdef __linux__
     // With small ones, looking up addresses takes a third of the time of a product. It is a wish:
     // no harm if refused.
-    if (large) madvise(room, bytes, MADV_HUGEPAGE);
+    if (large) madvise(memory, bytes, MADV_HUGEPAGE);
 #endif
-    std::memset(room, 0, bytes);
-    return static_cast<std::uint32_t*>(room);
+    std::memset(memory, 0, bytes);
+    return static_cast<std::uint32_t*>(memory);
 }
 
 std::uint32_t bits(float x) {

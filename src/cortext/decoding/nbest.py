@@ -19,7 +19,7 @@ class Word:
     """A decoded word with its time in the trial.
 
     Attributes:
-        confidence: Posterior probability of the word, where the engine can tell.
+        confidence: Posterior probability of the word, where the engine knows it.
     """
 
     word: str

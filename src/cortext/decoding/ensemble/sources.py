@@ -66,7 +66,7 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
     They come in the first one's order.
 
     Raises:
-        DataError: Where a directory lacks a trial that another has, or tells another reference for
+        DataError: Where a directory lacks a trial that another has, or has another reference for
             it.
     """
     if not directories:

@@ -1,4 +1,4 @@
-"""Errors of transformers and the Hub's client, told in one line with what to do."""
+"""Errors of transformers and the Hub's client, said in one line with what to do."""
 
 from __future__ import annotations
 

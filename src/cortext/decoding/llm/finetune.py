@@ -33,7 +33,7 @@ from cortext.processes import Progress
 from cortext.provenance import provenance
 
 Stage = Callable[[str], Progress | None]
-_LOOKS = 12
+_CHECKS = 12
 _MOST_HELD_OUT = 1000
 _LARGEST_MEAN = 700.0
 """A larger loss per token has a perplexity beyond what a float holds."""
@@ -55,7 +55,7 @@ class FinetuneOptions:
     batch_tokens: int = 1024
     """Tokens of a batch, padding included; less takes less memory."""
     patience: int = 3
-    """Of the 12 looks at the held-out perplexity so many in a row may find no lower one.
+    """Checks of the held-out perplexity, of 12, that may find no lower one in a row.
 
     Then training ends.
     """
@@ -233,11 +233,11 @@ class _Finetuning:
             raise LanguageModelError(
                 what, where=self.name, fix="give another model, or another --device"
             )
-        looked, since_best = 0, 0
+        checks, since_best = 0, 0
         for batch in batches(self.texts, factors, self.options.batch_tokens, self.options.seed):
             share = self.tokens / total
-            if share * _LOOKS >= looked + 1:
-                looked = int(share * _LOOKS)
+            if share * _CHECKS >= checks + 1:
+                checks = int(share * _CHECKS)
                 since_best = 0 if self._look() else since_best + 1
             if share >= 1 or since_best == self.options.patience:
                 break

@@ -69,7 +69,7 @@ def free_gpu_bytes(device: torch.device) -> int:
 def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return the memory that this process may still take on Linux, also in a container.
 
-    None where that cannot be told.
+    None where that is not known.
     """
     try:
         found = re.search(

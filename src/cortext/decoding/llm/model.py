@@ -59,7 +59,7 @@ class CausalLM:
             None.
         batch_tokens: So many tokens go through it at once at most; fewer once memory has not held
             them.
-        notes: What a user should be told of, one line each.
+        notes: Notes for the user, one line each.
         lock: Held during a forward pass: one at a time.
     """
 
@@ -117,7 +117,7 @@ class CausalLM:
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # which is told below
+                ignore_mismatched_sizes=True,  # check_complete refuses them below
                 **kinds,
             )
         check_complete(facts, name, "causal language model")
@@ -161,13 +161,13 @@ class CausalLM:
         A longer context is cut from the left, and `notes` says so.
         """
         found = self._encode(context.strip())
-        room = max(0, self.window // 2 - 1)
-        if len(found) > room:
+        most = max(0, self.window // 2 - 1)
+        if len(found) > most:
             self.note(
-                f"the context has {len(found)} tokens and {self.name} reads at most {room} before a"
-                f" sentence: only the last {room} count"
+                f"the context has {len(found)} tokens and {self.name} reads at most {most} before a"
+                f" sentence: only the last {most} count"
             )
-            found = found[len(found) - room :]
+            found = found[len(found) - most :]
         return [self.start, *found]
 
     def tokens(self, text: str, context: str = "") -> list[int]:
@@ -234,7 +234,7 @@ class CausalLM:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def note(self, line: str) -> None:
-        """Remember what a user should be told of, once."""
+        """Add a note for the user, once."""
         if line not in self.notes:
             self.notes.append(line)
 

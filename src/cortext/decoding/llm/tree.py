@@ -78,7 +78,7 @@ class TokenTree:
     Attributes:
         prefix: Tokens before every sequence; at least one.
         cache_mb: Bound on the memory of the cache; a single sequence is read whatever it takes.
-        window: Tokens that all layers see, as `shape` tells it; None: all in the model's window.
+        window: Tokens that all layers see, of `cache_kind`; None: all in the model's window.
         longest: Most tokens that a sequence can have.
         evaluated: Tokens that the model has read, the prefix and what was read again included.
         passes: Forward passes.
@@ -212,10 +212,10 @@ class TokenTree:
         needed: set[int] = {id(self._root)}
         group: list[Node] = []
         new: list[Node] = []
-        room = self._most - self._first - 1
+        most_nodes = self._most - self._first - 1
         for end in unknown:
             path = [node for node in end.path()[:-1] if id(node) not in needed]
-            if group and len(needed) - 1 + len(path) > room:
+            if group and len(needed) - 1 + len(path) > most_nodes:
                 break
             group.append(end)
             for node in path:
@@ -223,10 +223,10 @@ class TokenTree:
                 node.last_needed = self._calls
                 if node.slot < 0:
                     new.append(node)
-        self._make_room(len(new), needed)
+        self._evict(len(new), needed)
         return group, new
 
-    def _make_room(self, n_new: int, needed: set[int]) -> None:
+    def _evict(self, n_new: int, needed: set[int]) -> None:
         """Evict leaves from the cache, least recently needed first, until new rows fit."""
         n_used = self._first + len(self._cached)
         if n_used + n_new <= self._most:

@@ -265,7 +265,7 @@ def write_binary(
 def write_rest(directory: Path, lexicon: Lexicon, facts: dict[str, Any]) -> None:
     """Write what belongs to a directory besides the n-grams.
 
-    `lm.json` gets `facts` and what `lm.bin` tells.
+    `lm.json` gets `facts` and the facts of `lm.bin`.
     """
     lexicon.write(directory / "lexicon.txt")
     (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))

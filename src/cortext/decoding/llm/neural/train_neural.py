@@ -37,7 +37,7 @@ WINDOW = 512
 """The most tokens that the model takes; longer sentences are cut."""
 _WARMUP = 0.05
 _LAST_LR = 0.02
-_LOOKS = 20
+_CHECKS = 20
 _PATIENCE = 5
 
 
@@ -243,13 +243,13 @@ class _Training:
         The best weights stay.
         """
         started, cpu_started = time.monotonic(), time.process_time()
-        looked, since_best = 0, 0
+        checks, since_best = 0, 0
         while (share := self._share(time.monotonic() - started)) < 1:
             self._learn(next(self.batches), self.options.lr * schedule(share))
             if bar:
                 bar(round(1000 * share), 1000)
-            if share * _LOOKS >= looked + 1:
-                looked = int(share * _LOOKS)
+            if share * _CHECKS >= checks + 1:
+                checks = int(share * _CHECKS)
                 since_best = 0 if self._look(share) else since_best + 1
                 if since_best == _PATIENCE:
                     break
