@@ -281,5 +281,5 @@ def test_old_names_are_known_and_say_the_new_one(sentence_lm):
     with pytest.warns(DeprecationWarning, match=r"cortext\.decoding\.DecoderStream"):
         assert cortext.decoding.Session is DecoderStream
     with pytest.warns(DeprecationWarning, match=r"cortext\.decoding\.decoder"):
-        from cortext.decoding.session import Session
+        from cortext.decoding.stream import DecoderStream
     assert Session is DecoderStream
