@@ -28,7 +28,7 @@ MARK = "demo.json"
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo reached, how long each stage took, and where the report is."""
+    """Error rates of the demo, the time of each stage, and the report."""
 
     metrics: Metrics
     examples: tuple[tuple[str, str], ...]
@@ -53,10 +53,10 @@ def run_demo(
     llm: bool = False,
     stage: Callable[[str], Progress | None] = lambda name: None,
 ) -> DemoResult:
-    """Simulate recordings, train on them and decode the held-out sentences, in
-    `out/{data,packed,lm,run,eval}`.
+    """Simulate recordings, train on them, and decode the held-out sentences.
 
     Args:
+        out: Directory to write: `data`, `packed`, `lm`, `run` and `eval` in it.
         preset: One of PRESETS: a simulator preset and the training recipe of the same name.
         seed: Of the simulation; the preset's own when None.
         workers: Processes for simulation and search; results do not depend on it.

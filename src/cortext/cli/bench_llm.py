@@ -55,8 +55,10 @@ def llm(
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Word errors and cost without a language model, with the n-gram, with a large one at the
-    end and in the search.
+    """Compare word errors and cost of the n-gram alone and with a large model.
+
+    The large model ranks sentences at the end, or takes part in the search. Beside them stands a
+    decoder without a language model.
 
     Without --logits it decodes pseudo-posteriors made from real phoneme errors
     ($CORTEXT_REAL_DATA).

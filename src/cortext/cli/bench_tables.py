@@ -102,9 +102,7 @@ def print_curves(result: dict[str, Any]) -> None:
 
 
 def print_latency(result: dict[str, Any]) -> None:
-    """Print what every stage of a step took in each way to run the model, the ends of
-    utterances, and the targets.
-    """
+    """Print times of each stage of a step and of the ends of utterances, beside the targets."""
     modes, machine = result["modes"], result["machine"]
     title = (
         f"ms per 80 ms step, one core of {machine['processor']}, load {machine['load']:.1f}; p50 /"

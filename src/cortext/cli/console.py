@@ -48,7 +48,7 @@ SKIP_BAD = typer.Option(
 
 
 def is_given(call: typer.Context, name: str) -> bool:
-    """Whether the user has given this parameter."""
+    """Return whether the user has given this parameter."""
     source = call.get_parameter_source(name)
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
 

@@ -45,8 +45,7 @@ def simulate(
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Write simulated session files of an attempted-speech experiment, and the texts that go
-    with them.
+    """Write simulated session files of an attempted-speech experiment, and their texts.
 
     Example: cortext simulate runs/sim --preset tiny --seed 3
     """
@@ -102,8 +101,9 @@ def fetch(
     ] = None,
     as_json: bool = JSON,
 ) -> None:
-    """Download a public data set or language model, resuming where an earlier try broke off, and
-    check it.
+    """Download a public data set or language model, and check it.
+
+    A download that broke off is resumed.
 
     Where the archive wants to know who downloads, put a token of your account into DRYAD_TOKEN
     (t15) or HF_TOKEN.
@@ -135,8 +135,7 @@ def inspect(
     max_features: int = MOST_FEATURES,
     as_json: bool = JSON,
 ) -> None:
-    """Show sessions, splits, trials, minutes and labels of a data set, and every problem found
-    in it.
+    """Show sessions, splits, trials, minutes and labels of a data set, and every problem in it.
 
     Example: cortext inspect runs/sim
     """
@@ -162,8 +161,7 @@ def pack(
     max_features: int = MOST_FEATURES,
     as_json: bool = JSON,
 ) -> None:
-    """Pack session files into one float16 memory map per split, which training reads many times
-    faster.
+    """Pack session files into one float16 memory map per split, for faster training.
 
     Example: cortext pack runs/sim --out runs/packed
     """

@@ -44,7 +44,7 @@ FORMS = {
     "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
     "fake_text": ({"fake_text"}, {"noise", "seed"}),
 }
-"""What may be decoded: the parameters that it needs, and those that it may have."""
+"""Forms of the command: the parameters that each needs, and those that it may have."""
 
 SEE_HELP = "see `cortext decode --help`"
 
@@ -142,9 +142,7 @@ def _searching(
 
 
 def check_form(call: typer.Context) -> None:
-    """Raise DecodingError unless the parameters given belong to one of the forms, and none is
-    missing.
-    """
+    """Raise DecodingError unless all parameters of one form are given, and no others."""
     given = {name for name in call.params if is_given(call, name)}
     named = {
         name: "RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in call.params
@@ -176,7 +174,7 @@ def _decoder(search: SearchSettings) -> Decoder:
 
 
 def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
-    """What was not as asked for, printed, too."""
+    """Print and return notes on sentences that lack something that was asked for."""
     from cortext.decoding.decoder import notes_of
 
     notes = notes_of([] if decoder.llm is None else decoder.llm.describe()["notes"], lists)
@@ -208,7 +206,7 @@ def _decode_split(
 def _decode_logits(
     decode_all: Callable[..., dict[str, NBest]], decoder: Decoder, out: Path, as_json: bool
 ) -> None:
-    """`decode_all`: `cortext.decoding.saved.decode_saved`, told what and how."""
+    """Call `decode_saved` with the arguments that it lacks, and print its result."""
     with progress_bar("decoding") as progress:
         found = decode_all(progress=progress)
     notes = _notes(decoder, found)

@@ -87,7 +87,7 @@ def ensemble(
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Combine what several runs made of the same trials: their posteriors, lattices or sentences.
+    """Combine posteriors, lattices or sentences of several runs over the same trials.
 
     Example: cortext ensemble runs/eval1 runs/eval2 --method average --lm runs/lm --out
     runs/ensemble
@@ -137,7 +137,7 @@ def ensemble(
 
 @dataclass(frozen=True)
 class _Search:
-    """What the command line says of a search."""
+    """Settings of a search, as the command line gives them."""
 
     lm: Path | None
     options: DecoderOptions | None
@@ -251,9 +251,7 @@ def _fit(
     search: _Search,
     corrector: LargeCorrector | None,
 ) -> Fitted:
-    """Options of the base's method, or of any, fitted on a file of lists or on evaluation
-    directories.
-    """
+    """Fit options of the base's method, or of any, on lists or on evaluation directories."""
     from cortext.decoding.ensemble import fit, read_lists
     from cortext.decoding.ensemble.results import check_lists, read_runs
     from cortext.decoding.ngram import LanguageModel

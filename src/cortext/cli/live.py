@@ -137,8 +137,7 @@ def use(
     ] = None,
     as_json: bool = JSON,
 ) -> None:
-    """Hours of use, sentences, correctness, words per minute and word error rates by day, as a
-    page.
+    """Write a page with hours of use, sentences, ratings, speed and word errors by day.
 
     Example: cortext report use runs/log --out use.html
     """

@@ -116,7 +116,7 @@ def score(
     text: Annotated[Path, typer.Argument(help="File of English text, plain or .gz.")],
     as_json: bool = JSON,
 ) -> None:
-    """Perplexity and rate of unknown words of a text.
+    """Measure perplexity and the rate of unknown words of a text.
 
     Example: cortext lm score runs/lm runs/sim/text/val.txt
     """

@@ -78,7 +78,9 @@ def compare(
     ],
     as_json: bool = JSON,
 ) -> None:
-    """Bits per character of a text under an n-gram, a neural model, and both mixed word by word.
+    """Compare bits per character of a text under an n-gram, a neural model, and both mixed.
+
+    The mixture is taken word by word.
 
     Sentence ends and unknown words count. Needs the extra `llm`.
 

@@ -124,11 +124,11 @@ def brand_node(
         bool, typer.Option("--log-text", help="Write decoded texts into the log, too.")
     ] = False,
 ) -> None:
-    """Be a BRAND node: bins of features from a Redis stream in, logits and words into streams out.
+    """Run as a BRAND node: read bins from a Redis stream, write logits and words into others.
 
     A BRAND supervisor starts it; its parameters come from `supergraph_stream`. Flags that it does
     not know are ignored. Those of a large model are parameters, too; given here they go before the
-    graph's. What it tells goes to stderr, as JSON lines.
+    graph's. Its log goes to stderr, as JSON lines.
 
     Example: cortext brand-node -n speech -i 127.0.0.1 -p 6379
     """
@@ -185,8 +185,7 @@ def replay(
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Stream recorded trials as if they were spoken now, and compare what is decoded with what
-    was to be said.
+    """Stream recorded trials as if they were spoken now, and compare the texts with the prompts.
 
     Example: cortext replay --data runs/demo/packed --profile brand --node speech --speed 1
 

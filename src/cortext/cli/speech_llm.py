@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.plugins import load_plugins
+from cortext.settings import Setting
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a speech LLM.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
@@ -28,16 +30,28 @@ AudioLlm = Annotated[
     str | None,
     typer.Option(help="Where the audio language model is now, if not where it was in training."),
 ]
-Beams = Annotated[
-    int | None, typer.Option(min=1, help="Beginnings kept beside each other; the run's without it.")
-]
-MaxLength = Annotated[
-    int | None, typer.Option(min=1, help="Most tokens of a sentence; the run's without it.")
-]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option(help="Compare by log-probability / length ** this; the run's without it."),
-]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Options of writing sentences; what is not given is as in the run."""
+
+    beams: Annotated[
+        int | None,
+        Setting(help="Beginnings kept beside each other; the run's without it.", minimum=1),
+    ] = None
+    max_length: Annotated[
+        int | None, Setting(help="Most tokens of a sentence; the run's without it.", minimum=1)
+    ] = None
+    length_penalty: Annotated[
+        float | None,
+        Setting(help="Compare by log-probability / length ** this; the run's without it."),
+    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are given."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def train(
@@ -64,8 +78,9 @@ def train(
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Train a brain encoder that an audio language model reads, on several GPUs where torchrun
-    starts it.
+    """Train a brain encoder that an audio language model reads.
+
+    Training runs on several GPUs where torchrun starts it.
 
     Example: cortext speech-llm train --config speech_llm --data runs/packed --cache
     runs/speech.safetensors --out runs/speech --device cuda
@@ -100,11 +115,10 @@ def evaluate(
     run: Run,
     data: Data,
     out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
+    *,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
     audio_llm: AudioLlm = None,
-    beams: Beams = None,
-    max_length: MaxLength = None,
-    length_penalty: LengthPenalty = None,
+    generation: Generation,
     nbest: Annotated[int, typer.Option(min=1, help="Sentences kept for each trial.")] = 10,
     description: Annotated[
         Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")
@@ -114,8 +128,9 @@ def evaluate(
     plugins: list[Path] = PLUGINS,
     as_json: bool = JSON,
 ) -> None:
-    """Let the language model write every sentence of a split, measure WER, and write n-best
-    lists and a report.
+    """Let the language model write the sentences of a split, measure WER, and write a report.
+
+    The n-best lists are kept, too.
 
     Example: cortext speech-llm evaluate runs/speech --data runs/packed --out runs/speech-eval
     """
@@ -129,7 +144,7 @@ def evaluate(
             split,
             out,
             audio_llm=audio_llm,
-            generation=_generation(beams, max_length, length_penalty),
+            generation=generation.given,
             nbest=nbest,
             device=device,
             skip_bad=skip_bad,
@@ -147,11 +162,10 @@ def decode(
     run: Run,
     data: Data,
     out: Annotated[Path, typer.Option(help="CSV file to write, as the competition takes it.")],
+    *,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     audio_llm: AudioLlm = None,
-    beams: Beams = None,
-    max_length: MaxLength = None,
-    length_penalty: LengthPenalty = None,
+    generation: Generation,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
@@ -171,7 +185,7 @@ def decode(
             split,
             out,
             audio_llm=audio_llm,
-            generation=_generation(beams, max_length, length_penalty),
+            generation=generation.given,
             device=device,
             skip_bad=skip_bad,
             progress=progress,
@@ -187,11 +201,3 @@ def decode(
         return
     print_lines(f"{out}: {len(texts)} sentences")
     print_left_out(texts.skipped)
-
-
-def _generation(
-    beams: int | None, max_length: int | None, length_penalty: float | None
-) -> dict[str, Any]:
-    """The options that are given."""
-    given = {"beams": beams, "max_length": max_length, "length_penalty": length_penalty}
-    return {name: value for name, value in given.items() if value is not None}

@@ -98,8 +98,7 @@ def cache(
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Speak sentences, and keep what the audio tower of a language model hears of them, for
-    training to align to.
+    """Speak sentences, and keep the audio tower's output, for training to align to.
 
     May be stopped and started again at any time, and be given more sentences later. Needs the extra
     `speechllm`.

@@ -111,8 +111,7 @@ def doctor(
     ] = 120,
     as_json: bool = JSON,
 ) -> int:
-    """Look for a TPU, ask every installed engine for its devices, and say what is wrong and what
-    to do.
+    """Look for a TPU, ask every installed backend for its devices, and say what to do.
 
     Ends with status 1 where something that is installed or attached does not work, and with 0
     otherwise, whatever there is to advise.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,9 +26,56 @@ from cortext.cli.console import (
 from cortext.cli.options import Data
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
+from cortext.settings import Setting
 
 if TYPE_CHECKING:
+    from cortext.training import DeviceSpec
     from cortext.training.release.exchange import Exchanged
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Options of a training job: where it runs, in which precision, and what it traces."""
+
+    device: Annotated[str, Setting(help="Where the model trains: cpu, cuda, cuda:N or tpu.")] = (
+        "cpu"
+    )
+    backend: Annotated[str, Setting(help="torch, or tensorflow (with Keras 3).")] = "torch"
+    tpu: Annotated[str | None, Setting(help="Name or address of a TPU.", metavar="NAME")] = None
+    tpu_engine: Annotated[str, Setting(help="What runs torch models on a TPU: torchax.")] = (
+        "torchax"
+    )
+    require_cores: Annotated[
+        int | None,
+        Setting(help="Fail where there are not so many TPU cores, GPUs or processes.", minimum=1),
+    ] = None
+    xla_dump: Annotated[Path | None, Setting(help="Directory for what XLA compiles, as text.")] = (
+        None
+    )
+    precision: Annotated[
+        str | None,
+        Setting(help="auto, bf16 or fp32 matrix products; as the configuration says without it."),
+    ] = None
+    profile: Annotated[
+        Path | None, Setting(help="Directory for a trace that TensorBoard shows.")
+    ] = None
+    profile_steps: Annotated[
+        str, Setting(help="Batches that the trace covers.", metavar="FIRST:END")
+    ] = "10:15"
+
+    def begin(self) -> DeviceSpec:
+        """Return the device and what trains there; XLA's dump is switched on where asked for."""
+        from cortext.tpu.profile import dump_xla
+        from cortext.training import DeviceSpec
+
+        spec = DeviceSpec(self.device, self.backend, self.tpu, self.tpu_engine, self.require_cores)  # type: ignore[arg-type] # it checks them
+        if self.xla_dump is not None:
+            if spec.backend_name == "torch":
+                raise ConfigError(
+                    f"--xla-dump is given, and XLA compiles nothing with --device {self.device}"
+                )
+            dump_xla(self.xla_dump)
+        return spec
 
 
 def train(
@@ -39,6 +87,7 @@ def train(
     ],
     data: Data,
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    *,
     lm: Annotated[
         Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")
     ] = None,
@@ -49,35 +98,7 @@ def train(
         bool, typer.Option("--resume", help="Continue a run that was stopped.")
     ] = False,
     skip_bad: bool = SKIP_BAD,
-    device: Annotated[
-        str, typer.Option(help="Where the model trains: cpu, cuda, cuda:N or tpu.")
-    ] = "cpu",
-    backend: Annotated[str, typer.Option(help="torch, or tensorflow (with Keras 3).")] = "torch",
-    tpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name or address of a TPU.")
-    ] = None,
-    tpu_engine: Annotated[
-        str, typer.Option(help="What runs torch models on a TPU: torchax.")
-    ] = "torchax",
-    require_cores: Annotated[
-        int | None,
-        typer.Option(min=1, help="Fail where there are not so many TPU cores, GPUs or processes."),
-    ] = None,
-    xla_dump: Annotated[
-        Path | None, typer.Option(help="Directory for what XLA compiles, as text.")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="auto, bf16 or fp32 matrix products; as the configuration says without it."
-        ),
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="Directory for a trace that TensorBoard shows.")
-    ] = None,
-    profile_steps: Annotated[
-        str, typer.Option(metavar="FIRST:END", help="Batches that the trace covers.")
-    ] = "10:15",
+    job: JobOptions,
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
@@ -89,21 +110,13 @@ def train(
 
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
-    from cortext.tpu.profile import dump_xla
-    from cortext.training import DeviceSpec
     from cortext.training import train as train_model
     from cortext.training.trainer import RankZero
 
-    spec = DeviceSpec(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
-    if xla_dump is not None:
-        if spec.backend_name == "torch":
-            raise ConfigError(
-                f"--xla-dump is given, and XLA compiles nothing with --device {device}"
-            )
-        dump_xla(xla_dump)
+    spec = job.begin()
     load_plugins(plugins)
-    if precision is not None:
-        overrides = [*overrides, f"precision={precision}"]
+    if job.precision is not None:
+        overrides = [*overrides, f"precision={job.precision}"]
     first = RankZero()
     summary = train_model(
         config,
@@ -116,8 +129,8 @@ def train(
         overrides=overrides,
         skip_bad=skip_bad,
         callbacks=[first],
-        profile=profile,
-        profile_steps=_span(profile_steps),
+        profile=job.profile,
+        profile_steps=_span(job.profile_steps),
     )
     if not first.here:
         return
@@ -167,8 +180,9 @@ def adapt(
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Fit a trained model to a new day, from the nearest day that it knows, or to more trials of
-    a known one.
+    """Fit a trained model to a new day, or to more trials of a known one.
+
+    A new day starts from the layer of the nearest day that the model knows.
 
     Example: cortext adapt runs/first --data new-day --trials 50 --out runs/adapted
     """
@@ -203,7 +217,7 @@ def adapt(
 
 
 class Format(StrEnum):
-    """What a run can be exported to."""
+    """Form of an exported run."""
 
     release = "release"
     onnx = "onnx"

@@ -7,7 +7,7 @@ Shapes: P patches of 80 ms, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from cortext.cluster import joined
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.errors import CortextError, RunError, first_line
 from cortext.evaluation.settings import LargeModelFiles
+from cortext.processes import Progress
 from cortext.text.phonemes import Inventory
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def decode_on_cluster(
     *,
     context: str = "",
     gpus_per_worker: float = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[NBest], dict[str, Any]]:
     """Decode as `Decoder.decode_batch` does, on a Ray cluster.
 
@@ -121,7 +122,7 @@ def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:
 def _decode(
     files: DecoderFiles, log_probs: list[np.ndarray], inventory: Inventory, context: str
 ) -> tuple[list[NBest], dict[str, Any]] | CortextError:
-    """What a task does: the sentences, and what its large model says of itself.
+    """Decode in a task; return the sentences and the description of its large model.
 
     An error of the user's travels as it is: Ray would wrap it into its own.
     """

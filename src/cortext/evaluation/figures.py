@@ -101,9 +101,7 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """The figure as a picture file (PNG or what the name ends in), in the report's colours on
-    white paper.
-    """
+    """Write the figure as a picture (PNG, or by the name's ending), in the report's colours."""
     for artist in [*figure.findobj(Line2D), *figure.findobj(Text), *figure.findobj(Patch)]:
         for name in {"color", "edgecolor"} & artist.properties().keys():
             colour = to_hex(artist.properties()[name])
@@ -159,9 +157,7 @@ class Series:
 def rates_by_day(
     series: Sequence[Series], x_label: str, ticks: Mapping[float, str] | None = None
 ) -> Figure:
-    """PER and, where there is one, WER with 95 % intervals along the recording days, one line
-    per vocabulary.
-    """
+    """Draw PER and WER with 95 % intervals along the recording days, a line per vocabulary."""
     names = [
         name
         for name in ("per", "wer")
@@ -226,7 +222,7 @@ class Curve:
 
 
 def is_drawable(value: Any) -> bool:
-    """Whether it is a number that an axis can have: finite, and no larger than a run's."""
+    """Return whether an axis can have this number: finite, and no larger than a run's."""
     return is_finite(value) and abs(value) < 1e12
 
 
@@ -269,9 +265,7 @@ def legend_above(axis: Axes, columns: int) -> None:
 
 
 def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """From zero to just above the curves, without the first steps, which tower over everything
-    after them.
-    """
+    """Return limits from zero to just above the curves, without their towering first steps."""
     late = [value for curve in curves for value in list(curve.values)[len(curve.values) // 20 :]]
     return (0.0, 1.08 * max(late)) if late and max(late) > 0 else (0.0, 1.0)
 
@@ -342,7 +336,7 @@ class Span:
 
 @dataclass(frozen=True)
 class TrialPicture:
-    """What is drawn of one trial.
+    """The drawing of one trial.
 
     phonemes, words: what was decoded, and whether it is right
 

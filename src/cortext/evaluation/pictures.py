@@ -61,7 +61,7 @@ def _evenly(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
 
 
 def draw(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
-    """What the report shows of one trial; `index` is its position in the split."""
+    """Draw one trial for the report; `index` is its position in the split."""
     model, bin_s = found.model, BIN_MS / 1000
     features_TC = torch.from_numpy(found.data.split(found.split).trial(index).features_TC)
     start_s, frame_s = frame_times(model)

@@ -39,7 +39,7 @@ TRIALS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Recognised:
-    """The trials of a split with what the run made of them.
+    """The trials of a split with their logits and sentences.
 
     Attributes:
         trials: In the order of sessions and trials.
@@ -64,14 +64,14 @@ class Recognised:
 
     @property
     def degraded(self) -> list[str]:
-        """For each trial whose sentences lack what was asked for: what is missing."""
+        """What is missing in the sentences of each trial that lacks something asked for."""
         return [
             trial.nbest.degraded for trial in self.trials if trial.nbest and trial.nbest.degraded
         ]
 
     @property
     def notes(self) -> list[str]:
-        """What was not as asked for, one line each."""
+        """Lines about sentences that lack something that was asked for."""
         lists = {trial.id: trial.nbest for trial in self.trials if trial.nbest}
         return notes_of((self.llm or {}).get("notes", []), lists)
 
@@ -231,9 +231,7 @@ def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def _packed_by_training(run: Path, data: Path) -> Path | None:
-    """The packed copy of these session files that training left in the run directory, which need
-    not be made again.
-    """
+    """Return the packed copy of these session files that training left in the run directory."""
     cache = run / "packed"
     try:
         return cache if open_packed(cache).source == data.resolve() else None
@@ -244,8 +242,7 @@ def _packed_by_training(run: Path, data: Path) -> Path | None:
 def number_trials(
     split: PackedSplit, problems: Sequence[Problem]
 ) -> tuple[list[int], dict[int, Problem]]:
-    """The competition's number of every trial, and of every trial left out when the data were
-    packed.
+    """Number the trials as the competition does, those that packing left out included.
 
     Numbers count over sessions in order and trials in file order, bad trials included, so that a
     bad trial does not shift the rows of `predictions.csv` after it. A file that cannot be read at
@@ -314,7 +311,7 @@ def _choose(
 def _unfit(
     model: AcousticModel, split: PackedSplit, i: int, n_patches: int, where: Path
 ) -> Problem | None:
-    """Why the model cannot read trial `i`: a day that it does not know, or not one frame."""
+    """Return why the model cannot read trial `i`: an unknown day, or not one frame."""
     session = split.session(i)
     name = f"{session}/block {split.block_N[i]}/trial {split.trial_N[i]}"
     if session not in model.sessions:
@@ -377,7 +374,7 @@ def _trial(
 
 
 def frame_ms(model: AcousticModel) -> float:
-    """Time from one frame of the model's logits to the next."""
+    """Return the time from one frame of the model's logits to the next."""
     config = model.network.config
     return float(patch_shape(config.patch_size, config.patch_stride)[1] * BIN_MS)
 
@@ -385,7 +382,7 @@ def frame_ms(model: AcousticModel) -> float:
 def in_order(
     trials: Sequence[TrialResult], skipped: Mapping[int, Problem]
 ) -> Iterator[tuple[int, TrialResult | None]]:
-    """Numbers and trials of the split in order; None stands for a trial that was left out."""
+    """Yield numbers and trials of the split in order; None for a trial that was left out."""
     found: dict[int, TrialResult | None] = dict.fromkeys(
         number for number in skipped if number >= 0
     )

@@ -145,9 +145,7 @@ def _days(metrics: Metrics, trials: Sequence[TrialResult]) -> dict[str, Any] | N
 def _day_axis(
     sessions: Sequence[str], post_implant: dict[str, int]
 ) -> tuple[dict[str, float], str, Any]:
-    """Where each session stands on the axis of days, the axis' name, and its ticks (None: the
-    figure's own).
-    """
+    """Return each session's position on the axis of days, the axis' name, and its ticks."""
     if all(name in post_implant for name in sessions):
         return (
             {name: float(post_implant[name]) for name in sessions},

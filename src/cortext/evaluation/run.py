@@ -61,31 +61,39 @@ def evaluate(
 ) -> Metrics:
     """Decode a split and write the evaluation directory `out`.
 
-    Metrics.json, report.html, predictions.csv, nbest.jsonl, confusion.csv and logits/*.npy.
-
-    Labels are not needed: without them the metrics are None and the predictions are written. `out`
-    appears when all is written; an earlier evaluation directory is replaced. Raises a CortextError
-    for what a user can put right, such as a session that the run does not know or an `out` that
-    holds something else.
+    It holds metrics.json, report.html, predictions.csv, nbest.jsonl, confusion.csv and
+    logits/*.npy. Labels are not needed: without them the metrics are None and the predictions are
+    written. `out` appears when all is written; an earlier evaluation directory is replaced.
 
     Args:
         run: Run directory of a trained model.
-        data, split: A directory of session files or a packed one, and which of its splits.
-        lm: language-model directory; None measures PER only and writes neither predictions nor
+        data: Directory of session files, or a packed one.
+        split: `train`, `val` or `test`.
+        lm: Language-model directory; None measures PER only and writes neither predictions nor
             n-best lists.
+        out: Evaluation directory to write.
         options: Decoder options, as `DecoderOptions`, a mapping of its fields or a YAML file.
+        engine: `native`, or `reference`.
+        device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
         skip_bad: Leave bad trials out and report them.
         description: The release's table of blocks, for post-implant days and corpora.
-        threads: For the search, None for one a core.
+        threads: Threads of the search; None for one a core.
         ray: Address of a Ray cluster, or `local`, whose tasks then do the search; every machine
             must see the language model under the same path.
-        gpus_per_worker: What each of those tasks is given of a GPU, for a large model; 0.25 lets
-            four share one.
+        gpus_per_worker: Share of a GPU for each of those tasks, for a large model; 0.25 lets four
+            share one.
         llm: Large language model that ranks the sentences, or takes part in the search, as
             `options.llm` says.
-        context: What was said before, for the large model.
+        context: Text before the sentences, for the large model.
         progress: Called with steps done and in all.
-        seed: Of the bootstrap intervals.
+        seed: Seed of the bootstrap intervals.
+
+    Returns:
+        What metrics.json holds.
+
+    Raises:
+        CortextError: For what a user can put right, such as a session that the run does not know,
+            or an `out` that holds something else.
     """
     with evaluation_directory(out) as write:
         config = config_of(run)
@@ -114,9 +122,7 @@ def evaluate(
 
 
 class Write(Protocol):
-    """Writes what was recognised into an evaluation directory, with all that can be measured of
-    it.
-    """
+    """A function that measures recognised trials and writes an evaluation directory."""
 
     def __call__(
         self,
@@ -134,9 +140,7 @@ class Write(Protocol):
 
 @contextmanager
 def evaluation_directory(out: str | Path) -> Iterator[Write]:
-    """A context whose value writes `out`, which is refused at once where it holds something
-    else.
-    """
+    """Return a context whose value writes `out`, which may hold nothing else."""
     out = Path(out)
 
     def write(
@@ -259,7 +263,7 @@ def config_of(run: str | Path) -> dict[Any, Any] | None:
 def origin_of(
     run: str | Path, data: str | Path, found: Recognised, device: str, seed: int
 ) -> dict[str, Any]:
-    """What a result says of the run, the data and the device that it is of."""
+    """Return the run, the data and the device of a result."""
     return {
         "run": str(run),
         "data": str(data),

@@ -1,4 +1,4 @@
-"""What the decoded trials are worth: error rates with intervals, groups of trials, confusions.
+"""Error rates of decoded trials with intervals, by groups of trials, and confusions.
 
 All rates are at corpus level (edits of all trials over the reference lengths of all trials), as the
 Brain-to-Text benchmarks score; intervals come from a bootstrap over trials.
@@ -38,7 +38,7 @@ PHONEME_ORDER: tuple[str, ...] = tuple(symbol for symbols in MANNERS.values() fo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialResult:
-    """What a run made of one trial.
+    """One trial with its logits and sentences.
 
     Attributes:
         id: Row of `predictions.csv`: sessions in order, trials in file order, counted from 0.
@@ -72,7 +72,7 @@ class TrialResult:
 
     @property
     def name(self) -> str:
-        """How messages and files name the trial."""
+        """The trial's name in messages and files."""
         return f"{self.session}/block {self.block}/trial {self.trial}"
 
 
@@ -97,7 +97,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Rates):
-    """What `metrics.json` holds.
+    """The contents of `metrics.json`.
 
     Rates are fractions (0.1 is 10 %); what cannot be measured is None.
 
@@ -137,9 +137,9 @@ class Metrics(Rates):
     `nbest.jsonl` says why.
     """
     notes: list[str]
-    """What was not as asked for, one line each."""
+    """Lines about sentences that lack something that was asked for."""
     seconds: dict[str, float]
-    """What each stage took, and their sum `total`."""
+    """Seconds of each stage, and their sum `total`."""
     provenance: dict[str, Any] = field(repr=False)
     """Run, data, language models, decoder options, device, seed, versions, commit, the run's
     configuration.
@@ -148,7 +148,7 @@ class Metrics(Rates):
 
 
 def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
-    """PER, WER and CER of the trials with 95 % bootstrap intervals.
+    """Measure PER, WER and CER of the trials with 95 % bootstrap intervals.
 
     PER compares the greedy phonemes with the labels, silences included, as the T15 release does.
     """
@@ -176,9 +176,7 @@ def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
 
 
 def group_rates(trials: Sequence[TrialResult], keys: Iterable[str]) -> dict[str, Rates]:
-    """Rates of the trials that share a key (`keys` is parallel to `trials`), in order of first
-    appearance.
-    """
+    """Return rates of the trials that share a key, by key; `keys` has one for each trial."""
     groups: dict[str, list[TrialResult]] = {}
     for trial, key in zip(trials, keys, strict=True):
         groups.setdefault(key, []).append(trial)
@@ -188,27 +186,27 @@ def group_rates(trials: Sequence[TrialResult], keys: Iterable[str]) -> dict[str,
 def split_by_seen(
     trials: Sequence[TrialResult], known: Collection[str]
 ) -> tuple[list[TrialResult], list[TrialResult]]:
-    """Trials whose sentence is in `known` (normalised texts), and those whose sentence is new."""
+    """Part the trials by whether their normalised sentence is in `known`: seen, then unseen."""
     labelled = [trial for trial in trials if trial.reference]
     seen = [trial for trial in labelled if trial.reference in known]
     return seen, [trial for trial in labelled if trial.reference not in known]
 
 
 def words_per_minute(trials: Sequence[TrialResult]) -> float | None:
-    """Prompted words per minute of recording, pauses before and after the sentence included."""
+    """Return prompted words per minute of recording, with the pauses around the sentence."""
     said = [trial for trial in trials if trial.reference]
     minutes = sum(trial.n_bins for trial in said) * BIN_MS / 60_000
     return sum(len((t.reference or "").split()) for t in said) / minutes if minutes else None
 
 
 def out_of_vocabulary(trials: Sequence[TrialResult], vocabulary: Collection[str]) -> Counter[str]:
-    """How often each prompted word occurs that the search cannot write, the most frequent first."""
+    """Count the prompted words that the search cannot write, the most frequent first."""
     words = Counter(word for trial in trials for word in (trial.reference or "").split())
     return Counter({word: count for word, count in words.most_common() if word not in vocabulary})
 
 
 def bleu(references: Sequence[str], hypotheses: Sequence[str]) -> float | None:
-    """Corpus BLEU (0 to 100) of normalised sentences split at blanks.
+    """Return corpus BLEU (0 to 100) of normalised sentences split at blanks.
 
     None without sacrebleu or sentences.
     """
@@ -222,7 +220,7 @@ def bleu(references: Sequence[str], hypotheses: Sequence[str]) -> float | None:
 
 
 def bleu_available() -> bool:
-    """Whether sacrebleu is installed."""
+    """Return whether sacrebleu is installed."""
     return find_spec("sacrebleu") is not None
 
 
@@ -265,9 +263,7 @@ class Confusion:
 
 
 def confusion(trials: Sequence[TrialResult]) -> Confusion | None:
-    """Confusion matrix of the greedy phonemes against the labels, or None where no trial is
-    labelled.
-    """
+    """Count confusions of the greedy phonemes with the labels; None where no trial has any."""
     labelled = [trial for trial in trials if trial.phonemes]
     if not labelled:
         return None

@@ -1,11 +1,11 @@
-"""Phoneme errors of models that are fed patch by patch: what a faster way to step costs.
+"""Phoneme errors of models that are fed patch by patch.
 
 P frames, V tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError
 from cortext.features import gaussian_kernel, smooth
 from cortext.models.stepping import Stepper
+from cortext.processes import Progress
 from cortext.text.metrics import error_rate
 from cortext.text.phonemes import RELEASE
 
@@ -25,13 +26,21 @@ def stepped_errors(
     steppers: Mapping[str, Stepper],
     data: str | Path | PackedDataset,
     split: str = "val",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """PER of each stepper over the trials of a labelled split, smoothed as at evaluation, each
-    with its day's layer.
+    """Measure PER of each stepper over the trials of a labelled split.
 
-    Returns by name `per`, `ci95`, and `other_frames`, the share of frames whose best token is not
-    the first stepper's.
+    Trials are smoothed as at evaluation, and each uses its day's layer.
+
+    Args:
+        steppers: Steppers by name.
+        data: Directory of session files, a packed one, or its data.
+        split: `train`, `val` or `test`.
+        progress: Called with trials done and in all.
+
+    Returns:
+        By name `per`, `ci95`, `n_trials`, and `other_frames`, the share of frames whose best token
+        is not the first stepper's.
 
     Raises:
         DataError: For data without labels.
@@ -80,7 +89,7 @@ def stepped_errors(
 
 
 def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
-    """Logits float32 [P, V] of a whole trial, raw features float [T, C], one patch after another.
+    """Return logits float32 [P, V] of raw features float [T, C], one patch after another.
 
     Raises:
         DataError: For a trial that is too short for one frame.

@@ -104,13 +104,13 @@ def write_predictions(path: Path, found: Recognised) -> Predictions:
 
 
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
-    """Write one JSON object a line and trial.
-
-    Its candidate sentences with their scores (natural logs) and words.
+    """Write one JSON object per trial: its sentences with their scores (natural logs) and words.
 
     Args:
-        source: What searched; `degraded` says what is missing in the sentences, such as a large
-            model's scores.
+        path: File to write.
+        trials: In the order of the lines.
+        source: Engine that searched. Beside it stands `degraded`, what the sentences lack, such as
+            a large model's scores.
     """
     with path.open("w", encoding="utf-8") as file:
         for trial in trials:
