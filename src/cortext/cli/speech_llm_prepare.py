@@ -139,7 +139,7 @@ def cache(
         ("seconds", f"{facts['seconds']:.0f}"),
     ]
     print_table("", [str(out), ""], rows)
-    for told, lines in (
+    for reason, lines in (
         ("left out, as nothing in them can be spoken", facts["left_out"]),
         (
             f"spoken in part, as {voice} passes over digits or letters (write them as words)",
@@ -147,7 +147,7 @@ def cache(
         ),
     ):
         if lines:
-            print_lines(f"{told}: {len(lines)}", *(f"  {line}" for line in lines))
+            print_lines(f"{reason}: {len(lines)}", *(f"  {line}" for line in lines))
 
 
 def teach(
