@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cortext.speechllm.loss_warnings import Watch
+from cortext.speechllm.loss_warnings import LossWarnings
 
 TRAINER = SimpleNamespace(shown=True, processes=SimpleNamespace(first=True))
 
@@ -13,7 +13,7 @@ def said(capsys: pytest.CaptureFixture) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def trained(watch: Watch, step: int, **losses: float) -> None:
+def trained(watch: LossWarnings, step: int, **losses: float) -> None:
     watch.on_train(
         TRAINER,
         step,
@@ -22,7 +22,7 @@ def trained(watch: Watch, step: int, **losses: float) -> None:
 
 
 def test_a_loss_that_drowns_another_is_named_once(capsys):
-    watch = Watch({"alignment": 1.0, "tokens": 1.0, "ctc": 0.1, "contrastive": 0.0})
+    watch = LossWarnings({"alignment": 1.0, "tokens": 1.0, "ctc": 0.1, "contrastive": 0.0})
     trained(watch, 100, alignment=1.0, tokens=9.9, ctc=50.0, contrastive=1e-9)
     assert said(capsys) == []
     trained(watch, 200, alignment=0.5, tokens=5.1, ctc=20.0)
@@ -39,14 +39,14 @@ def test_a_loss_that_drowns_another_is_named_once(capsys):
 
 
 def test_weights_count(capsys):
-    trained(Watch({"tokens": 1.0, "ctc": 0.01}), 100, tokens=1.0, ctc=200.0)
+    trained(LossWarnings({"tokens": 1.0, "ctc": 0.01}), 100, tokens=1.0, ctc=200.0)
     assert said(capsys) == []
-    trained(Watch({"tokens": 1.0, "ctc": 1.0}), 100, tokens=1.0, ctc=200.0)
+    trained(LossWarnings({"tokens": 1.0, "ctc": 1.0}), 100, tokens=1.0, ctc=200.0)
     assert "the ctc loss (200) is more than ten times the tokens loss (1)" in said(capsys)[0]
 
 
 def test_a_validation_that_leaves_training_is_told(capsys):
-    watch = Watch({"tokens": 1.0})
+    watch = LossWarnings({"tokens": 1.0})
     for step, (train, val) in enumerate(
         [(5.0, 5.0), (4.0, 4.5), (3.0, 4.6), (2.0, 4.8), (1.0, 5.0)], 1
     ):
@@ -59,7 +59,7 @@ def test_a_validation_that_leaves_training_is_told(capsys):
 
 
 def test_noise_is_not_told(capsys):
-    watch = Watch({"tokens": 1.0})
+    watch = LossWarnings({"tokens": 1.0})
     for step, (train, val) in enumerate(
         [(5.0, 5.0), (4.0, 5.1), (3.0, 4.6), (3.1, 4.8), (3.2, 5.0), (3.0, 5.1)], 1
     ):
@@ -69,7 +69,7 @@ def test_noise_is_not_told(capsys):
 
 
 def test_what_is_written_is_shown(capsys):
-    Watch({"tokens": 1.0}).on_validation(
+    LossWarnings({"tokens": 1.0}).on_validation(
         TRAINER, 1000, {"val_loss": 1.0, "val_samples": {"how are you": "who are"}}
     )
     assert said(capsys) == ["batch 1000: 'how are you' is read as 'who are'"]

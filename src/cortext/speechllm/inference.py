@@ -22,7 +22,7 @@ from cortext.evaluation.submission import (
 )
 from cortext.files import atomic_path, disk_errors
 from cortext.processes import Progress
-from cortext.speechllm.audio_llm.generate import check_room
+from cortext.speechllm.audio_llm.generate import check_positions
 from cortext.speechllm.config import GenerationConfig
 from cortext.speechllm.model import SpeechLLM
 
@@ -154,7 +154,7 @@ def _write(
     network, speech = model.network, model.network.speech
     if chosen and not speech.merge_blanks:  # known before hours of writing
         n_patches = int(network.n_patches(trials.n_bins_N[list(chosen)].max()))
-        check_room(
+        check_positions(
             network.llm.chat, network.llm.prompt(speech.prompt), n_patches, options.max_length
         )
     by_length = sorted(range(len(chosen)), key=lambda n: int(trials.n_bins_N[chosen[n]]))

@@ -17,7 +17,7 @@ RISES = 2
 """So many validations in a row must be worse, while training is better, before a line is said."""
 
 
-class Watch(Callback):
+class LossWarnings(Callback):
     """Warnings about losses: one drowns another, or validation leaves training.
 
     It prints the sentences of each validation, too.

@@ -10,11 +10,11 @@ from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import AcousticModel
 from cortext.speechllm.audio_llm.cost import Load
-from cortext.speechllm.audio_llm.generate import check_room
+from cortext.speechllm.audio_llm.generate import check_positions
 from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig, read_speech_config
-from cortext.speechllm.loss_warnings import Watch
+from cortext.speechllm.loss_warnings import LossWarnings
 from cortext.speechllm.losses.speech_loss import SpeechLoss, sentences_of
 from cortext.speechllm.memory import check_gpu_memory
 from cortext.speechllm.model import FILE, SpeechLLM, read_speech_file
@@ -64,7 +64,7 @@ def speech_trainer(
     config = read_speech_config(config, overrides)
     spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
     task = SpeechTask(config, spec, lm, cache=cache)
-    callbacks = [*callbacks, Watch(config.speech.weights)]
+    callbacks = [*callbacks, LossWarnings(config.speech.weights)]
     return Trainer(config, data, out, task=task, device=spec, callbacks=callbacks, **settings)
 
 
@@ -246,7 +246,7 @@ def _check_written(config: SpeechLLMConfig, model: AcousticModel, split: PackedS
     if speech.writes and written and not speech.merge_blanks:
         chat = AudioLLM.read_chat(speech.audio_llm)
         n_patches = int(model.network.n_patches(split.n_bins_N[written].max()))
-        check_room(chat, chat.prompt(speech.prompt), n_patches, speech.generation.max_length)
+        check_positions(chat, chat.prompt(speech.prompt), n_patches, speech.generation.max_length)
 
 
 def _check_has_audio(targets: TargetCache, split: PackedSplit) -> None:

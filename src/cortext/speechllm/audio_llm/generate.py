@@ -80,7 +80,7 @@ def generate(
         )
     searches = [_Search(beams, length_penalty) for _ in range(len(brain_BPA))]
     if searches:
-        check_room(llm.chat, prompt, int(n_patches_B.max()), max_length)
+        check_positions(llm.chat, prompt, int(n_patches_B.max()), max_length)
     try:
         if searches:
             _run(
@@ -100,7 +100,7 @@ def generate(
     return [_candidates(llm, search, nbest) for search in searches]
 
 
-def check_room(chat: Chat, prompt: Prompt, n_patches: int, max_length: int) -> None:
+def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int) -> None:
     """Raise DecodingError where prompt, trial and sentence exceed the model's positions."""
     n_given = len(prompt[0]) + n_patches + len(prompt[1])
     room = (
