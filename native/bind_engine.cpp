@@ -157,15 +157,15 @@ public:
     template <class Work>
     auto alone(Work work) {
         if (busy_.test_and_set()) {
-            throw Error("the session is in use by another thread", "",
-                        "give each thread a session of its own");
+            throw Error("the stream is in use by another thread", "",
+                        "give each thread a stream of its own");
         }
         struct Free {
             std::atomic_flag& flag;
             ~Free() { flag.clear(); }
         } free{busy_};
         if (is_finished_)
-            throw Error("the session is finished", "", "open a new one for the next utterance");
+            throw Error("the stream is finished", "", "open a new one for the next utterance");
         nb::gil_scoped_release release;
         return work(stream_);
     }
@@ -256,7 +256,7 @@ void bind_engine(nb::module_& module) {
         .def("text", &Result::text)
         .def("scores", &Result::scores)
         .def("words", &Result::words);
-    nb::class_<GuardedStream>(module, "Utterance")
+    nb::class_<GuardedStream>(module, "Stream")
         .def(nb::init<std::shared_ptr<Model>, const Options&, std::vector<int>,
                       std::shared_ptr<NGram>, bool>(),
              nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(),

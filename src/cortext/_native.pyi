@@ -166,8 +166,8 @@ class Model:
     ) -> Result:
         """The exact scores of one sentence; an empty result if it does not fit into the frames."""
 
-class Utterance:
-    """A search through one utterance.
+class Stream:
+    """The state of the search within one utterance.
 
     Raises:
         DecodingError: When a second thread uses it, and for options out of the bounds of

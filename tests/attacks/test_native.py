@@ -101,9 +101,9 @@ class There:
             setattr(options, name, value)
         return options
 
-    def utterance(self, has_hook: bool = False, **changes: Any) -> _native.Utterance:
+    def utterance(self, has_hook: bool = False, **changes: Any) -> _native.Stream:
         """A search, with options that may be spoilt."""
-        return _native.Utterance(self.model, self.options(**changes), COLUMNS, None, has_hook)
+        return _native.Stream(self.model, self.options(**changes), COLUMNS, None, has_hook)
 
     def searched(self, **changes: Any) -> None:
         """A whole search, with options that may be spoilt."""
@@ -116,7 +116,7 @@ def log_probs(n_frames: int = 12, n_tokens: int = N_TOKENS) -> np.ndarray:
     return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True)) if n_tokens else scores
 
 
-def search(utterance: _native.Utterance) -> None:
+def search(utterance: _native.Stream) -> None:
     """All that can be done with an utterance."""
     utterance.advance(log_probs())
     utterance.partial()
@@ -175,7 +175,7 @@ def option_attacks() -> Iterator[Attack]:
 def changed(t: There, word: str, codes: str, weights: list[float], **bonuses: float) -> None:
     """Search with an added word."""
     model = t.model.changed([(word, codes, weights)], [], bonuses)
-    search(_native.Utterance(model, t.options(), COLUMNS, None, False))
+    search(_native.Stream(model, t.options(), COLUMNS, None, False))
 
 
 def made(t: There, words: Any, codes: Any, weights: Any = (), n_phonemes: Any = N_PHONEMES) -> None:
@@ -183,7 +183,7 @@ def made(t: There, words: Any, codes: Any, weights: Any = (), n_phonemes: Any = 
     model = _native.Model.make(t.ngram, words, codes, list(weights), n_phonemes)
     n_tokens = max(n_phonemes, 0) + 2
     options = t.options(offsets=[0.0] * n_tokens)
-    utterance = _native.Utterance(model, options, list(range(n_tokens)), None, False)
+    utterance = _native.Stream(model, options, list(range(n_tokens)), None, False)
     utterance.advance(log_probs(12, n_tokens))
     utterance.finish()
 
@@ -192,39 +192,39 @@ SEARCH = [
     *option_attacks(),
     Attack(
         "no model",
-        lambda t: _native.Utterance(None, t.options(), COLUMNS, None, False),
+        lambda t: _native.Stream(None, t.options(), COLUMNS, None, False),
         "arguments",
     ),
     Attack(
         "another thing as a model",
-        lambda t: _native.Utterance(t.ngram, t.options(), COLUMNS, None, False),
+        lambda t: _native.Stream(t.ngram, t.options(), COLUMNS, None, False),
         "arg",
     ),
     Attack(
-        "no options", lambda t: _native.Utterance(t.model, None, COLUMNS, None, False), "arguments"
+        "no options", lambda t: _native.Stream(t.model, None, COLUMNS, None, False), "arguments"
     ),
     Attack(
         "no columns",
-        lambda t: _native.Utterance(t.model, t.options(), [], None, False),
+        lambda t: _native.Stream(t.model, t.options(), [], None, False),
         "one column a token",
     ),
     Attack(
         "columns beyond",
-        lambda t: _native.Utterance(t.model, t.options(), [0, 1, 2, 3, 5], None, False),
+        lambda t: _native.Stream(t.model, t.options(), [0, 1, 2, 3, 5], None, False),
         "column",
     ),
     Attack(
         "columns below",
-        lambda t: _native.Utterance(t.model, t.options(), [0, 1, 2, 3, -1], None, False),
+        lambda t: _native.Stream(t.model, t.options(), [0, 1, 2, 3, -1], None, False),
         "column",
     ),
     Attack(
         "a column of 2^40",
-        lambda t: _native.Utterance(t.model, t.options(), [2**40] * 5, None, False),
+        lambda t: _native.Stream(t.model, t.options(), [2**40] * 5, None, False),
         "arg",
     ),
     Attack(
-        "an utterance never begun", lambda t: _native.Utterance.__new__(_native.Utterance).finish()
+        "an utterance never begun", lambda t: _native.Stream.__new__(_native.Stream).finish()
     ),
     Attack("an utterance begun twice", lambda t: begun_twice(t)),
     Attack("no frames at all", lambda t: t.utterance().finish()),
@@ -401,7 +401,7 @@ def search_frames(t: There, frames: np.ndarray, **changes: Any) -> None:
     given(t, ["a"], frames)
 
 
-def after_the_end(t: There, do: Callable[[_native.Utterance], object]) -> None:
+def after_the_end(t: There, do: Callable[[_native.Stream], object]) -> None:
     utterance = t.utterance(True)
     utterance.finish()
     do(utterance)
@@ -424,7 +424,7 @@ def without_owner(t: There) -> _native.Result:
     """A result whose model, utterance and file are gone."""
     ngram = t.binary(9)
     model = _native.Model.make(ngram, ["w1"], ["A"], [], N_PHONEMES)
-    utterance = _native.Utterance(model, t.options(), COLUMNS, ngram, False)
+    utterance = _native.Stream(model, t.options(), COLUMNS, ngram, False)
     del ngram, model
     utterance.advance(log_probs())
     result = utterance.finish()
@@ -440,7 +440,7 @@ def given(t: There, words: list[str], frames: np.ndarray | None = None) -> None:
 
 def all_removed(t: There) -> None:
     model = t.model.changed([], ["a", "b", "no such word"], {})
-    search(_native.Utterance(model, t.options(), COLUMNS, None, True))
+    search(_native.Stream(model, t.options(), COLUMNS, None, True))
 
 
 def many_threads(t: There) -> None:
@@ -651,7 +651,7 @@ def test_every_option_of_the_decoder_is_taken_to_its_bounds(
     options = native_options(DecoderOptions(**{name: bound_of(name, highest)}))
     options.offsets = [*options.offsets[:N_PHONEMES], *options.offsets[-2:]]
     kind, line = in_process_of_its_own(
-        lambda: search(_native.Utterance(there.model, options, COLUMNS, None, False))
+        lambda: search(_native.Stream(there.model, options, COLUMNS, None, False))
     )
     assert kind is None, line
 

@@ -365,7 +365,7 @@ def test_a_hook_cannot_step_or_finish_its_own_session(sentence_lm):
     def hook(batch):
         for misuse in (lambda: session.step(log_probs_PV), session.finish):
             with pytest.raises(
-                DecodingError, match=r"^the session is in use by its hook; "
+                DecodingError, match=r"^the stream is in use by its hook; "
             ) as caught:
                 misuse()
             refused.append(caught.value)

@@ -234,7 +234,7 @@ def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_
         (dict(label_priors={"XX": 0.5}), "label_priors names an unknown token 'XX'"),
         (
             dict(history_words=3),
-            "history_words cannot change during an utterance; open a new session",
+            "history_words cannot change during an utterance; open a new stream",
         ),
     ],
 )

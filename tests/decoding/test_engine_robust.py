@@ -233,7 +233,7 @@ def test_a_finished_session_takes_nothing_more(decoder):
     session = decoder.stream(RELEASE)
     session.finish()
     for call in (session.finish, lambda: session.step(GOOD), lambda: session.set_options(beam=3.0)):
-        with pytest.raises(DecodingError, match=r"^the session is finished; open a new one"):
+        with pytest.raises(DecodingError, match=r"^the stream is finished; open a new one"):
             call()
 
 
@@ -255,7 +255,7 @@ def test_a_session_refuses_a_second_thread(decoder):
     for thread in threads:
         thread.join()
     assert set(refusals) == {
-        "the session is in use by another thread; give each thread a session of its own"
+        "the stream is in use by another thread; give each thread a stream of its own"
     }
     assert len(session.finish()) >= 1
 
@@ -279,10 +279,10 @@ def test_the_compiled_part_refuses_arrays_that_do_not_fit_each_other(decoder):
     )
     for wrong in (columns[1:], [*columns[:-1], 41], [-1, *columns[1:]]):
         with pytest.raises(DecodingError, match="one column a token is needed"):
-            _native.Utterance(model, options, wrong, None, False)
+            _native.Stream(model, options, wrong, None, False)
     with pytest.raises(DecodingError, match="one offset a token is needed"):
-        _native.Utterance(model, _native.Options(), columns, None, False)
-    utterance = _native.Utterance(model, options, columns, None, True)
+        _native.Stream(model, _native.Options(), columns, None, False)
+    utterance = _native.Stream(model, options, columns, None, True)
     with pytest.raises(DecodingError, match="one log-probability a token is needed"):
         utterance.advance(np.zeros((3, 40), dtype=np.float32))
     with pytest.raises(DecodingError, match="one score a hypothesis is needed"):
@@ -290,7 +290,7 @@ def test_the_compiled_part_refuses_arrays_that_do_not_fit_each_other(decoder):
     with pytest.raises(IndexError):
         utterance.add_scores([10**6], np.zeros(1, dtype=np.float32))
     utterance.finish()
-    with pytest.raises(DecodingError, match="the session is finished"):
+    with pytest.raises(DecodingError, match="the stream is finished"):
         utterance.finish()
 
 

@@ -96,7 +96,7 @@ def test_a_finished_session_takes_nothing_more(decoder):
     session = decoder.stream(RELEASE)
     session.finish()
     for call in (session.finish, lambda: session.step(posteriors("go"))):
-        with pytest.raises(DecodingError, match="the session is finished; open a new one"):
+        with pytest.raises(DecodingError, match="the stream is finished; open a new one"):
             call()
 
 

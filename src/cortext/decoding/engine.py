@@ -90,7 +90,7 @@ class NativeEngine:
     ) -> NativeStream:
         """Begin the search in a new utterance."""
         model = self._model_with(words)
-        utterance = _native.Utterance(
+        utterance = _native.Stream(
             model, native_options(options), _columns(inventory), self._second, hook is not None
         )
         return NativeStream(utterance, options, hook, every_frames)
@@ -150,7 +150,7 @@ class NativeStream:
 
     def __init__(
         self,
-        utterance: _native.Utterance,
+        utterance: _native.Stream,
         options: DecoderOptions,
         hook: Hook | None,
         every_frames: int,
@@ -229,7 +229,7 @@ class NativeStream:
     def _refuse_within_hook(self) -> None:
         if self._in_hook:
             raise DecodingError(
-                "the session is in use by its hook", fix="step and finish outside of the hook"
+                "the stream is in use by its hook", fix="step and finish outside of the hook"
             )
 
 

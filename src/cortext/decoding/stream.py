@@ -157,7 +157,7 @@ class DecoderStream:
         changed = self._options.changed(changes)
         if changed.history_words != self._options.history_words:
             raise DecodingError(
-                "history_words cannot change during an utterance", fix="open a new session"
+                "history_words cannot change during an utterance", fix="open a new stream"
             )
         mode = {"mode": self._began_with.mode}
         searching = changed.changed(
@@ -179,7 +179,7 @@ class DecoderStream:
     def _open(self) -> EngineStream:
         if self._search is None:
             raise DecodingError(
-                "the session is finished", fix="open a new one for the next utterance"
+                "the stream is finished", fix="open a new one for the next utterance"
             )
         return self._search
 
