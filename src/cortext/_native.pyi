@@ -34,8 +34,9 @@ class NGram:
 
     @staticmethod
     def open(path: str | PathLike[str]) -> NGram:
-        """Open a KenLM binary file of any type (mapped into memory) or ARPA text (`.arpa`,
-        `.arpa.gz`), order 1 to 6.
+        """Open a KenLM binary file of any type, or ARPA text (`.arpa`, `.arpa.gz`), order 1 to 6.
+
+        A binary file is mapped into memory.
 
         A damaged file may give wrong scores where the damage is not in its structure, but it never
         ends the process.
@@ -54,7 +55,9 @@ class NGram:
 
     @property
     def kind(self) -> str:
-        """`probing`, `rest_probing`, `trie`, `quant_trie`, `array_trie`, `quant_array_trie` or
+        """Type of the file.
+
+        One of `probing`, `rest_probing`, `trie`, `quant_trie`, `array_trie`, `quant_array_trie` and
         `arpa`.
         """
 
@@ -105,8 +108,7 @@ def write_binary(
     memory_bytes: int = 1 << 30,
     temporary: str | PathLike[str] = "",
 ) -> None:
-    """Write the ARPA file `arpa` as a KenLM binary file, which appears as `out` when it is
-    complete.
+    """Write the ARPA file `arpa` as the KenLM binary file `out`, whole or not at all.
 
     Args:
         type: `trie` (small), `probing` (fast) or `rest_probing`.
@@ -208,8 +210,9 @@ class Result:
     def __len__(self) -> int: ...
     def text(self, number: int) -> str: ...
     def scores(self, number: int) -> tuple[float, float, float, float, float]:
-        """Score, and of it the n-gram's (unscaled), the silences', the bonuses' and what a hook
-        added.
+        """Score, and the parts of it.
+
+        The parts are those of the n-gram (unscaled), the silences, the bonuses and a hook.
         """
 
     def words(self, number: int) -> list[tuple[str, int, int, float]]:
@@ -226,8 +229,9 @@ def score_sentences(
     blank: int,
     sil: int,
 ) -> list[tuple[float, int, list[tuple[int, int]]]]:
-    """Score, boundaries without SIL and word spans of sentences, as `cortext.decoding.sentences`
-    finds them.
+    """Score sentences, and find their boundaries without SIL and the spans of their words.
+
+    The slow definition is `cortext.decoding.sentences`.
 
     Args:
         sentences: Of each the words, of each of these the pronunciations: token numbers and the log
@@ -278,8 +282,9 @@ class StepGRU:
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, ...]], kept_as: str) -> None: ...
     def step(self, x: Any, state_LD: Any, next_state_LD: Any) -> None:
-        """From the input float32 [I] and the states [L, D] to the next states, whose last row is
-        the output.
+        """Step from the input float32 [I] and the states [L, D] to the next states.
+
+        The last row of the next states is the output.
 
         NaN in the input makes all of it NaN. What depends on the states and on what comes before it
         is kept, and a step from the same numbers goes on from there. Not for two threads at once.

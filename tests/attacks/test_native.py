@@ -223,9 +223,7 @@ SEARCH = [
         lambda t: _native.Stream(t.model, t.options(), [2**40] * 5, None, False),
         "arg",
     ),
-    Attack(
-        "an utterance never begun", lambda t: _native.Stream.__new__(_native.Stream).finish()
-    ),
+    Attack("an utterance never begun", lambda t: _native.Stream.__new__(_native.Stream).finish()),
     Attack("an utterance begun twice", lambda t: begun_twice(t)),
     Attack("no frames at all", lambda t: t.utterance().finish()),
     Attack("words so far of no frames", lambda t: t.utterance().partial()),
