@@ -73,8 +73,9 @@ def participant(seed: int, out: Path) -> PackedDataset:
 
 
 def per(run: Path, data: PackedDataset, session: str, layer_of: str | None = None) -> float:
-    """Greedy PER on the session's validation split, read through its own day layer or another
-    day's.
+    """Greedy PER on the session's validation split.
+
+    Read through its own day layer or another day's.
     """
     model, split = load_model(run), data.split("val").select(sessions=[session])
     counts = EditCounts()
@@ -121,8 +122,9 @@ def from_scratch(data: PackedDataset, session: str, count: int, run: Path) -> No
 def measure(
     data: PackedDataset, base: Path, day: str, method: str, count: int, run: Path
 ) -> dict[str, float]:
-    """PER on the new day and on the last known one, and seconds, of one method with one number
-    of trials.
+    """PER on the new day and on the last known one, and seconds.
+
+    Of one method with one number of trials.
     """
     shutil.rmtree(run, ignore_errors=True)
     session, last = data.sessions[NEW_DAYS[day]], data.sessions[N_KNOWN - 1]

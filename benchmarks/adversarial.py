@@ -107,8 +107,9 @@ def settings() -> dict[str, Setting]:
 
 
 def beside() -> dict[str, Setting]:
-    """By name: what does not compete at the budget, the GRU without structured noise and all
-    with more batches.
+    """Runs that do not compete at the budget, by name.
+
+    The GRU without structured noise, and all with more batches.
     """
     without = {"gru: lr 0.002, no structured noise": replace(plain(0.002), noise=0.0)}
     return without | {
@@ -123,9 +124,7 @@ def longer(name: str) -> str:
 
 @cache
 def equal_units(n_layers: int) -> int:
-    """Hidden units of the smallest plain GRU that has no fewer parameters than the three
-    networks.
-    """
+    """Hidden units of the smallest plain GRU with as many parameters as the three networks."""
     wanted, n_units = n_parameters("triple_gru", tuple(TRIPLE_UNITS.items())), 32
     while n_parameters("gru", (("n_units", n_units), ("n_layers", n_layers))) < wanted:
         n_units += 1
@@ -298,8 +297,9 @@ def print_tables(figures: dict[str, Any]) -> None:
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
-    """What can be read of the structured noise and of speech from the input, from the noise
-    estimate, without it.
+    """Share of the structured noise and of speech that can be read, by where it is read from.
+
+    From the input, from the noise estimate, and from the input without it.
     """
     estimates = [one["noise_estimate"] for one in figures["comparisons"][0]["runs"]["triple_gru"]]
     figure = Figure(figsize=(6, 3), layout="constrained")

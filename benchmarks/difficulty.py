@@ -1,5 +1,6 @@
-"""Is the demo's task hard, and is the decoder what solves it? Four gates, each a number that the
-demo must not beat.
+"""Is the demo's task hard, and is the decoder what solves it?
+
+Four gates, each a number that the demo must not beat.
 
     python benchmarks/difficulty.py [--out build/difficulty] [--json FILE]
 
@@ -87,13 +88,15 @@ class Linear(GRU):
 
 
 def frame_error(data: Path, days: int = FRAME_DAYS) -> float:
-    """Error rate of logistic regression on single non-silent frames, trained and tested within
-    each day.
+    """Error rate of logistic regression on single non-silent frames.
+
+    Trained and tested within each day.
 
     Returns the mean over days at the lead (of LEADS_MS) where it is lowest.
 
     Args:
         data: A simulation with its truth.
+        days: Number of days to average over.
     """
     dataset = open_dataset(data)
     sessions = dataset.sessions[:: max(1, len(dataset.sessions) // days)][:days]
@@ -126,8 +129,9 @@ def _frame_error(dataset: Dataset, data: Path, sessions: list[str], lead_ms: flo
 def _frames(
     trials: list[Trial], truth: Path, split: str, limit: int, lead_ms: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Features [N, C], and phonemes [N] said `lead_ms` later, of at most `limit` non-silent
-    frames, drawn evenly.
+    """Features [N, C], and phonemes [N] said `lead_ms` later.
+
+    Of at most `limit` non-silent frames, drawn evenly.
     """
     features, phonemes = [], []
     with h5py.File(truth) as file:
@@ -149,8 +153,9 @@ def _frames(
 
 
 def best_constant_per(labels: list[np.ndarray], width: int = 20) -> float:
-    """PER of the best sequence that is the same for every trial, found by beam search over
-    growing sequences.
+    """PER of the best sequence that is the same for every trial.
+
+    Found by beam search over growing sequences.
 
     The search looks at the very labels that are scored, so no decoder that is blind to its input
     does better by luck.
@@ -170,8 +175,9 @@ def best_constant_per(labels: list[np.ndarray], width: int = 20) -> float:
 
 
 def shuffle_labels(data: Path, out: Path, seed: int = 0) -> None:
-    """Session files with every training trial's sentence exchanged for another one's that its
-    length can hold.
+    """Write session files with the training trials' sentences exchanged.
+
+    Each gets another one's that its length can hold.
     """
     dataset, rng = open_dataset(data), np.random.default_rng(seed)
     trials = list(dataset.trials("train"))

@@ -1,5 +1,6 @@
-"""What combining the sentences of ten seeds is worth, on real hypotheses of participants T15 and
-T12.
+"""The worth of combining the sentences of ten seeds.
+
+On real hypotheses of participants T15 and T12.
 
     cortext lm build transcripts_train.txt general_english.txt.gz --order 4 --vocab 60000 --out
     build/ensemble-lm

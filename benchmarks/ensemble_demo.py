@@ -91,9 +91,7 @@ def evaluations(demo: Path, packed: Path, out: Path, folder: Path) -> list[Path]
 
 
 def more_recordings(demo: Path, folder: Path) -> Path:
-    """A packed directory with 600 validation trials of the demo's participant, in other blocks
-    than the demo's.
-    """
+    """Pack 600 validation trials of the demo's participant, in other blocks than the demo's."""
     if not (folder / "packed").is_dir():
         seed = json.loads((demo / "demo.json").read_text())["seed"]
         overrides = ["train_per_day=1", "val_per_day=100", "test_per_day=0"]
@@ -111,8 +109,9 @@ def learned(demo: Path) -> set[str]:
 def penalised(
     sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: int
 ) -> dict[str, Any]:
-    """WER of every way to combine all runs, with the blank penalty that is best for it on the
-    other set.
+    """WER of every way to combine all runs.
+
+    With the blank penalty that is best for it on the other set.
     """
     decoder, lm = Decoder.from_dir(lm_dir), LanguageModel.open(lm_dir)
     counts: dict[str, list[dict[float, np.ndarray]]] = {name: [] for name in ("alone", *WAYS)}
@@ -177,8 +176,9 @@ def penalised(
 
 
 def rows_of(errors_of: dict[str, np.ndarray], length_N: np.ndarray, seed: int) -> dict[str, Any]:
-    """WER of every way from its errors [trials], its interval, and its paired difference to the
-    best sentences.
+    """WER of every way from its errors [trials], with its interval.
+
+    And its paired difference to the best sentences.
     """
     rows: dict[str, Any] = {}
     for name, errors_N in errors_of.items():

@@ -150,8 +150,9 @@ def stream_days(
 
 
 def streamed(material: Material) -> tuple[list[TrialResult], dict[str, Any]]:
-    """All trials through the whole pipeline, 20 ms at a time, and what differs from offline
-    decoding.
+    """Decode all trials through the live pipeline, 20 ms at a time.
+
+    And compare with offline decoding.
     """
     trials, largest, n_same = [], 0.0, 0
     for session, numbers in material.days():

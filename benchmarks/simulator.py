@@ -1,5 +1,4 @@
-"""How many times faster than real time the simulator makes the recordings of 256 electrodes, on
-one core.
+"""Speed of the simulator: 256 electrodes on one core, over real time.
 
     python benchmarks/simulator.py [--json FILE] [--trials 50]
 

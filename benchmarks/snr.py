@@ -1,5 +1,6 @@
-"""How hard is the demo's task at other signal-to-noise ratios? PER against SNR, over simulator
-seeds.
+"""How hard is the demo's task at other signal-to-noise ratios?
+
+PER against SNR, over simulator seeds.
 
     python benchmarks/snr.py [--out build/snr] [--json FILE] [--plot FILE] [--workers 2]
 

@@ -1,5 +1,6 @@
-"""What a speech LLM decodes of sentences that it has never seen, beside the same system with its
-inputs exchanged.
+"""Decoding of sentences that a speech LLM has never seen.
+
+Beside the same system with its inputs exchanged.
 
     python benchmarks/speech_llm_decoding.py [--demo runs/demo] [--out build/speech-llm] [--seeds 3]
     [--json FILE]
@@ -83,8 +84,9 @@ def write(model: SpeechLLM, split: PackedSplit, trials: Sequence[int], size: int
 
 
 def measure(run: Path, packed: Path) -> dict[str, Any]:
-    """Word error rates on the validation split with the right recordings and with others of
-    similar length.
+    """Word error rates on the validation split.
+
+    With the right recordings and with others of similar length.
     """
     split, model = open_packed(packed).split("val"), SpeechLLM.load(run)
     sentences = [split.sentence(i) or "" for i in range(len(split))]
@@ -136,8 +138,9 @@ def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: 
 
 
 def picture(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Word errors with the right recordings (blue) and with exchanged ones (orange), with their
-    95 % intervals.
+    """Draw word errors with the right recordings (blue) and exchanged ones (orange).
+
+    With their 95 % intervals.
     """
     with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x", "ytick.labelcolor": INK}):
         figure, ((axis,),) = panels([0.3 * len(rows)], left=2.3, top=0.3, bottom=0.45, gap=0.4)

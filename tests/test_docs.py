@@ -254,7 +254,7 @@ def test_readme_works_as_written_at_tiny_size(tmp_path):
     assert (tmp_path / "runs" / "demo" / "eval" / "report.html").is_file()
 
 
-def test_make_demo_is_the_demo_verb():
+def test_make_demo_is_the_demo_command():
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(
         r"^demo: .*\n\t\$\(BIN\)/cortext demo --out \$\(DEMO_OUT\)$", makefile, re.MULTILINE

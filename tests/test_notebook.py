@@ -86,12 +86,12 @@ def test_what_needs_a_tpu_names_it_and_every_option_exists(capsys):
     commands = [
         match[2].format(**names).split() for _, text, _ in cells() for match in SHELL.finditer(text)
     ]
-    verbs = {command[1] for command in commands}
-    assert {"doctor", "simulate", "inspect", "pack", "train", "evaluate"} <= verbs
+    called = {command[1] for command in commands}
+    assert {"doctor", "simulate", "inspect", "pack", "train", "evaluate"} <= called
     for command in commands:
         assert command[0] == "cortext"
-        verb = command[1:3] if command[1] == "lm" else command[1:2]
-        assert cortext([*verb, "--help"]) == 0
+        name = command[1:3] if command[1] == "lm" else command[1:2]
+        assert cortext([*name, "--help"]) == 0
         help_text = capsys.readouterr().out
         for word in command:
             assert not word.startswith("--") or word in help_text, command

@@ -179,8 +179,8 @@ def test_settings_come_from_a_mapping_a_dataclass_or_a_default_kind():
         things.config({"kind": ["a"]}, "thing")
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "decode", "export", "replay", "serve"])
-def test_verbs_load_it_before_anything_else(tmp_path, capsys, verb):
+@pytest.mark.parametrize("command", ["train", "evaluate", "decode", "export", "replay", "serve"])
+def test_commands_load_it_before_anything_else(tmp_path, capsys, command):
     path = write(tmp_path, "value = 1 / 0\n")
     there, out = str(tmp_path), ["--out", str(tmp_path / "out")]
     arguments = {
@@ -190,8 +190,8 @@ def test_verbs_load_it_before_anything_else(tmp_path, capsys, verb):
         "export": [there, "--format", "onnx", *out],
         "replay": ["--profile", "lm", "--run", there],
         "serve": [there, "--lm", there],
-    }[verb]
-    status = run([verb, *arguments, "--data", there, "--plugin", str(path)])
+    }[command]
+    status = run([command, *arguments, "--data", there, "--plugin", str(path)])
     assert status == 2
     assert capsys.readouterr().err.splitlines() == [
         f"cortext: {path}:1: ZeroDivisionError: division by zero"

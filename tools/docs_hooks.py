@@ -10,8 +10,9 @@ ARGUMENT = re.compile(r"\n(?=(?:\w+, )*\w+: )")
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Break lines before `name: what it is` in paragraphs of the Python interface (called by
-    mkdocs).
+    """Break lines before `name: what it is` in paragraphs of the Python interface.
+
+    Called by mkdocs.
     """
     if page.file.src_uri != "api.md":
         return html

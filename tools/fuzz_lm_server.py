@@ -111,9 +111,7 @@ class Server:
         self.process.wait()
 
     def check(self) -> None:
-        """Raise Failure where it died, met an error that nobody thought of or takes too much
-        memory.
-        """
+        """Raise Failure where it died, met an unexpected error or takes too much memory."""
         if self.process.poll() is not None:
             raise Failure(
                 f"the server ended with {self.process.returncode}:"

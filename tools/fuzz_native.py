@@ -281,9 +281,7 @@ def double(data: bytearray, rng: random.Random) -> None:
 
 
 def fill(data: bytearray, rng: random.Random) -> None:
-    """A piece, perhaps everything from some place on, is overwritten with one byte or with
-    noise.
-    """
+    """Overwrite a piece, perhaps everything from some place on, with one byte or noise."""
     at = somewhere(data, rng)
     size = min(rng.choice((8, 64, 4096, 1 << 20)), len(data) - at)
     data[at : at + size] = (

@@ -169,8 +169,9 @@ def error(model: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) ->
 
 
 def drift_errors(config: SimulatorConfig, seed: int) -> tuple[list[float], list[float]]:
-    """Frame error on every day of DRIFT_DAYS of a classifier trained on day 1, and of one
-    trained on the day itself.
+    """Frame error of two classifiers on every day of DRIFT_DAYS.
+
+    One is trained on day 1, the other on the day itself.
     """
     config = replace(config, seed=seed)
     sentences = [sentence.text for sentence in splits(150, 0, 0, seed).train]

@@ -1,5 +1,6 @@
-"""Train the grapheme-to-phoneme model `src/cortext/text/data/g2p.npz` on the shipped CMU
-Pronouncing Dictionary.
+"""Train the grapheme-to-phoneme model on the shipped CMU Pronouncing Dictionary.
+
+It is written to `src/cortext/text/data/g2p.npz`.
 
     python tools/train_g2p.py            (NumPy only, one core, deterministic)
 
@@ -105,9 +106,7 @@ def stems(word: str) -> set[str]:
 def held_out(
     lexicon: Lexicon, seed: int = SEED, n_words: int = N_HELD_OUT
 ) -> tuple[list[str], set[str]]:
-    """Words drawn at random, no two with a stem in common, and all words that share a stem with
-    any of them.
-    """
+    """Draw words of which no two share a stem, and all words that share a stem with them."""
     words = list(lexicon)
     tested: list[str] = []
     taken: set[str] = set()
@@ -146,8 +145,9 @@ class Batch:
     phonemes_BP: np.ndarray
 
     def emissions(self, table: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Indices into the table and their values for chunks of 0 [B,L,1], 1 [B,L,P] and 2
-        [B,L,P-1] phonemes.
+        """Indices into the table, and their values.
+
+        For chunks of 0 [B,L,1], 1 [B,L,P] and 2 [B,L,P-1] phonemes.
         """
         one = 1 + self.phonemes_BP
         two = 1 + N_PHONEMES + self.phonemes_BP[:, :-1] * N_PHONEMES + self.phonemes_BP[:, 1:]
@@ -224,8 +224,9 @@ def best_alignments(batch: Batch, table: np.ndarray) -> np.ndarray:
 
 
 def align(pairs: list[tuple[str, tuple[str, ...]]]) -> list[np.ndarray]:
-    """Best alignments [B, L] of all pairs, as graphone numbers `letter * N_CHUNKS + chunk`, one
-    array a batch.
+    """Best alignments [B, L] of all pairs, one array a batch.
+
+    As graphone numbers `letter * N_CHUNKS + chunk`.
     """
     batches = make_batches(pairs)
     table = np.full(N_LETTERS * N_CHUNKS, 1.0 / (N_LETTERS * N_CHUNKS))
@@ -305,9 +306,7 @@ def smooth(levels: list[Level]) -> None:
 
 
 def set_backoffs(levels: list[Level]) -> None:
-    """Back-off weights of every n-gram as a history, such that the probabilities after it sum to
-    one.
-    """
+    """Back-off weights of every n-gram as a history: the probabilities after it sum to one."""
     levels[-1].backoff = np.ones(len(levels[-1].count))
     for lower, level in pairwise(levels):
         given = np.bincount(level.context, level.p, len(lower.count))
@@ -316,8 +315,9 @@ def set_backoffs(levels: list[Level]) -> None:
 
 
 def prune(levels: list[Level], n_nodes: int) -> list[Level]:
-    """The levels without the n-grams that gain least, with the contexts and suffixes of all that
-    are kept.
+    """The levels without the n-grams that gain least.
+
+    With the contexts and suffixes of all that are kept.
     """
     gains = [np.full(len(levels[0].count), np.inf)]
     for lower, level in pairwise(levels):

@@ -332,7 +332,7 @@ def test_a_run_is_refused_before_it_is_evaluated(attack: RunAttack, place: Path)
     assert not (place / "evaluation").exists()
 
 
-VERBS = [
+COMMANDS = [
     ("decode", ["{run}", "--data", "{data}", "--split", "val", "--lm", "{lm}", "--out", "{out}"]),
     ("export", ["{run}", "--format", "release", "--out", "{out}"]),
     ("export", ["{run}", "--format", "onnx", "--out", "{out}"]),
@@ -349,16 +349,18 @@ VERBS = [
 
 
 @pytest.mark.parametrize(
-    ("verb", "arguments"), VERBS, ids=lambda value: value if isinstance(value, str) else value[1]
+    ("command", "arguments"),
+    COMMANDS,
+    ids=lambda value: value if isinstance(value, str) else value[1],
 )
-def test_no_verb_uses_weights_of_nan(verb: str, arguments: list[str], place: Path) -> None:
+def test_no_command_uses_weights_of_nan(command: str, arguments: list[str], place: Path) -> None:
     if "onnx" in arguments:
         pytest.importorskip("onnxruntime")
     tensor("out.weight", filled(float("nan")))(place / "run")
     places = {name: place / name for name in ("run", "data", "lm", "out")} | {
         "config": place / "config.yaml"
     }
-    found = run(verb, *(argument.format(**places) for argument in arguments), patience_s=60)
+    found = run(command, *(argument.format(**places) for argument in arguments), patience_s=60)
     found.check_refused("out.weight has values that are not finite")
     assert not list((place / "out").rglob("model*"))
 
@@ -369,15 +371,17 @@ OVERFLOWING = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "arguments"), OVERFLOWING, ids=[verb for verb, _ in OVERFLOWING])
+@pytest.mark.parametrize(
+    ("command", "arguments"), OVERFLOWING, ids=[command for command, _ in OVERFLOWING]
+)
 def test_finite_weights_whose_logits_are_not_finite_end_the_work(
-    verb: str, arguments: list[str], place: Path
+    command: str, arguments: list[str], place: Path
 ) -> None:
     """3e38 is a float32; eight times it is not."""
     tensor("out.weight", filled(3e38))(place / "run")
     tensor("h0", filled(50.0))(place / "run")
     places = {name: place / name for name in ("run", "data", "lm", "out")}
-    found = run(verb, *(argument.format(**places) for argument in arguments), patience_s=60)
+    found = run(command, *(argument.format(**places) for argument in arguments), patience_s=60)
     found.check_refused("gives logits that are not finite")
     assert not (place / "out").exists()
 

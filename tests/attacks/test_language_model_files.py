@@ -47,13 +47,13 @@ class Attack:
     """What is done to a folder that is otherwise sound, and the line that it is refused with.
 
     says: pattern of the line; empty where the folder may be used, too
-    verb: what reads it; FOLDER stands for it
+    command: what reads it; FOLDER stands for it
     """
 
     name: str
     change: Change
     says: str = ""
-    verb: str = "lm info FOLDER"
+    command: str = "lm info FOLDER"
 
     def __str__(self) -> str:
         return self.name
@@ -176,7 +176,7 @@ LEXICONS = [
     Attack(
         "a tiny weight",
         write("lexicon.txt", "go\t5e-324 G OW SIL\n"),
-        verb="decode --fake-text go --lm FOLDER",
+        command="decode --fake-text go --lm FOLDER",
     ),
     Attack(
         "a word of 400,000 pronunciations",
@@ -231,7 +231,9 @@ FACTS = [
     Attack("facts of other bytes", write("lm.json", b'{"kind": "\xff"}'), "lm.json: "),
     Attack("a pipe as facts", pipe("lm.json")),
     Attack(
-        "a list as a kind", facts('{"kind": ["spelling"]}'), verb="lm score FOLDER FOLDER/text.txt"
+        "a list as a kind",
+        facts('{"kind": ["spelling"]}'),
+        command="lm score FOLDER FOLDER/text.txt",
     ),
 ]
 ARPAS = [
@@ -249,7 +251,9 @@ ARPAS = [
     Attack("a probability above 1", arpa("-0.3\tgo home", "0.3\tgo home"), "line 14: "),
     Attack("a back-off of nan", arpa("go\t-0.3", "go\tnan"), "line 9: "),
     Attack(
-        "a back-off of 1e38", arpa("go\t-0.3", "go\t1e38"), verb="lm score FOLDER FOLDER/text.txt"
+        "a back-off of 1e38",
+        arpa("go\t-0.3", "go\t1e38"),
+        command="lm score FOLDER FOLDER/text.txt",
     ),
     Attack("words of escapes", arpa("-0.3\tgo home", f"-0.3\tgo {ESCAPE}"), "line 14: "),
     Attack(
@@ -318,7 +322,9 @@ BINARIES = [
     Attack("a type that it is not", binary(96, struct.pack("<I", 0)), "damaged KenLM file"),
     Attack("8 GB of zeros", sparse("lm.bin", 8 * GIB), ""),
     Attack(
-        "noise in its middle", binary(300, os.urandom(200)), verb="lm score FOLDER FOLDER/text.txt"
+        "noise in its middle",
+        binary(300, os.urandom(200)),
+        command="lm score FOLDER FOLDER/text.txt",
     ),
 ]
 
@@ -554,7 +560,7 @@ LARGE = [
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that any of the verbs can use."""
+    """A folder that any of the commands can use."""
     folder = tmp_path_factory.mktemp("sound")
     (folder / "lm.arpa").write_text(ARPA)
     from cortext import _native
@@ -606,11 +612,11 @@ def test_a_spoilt_large_model_is_named_in_one_line(
 
 
 def check(sound: Path, tmp_path: Path, attack: Attack) -> None:
-    """Spoil a copy of the folder and run the verb."""
+    """Spoil a copy of the folder and run the command."""
     folder = tmp_path / "folder"
     shutil.copytree(sound, folder)
     attack.change(folder)
-    arguments = [argument.replace("FOLDER", str(folder)) for argument in attack.verb.split()]
+    arguments = [argument.replace("FOLDER", str(folder)) for argument in attack.command.split()]
     ended = run(*arguments, patience_s=60, memory=6 * GIB)
     if attack.says:
         ended.check_refused(attack.says)
@@ -618,7 +624,7 @@ def check(sound: Path, tmp_path: Path, attack: Attack) -> None:
         ended.check_harmless()
 
 
-@pytest.mark.parametrize("verb", ["lm info FOLDER", SCORE, "decode --fake-text go --lm FOLDER"])
-def test_the_folder_itself_is_sound(sound: Path, verb: str) -> None:
-    ended = run(*[argument.replace("FOLDER", str(sound)) for argument in verb.split()])
+@pytest.mark.parametrize("command", ["lm info FOLDER", SCORE, "decode --fake-text go --lm FOLDER"])
+def test_the_folder_itself_is_sound(sound: Path, command: str) -> None:
+    ended = run(*[argument.replace("FOLDER", str(sound)) for argument in command.split()])
     assert ended.status == 0, ended.said

@@ -308,7 +308,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-VERBS = {
+COMMANDS = {
     "train": ("train", "--config", "tiny", "--data", "DATA", "--out", "OUT"),
     "evaluate": ("evaluate", "RUN", "--data", "DATA", "--split", "train", "--out", "OUT"),
     "decode": ("decode", "RUN", "--data", "DATA", "--split", "train", "--lm", "LM", "--out", "OUT"),
@@ -327,12 +327,14 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_refuses_another_file_in_the_data(verb: str, trained: Path, place: Path) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_another_file_in_the_data(
+    command: str, trained: Path, place: Path
+) -> None:
     data = attack_trial(TRIAL_ATTACKS[0], place)
-    lm = write_lm(place / "lm", sentence_entries(), SENTENCES) if verb == "decode" else place
+    lm = write_lm(place / "lm", sentence_entries(), SENTENCES) if command == "decode" else place
     places = {"DATA": data, "RUN": trained, "OUT": place / "out", "LM": lm}
-    refused = run(*(places.get(word, word) for word in VERBS[verb]), patience_s=60)
+    refused = run(*(places.get(word, word) for word in COMMANDS[command]), patience_s=60)
     refused.check_refused(f"{BAD}: input_features: an external link")
     assert not (data / ".packed").exists()
 

@@ -240,12 +240,12 @@ SAID = {
     "text": "i see you",
 }
 ATTACKS = [
-    Attack("a verb", lambda tmp, root: [OBEYED], f"No such command '{WRITTEN}"),
+    Attack("a command", lambda tmp, root: [OBEYED], f"No such command '{WRITTEN}"),
     Attack(
         "an option", lambda tmp, root: ["decode", f"--{OBEYED}"], f"No such option: --{WRITTEN}"
     ),
     Attack(
-        "a verb of several lines",
+        "a command of several lines",
         lambda tmp, root: [FORGED],
         "No such command .x(.n| )cortext: all is well",
     ),

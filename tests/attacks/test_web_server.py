@@ -71,9 +71,9 @@ class Server:
             f"http://127.0.0.1:{self.port}{path}", headers=OURS, timeout=10, trust_env=False
         )
 
-    def post(self, verb: str, content: bytes) -> httpx.Response:
+    def post(self, action: str, content: bytes) -> httpx.Response:
         """Ask for a change; waits where the rate of changes is at its limit."""
-        url = f"http://127.0.0.1:{self.port}/api/{verb}"
+        url = f"http://127.0.0.1:{self.port}/api/{action}"
         while (
             answer := httpx.post(url, content=content, headers=OURS, timeout=20, trust_env=False)
         ).status_code == 429:
@@ -330,7 +330,7 @@ class Body:
     """A request with the token, and the status of its answer; `says` is a part of the line."""
 
     name: str
-    verb: str
+    action: str
     content: bytes
     status: int = 400
     says: str = ""
@@ -389,15 +389,15 @@ BODIES = (
     Body("a body that is a text", "stop", b'"stop"', says="no JSON object"),
     Body("a body in UTF-16", "stop", "{}".encode("utf-16"), status=200),
     Body("a body of another kind", "stop", b"\x93NUMPY\x01\x00", says="no JSON"),
-    Body("another verb", "nonsense", b"{}", status=404, says="no such request"),
-    Body("a verb with half a pair", "%ED%A0%80", b"{}", status=404, says="no such request"),
+    Body("another action", "nonsense", b"{}", status=404, says="no such request"),
+    Body("an action with half a pair", "%ED%A0%80", b"{}", status=404, says="no such request"),
 )  # fmt: skip
 """Status 0: refused or taken, as the text may be; the server says so in a line, and goes on."""
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
 def test_a_request_is_answered_in_one_line(server: Server, body: Body) -> None:
-    answer = server.post(body.verb, body.content)
+    answer = server.post(body.action, body.content)
     assert answer.status_code in ((body.status,) if body.status else (200, 400, 409)), answer.text[
         :500
     ]
@@ -651,7 +651,7 @@ def test_nothing_is_imported_once_the_server_listens(
                 page.next("utterance")
             else:
                 decode(server, page, lambda: server.get("/app.js"))
-            for verb, content in (
+            for action, content in (
                 ("correction", b'{"utterance": 1, "text": "i see"}'),
                 ("rating", b'{"utterance": 1, "rating": "right"}'),
                 ("options", b'{"nbest": 3}'),
@@ -659,7 +659,7 @@ def test_nothing_is_imported_once_the_server_listens(
                 ("day", b'{"session": "nowhere"}'),
                 ("stop", b"nonsense"),
             ):
-                server.post(verb, content)
+                server.post(action, content)
         with suppress(InvalidStatus), connect(f"ws://127.0.0.1:{server.port}/feed"):
             pass
         imported = (tmp_path / "imports").read_text().removeprefix(before)

@@ -160,7 +160,7 @@ def test_data_without_a_run_is_a_users_error(capsys):
 
 
 @pytest.mark.slow
-def test_all_modes_run_and_the_verb_prints_them(
+def test_all_modes_run_and_the_command_prints_them(
     model, lm_dir, trials_file, tmp_path, monkeypatch, capsys
 ):
     pytest.importorskip("onnxruntime")

@@ -1,4 +1,4 @@
-"""The verb and the kept result, without JAX; what compiles is in tests/tpu/test_compile.py."""
+"""The command and the kept result, without JAX; what compiles is in tests/tpu/test_compile.py."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from cortext.training import read_train_config
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "benchmarks" / "results" / "tpu-compile.json"
-VERB = ["bench", "tpu-compile"]
+COMMAND = ["bench", "tpu-compile"]
 
 
 @pytest.fixture
@@ -39,19 +39,19 @@ def without_compiler(monkeypatch, kept):
     monkeypatch.setattr(tpu_compile, "_compile", compiled)
 
 
-def test_without_jax_the_verb_says_what_to_install(monkeypatch, capsys):
+def test_without_jax_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "jax", None)
-    assert run(VERB) == 2
+    assert run(COMMAND) == 2
     assert capsys.readouterr().err == "cortext: jax is not installed; pip install 'cortext[tpu]'\n"
 
 
 def test_an_unknown_shape_is_one_line(capsys):
-    assert run([*VERB, "--shape", "basline"]) == 2
+    assert run([*COMMAND, "--shape", "basline"]) == 2
     assert "did you mean 'baseline'" in capsys.readouterr().err
 
 
 def test_tables_say_that_times_are_estimates(without_compiler, capsys):
-    assert run(VERB) == 0
+    assert run(COMMAND) == 0
     shown = capsys.readouterr().out
     for words in (
         "GiB of a chip's memory",
@@ -68,7 +68,7 @@ def test_tables_say_that_times_are_estimates(without_compiler, capsys):
 
 def test_one_object_is_printed_and_written(without_compiler, kept, tmp_path, capsys):
     out = tmp_path / "new" / "tpu.json"
-    assert run([*VERB, "--shape", "baseline", "--out", str(out), "--json"]) == 0
+    assert run([*COMMAND, "--shape", "baseline", "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads(out.read_text())
     assert result["shapes"] == {"baseline": kept["shapes"]["baseline"]}
@@ -76,7 +76,7 @@ def test_one_object_is_printed_and_written(without_compiler, kept, tmp_path, cap
 
 
 def test_where_nothing_compiles_the_reason_is_the_one_line(without_compiler, capsys):
-    assert run([*VERB, "--shape", "adversarial, noise 7168"]) == 2
+    assert run([*COMMAND, "--shape", "adversarial, noise 7168"]) == 2
     assert capsys.readouterr().err.endswith(
         "\ncortext: v5e:2x4: the step does not compile: no memory\n"
     )

@@ -59,7 +59,7 @@ def offline(monkeypatch):
 
 
 @pytest.fixture
-def verb(wheel, tmp_path, monkeypatch):
+def command(wheel, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return [
         "launch",
@@ -82,9 +82,9 @@ def test_launch_is_a_function_of_the_package():
 
 
 def test_a_dry_run_is_the_default_and_needs_neither_skypilot_nor_a_network(
-    offline, verb, capsys, tmp_path
+    offline, command, capsys, tmp_path
 ):
-    assert run(verb) == 0
+    assert run(command) == 0
     said = capsys.readouterr().out
     text = (tmp_path / "launch" / "cortext-one" / "task.yaml").read_text()
     assert said.startswith(text)
@@ -98,10 +98,10 @@ def test_from_python_a_dry_run_is_the_default_too(offline, launch):
 
 
 @pytest.mark.parametrize("spot", [False, True])
-def test_yes_shows_the_task_and_asks_skypilot_once(verb, monkeypatch, capsys, spot):
+def test_yes_shows_the_task_and_asks_skypilot_once(command, monkeypatch, capsys, spot):
     engine = Engine()
     monkeypatch.setitem(sys.modules, "sky", engine)
-    assert run([*verb, "--yes", *(["--spot"] if spot else [])]) == 0
+    assert run([*command, "--yes", *(["--spot"] if spot else [])]) == 0
     task = ("task", "launch/cortext-one/task.yaml")
     asked = (
         ("jobs.launch", task, {"name": "cortext-one"})
@@ -121,8 +121,8 @@ def test_python_submits_what_is_no_dry_run(launch, monkeypatch):
     assert [call[0] for call in engine.calls] == ["launch", "stream_and_get"]
 
 
-def test_json_is_one_object(offline, verb, capsys):
-    assert run([*verb, "--json"]) == 0
+def test_json_is_one_object(offline, command, capsys):
+    assert run([*command, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["started"] is False
     assert yaml.safe_load(printed["task"])["name"] == "cortext-one"
@@ -186,8 +186,8 @@ def test_nothing_of_the_environment_is_written_down(launch, monkeypatch):
     ],
     ids=str,
 )
-def test_mistakes_are_one_line_and_write_nothing(verb, capsys, changes, says, tmp_path):
-    options = dict(zip(verb[1::2], verb[2::2], strict=True)) | changes
+def test_mistakes_are_one_line_and_write_nothing(command, capsys, changes, says, tmp_path):
+    options = dict(zip(command[1::2], command[2::2], strict=True)) | changes
     words = [
         word for option, value in options.items() if value is not None for word in (option, value)
     ]

@@ -67,7 +67,7 @@ def lm_server(redis_server, world):
 
 
 def cortext_replay(capsys, server, world, *arguments):
-    """What the verb prints as JSON."""
+    """What the command prints as JSON."""
     common = [
         "replay",
         "--data",

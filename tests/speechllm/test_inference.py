@@ -81,7 +81,7 @@ def test_what_cannot_be_written_is_one_line(trained, recordings, tmp_path):
         evaluate(trained, recordings, "val", tmp_path / "file")
 
 
-def test_verbs(trained, recordings, cached, settings, tmp_path, capsys):
+def test_commands(trained, recordings, cached, settings, tmp_path, capsys):
     overrides = [part for each in settings for part in ("--set", each)]
     train = [
         "speech-llm",

@@ -202,7 +202,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert (tmp_path / "other" / "config.json").exists()
 
 
-def test_verb(recordings, encoder_run, tiny_audio_llm, text, tmp_path, capsys):
+def test_command(recordings, encoder_run, tiny_audio_llm, text, tmp_path, capsys):
     arguments = ["speech-llm", "teach", str(encoder_run), str(text), "--data", str(recordings)]
     arguments += [
         "--audio-llm",

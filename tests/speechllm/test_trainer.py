@@ -472,7 +472,7 @@ def test_what_another_run_has_learnt_is_never_left_out_in_silence(
     assert_one_line(caught.value, FILE, "has LoRA weights, such as lora.", "give speech.lora")
 
 
-def test_verbs_for_other_runs_say_what_this_one_is(trained, recordings, tmp_path, capsys):
+def test_commands_for_other_runs_say_what_this_one_is(trained, recordings, tmp_path, capsys):
     """Each is one line."""
     plain = ["--data", str(recordings), "--out", str(tmp_path / "out")]
     for arguments, line in (

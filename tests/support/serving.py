@@ -74,11 +74,11 @@ class Served:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def post(
-        self, verb: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any
+        self, action: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {TOKEN}"} if headers is None else headers
         return HTTP.post(
-            self.url(f"/api/{verb}"), json={} if body is None else body, headers=headers, **more
+            self.url(f"/api/{action}"), json={} if body is None else body, headers=headers, **more
         )
 
     def state(self) -> dict[str, Any]:

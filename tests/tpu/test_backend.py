@@ -124,7 +124,7 @@ def test_the_optimisers_state_goes_from_engine_to_engine_as_it_is(shared):
     assert first["day_steps"].sum() == 8  # 4 batches of 2 days
 
 
-def test_every_verb_reads_the_run(shared, packed, tmp_path):
+def test_every_command_reads_the_run(shared, packed, tmp_path):
     out, _ = shared
     assert load_model(out).n_features == 8
     assert json.loads((out / "summary.json").read_text())["device"] == "cpu (1 core)"

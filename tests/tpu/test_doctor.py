@@ -402,7 +402,7 @@ def test_variables_that_hide_chips_are_named_where_there_are_some():
     assert variables({"JAX_PLATFORMS": "tpu,cpu"}, chips=8) == []
 
 
-# --- the verb
+# --- the command
 # --------------------------------------------------------------------------------------------------------
 
 

@@ -477,7 +477,7 @@ def test_a_directory_without_a_checkpoint_says_what_is_needed(tmp_path):
         import_checkpoint(tmp_path, tmp_path / "run")
 
 
-def test_the_verbs_print_json_and_errors_of_one_line(tmp_path, published, capsys):
+def test_the_commands_print_json_and_errors_of_one_line(tmp_path, published, capsys):
     assert (
         cli(["import-checkpoint", str(published[0]), "--out", str(tmp_path / "run"), "--json"]) == 0
     )

@@ -1,4 +1,4 @@
-"""The verb: what it prints and what it refuses, each in one line."""
+"""The command: what it prints and what it refuses, each in one line."""
 
 import json
 import sys

@@ -105,7 +105,7 @@ def arguments(lm_dir, trials_file, tmp_path, *more):
     return [*base, *settings, "--tuning-trials", "2", "--repeats", "2", "--only", "cortext", *more]
 
 
-def test_the_verb_compares_what_is_installed(lm_dir, trials_file, tmp_path, capsys):
+def test_the_command_compares_what_is_installed(lm_dir, trials_file, tmp_path, capsys):
     pytest.importorskip("flashlight.lib.text")
     out = tmp_path / "result.json"
     more = ("--only", "flashlight", "--json", "--out", str(out))
@@ -138,7 +138,7 @@ def test_the_verb_compares_what_is_installed(lm_dir, trials_file, tmp_path, caps
     assert "ms/frame" in capsys.readouterr().out
 
 
-def test_the_verb_refuses_what_does_not_go_together(lm_dir, trials_file, tmp_path, capsys):
+def test_the_command_refuses_what_does_not_go_together(lm_dir, trials_file, tmp_path, capsys):
     assert run(["bench", "decoder", "--run", "runs/x"]) == 2
     assert "--run and --data go together" in capsys.readouterr().err
     assert run(arguments(lm_dir, trials_file, tmp_path)) == 2

@@ -168,7 +168,7 @@ def test_what_is_shown_beside_must_be_a_result(tiny, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_verb_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys, monkeypatch):
+def test_the_command_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     for name, values in (("LLM_WEIGHTS", (0.2,)), ("LM_WEIGHTS", (1.0,)), ("WORD_SCORES", (0.0,))):
         monkeypatch.setattr(f"cortext.bench.llm.compare.{name}", values)

@@ -345,7 +345,9 @@ def test_only_the_last_stage_is_trained(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_verb_compares_in_processes_and_writes_one_object(tiny, tmp_path, capsys, monkeypatch):
+def test_the_command_compares_in_processes_and_writes_one_object(
+    tiny, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "300")
     out = tmp_path / "new" / "speech.json"
     command = [

@@ -100,7 +100,7 @@ def test_operations_are_counted_by_hand():
 
 
 @pytest.mark.slow
-def test_the_verb_compares_both_sides_and_writes_one_object(tiny_shapes, tmp_path, capsys):
+def test_the_command_compares_both_sides_and_writes_one_object(tiny_shapes, tmp_path, capsys):
     out = tmp_path / "new" / "training.json"
     command = [
         "bench",

@@ -146,7 +146,7 @@ def test_votes_are_those_of_all_sentences(runs, lm, method):
     assert [one.words for one in found] == [one.words for one in expected]
 
 
-def test_the_verb_combines_lattices_and_says_how(runs, lm, tmp_path, capsys):
+def test_the_command_combines_lattices_and_says_how(runs, lm, tmp_path, capsys):
     (tmp_path / "search.yaml").write_text("lattice_beam: 1e6\nbeam: 1e6\n")
     given = ["ensemble", *map(str, runs), "--method", "mbr", "--lattice", "--lm", str(lm), "--json"]
     assert (

@@ -155,7 +155,7 @@ def test_the_mixture_is_linear_and_its_weight_the_best():
     assert weight == pytest.approx(grid[1 + int(np.argmax(totals))], abs=1e-3)
 
 
-def test_the_verb_says_all_of_it(lm, ngram, tmp_path, capsys):
+def test_the_command_says_all_of_it(lm, ngram, tmp_path, capsys):
     held_out, text = tmp_path / "held.txt", tmp_path / "text.txt"
     held_out.write_text("a bad dab\nbed a cab\n")
     text.write_text("a bed\ndab a bee\n")

@@ -253,7 +253,7 @@ def test_memory_that_runs_out_is_one_line(tiny_lm_dir, texts, tmp_path, monkeypa
     assert not (tmp_path / "a").exists()
 
 
-def test_the_verb_and_its_mistakes(tiny_lm_dir, texts, tmp_path, capsys, monkeypatch):
+def test_the_command_and_its_mistakes(tiny_lm_dir, texts, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(texts)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     start = ["finetune-llm", str(tiny_lm_dir), "mine.txt:2"]

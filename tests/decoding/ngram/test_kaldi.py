@@ -420,7 +420,7 @@ def test_a_gzipped_grammar_is_no_openfst_file(tmp_path):
         read_fst(tmp_path / "G.fst")
 
 
-def test_the_verb_converts_and_complains_in_one_line(tmp_path, capsys):
+def test_the_command_converts_and_complains_in_one_line(tmp_path, capsys):
     from cortext.cli import run
 
     assert run(["lm", "import", str(KALDI / "old"), "--out", str(tmp_path / "lm"), "--json"]) == 0

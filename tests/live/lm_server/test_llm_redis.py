@@ -381,7 +381,7 @@ def test_in_json_each_utterance_has_its_context_and_weight(
         assert "context is no text" in decode(context=3)["error"]
 
 
-def test_what_verbs_are_told_of_a_model_that_cannot_be_is_one_line(
+def test_what_commands_are_told_of_a_model_that_cannot_be_is_one_line(
     plain, tmp_path, tiny_lm_dir, capfd
 ):
     (tmp_path / "empty").mkdir()
@@ -408,7 +408,7 @@ def test_what_verbs_are_told_of_a_model_that_cannot_be_is_one_line(
 
 
 @pytest.mark.slow
-def test_the_verb_serves_with_a_model_and_a_context(
+def test_the_command_serves_with_a_model_and_a_context(
     redis_server, plain, tiny_lm_dir, log_prob, tmp_path
 ):
     log = Log(tmp_path / "log")

@@ -193,7 +193,7 @@ def test_options_are_changed_for_all_pages(served):
 
 
 @pytest.mark.parametrize(
-    ("verb", "body", "line"),
+    ("action", "body", "line"),
     [
         ("options", {"beam": -1}, "beam is -1; it must be at least 0 and at most 1e+09"),
         ("options", {"beem": 3}, "unknown decoder option 'beem'; did you mean 'beam'?"),
@@ -219,9 +219,9 @@ def test_options_are_changed_for_all_pages(served):
         ("stop", [], "the request is no JSON object"),
     ],
 )
-def test_wrong_values_are_one_line_and_change_nothing(idle, verb, body, line):
+def test_wrong_values_are_one_line_and_change_nothing(idle, action, body, line):
     before = idle.state()
-    answer = idle.post(verb, body)
+    answer = idle.post(action, body)
     assert answer.status_code == 400
     assert line in answer.json()["error"]
     assert "\n" not in answer.json()["error"]

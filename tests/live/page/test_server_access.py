@@ -31,13 +31,13 @@ def raw(served, request: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "verb", ["start", "stop", "options", "hotwords", "correction", "rating", "day", "nonsense"]
+    "action", ["start", "stop", "options", "hotwords", "correction", "rating", "day", "nonsense"]
 )
 @pytest.mark.parametrize(
     "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}]
 )
-def test_nothing_changes_without_the_token(served, verb, headers):
-    answer = served.post(verb, headers=headers)
+def test_nothing_changes_without_the_token(served, action, headers):
+    answer = served.post(action, headers=headers)
     assert (answer.status_code, answer.json()) == (401, {"error": "the token is missing or wrong"})
 
 

@@ -15,7 +15,7 @@ from serving import Page, Served
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from cortext.cli import run as run_verb
+from cortext.cli import run as run_command
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
@@ -105,7 +105,7 @@ def test_a_port_in_use_is_one_line(root, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         options = ["--lm", str(root / "lm"), "--data", str(root / "data"), "--port", str(port)]
-        assert run_verb(["serve", str(root / "run"), *options]) == 2
+        assert run_command(["serve", str(root / "run"), *options]) == 2
     line = (
         f"cortext: cannot listen on 127.0.0.1 port {port}: Address already in use; give another"
         " --port or --host\n"
@@ -136,7 +136,7 @@ def test_a_port_in_use_is_one_line(root, capsys):
 )
 def test_what_cannot_be_served_is_one_line(root, capsys, options, line):
     assert (
-        run_verb(["serve", str(root / "run"), "--lm", str(root / "lm"), "--port", "0", *options])
+        run_command(["serve", str(root / "run"), "--lm", str(root / "lm"), "--port", "0", *options])
         == 2
     )
     err = capsys.readouterr().err

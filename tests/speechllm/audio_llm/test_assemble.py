@@ -168,7 +168,7 @@ def test_what_cannot_be_assembled_is_one_line(lm_dir: Path, tmp_path: Path) -> N
             assemble(model, out, SMALL)
 
 
-def test_the_verb(lm_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(lm_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments: list[Any] = [
         "speech-llm",
         "assemble",

@@ -210,7 +210,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_build as t
-assert "torch._dynamo" not in sys.modules  # the compiler takes every verb two seconds to import
+assert "torch._dynamo" not in sys.modules  # the compiler takes every command two seconds to import
 t.cache_parts.PART_BYTES, t.targets.WINDOWS = 1, {"cpu": 2}
 t.build(Path(sys.argv[2]), t.Ears(Path(sys.argv[3]), pause_s=0.05))
 """

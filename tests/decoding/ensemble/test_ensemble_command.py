@@ -1,4 +1,4 @@
-"""The verb `ensemble`: over lists and over evaluation directories."""
+"""The command `ensemble`: over lists and over evaluation directories."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ SENTENCES = ["how are you", "see you soon", "thank you very much", "good morning
 
 
 def answer(capsys, *arguments):
-    """What the verb prints with --json."""
+    """What the command prints with --json."""
     assert run(["ensemble", *map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
