@@ -344,9 +344,8 @@ def main() -> None:
     held = [one for one in tuned if one["loss"].get("noisy_weight") != 0]
     best = {}
     for kind in ("gru", "triple_gru"):
-        best[kind] = min((one for one in held if one["kind"] == kind), key=lambda one: one["per"])[
-            "name"
-        ]
+        of_kind = [one for one in held if one["kind"] == kind]
+        best[kind] = min(of_kind, key=lambda one: one["per"])["name"]
     comparisons = []
     for names in (best, {kind: longer(name) for kind, name in best.items()}):
         final = {

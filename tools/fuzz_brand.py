@@ -126,9 +126,8 @@ def fuzz(bench: Bench, out: Path, seed: int, seconds: float) -> int:
         for change in rng.choices([*SAFE, *SAFE, *OTHER], k=rng.choice((0, 1, 1, 1, 2, 5))):
             change(utterance, rng)
             utterance.done.append(change.__name__)
-        if (
-            "swap" in utterance.done and len(utterance.done) > 1
-        ):  # together they may be further from their place
+        # Together they may be further from their place.
+        if "swap" in utterance.done and len(utterance.done) > 1:
             worse(utterance, "named")
         latest = [*latest[1 - N_KEPT :], utterance]
         fault = bench.fault(utterance)
@@ -324,9 +323,8 @@ def lose(utterance: Utterance, rng: random.Random) -> None:
     del utterance.messages[
         first : min(first + rng.choice((1, 1, 2, 10)), len(utterance.messages) - 1)
     ]
-    worse(
-        utterance, "alive" if "invent" in utterance.done else "named"
-    )  # it may be taken for a lost one
+    # It may be taken for a lost one.
+    worse(utterance, "alive" if "invent" in utterance.done else "named")
 
 
 def delay(utterance: Utterance, rng: random.Random) -> None:

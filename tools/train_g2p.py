@@ -287,9 +287,8 @@ def smooth(levels: list[Level]) -> None:
     """Interpolated modified Kneser-Ney: fills `p` of every n-gram."""
     for n, level in enumerate(levels):
         count = level.count.copy()
-        if n + 1 < len(
-            levels
-        ):  # how many different tokens precede it; nothing precedes the beginning of a word
+        # How many different tokens precede it; nothing precedes the beginning of a word.
+        if n + 1 < len(levels):
             seen = np.bincount(levels[n + 1].suffix, minlength=len(count))
             count = np.where(level.starts_word, count, seen)
         if n == 0:
@@ -326,9 +325,8 @@ def prune(levels: list[Level], n_nodes: int) -> list[Level]:
         )
     ranked = np.sort(np.concatenate(gains))
     low, high = 0, len(ranked)
-    while (
-        high - low > len(ranked) // 1000
-    ):  # the closure adds to what a threshold keeps: search for the threshold
+    # The closure adds to what a threshold keeps: search for the threshold.
+    while high - low > len(ranked) // 1000:
         middle = (low + high) // 2
         kept = _keep(levels, gains, ranked[-middle])
         low, high = (middle, high) if sum(map(np.count_nonzero, kept)) <= n_nodes else (low, middle)

@@ -19,9 +19,9 @@ class Cluster:
     Every machine must see the same files under the same paths.
 
     Attributes:
-        address: Of the cluster, or `local` to start one on this machine; where the process is in a
-            cluster already, that one is used, and not left.
-        cpus: Of a `local` one; those of the machine where it has more.
+        address: Address of the cluster, or `local` to start one on this machine; where the process
+            is in a cluster already, that one is used, and not left.
+        cpus: Cores of a `local` cluster; those of the machine where it has more.
         gpus: GPUs for a task: a part of one, or whole ones.
         ray: The library.
 

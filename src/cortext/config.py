@@ -168,7 +168,7 @@ def from_mapping(
 
     Args:
         cls: The dataclass.
-        mapping: Of its fields' names.
+        mapping: Values by field name.
         where: The file, for messages.
         prefix: The dotted path of the section.
 

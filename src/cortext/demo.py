@@ -58,7 +58,7 @@ def run_demo(
     Args:
         out: Directory to write: `data`, `packed`, `lm`, `run` and `eval` in it.
         preset: One of PRESETS: a simulator preset and the training recipe of the same name.
-        seed: Of the simulation; the preset's own when None.
+        seed: Seed of the simulation; the preset's own when None.
         workers: Processes for simulation and search; results do not depend on it.
         overrides: `key=value` changes to the training recipe.
         llm: Train a small neural language model, too, on the n-gram's text, and evaluate with it
@@ -81,9 +81,8 @@ def run_demo(
         raise CortextError(f"no demo is called {preset!r}; {nearest(preset, PRESETS)}")
     if llm:
         need("transformers", "llm")
-    config = read_train_config(
-        preset, overrides
-    )  # a wrong override ends here, before an earlier demo is removed
+    # A wrong override ends here, before an earlier demo is removed.
+    config = read_train_config(preset, overrides)
     out = _fresh_directory(Path(out))
     data = out / "data"
     packed = out / "packed"

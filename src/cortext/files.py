@@ -312,7 +312,7 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
 def lines_within(file: BinaryIO, most: int) -> Iterator[tuple[int, bytes, bool]]:
     """Yield number and content of the lines that are not blank, and whether they end.
 
-    Of a line of more than `most` bytes, no more is yielded than shows that it is.
+    Of a line of more than `most` bytes only the first `most` + 1 are yielded.
     """
     number = 0
     while raw := file.readline(most + 1):

@@ -184,9 +184,8 @@ def recurrence(
     which: dict[str, Any], n_threads: Any = 1, starts: Any = (0, 2, ROWS), **changes: Any
 ) -> None:
     """A pass, with arrays some of which are others."""
-    if (
-        not _native.can_run_recurrence()
-    ):  # the processor lacks the instructions: everything is refused
+    # The processor lacks the instructions: everything is refused.
+    if not _native.can_run_recurrence():
         raise ValueError("wrong shape; starts must rise; not supported; n_threads is")
     arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in which.items()}
     arrays |= {"starts": np.array(starts, np.int64)} | changes

@@ -210,9 +210,8 @@ def test_a_session_above_the_folder_costs_no_recording_there(
     materials: Path, tmp_path: Path
 ) -> None:
     recording = tmp_path / "outside" / "data_train.hdf5"
-    block = int(
-        datetime.fromisoformat(WHEN).timestamp()
-    )  # the log's own name for its first utterance
+    # The log's own name for its first utterance.
+    block = int(datetime.fromisoformat(WHEN).timestamp())
     features_TC = np.zeros((100, N_FEATURES), dtype=np.float32)
     write_session(recording, [make_trial(features_TC, "outside", block, 0, "i see you")])
     content = recording.read_bytes()

@@ -94,9 +94,8 @@ def test_a_played_stepper_still_computes(model):
     for _ in range(2):
         alone.step(bins_SC)
     played.prepare(bins_SC[:10])
-    np.testing.assert_array_equal(
-        played.step(bins_SC), alone.step(bins_SC)
-    )  # its state has gone on
+    # Its state has gone on.
+    np.testing.assert_array_equal(played.step(bins_SC), alone.step(bins_SC))
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")

@@ -56,9 +56,8 @@ def test_every_command_has_help_with_an_example(command, capsys):
     assert run([*command, "--help"]) == 0
     text = capsys.readouterr().out
     assert "Example: cortext " + " ".join(command) in text
-    assert (
-        "--json" in text or "JSON lines" in text
-    )  # what runs until it is stopped tells everything as JSON lines
+    # What runs until it is stopped tells everything as JSON lines.
+    assert "--json" in text or "JSON lines" in text
 
 
 def test_design_commands_of_the_main_path_exist():

@@ -11,9 +11,8 @@ import pytest
 from cortext.data import Trial, write_session
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
-LABELS = np.array(
-    [8, 3, 40, 12, 12, 40]
-)  # needs 7 frames: 6 tokens and a blank between the equal ones
+# Needs 7 frames: 6 tokens and a blank between the equal ones.
+LABELS = np.array([8, 3, 40, 12, 12, 40])
 
 
 def trials_of(
@@ -61,9 +60,8 @@ def full_disk() -> Callable[[int], object]:
     @contextmanager
     def limited(n_bytes: int) -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (n_bytes, hard)
-        )  # Python ignores SIGXFSZ: writes fail with EFBIG
+        # Python ignores SIGXFSZ: writes fail with EFBIG.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
         try:
             yield
         finally:

@@ -330,7 +330,6 @@ def test_reading_batches_is_many_times_faster_than_the_release_s_way(tmp_path: P
     )
     numbers = json.loads(out.read_text())
     assert numbers["ratio"] >= 5
-    assert (
-        numbers["packed"]["fresh_pages_median"] < 20
-    )  # new memory takes 44 large pages, or 20,000 small ones
+    # New memory takes 44 large pages, or 20,000 small ones.
+    assert numbers["packed"]["fresh_pages_median"] < 20
     assert "ratio of trials/s" in run.stdout

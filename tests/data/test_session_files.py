@@ -160,6 +160,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_make_trial_looks_phonemes_up() -> None:
     made = make_trial(np.zeros((60, 4)), SESSION, 1, 2, "hello world", corpus="mine")
     assert made.features_TC.dtype == np.float32
+    # HH AH L OW SIL, W ER L D SIL.
     assert made.phoneme_ids.tolist() == [
         16,
         3,
@@ -171,7 +172,7 @@ def test_make_trial_looks_phonemes_up() -> None:
         21,
         9,
         40,
-    ]  # HH AH L OW SIL, W ER L D SIL
+    ]
     assert make_trial(np.zeros((60, 4)), SESSION, 1, 2).phoneme_ids is None
     assert make_trial(
         np.zeros((60, 4)), SESSION, 1, 2, "ah", phoneme_ids=[1]

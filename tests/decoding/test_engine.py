@@ -181,9 +181,8 @@ def test_usual_beams_find_what_the_reference_finds(sentence_lm, sentence, spread
     expected = reference(sentence_lm, SENTENCES, log_probs_PV, options)
     nbest = Decoder.from_dir(sentence_lm, options).decode(log_probs_PV, RELEASE)
     agree(nbest, expected)
-    for found, other in zip(
-        nbest[:3], expected[:3], strict=True
-    ):  # joining by context, it may hold more in its beam
+    # Joining by context, it may hold more in its beam.
+    for found, other in zip(nbest[:3], expected[:3], strict=True):
         assert found.score >= other.score - 1e-4
 
 

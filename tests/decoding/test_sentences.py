@@ -40,9 +40,8 @@ def test_required_silence_leaves_only_paths_with_silence_between_words():
 
 def test_required_silence_is_not_required_at_the_start_and_the_end():
     assert score([A], uniform(1), sil_required=True).score == pytest.approx(math.log(0.25))
-    assert score([], uniform(1), sil_required=True).score == pytest.approx(
-        math.log(0.5)
-    )  # blank or SIL
+    # Blank or SIL.
+    assert score([], uniform(1), sil_required=True).score == pytest.approx(math.log(0.5))
 
 
 @pytest.mark.parametrize("recombine", ["logadd", "max"])

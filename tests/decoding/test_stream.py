@@ -255,9 +255,8 @@ def test_limits_of_memory_do_not_change_the_result(directory, monkeypatch):
     decoder = Decoder.from_dir(directory, dict(beam=12, max_active=60), engine="reference")
     log_probs_PV = posteriors("we went there two days ago", noise=2.0)
     expected = decoder.decode(log_probs_PV, RELEASE)
-    monkeypatch.setattr(
-        "cortext.decoding.sentences._MAX_CELLS", 1
-    )  # every sentence is scored on its own
+    # Every sentence is scored on its own.
+    monkeypatch.setattr("cortext.decoding.sentences._MAX_CELLS", 1)
     monkeypatch.setattr("cortext.decoding.reference.MAX_REMEMBERED", 5)
     found = decoder.with_options(nbest=9).decode(log_probs_PV, RELEASE)
     assert [each.text for each in found] == [each.text for each in expected][:9]

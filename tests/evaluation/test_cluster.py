@@ -47,9 +47,8 @@ def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monke
     pytest.importorskip("transformers")
     from tiny_llm import save_tiny_lm
 
-    monkeypatch.setattr(
-        "cortext.decoding.llm.large_model.LISTS_AT_ONCE", 2
-    )  # here; where a task has fewer, so it is
+    # Here; where a task has fewer, so it is.
+    monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 2)
     llm = LargeModelFiles(str(save_tiny_lm(tmp_path / "model")), device="cpu")
     options = {"nbest": 20, "lattice_beam": 20.0, "llm": {"weight": 0.3}}
     context = "what do you think of it today " * 60  # more than the model reads

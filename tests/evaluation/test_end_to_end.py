@@ -26,10 +26,11 @@ def test_a_simulated_participant_is_trained_and_evaluated(tmp_path):
         tmp_path / "run", tmp_path / "data", "val", tmp_path / "lm", tmp_path / "eval", threads=2
     )
     assert metrics.n_trials == summary.n_val_trials
+    # No sentence of val occurs in train.
     assert (metrics.seen.n_trials, metrics.unseen.n_trials) == (
         0,
         12,
-    )  # no sentence of val occurs in train
+    )
     assert metrics.wer_seen is None
     assert 40 <= metrics.words_per_minute <= 80
     assert set(metrics.per_corpus) == {"grammar", "handwritten"}

@@ -55,9 +55,8 @@ def test_a_generator_decides_what_is_drawn_and_the_input_stays(kind, dtype):
     assert first.shape == x_BTC.shape
     assert torch.equal(x_BTC, before)
     assert torch.equal(n_bins_B, lengths)
-    assert not torch.equal(
-        first[0] / x_BTC[0], first[1] / x_BTC[1]
-    )  # each trial has a draw of its own
+    # Each trial has a draw of its own.
+    assert not torch.equal(first[0] / x_BTC[0], first[1] / x_BTC[1])
 
 
 def test_a_time_mask_silences_stretches_no_longer_than_its_share_within_the_trial():
@@ -102,9 +101,8 @@ def test_channel_dropout_silences_an_electrode_with_all_its_features_for_the_who
     settings = {"probability": 0.25, "features_per_electrode": 2}
     dropped = build("channel_dropout", **settings)(x_BTC, n_bins_B, generator()) == 0
     assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
-    assert torch.equal(
-        dropped[..., :3], dropped[..., 3:]
-    )  # electrodes 0 to 2, then their second features
+    # Electrodes 0 to 2, then their second features.
+    assert torch.equal(dropped[..., :3], dropped[..., 3:])
     assert float(dropped[:, 0, :3].float().mean()) == pytest.approx(0.25, abs=0.02)
 
 
@@ -121,9 +119,8 @@ def test_gain_is_a_factor_of_the_trial_and_one_of_each_feature():
     factor_BC = factor[:, 0]
     assert float(factor_BC.mean()) == pytest.approx(1, abs=0.02)
     assert float(factor_BC.var(1).mean()) == pytest.approx(0.1**2, rel=0.05)  # within a trial
-    assert float(factor_BC.var()) == pytest.approx(
-        0.3**2 + 0.1**2, rel=0.05
-    )  # independent, so variances add
+    # Independent, so variances add.
+    assert float(factor_BC.var()) == pytest.approx(0.3**2 + 0.1**2, rel=0.05)
 
 
 def test_they_follow_the_release_s_noise_in_their_order_and_precede_smoothing():
@@ -136,9 +133,8 @@ def test_they_follow_the_release_s_noise_in_their_order_and_precede_smoothing():
     found, found_n_B = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), extra=extra)
     assert torch.equal(found, smooth(expected))
     assert torch.equal(found_n_B, shorter_B)
-    assert torch.equal(
-        prepare(x_BTC, n_bins_B, Augmentation(), extra=extra)[0], smooth(x_BTC)
-    )  # not in validation
+    # Not in validation.
+    assert torch.equal(prepare(x_BTC, n_bins_B, Augmentation(), extra=extra)[0], smooth(x_BTC))
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,8 @@ def test_kernel_is_the_impulse_response_of_scipy_cut_and_renormalised(std, size)
 def test_published_kernel_has_nine_taps_and_weighs_the_middle_with_a_fifth():
     kernel = gaussian_kernel(2, 100)
     assert len(kernel) == 9
-    assert kernel[4] == pytest.approx(
-        0.2042, abs=1e-4
-    )  # by hand: 1 / sum of exp(-k^2 / 8) for k = -4..4
+    # By hand: 1 / sum of exp(-k^2 / 8) for k = -4..4.
+    assert kernel[4] == pytest.approx(0.2042, abs=1e-4)
     assert kernel.sum() == pytest.approx(1)
 
 
@@ -68,9 +67,8 @@ def test_valid_padding_keeps_the_bins_that_see_a_full_kernel():
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 def test_an_even_kernel_is_padded_as_torch_pads_same():
     x_BTC = torch.randn(1, 12, 1, generator=torch.Generator().manual_seed(0))
-    kernel = torch.from_numpy(
-        gaussian_kernel(3, 6)
-    )  # all six points of an off-centre impulse are above the floor
+    # All six points of an off-centre impulse are above the floor.
+    kernel = torch.from_numpy(gaussian_kernel(3, 6))
     assert len(kernel) == 6
     expected = torch.nn.functional.conv1d(
         x_BTC.transpose(1, 2), kernel.view(1, 1, -1), padding="same"

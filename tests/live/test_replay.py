@@ -218,9 +218,8 @@ def test_replayed_to_a_brand_node_the_texts_are_those_of_offline_evaluation(
     again = cortext_replay(
         capsys, redis_server, world, "--node", "speech", "--speed", "20", "--trial", "1"
     )
-    assert [result["text"] for result in again["results"]] == offline[
-        1:2
-    ]  # numbers went on: nothing was lost
+    # Numbers went on: nothing was lost.
+    assert [result["text"] for result in again["results"]] == offline[1:2]
     assert again["n_errors"] == 0
     assert again["lag_p99_ms"] > 0
 

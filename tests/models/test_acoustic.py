@@ -104,9 +104,8 @@ def test_a_batch_that_does_not_fit_together_says_why():
     x_BTC[1, 30, 2] = np.nan
     with pytest.raises(DataError, match="not finite"):
         model.logits_batch(x_BTC, SESSIONS, np.array([40, 40]))
-    model.logits_batch(
-        x_BTC, SESSIONS, np.array([40, 30])
-    )  # what lies beyond a trial's bins is never read
+    # What lies beyond a trial's bins is never read.
+    model.logits_batch(x_BTC, SESSIONS, np.array([40, 30]))
 
 
 def test_an_unknown_model_names_the_nearest_known_one():

@@ -115,9 +115,8 @@ def test_initial_weights_are_the_releases():
     assert torch.equal(model.day_weight, torch.eye(6).expand(3, 6, 6))
     assert not model.day_bias.any()
     for layer in range(2):
-        recurrent = getattr(
-            model.gru, f"weight_hh_l{layer}"
-        )  # [96, 32]: the stack of gates has orthonormal columns
+        # [96, 32]: the stack of gates has orthonormal columns.
+        recurrent = getattr(model.gru, f"weight_hh_l{layer}")
         torch.testing.assert_close(recurrent.T @ recurrent, torch.eye(32), atol=1e-5, rtol=0)
     bounds = {
         "gru.weight_ih_l0": (84, 96),

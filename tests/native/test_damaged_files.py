@@ -253,9 +253,8 @@ def test_whatever_the_tables_hold_scores_are_numbers(tmp_path, options, filled):
     path = tmp_path / "lm.bin"
     write_binary(MADE_BY_LMPLZ / "text.arpa.gz", path, **options)
     data, rng = path.read_bytes(), random.Random(0)
-    tables = slice(
-        len(data) * 2 // 3, data.rindex(b"<unk>\x00")
-    )  # the vocabulary and the unigrams come before
+    # The vocabulary and the unigrams come before.
+    tables = slice(len(data) * 2 // 3, data.rindex(b"<unk>\x00"))
     size = tables.stop - tables.start
     noise = {"zeros": bytes(size), "ones": b"\xff" * size, "noise": rng.randbytes(size)}[filled]
     path.write_bytes(put(data, tables.start, noise))

@@ -220,9 +220,8 @@ def test_quantised_scores_are_off_by_no_more_than_their_bins(tmp_path, by_lmplz,
             errors.append(abs(ours_score - theirs_score))
     assert max(errors) <= prob + backoff
     assert 1e-5 < np.mean(errors) < 0.02
-    assert quantised.unigram("the") == pytest.approx(
-        by_lmplz.unigram("the"), abs=1e-6
-    )  # never quantised
+    # Never quantised.
+    assert quantised.unigram("the") == pytest.approx(by_lmplz.unigram("the"), abs=1e-6)
 
 
 def test_gzipped_and_plain_text_are_the_same_model(tmp_path, by_lmplz):
@@ -263,9 +262,8 @@ def test_an_existing_file_is_replaced_only_by_a_complete_one(tmp_path):
     assert out.read_bytes() == before
     write_binary(MADE_BY_LMPLZ / "text.arpa.gz", out)
     assert out.read_bytes() != before
-    assert (
-        opened.sentence("the cat sat") == score
-    )  # the old file lives as long as somebody reads it
+    # The old file lives as long as somebody reads it.
+    assert opened.sentence("the cat sat") == score
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.arpa", "lm.bin"]
 
 

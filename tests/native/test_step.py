@@ -156,9 +156,8 @@ def test_a_row_of_zeros_stays_so_in_int8():
     _native.StepLinear(np.array([[0, 0, 0], [1, -2, 0]], np.float32), None, "int8").apply(
         np.ones(3, np.float32), y
     )
-    np.testing.assert_allclose(
-        y, [0, (64 - 127) * 2 / 127], rtol=1e-6
-    )  # 1 is 63.5 of 127ths of 2: 64, the even one
+    # 1 is 63.5 of 127ths of 2: 64, the even one.
+    np.testing.assert_allclose(y, [0, (64 - 127) * 2 / 127], rtol=1e-6)
 
 
 def test_wrong_shapes_are_refused():

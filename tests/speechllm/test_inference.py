@@ -34,9 +34,8 @@ def test_an_evaluation_directory_is_written(evaluated, recordings):
     for line in lists:
         scores = [each["score"] for each in line["hypotheses"]]
         assert scores == sorted(scores, reverse=True)
-        assert all(
-            each["llm"] <= each["score"] < 0 for each in line["hypotheses"]
-        )  # of one token and more
+        # Of one token and more.
+        assert all(each["llm"] <= each["score"] < 0 for each in line["hypotheses"])
         assert {each["acoustic"] for each in line["hypotheses"]} == {None}
     with (out / "predictions.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(split)

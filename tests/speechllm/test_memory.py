@@ -273,10 +273,11 @@ def test_what_a_layer_keeps_by_hand():
 def test_what_is_kept_is_what_autograd_saves(folder: Path, lora, checkpointing):
     llm, work = at_work(folder, lora, checkpointing)
     saved = []
+    # The difference leaves out what does not depend on the batch.
     for n_trials in (
         N_TRIALS,
         2 * N_TRIALS,
-    ):  # the difference leaves out what does not depend on the batch
+    ):
         kept: dict[int, torch.Tensor] = {}
 
         def pack(tensor: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> torch.Tensor:

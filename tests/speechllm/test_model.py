@@ -82,9 +82,8 @@ def test_scores_are_log_probabilities_given_the_recording(model, trials):
             expected = sum(
                 float(log_probs_KV[k, token]) for k, token in enumerate([*answer, llm.ends[0]])
             )
-            assert (
-                hypothesis.llm_score >= expected - 1e-3
-            )  # several spellings of the tokens may give one text
+            # Several spellings of the tokens may give one text.
+            assert hypothesis.llm_score >= expected - 1e-3
 
 
 def test_length_limits(model, trials):

@@ -114,11 +114,12 @@ def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
         )
         if not torch.equal(new, old)
     }
+    # Not the tower; weight: the output layer.
     assert changed == {
         "language_model",
         "multi_modal_projector",
         "weight",
-    }  # not the tower; weight: the output layer
+    }
     trial = open_packed(recordings).split("val").batch([0])
     session = open_packed(recordings).split("val").session(0)
     (nbest,) = model.generate(trial.features_BTC, [session], trial.n_bins_B, max_length=5)

@@ -30,9 +30,8 @@ def steps(kind, devices, pieces):
     say to each other.
     """
     transforms = {"white_noise_std": 0.5, "constant_offset_std": 0.1, "random_cut": 3}
-    dropout = (
-        0.0 if kind == "gru" else 0.3
-    )  # pieces of a batch, which the gru's is cut into, draw their own
+    # Pieces of a batch, which the gru's is cut into, draw their own.
+    dropout = 0.0 if kind == "gru" else 0.3
     config = make_config(
         kind,
         dropout=dropout,

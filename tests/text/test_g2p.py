@@ -199,9 +199,8 @@ def test_probabilities_after_any_history_follow_the_back_off_recursion_and_sum_t
         ours, following = model.successors(int(node))
         expected = [log_p(grams[node], token) for token in range(len(ours))]
         np.testing.assert_allclose(ours, expected, rtol=1e-5)
-        assert np.exp(ours).sum() == pytest.approx(
-            1.0, abs=0.05
-        )  # scores are stored in a byte each
+        # Scores are stored in a byte each.
+        assert np.exp(ours).sum() == pytest.approx(1.0, abs=0.05)
         for token in range(0, len(ours), 17):
             longest = next(
                 g for n in range(len(grams[node]) + 1) if (g := (*grams[node][n:], token)) in nodes

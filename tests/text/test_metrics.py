@@ -171,6 +171,5 @@ def test_real_decoder_output_has_its_published_phoneme_error_rate(real_data):
     result = error_rate(
         [row["true_phonemes"] for row in rows], [row["gru_phonemes"] for row in rows], "phoneme"
     )
-    assert (
-        result.low < 0.217 < result.high
-    )  # 21.7 % over the whole validation set, of which this is every other trial
+    # 21.7 % over the whole validation set, of which this is every other trial.
+    assert result.low < 0.217 < result.high

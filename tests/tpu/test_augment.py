@@ -131,9 +131,8 @@ def test_no_noise_is_a_copy_of_another():
     white_N = alone(white_noise_std=1.0).ravel()
     steps_N = np.diff(alone(random_walk_std=1.0, random_walk_axis=1), axis=1, prepend=0).ravel()
     offset_N = alone(constant_offset_std=1.0)[:, 0].ravel()
-    gain_BC = (alone(first, static_gain_std=1.0) - first)[
-        :40, 0
-    ]  # the first row of each trial's matrix
+    # The first row of each trial's matrix.
+    gain_BC = (alone(first, static_gain_std=1.0) - first)[:40, 0]
     number_BC = np.arange(40)[:, None] * n_features**2 + np.arange(n_features)
     pairs = [(white_N, steps_N)]
     for noise_N in (white_N, steps_N):

@@ -248,11 +248,12 @@ def test_a_users_own_model_and_loss_train_as_in_torch(loss, registered, packed, 
     for device in ("cpu", "tpu"):
         with Trainer(config, packed, tmp_path / device, device=device, progress=False) as trainer:
             trainer.run()
+            # Weight decay would have moved it.
             assert trainer.model.network.unused.tolist() == [
                 1,
                 1,
                 1,
-            ]  # weight decay would have moved it
+            ]
     for name in ("train_loss", "grad_norm", *(["train_energy"] if loss else [])):
         expected = [line[name] for line in lines(tmp_path / "cpu", "train")]
         assert [line[name] for line in lines(tmp_path / "tpu", "train")] == pytest.approx(

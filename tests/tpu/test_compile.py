@@ -54,11 +54,12 @@ def test_a_step_takes_the_operations_of_the_formula_within_5_percent(found):
 
 
 def test_the_loops_over_time_are_found(found):
+    # Products with recurrent weights.
     forwards = {
         6 * TRIALS * 40 * 40,
         6 * TRIALS * 48 * 48,
         6 * TRIALS * 32 * 32,
-    }  # products with recurrent weights
+    }
     recurrent = [loop for loop in found["loops"] if loop["flops"] > 0]
     assert {loop["flops"] / N_PATCHES for loop in recurrent} == forwards
     assert len(recurrent) == 2 * 4  # layers, forwards and backwards

@@ -182,9 +182,8 @@ def steps_of(machine, devices, told, device=None):
 
     def step(request, env, limit_s):
         asked.append((request["engine"], request["kind"], dict(env)))
-        assert (
-            open_packed(Path(request["data"])).n_features == 512
-        )  # as in the published recordings
+        # As in the published recordings.
+        assert open_packed(Path(request["data"])).n_features == 512
         return told
 
     report = examine(ask=answers(devices))
@@ -211,9 +210,8 @@ def test_a_step_may_be_asked_of_one_kind_only(machine):
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CPU], "tensorflow": "broken"}
     _, asked = steps_of(machine, devices, Answer([]), device="cpu")
     assert [(engine, kind) for engine, kind, _ in asked] == [("torch", "cpu"), ("torchax", "cpu")]
-    assert asked[1][2] == {
-        "JAX_PLATFORMS": "cpu"
-    }  # or JAX would look for a TPU, which is not there
+    # Or JAX would look for a TPU, which is not there.
+    assert asked[1][2] == {"JAX_PLATFORMS": "cpu"}
     assert steps_of(machine, devices, Answer([]), device="tpu") == ([], [])
 
 
@@ -242,9 +240,8 @@ def steps_here(engine: str) -> dict[tuple[str, str], doctor.Step]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [[], ["--tpu", "grpc://127.0.0.1:9"]], ids=str
-)  # which is no concern of torch's
+# Which is no concern of torch's.
+@pytest.mark.parametrize("name", [[], ["--tpu", "grpc://127.0.0.1:9"]], ids=str)
 def test_torch_takes_a_step_of_each_model(capsys, name):
     assert cortext(["doctor", "--run", "--device", "cpu", "--json", *name]) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
@@ -264,9 +261,8 @@ def test_torchax_takes_a_step_of_each_model_on_all_cores(monkeypatch):
     for model in MODELS:
         told = steps["torchax", model]
         assert (told.cores, told.problem) == (8, None)
-        assert told.loss == pytest.approx(
-            steps["torch", model].loss, rel=0.05
-        )  # other noise, the same model and batch
+        # Other noise, the same model and batch.
+        assert told.loss == pytest.approx(steps["torch", model].loss, rel=0.05)
 
 
 @pytest.mark.tf

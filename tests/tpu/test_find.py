@@ -226,9 +226,8 @@ def test_local_where_there_are_no_chips_is_refused(bare, where):
 
 def test_a_tpu_vm_that_is_called_by_its_own_name_uses_its_chips(v5e):
     assert v5e.find(env={"TPU_NAME": "my-tpu", "TPU_SKIP_MDS_QUERY": "1"}).address == "local"
-    assert (
-        v5e.find(env=GKE | {"TPU_NAME": "my-slice"}).address == "my-slice"
-    )  # the resolver finds the other hosts
+    # The resolver finds the other hosts.
+    assert v5e.find(env=GKE | {"TPU_NAME": "my-slice"}).address == "my-slice"
 
 
 def test_a_cloud_tpu_is_looked_up_by_name_where_google_cloud_answers(bare):

@@ -50,9 +50,8 @@ def test_a_loop_in_a_loop_counts_as_often_as_it_runs() -> None:
 
 
 def test_the_memory_traffic_of_a_loop_counts_as_often_as_it_runs() -> None:
-    once = 4 * (
-        4 * 16 + 16 * 32 + 4 * 32
-    )  # two operands are read, one result is written, four bytes each
+    # Two operands are read, one result is written, four bytes each.
+    once = 4 * (4 * 16 + 16 * 32 + 4 * 32)
     assert count(parse(NESTED)).hbm_bytes == once + 7 * 5 * once
 
 
@@ -100,20 +99,22 @@ ENTRY %main (n: s32[]) -> (s32[], s32[]) {{
         (tpu_loop("compare(%j, %ten), direction=LT"), 10),
         (tpu_loop("compare(%j, %ten), direction=LE"), 11),
         (tpu_loop("compare(%j, %ten), direction=LT", step="constant(3)"), 4),
+        # The bound comes with the tuple.
         (
             tpu_loop("fusion(%j, %limit), kind=kLoop, calls=%less"),
             12,
-        ),  # the bound comes with the tuple
+        ),
         (
             tpu_loop("compare(%j, %ten), direction=NE", first="constant(20)", step="constant(-1)"),
             10,
         ),
         (tpu_loop("compare(%j, %ten), direction=GT", first="constant(14)", change="subtract"), 4),
         (tpu_loop("compare(%j, %ten), direction=LT", first="constant(10)"), 0),
+        # Begins with what the program is given.
         (
             tpu_loop("compare(%j, %ten), direction=LT", first="copy(%n)"),
             None,
-        ),  # begins with what the program is given
+        ),
         (tpu_loop("compare(%j, %ten), direction=LT", step="parameter(7)"), None),
         (tpu_loop("compare(%j, %ten), direction=GE", first="constant(10)"), None),  # has no end
     ],
@@ -253,9 +254,8 @@ ENTRY %main (a: f32[100,8,32], b: bf16[64,32], c: f32[100,8,64]) -> f32[100,8,64
 
 def test_traffic_is_what_leaves_the_chip() -> None:
     row = 4 * 8 * 32  # of 100 rows one is read, into memory on the chip
-    weights = (
-        2 * 64 * 32
-    )  # once brought on the chip, once read by a product where they are, once from the chip
+    # Once brought on the chip, once read by a product where they are, once from the chip.
+    weights = 2 * 64 * 32
     piece = 4 * 8 * 64  # of 100 pieces one is written
     assert count(parse(TRAFFIC)).hbm_bytes == row + 2 * weights + piece
 

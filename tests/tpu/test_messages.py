@@ -41,9 +41,8 @@ def begins(message: Message, heading: str) -> bool:
         if start == at or (start > at and not fixed):
             at, own, fixed = start + len(part), own + len(part), True
             continue
-        ends = [
-            length for length in range(1, len(part)) if heading.endswith(part[:length])
-        ]  # cut within this part
+        # Cut within this part.
+        ends = [length for length in range(1, len(part)) if heading.endswith(part[:length])]
         cut = max(ends, default=0)
         if fixed and cut != len(heading) - at:
             return False

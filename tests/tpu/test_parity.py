@@ -159,9 +159,8 @@ def test_in_bfloat16_products_add_up_in_float32_and_the_rest_is_float32(side, ex
         text := lowered.as_text(),
     )
     types = [tuple(kind.lstrip("x0123456789") for kind in product) for product in products]
-    assert (
-        types.count(("bf16", "bf16", "f32")) >= 20
-    )  # five layers, each with two products forwards and four backwards
+    # Five layers, each with two products forwards and four backwards.
+    assert types.count(("bf16", "bf16", "f32")) >= 20
     assert {result for *_, result in types} == {"f32"}
     assert not re.search(r"stablehlo\.(exponential|log|log_plus_one|tanh|logistic)\b.*bf16", text)
     state = jax.device_get(first_state(side.weights))

@@ -40,9 +40,8 @@ def test_a_step_takes_the_longer_of_products_and_memory_and_then_the_exchange() 
 def test_what_is_exchanged_beside_the_products_takes_time_only_where_it_takes_longer() -> None:
     beside = cost()
     beside.exchanges["all-gather", True] = Exchange("all-gather", True, 50_000_000, 1)
-    assert roofline(beside, ROUND, n_chips=8)["overlapped_ms"] == pytest.approx(
-        35
-    )  # 7 x 50 MB at 10 GB/s
+    # 7 x 50 MB at 10 GB/s.
+    assert roofline(beside, ROUND, n_chips=8)["overlapped_ms"] == pytest.approx(35)
     assert roofline(beside, ROUND, n_chips=8)["roofline_ms"] == pytest.approx(41.4)
     beside.exchanges["all-gather", True].n_bytes *= 2
     assert roofline(beside, ROUND, n_chips=8)["roofline_ms"] == pytest.approx(71.4)

@@ -54,12 +54,13 @@ def test_longer_trials_than_any_of_training_get_a_multiple_of_the_longest():
 
 @pytest.mark.parametrize(
     ("least", "cores", "n_rows"),
+    # Three trials never are fewer, and cores have as many each.
     [
         (4, 2, 4),
         (2, 1, 3),
         (2, 2, 4),
         (6, 4, 8),
-    ],  # three trials never are fewer, and cores have as many each
+    ],
 )
 def test_a_batch_is_padded_to_rows_that_the_cores_share(least, cores, n_rows):
     x_BTC = np.random.default_rng(0).normal(size=(3, 50, 2)).astype(np.float32)

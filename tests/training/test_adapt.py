@@ -202,6 +202,7 @@ def test_old_trials_are_spread_over_the_known_days_and_the_latest_get_the_rest(b
         name: int((chosen.day_N == chosen.sessions.index(name)).sum()) for name in (*OLD, NEW)
     }
     assert counts == {OLD[0]: 3, OLD[1]: 4, NEW: 0}
+    # Of 20: evenly spread, first and last included.
     assert chosen.trial_N.tolist() == [
         0,
         9,
@@ -210,7 +211,7 @@ def test_old_trials_are_spread_over_the_known_days_and_the_latest_get_the_rest(b
         6,
         12,
         19,
-    ]  # of 20: evenly spread, first and last included
+    ]
 
 
 def test_the_new_run_is_evaluated_on_old_days_and_the_new_one(base, packed, tmp_path):

@@ -156,9 +156,8 @@ def test_loss_and_its_parts_by_hand():
     # Of the 27 paths of three frames, 111 110 011 100 010 001 say "1"; of the 9 of two frames, 11
     # 10 01.
     ctc_B = torch.tensor([math.log(27 / 6), math.log(9 / 3)])
-    noise_B = torch.tensor(
-        [(5 + 9 + 1) / 3, (2 + 4) / 2]
-    )  # the last patch of the second trial is padding
+    # The last patch of the second trial is padding.
+    noise_B = torch.tensor([(5 + 9 + 1) / 3, (2 + 4) / 2])
     torch.testing.assert_close(losses["clean"], ctc_B)
     torch.testing.assert_close(losses["noisy"], ctc_B)
     torch.testing.assert_close(losses["noise"], noise_B)

@@ -89,9 +89,8 @@ def test_a_damaged_state_is_noticed_and_the_run_goes_on_from_the_one_before(
 def test_what_was_logged_after_the_state_before_is_cut_off_and_written_again(
     config, packed, undisturbed, tmp_path
 ):
-    run = stopped(
-        config, packed, tmp_path / "run", 9
-    )  # states of batches 8 and 9; a line at batch 9
+    # States of batches 8 and 9; a line at batch 9.
+    run = stopped(config, packed, tmp_path / "run", 9)
     assert [line["step"] for line in lines(run)] == [3, 4, 6, 8, 9]
     flip(run / "train_state" / "state.safetensors", 0.7)
     with Trainer(config, packed, run, resume=True, progress=False) as trainer:

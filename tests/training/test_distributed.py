@@ -72,9 +72,8 @@ def config(config) -> TrainConfig:
         rnn_dropout=0,
         input_network=InputNetworkConfig(input_layer_dropout=0),
     )
-    dataset = replace(
-        config.dataset, batch_size=7, data_transforms=noise
-    )  # an odd batch: 4 trials and 3
+    # An odd batch: 4 trials and 3.
+    dataset = replace(config.dataset, batch_size=7, data_transforms=noise)
     return replace(config, model=model, dataset=dataset, precision="fp32")
 
 

@@ -167,9 +167,8 @@ def test_what_was_logged_after_the_last_state_is_cut_off_on_resuming(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(
-            task, "save_model", die
-        )  # after the validation's line was written, before the state
+        # After the validation's line was written, before the state.
+        patch.setattr(task, "save_model", die)
         with pytest.raises(Killed):
             train(config, packed, run, progress=False)
     assert metrics(run, "val")
@@ -481,9 +480,8 @@ def test_weights_of_another_run_are_a_start_with_days_taken_by_name(
     config, packed, undisturbed, tmp_path
 ):
     dataset = replace(config.dataset, sessions=["t15.2023.08.18", "t15.2023.08.11"])
-    config = replace(
-        config, dataset=dataset, num_training_batches=1
-    )  # the first batch has a learning rate of zero
+    # The first batch has a learning rate of zero.
+    config = replace(config, dataset=dataset, num_training_batches=1)
     train(config, packed, tmp_path / "run", init_from=undisturbed, progress=False)
     old, new = (
         load_file(undisturbed / "model.safetensors"),
@@ -527,9 +525,8 @@ def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed
         losses.append(float(ctc_loss(torch.from_numpy(logits_PV)[None], *arguments)))
         counts = edit_counts(labels.tolist(), greedy(logits_PV, "release"))
         errors, length = errors + counts.errors, length + counts.reference_length
-    assert line["val_loss"] == pytest.approx(
-        np.mean(losses), rel=0.02
-    )  # the run may have used bfloat16
+    # The run may have used bfloat16.
+    assert line["val_loss"] == pytest.approx(np.mean(losses), rel=0.02)
     assert line["val_per"] == pytest.approx(errors / length, abs=0.05)
 
 

@@ -71,9 +71,8 @@ def test_stacked_days_move_as_one_parameter_per_day_would(weight_decay):
     )
     ours = DayAdamW({"day": stacked}, (0.9, 0.99), 0.1, weight_decay)
     for step in range(12):
-        days = [
-            day for day in range(3) if (step >> day) & 1 == 0 or day == step % 3
-        ]  # day 3 is never seen
+        # Day 3 is never seen.
+        days = [day for day in range(3) if (step >> day) & 1 == 0 or day == step % 3]
         lr = 0.1 / (1 + step)
         stacked.grad = torch.zeros_like(stacked)
         for day in range(4):

@@ -173,9 +173,8 @@ def test_the_releases_trainer_goes_on_from_a_run_of_ours(tmp_path, packed, confi
         oracle.release_trainer(arguments),
     )
     compiled._orig_mod, adam, schedule = trainer.model, trainer.optimizer, trainer.scheduler
-    compiled.load_state_dict(
-        checkpoint["model_state_dict"]
-    )  # which has the names of a compiled model
+    # Which has the names of a compiled model.
+    compiled.load_state_dict(checkpoint["model_state_dict"])
     adam.load_state_dict(checkpoint["optimizer_state_dict"])
     schedule.load_state_dict(checkpoint["scheduler_state_dict"])
     lrs = [group["lr"] for group in adam.param_groups]

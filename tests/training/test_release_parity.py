@@ -26,9 +26,8 @@ from release_trainer import Draws, ReleaseModel, ReleaseTrainer, augment, edit_d
 
 CPU = torch.device("cpu")
 N_DAYS, N_FEATURES = 3, 8
-PLAIN = Augmentation(
-    white_noise_std=0.0, constant_offset_std=0.0, random_cut=0
-)  # nothing random: only smoothing
+# Nothing random: only smoothing.
+PLAIN = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
 
 
 def as_ours(release: ReleaseModel) -> dict[str, torch.Tensor]:
@@ -129,9 +128,8 @@ def test_logits_of_the_same_weights_are_equal(patch_size, patch_stride):
     network.load_state_dict(as_ours(release))
     x_BTC, day_B = torch.randn(5, 63, 16), torch.tensor([3, 0, 3, 1, 2])
     expected = release(x_BTC, day_B)
-    torch.testing.assert_close(
-        network(x_BTC, day_B)[0], expected, atol=1e-5, rtol=0
-    )  # the pass that learns
+    # The pass that learns.
+    torch.testing.assert_close(network(x_BTC, day_B)[0], expected, atol=1e-5, rtol=0)
     with torch.no_grad():
         torch.testing.assert_close(network(x_BTC, day_B)[0], expected, atol=1e-5, rtol=0)
 
@@ -261,9 +259,8 @@ def test_one_step_is_equal(recordings, packed):
     assert pair.ours_step(0, indices) == pytest.approx(pair.release_step(indices), abs=1e-5)
     pair.assert_same_weights(1e-6)
     after = pair.network.state_dict()
-    assert torch.equal(
-        after["day_weight"][1], before["day_weight"][1]
-    )  # a day absent from the batch
+    # a day absent from the batch.
+    assert torch.equal(after["day_weight"][1], before["day_weight"][1])
     assert not torch.equal(after["day_weight"][0], before["day_weight"][0])
 
 
@@ -333,9 +330,8 @@ def test_the_loss_curves_of_identical_batches_are_equal(recordings, packed):
     ]
     ours, release = np.array(curves).T
     np.testing.assert_allclose(ours, release, rtol=1e-4)
-    assert (
-        ours[-5:].mean() < 0.5 * ours[:3].mean()
-    )  # it has learnt something, so that there was something to differ in
+    # It has learnt something, so that there was something to differ in.
+    assert ours[-5:].mean() < 0.5 * ours[:3].mean()
 
 
 def test_validation_finds_the_same_errors(recordings, packed, monkeypatch):
@@ -364,9 +360,8 @@ def test_validation_finds_the_same_errors(recordings, packed, monkeypatch):
     assert metrics["val_per"] == pytest.approx(expected["per"], abs=1e-12)
     by_day = dict(zip(pair.data.sessions, expected["per_by_day"].values(), strict=True))
     assert metrics["val_per_by_session"] == pytest.approx(by_day, abs=1e-12)
-    assert metrics["val_loss"] == pytest.approx(
-        expected["loss"], rel=1e-4
-    )  # days have equally many trials
+    # Days have equally many trials.
+    assert metrics["val_loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
 def test_edit_distances_by_hand():

@@ -126,9 +126,8 @@ def test_numbers_of_numpy_become_plain_ones(tmp_path, number, module):
         np.datetime64("2023-08-11"),
         State((np.dtype, ("f8", False, True)), (3, "<", None, None, None, -1, -1, 63)),
     ],
-    ids=lambda thing: (
-        type(thing).__name__
-    ),  # addresses would differ between the processes of a parallel run
+    # Addresses would differ between the processes of a parallel run.
+    ids=lambda thing: type(thing).__name__,
 )
 def test_of_numpy_only_numbers_are_read(tmp_path, thing):
     torch.save({"val_loss": thing}, tmp_path / "file")

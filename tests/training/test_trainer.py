@@ -318,9 +318,8 @@ def test_states_of_validations_and_of_the_end_and_logits_are_kept_where_wanted(
         / f"{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
     )
     assert kept_PV.dtype == np.float16
-    padded = np.pad(
-        trial.features_TC, ((4, 4), (0, 0))
-    )  # validation in training pads with zeros, as the release does
+    # Validation in training pads with zeros, as the release does.
+    padded = np.pad(trial.features_TC, ((4, 4), (0, 0)))
     np.testing.assert_allclose(kept_PV, model.logits(padded, trial.session), atol=2e-3)
 
 

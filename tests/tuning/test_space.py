@@ -64,9 +64,8 @@ def test_values_become_what_the_configuration_makes_of_them():
         parse_space(["lr_max=1e-3,0.001,1", "weight_decay=0:1", "seed=0:9"]), TrainConfig()
     )
     assert space == {
-        "lr_max": Choice(
-            (0.001, 1.0)
-        ),  # YAML 1.1 reads 1e-3 as a text; equal values are tried once
+        # YAML 1.1 reads 1e-3 as a text; equal values are tried once.
+        "lr_max": Choice((0.001, 1.0)),
         "weight_decay": Range(0.0, 1.0),
         "seed": Range(0, 9),
     }

@@ -126,12 +126,10 @@ def test_what_failed_is_tried_again_when_asked_and_not_counted_twice(open_store)
     finish_all(store)
     before = store.trials()
     assert len(before) == 4
-    assert (
-        open_store(4, given, as_options).retry_failed() == 1
-    )  # what does not go together is not tried
-    again = open_store(
-        2, given, as_options
-    )  # fewer are asked for than there are: it is tried all the same
+    # What does not go together is not tried.
+    assert open_store(4, given, as_options).retry_failed() == 1
+    # Fewer are asked for than there are: it is tried all the same.
+    again = open_store(2, given, as_options)
     assert again.retry_failed() == 0  # by two processes at once
     trial = again.claim()
     assert (trial.options, trial.settings) == (before[0].options, before[0].settings)

@@ -336,10 +336,11 @@ def test_jobs_share_devices_and_cores(tune, monkeypatch):
     monkeypatch.setattr(training, "Processes", Pretended)
     monkeypatch.setattr(training, "os", SimpleNamespace(environ={}, cpu_count=lambda: 8))
     tune(grid("lr_max=0.1,0.2,0.3,0.4"), jobs=3, device="cuda:0,cuda:1")
+    # The first place is free again.
     assert [job.device for job in started] == [
         "cuda:0",
         "cuda:1",
         "cuda:0",
         "cuda:0",
-    ]  # the first place is free again
+    ]
     assert {job.threads for job in started} == {2}

@@ -50,9 +50,8 @@ def two_days(tmp_path):
         about("b", rating="wrong"),
         about("b", rating="mostly right"),  # she thought again
         about("b", correction="You see me!"),
-        said(
-            "c", MORNING.format(31, 0), "we see you two", 8.0
-        ),  # 60 - 8 s after a pause of more than five minutes
+        # 60 - 8 s after a pause of more than five minutes.
+        said("c", MORNING.format(31, 0), "we see you two", 8.0),
         about("c", correction="We see ewe 2"),
         said("d", "2026-11-21T09:00:12-08:00", "me and you and me", 12.0),  # 25 words a minute
         about("d", rating="wrong"),
@@ -68,9 +67,8 @@ def test_numbers_of_two_days(two_days):
 
     assert (first.tally.utterances, first.tally.sentences, first.tally.words) == (3, 3, 9)
     assert first.tally.spoken_hours == pytest.approx((6 + 4 + 8) / 3600)
-    assert first.tally.use_hours == pytest.approx(
-        (6 + 50 + 4 + 8) / 3600
-    )  # a, the pause to b, b, and c alone
+    # a, the pause to b, b, and c alone.
+    assert first.tally.use_hours == pytest.approx((6 + 50 + 4 + 8) / 3600)
     assert first.tally.ratings == {"right": 1, "mostly right": 1, "wrong": 0}
     assert (first.tally.rated, first.tally.share("right"), first.tally.share("wrong")) == (
         2,
@@ -80,9 +78,8 @@ def test_numbers_of_two_days(two_days):
     assert first.tally.words_per_minute == pytest.approx(9 / (18 / 60))
     assert first.tally.words_per_minute_quartiles == pytest.approx((30, 30, 30))
     assert first.tally.corrected == 2
-    assert first.tally.wer == pytest.approx(
-        (1 + 1) / (3 + 4)
-    )  # `me` is missing; `you` for `ewe`; 2 is `two`
+    # `me` is missing; `you` for `ewe`; 2 is `two`.
+    assert first.tally.wer == pytest.approx((1 + 1) / (3 + 4))
     assert first.tally.confirmed == 1
     assert first.tally.wer_with_confirmed == pytest.approx(2 / (3 + 4 + 3))
 
@@ -95,17 +92,15 @@ def test_numbers_of_two_days(two_days):
         None,
         None,
     )
-    assert (
-        second.tally.confirmed == 0
-    )  # silence that was rated right has no words to be free of errors
+    # Silence that was rated right has no words to be free of errors.
+    assert second.tally.confirmed == 0
 
     assert second.use_hours_so_far == pytest.approx((68 + 20) / 3600)
     assert second.spoken_hours_so_far == pytest.approx((18 + 14) / 3600)
     assert (first.sentences_so_far, second.sentences_so_far) == (3, 4)
     assert use.overall.words_per_minute == pytest.approx(14 / (30 / 60))
-    assert use.overall.words_per_minute_quartiles == pytest.approx(
-        (28.75, 30, 30)
-    )  # of 25, 30, 30, 30
+    # Of 25, 30, 30, 30.
+    assert use.overall.words_per_minute_quartiles == pytest.approx((28.75, 30, 30))
     assert use.overall.share("right") == pytest.approx(2 / 4)
     low, high = use.overall.wer_ci95
     assert low == pytest.approx(1 / 4)  # whichever of the two utterances are drawn: 1/4, 2/7 or 1/3
@@ -142,9 +137,8 @@ def test_midnight_parts_the_days_of_the_place_wherever_the_report_is_made(tmp_pa
             ("2026-11-20", 1),
             ("2026-11-21", 2),
         ]
-        assert days[1].tally.use_hours == pytest.approx(
-            (2 + 4 + 12 + 4) / 3600
-        )  # pauses count for what they lead to
+        # Pauses count for what they lead to.
+        assert days[1].tally.use_hours == pytest.approx((2 + 4 + 12 + 4) / 3600)
 
 
 def test_an_hour_that_comes_twice_in_autumn_is_not_negative_use(tmp_path):

@@ -155,9 +155,8 @@ def test_recordings_are_kept_of_what_was_confirmed_or_corrected_and_of_nothing_e
         assert log.rate(1, "mostly right") is False
         assert log.correct(2, "We see you.") is True
         assert log.rate(3, "wrong") is False
-        assert (
-            log.rate(4, "right") is False
-        )  # nothing was said, and nothing decoded: nothing to learn
+        # Nothing was said, and nothing decoded: nothing to learn.
+        assert log.rate(4, "right") is False
     first, second = recorded(tmp_path)
     assert (first.trial, first.sentence, second.trial, second.sentence) == (
         0,
@@ -379,9 +378,8 @@ def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path):
     found = read_log(tmp_path)
     numbers = {entry.id: number for number, entry in enumerate(found.entries)}
     assert set(acknowledged) <= set(numbers)
-    assert (
-        len(found.entries) <= len(acknowledged) + 4
-    )  # each killed process may have had one under way
+    # Each killed process may have had one under way.
+    assert len(found.entries) <= len(acknowledged) + 4
     kept = {trial.trial: trial.sentence for trial in recorded(tmp_path, "day.2023.08.13")}
     for id_ in acknowledged:
         assert kept[numbers[id_]] == ("you see me" if int(id_.split("-")[1]) % 2 else "i see you")

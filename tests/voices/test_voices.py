@@ -117,9 +117,8 @@ def test_a_voice_says_the_same_in_another_process(voice: Voice) -> None:
     )
     digest, has_torch = said.stdout.split()[-2:]
     assert digest == hashlib.sha256(voice.speak("nine men").tobytes()).hexdigest()
-    assert has_torch == str(
-        voice.name not in ("formant", "espeak-ng")
-    )  # whose processes begin sooner without it
+    # Whose processes begin sooner without it.
+    assert has_torch == str(voice.name not in ("formant", "espeak-ng"))
 
 
 # the project's own

@@ -59,9 +59,12 @@ OPTIONS = PipelineOptions(smoothing="published", normalise="rolling")
 
 @dataclass(frozen=True)
 class Plan:
-    """steps: at least so many of 80 ms for every mode.
+    """Modes to time, and how long.
 
-    Cpu: the core to use, None takes the last allowed one.
+    Attributes:
+        modes: Ways to run the model.
+        steps: At least so many steps of 80 ms are timed for every mode.
+        cpu: The core to use; None takes the last allowed one.
     """
 
     modes: Sequence[str] = MODES
@@ -261,7 +264,7 @@ def bench_latency(
         plan: Ways to run the model, and how many steps.
         data: Recordings, session files or packed.
         demo: A directory of `cortext demo`, on which the phoneme errors of every mode are measured.
-        options: Of the word search, as for `evaluate`.
+        options: Options of the word search, as for `evaluate`.
         stage: Told what begins.
 
     Raises:

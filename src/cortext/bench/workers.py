@@ -28,7 +28,8 @@ class WorkerProcess:
 
     Raises Missing where it says so.
 
-    loaded: what its first answer tells
+    Attributes:
+        loaded: What its first answer tells.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ def decoder(
 ) -> None:
     """Compare the word search with flashlight-text, kaldi-decoder and pyctcdecode.
 
-    Time, errors, memory.
+    It compares time, errors and memory.
 
     Without --run or --logits it decodes pseudo-posteriors made from real phoneme errors
     ($CORTEXT_REAL_DATA).

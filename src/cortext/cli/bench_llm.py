@@ -223,12 +223,10 @@ def speech_llm(
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Measure training steps of a speech LLM.
+    """Measure time and peak memory of training steps of a speech LLM.
 
-    Cached or live audio targets, bfloat16, compilation, checkpointing.
-
-    Live: the voice speaks and the audio tower listens in every step. Time of a step and peak memory
-    of each setting.
+    It compares cached and live audio targets, bfloat16, compilation and gradient checkpointing.
+    With live targets the voice speaks and the audio tower listens in every step.
 
     Example: cortext bench speech-llm --turns 2 --json
     """

@@ -147,13 +147,12 @@ def print_latency(result: dict[str, Any]) -> None:
         )
     met, targets = result["met"], result["targets"]
     fastest = f"fastest without more errors ({met['fastest']})"
+    fastest_p99 = f"p99 <= {targets['fastest_p99_ms']:g} ms"
     said = {
         f"float32, the wait: p99 <= {targets['fp32_p99_ms']:g} ms": met["fp32"],
         f"float32, all work: p99 <= {targets['fp32_p99_ms']:g} ms": met["fp32_work"],
-        f"{fastest}, the wait: p99 <= {targets['fastest_p99_ms']:g} ms": met["fastest_mode"],
-        f"fastest without more errors, all work: p99 <= {targets['fastest_p99_ms']:g} ms": met[
-            "fastest_work"
-        ],
+        f"{fastest}, the wait: {fastest_p99}": met["fastest_mode"],
+        f"fastest without more errors, all work: {fastest_p99}": met["fastest_work"],
         f"end of an utterance p99 <= {targets['final_p99_ms']:g} ms": met["final"],
     }
     for target, is_met in said.items():

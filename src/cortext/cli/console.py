@@ -76,9 +76,8 @@ def print_table(
         )
     for row in rows:
         table.add_row(*(plain(cell, MOST_PRINTED) for cell in row))
-    console = Console(
-        markup=False, emoji=False
-    )  # cells are what users and other programs wrote: they mean nothing
+    # Cells are texts of users and other programs: nothing in them is markup.
+    console = Console(markup=False, emoji=False)
     # A pipe has no width of its own: give the table what it needs instead of folding it to 80
     # columns.
     wide = console.options.update(max_width=10_000)

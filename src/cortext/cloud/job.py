@@ -59,7 +59,7 @@ class Launch:
         return f"sky jobs cancel -n {self.name}" if self.spot else f"sky down {self.name}"
 
     def submit(self) -> None:
-        """Start it, and show SkyPilot's messages until the machine runs.
+        """Start the run, and show SkyPilot's messages until the machine runs.
 
         From here on it costs money.
 

@@ -74,7 +74,7 @@ class Dataset:
     """A directory of session files; nothing but names is in memory.
 
     Attributes:
-        sessions: By name, which for `t15.YYYY.MM.DD` is by day.
+        sessions: Recording days in the order of their names, which for `t15.YYYY.MM.DD` is by date.
         description: The release's table of blocks where the directory has it.
         limits: The largest trial that is read.
     """

@@ -107,7 +107,7 @@ def download(
     Args:
         remote: The file, with size and digest where they are known.
         path: Where it goes.
-        token: Of an account with that server.
+        token: Token of an account with that server.
         advance: Called with the bytes gained; negative when the server makes us start again.
         timeout: Seconds without a byte until a try is given up.
         pause_s: Pause after the first try without a byte; each further one is twice as long.

@@ -61,7 +61,8 @@ def fetch_language_model(
         from_dir: Take files downloaded by hand; the Hub is only asked for their sizes and
             checksums, and not missed.
         base_url: Where the Hub, or a mirror of it, answers.
-        token: Of an account (default: the environment variable HF_TOKEN); the files are public.
+        token: Token of an account (default: the environment variable HF_TOKEN); the files are
+            public.
         progress: Called with bytes done and in all.
 
     Raises:

@@ -73,7 +73,7 @@ def obtain(
         file: The file, with size and digest where they are known.
         out: An existing directory.
         source: The file as it was downloaded by hand.
-        token: Of an account with the server.
+        token: Token of an account with the server.
         meter: Counts the bytes.
         refused: Makes the error for an answer of the server that is not the file.
 

@@ -38,7 +38,8 @@ class PackedDataset:
     Attributes:
         sessions: Names; `day_N` of the splits are positions in it.
         bad_trials: What was left out when it was packed, and why.
-        post_implant_day: By session, where the release's table of blocks told.
+        post_implant_day: Days since implantation by session, where the release's table of blocks
+            has them.
         source: The directory of session files, with the size and time of change (ns) of each.
     """
 

@@ -30,7 +30,7 @@ class DayBalancedSampler:
         batch_size: Trials in a batch.
         days_per_batch: Different days in a batch; each gives `batch_size / days_per_batch` trials,
             give or take one.
-        seed: Of the whole sequence of batches.
+        seed: Seed of the whole sequence of batches.
         must_include_days: Days that every batch has; negative ones count from the last day.
         n_bins_N: Int [N], the length of each trial; needed for length buckets.
         length_buckets: Bands of length. A batch draws one band, the same for all its days, and from

@@ -37,11 +37,11 @@ _AFTER = 4
 class RecordFiles:
     """The TFRecord files of a split, being written.
 
-    Needs TensorFlow; raises OSError where it cannot write.
+    It needs TensorFlow, and raises OSError where it cannot write.
 
     Attributes:
         sizes: Bytes of each file by name; complete after `close`.
-        records: For each trial, the number of its file and the byte where its features begin.
+        records: The number of the file, and the byte where the features begin, of each trial.
     """
 
     def __init__(self, folder: Path, split: str) -> None:

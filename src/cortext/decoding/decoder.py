@@ -141,8 +141,8 @@ class Decoder:
             log_probs_PV: float32 [P, V], C-contiguous natural-log probabilities of a frame's
                 tokens. -inf is allowed.
             inventory: Tokens of the columns, in order: an `Inventory`, `"release"` or `"lm"`.
-            hotwords: As in `stream`.
-            context: As in `stream`.
+            hotwords: See `stream`.
+            context: See `stream`.
 
         Raises:
             DecodingError: For anything else: nothing is guessed, converted or reordered.
@@ -172,7 +172,7 @@ class Decoder:
             inventory: Tokens of the columns, in order.
             threads: Number of threads; the native search runs without the interpreter's lock.
             progress: Called with utterances done and in all.
-            context: As in `stream`, the same for all.
+            context: See `stream`; the same for all trials.
         """
         n_parts = 1 if self._llm is None else 2
         found = self.search_batch(

@@ -36,7 +36,7 @@ def fake_log_probs(
         sentence: Text; it is normalised first.
         noise: Standard deviation of the Gaussian noise on the logits, of which the right one is 6
             and the others 0.
-        seed: Of the noise and the durations.
+        seed: Seed of the noise and the durations.
         inventory: Tokens of the columns, in order.
         lexicon: Decides on pronunciations where it has the word.
 

@@ -1,9 +1,9 @@
 """The reference search: CTC prefix beam search over a lexicon tree with an n-gram.
 
-The oracle of faster engines.
+It is the oracle of the faster engines.
 
-What is searched for. A sentence w1 ... wn is read from a sequence of one token per frame by the
-rules of CTC (repeats joined, then blanks removed) if what remains is
+The search space: a sentence w1 ... wn is read from a sequence of one token per frame by the rules
+of CTC (repeats joined, then blanks removed) if what remains is
 
     SIL* pron(w1) SIL* pron(w2) ... SIL* pron(wn) SIL*
 
@@ -69,8 +69,8 @@ class LexiconTree:
     Node 0 is the root; every other node is one phoneme after its parent.
 
     Attributes:
-        children: For each node, the child by token number.
-        words: For each node, the words whose pronunciation ends there, with the log of its weight.
+        children: Children of each node, by token number.
+        words: Words whose pronunciation ends at each node, with the log of its weight.
     """
 
     children: list[dict[int, int]] = field(default_factory=lambda: [{}])
@@ -287,9 +287,8 @@ class Search:
         for number, (key, score) in enumerate(self._live, start=1):
             if tokens:
                 self._move(key, score, tokens, least - score, table)
-            if (
-                number & (number - 1) == 0 and number >= 4
-            ):  # the best come first: what survival takes rises early
+            # The best hypotheses come first, so that the threshold rises early.
+            if number & (number - 1) == 0 and number >= 4:
                 least = self._least(table)
         return table
 

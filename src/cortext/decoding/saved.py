@@ -43,7 +43,7 @@ class SavedTrial:
     """Frames of one trial as they were saved.
 
     Attributes:
-        name: Of the array, or the trial's number in a batch.
+        name: Name of the array, or the trial's number in a batch.
         logits_PV: Float [P, V].
     """
 
@@ -52,9 +52,9 @@ class SavedTrial:
 
 
 def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]:
-    """The trials of a file.
+    """Read the trials of a file.
 
-    In the order of the file for `.npz`, of their names for `.h5` and `.hdf5`.
+    They come in the order of the file for `.npz`, and in that of their names for `.h5` and `.hdf5`.
 
     `.npz`: an array [P, V] per trial, or one array [B, P, V] and an integer array `lengths` [B]
     `.h5`, `.hdf5`: the same as datasets, in groups or not
@@ -137,9 +137,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
                 where = f"{path}, trial {entry.filename}"
                 with archive.open(entry) as member:
                     declared = _declared_bytes(member, entry.file_size, where)
-                if (
-                    declared is None
-                ):  # NumPy would give its content as bytes, whatever it inflates to
+                # NumPy would return such an entry as bytes, whatever size it inflates to.
+                if declared is None:
                     raise DecodingError(
                         "is no array", where=where, fix="save the file with numpy.savez"
                     )

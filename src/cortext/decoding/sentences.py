@@ -152,9 +152,10 @@ def score_sentences(
     A sentence that does not fit into the frames scores -inf and has no spans.
 
     Args:
-        sentences: Of each the words, of each of these the pronunciations and log weights.
+        sentences: The words of each sentence, and of each word the pronunciations and their log
+            weights.
         scores_PV: float64 [P, V] of `reference.scaled`.
-        options: Of the search.
+        options: Options of the search.
         inventory: Tokens of the columns, in order.
     """
     return [

@@ -1,6 +1,6 @@
 """The search through a split's log-probabilities on a Ray cluster.
 
-The same sentences as on one machine.
+It finds the same sentences as one machine.
 
 Shapes: P patches of 80 ms, V tokens.
 """
@@ -35,7 +35,9 @@ class DecoderFiles:
 
     The n-gram is mapped into memory.
 
-    lm: language-model directory; llm: what large model it asks, if any
+    Attributes:
+        lm: Language-model directory.
+        llm: The large model that it asks; None without one.
     """
 
     lm: Path
@@ -69,7 +71,7 @@ def decode_on_cluster(
     Every machine of the cluster must see the decoder's files under the same paths.
 
     Args:
-        address: Of the cluster, or `local`.
+        address: Address of the cluster, or `local`.
         decoder: Files that each task opens.
         log_probs: float32 [P, V] natural logs of each trial.
         inventory: Tokens in the order of V.

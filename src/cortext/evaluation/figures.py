@@ -87,9 +87,8 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
         figure.savefig(file, format="svg", metadata={"Date": None})
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(
-        r'<(g|text|svg) id="[^"]*"', r"<\1", svg
-    )  # only clip paths and markers are referred to by id
+    # Other ids can go: only clip paths and markers are referred to by id.
+    svg = re.sub(r'<(g|text|svg) id="[^"]*"', r"<\1", svg)
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
     opening = f'<svg {box.group(0)} role="img" aria-label="{escape(plain(label))}">'
@@ -271,9 +270,9 @@ def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def confusion_matrix(confusion: Confusion) -> Figure:
-    """Shares of each reference phoneme (row).
+    """Draw shares of what each reference phoneme (row) was decoded as (column).
 
-    What it was decoded as (column), right ones blue, errors orange.
+    Right ones are blue, errors orange.
 
     Opacity grows with the square root of the share and, for errors, is full at `FULL_ERROR`: a few
     per cent show.
@@ -338,9 +337,8 @@ class Span:
 class TrialPicture:
     """The drawing of one trial.
 
-    phonemes, words: what was decoded, and whether it is right
-
     Attributes:
+        phonemes, words: What was decoded, and whether it is right.
         features_TC: Smoothed features; `bin_s` seconds a row.
         posterior_PV: Probabilities in the order of `PHONEME_ORDER`; frame p is centred on
             `frame_start_s + p * frame_s`.

@@ -44,7 +44,7 @@ class Recognised:
     Attributes:
         trials: In the order of sessions and trials.
         indices: Position of each trial in `data.split(split)`.
-        skipped: By number in the split, why a trial was left out; a file that cannot be read has a
+        skipped: Why trials were left out, by number in the split; a file that cannot be read has a
             negative number.
         seconds: What each stage took.
         llm: What is known of the large language model; None without one.

@@ -156,9 +156,8 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
             confused = confusion(found.trials)
         with disk_errors(out), atomic_directory(out) as folder:
             with stage(found.seconds, "report"):
-                from cortext.evaluation.report import (
-                    write_report,
-                )  # it draws, and matplotlib takes long to import
+                # Imported here: the report draws, and matplotlib takes long to import.
+                from cortext.evaluation.report import write_report
 
                 _write_results(folder, found, confused)
                 metrics = Metrics(**measured, seconds=_with_total(found.seconds))

@@ -1,6 +1,6 @@
 """Phoneme errors of models that are fed patch by patch.
 
-P frames, V tokens.
+Shapes: P frames, V tokens.
 """
 
 from __future__ import annotations

@@ -217,9 +217,8 @@ class AcousticModel:
         """
         x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
         with full_float32():
-            logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[
-                0
-            ].float()
+            found = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))
+            logits_BPV = found[0].float()
         n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
         outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
         logits_BPV = logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu()

@@ -56,8 +56,9 @@ class OnnxExport:
         inputs: Shapes of the graph's inputs, by name.
         outputs: Shapes of its outputs, by name.
         card: Checksum of `model.json`.
-        graphs: By precision the file, its checksum, and the largest difference from torch's logits.
-        errors: By precision the phoneme errors, where they were measured.
+        graphs: The file, its checksum, and the largest difference from torch's logits, by
+            precision.
+        errors: Phoneme errors by precision, where they were measured.
     """
 
     format_version: int

@@ -61,7 +61,7 @@ def evaluate(
         skip_bad: See `cortext.evaluate`, as for the others.
         description: A file that describes the trials.
         progress: Called with trials done and in all.
-        seed: Of the intervals' resampling.
+        seed: Seed of the resampling for intervals.
     """
     with evaluation_directory(out) as write:
         config = config_of(run)

@@ -22,7 +22,8 @@ class LossWarnings(Callback):
 
     It prints the sentences of each validation, too.
 
-    weights: of the losses by name; those of weight 0 are not looked at
+    Attributes:
+        weights: Of the losses by name; those of weight 0 are not looked at.
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:

@@ -188,9 +188,9 @@ def _encoder_kept(network: SpeechNetwork, n_trials: int, n_patches: int, load: L
 
 
 def savings(config: SpeechLLMConfig) -> Iterator[tuple[str, SpeechLLMConfig]]:
-    """Settings that take less memory without another result, nearly.
+    """Yield settings that take less memory and give nearly the same result.
 
-    What to set, and the configuration with it.
+    Each is a text that says what to set, and the configuration with it.
     """
     speech, steps = config.speech, config.gradient_accumulation_steps
     if speech.beta and not speech.gradient_checkpointing:
@@ -222,14 +222,14 @@ def check_gpu_memory(
 ) -> Estimate:
     """Raise LanguageModelError where a training will not fit.
 
-    What it needs, what is free, what to set.
+    The message says what it needs, what is free and what to set.
 
     Args:
         config: The training.
         facts: Shapes of its audio language model.
         device: The GPU.
         load: The longest trial, and the number of days.
-        free_bytes: Of the device; those of the GPU where it is None.
+        free_bytes: Free memory of the device; where it is None, the GPU is asked.
     """
     found = estimate(config, facts, load)
     free = free_gpu_bytes(torch.device(device)) if free_bytes is None else free_bytes
@@ -274,7 +274,7 @@ def plan(
 
     Raises:
         ConfigError: Also for trials shorter than a patch.
-        LanguageModelError: As above.
+        LanguageModelError: Where the audio language model cannot be read.
     """
     settings = read_speech_config(config, overrides).with_audio_llm(audio_llm)
     facts, planned, load = facts_of(settings.speech.audio_llm), list[Planned](), load or Load()

@@ -182,7 +182,7 @@ class SpeechLLM(AcousticModel):
             n_bins_B: int64 [B], bins of each trial.
             max_length: Most tokens of a sentence; by default that of `options`.
             nbest: Sentences for each trial; at least so many beams are kept.
-            options: By default the configuration's.
+            options: Options of the generation; by default the configuration's.
             smooth: Smooth the features as the run's training did.
         """
         options = options or self.network.speech.generation
@@ -226,7 +226,7 @@ class SpeechLLM(AcousticModel):
 def _hypothesis(candidate: Candidate, length_penalty: float) -> Hypothesis:
     """A sentence of the language model.
 
-    What it is ranked by, and its probability, are all that is known of it.
+    Only its rank and its probability are known.
     """
     nothing, score = float("nan"), candidate.log_prob / max(1, candidate.n_tokens) ** length_penalty
     return Hypothesis(candidate.text, score, nothing, nothing, llm_score=candidate.log_prob)

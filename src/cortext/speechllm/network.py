@@ -105,7 +105,7 @@ class SpeechNetwork(nn.Module):
     ) -> Any:
         """Phoneme logits [B, P, V] and the encoder's state, as every acoustic model gives them.
 
-        With answers, `SpeechOutput`.
+        With answers, return a `SpeechOutput`.
 
         Args:
             x_BTC: See `cortext.models.registry.Model`, as for `day_B`, `state` and `n_patches_B`.

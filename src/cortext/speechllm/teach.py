@@ -89,7 +89,7 @@ def teach_from_text(
     Returns what it took, and the loss. Raises a CortextError for what a user can put right.
 
     Args:
-        run: Of `cortext train`, with a CTC loss.
+        run: Run of `cortext train`, with a CTC loss.
         texts: Files of a sentence in each line; those of the evaluation must not be among them.
         data: The recordings that the run was trained on; they say what the encoder makes of
             each phoneme.
@@ -97,7 +97,7 @@ def teach_from_text(
             trained, in float32.
         out: Run directory of a speech LLM (`SpeechLLM.load`); the language model that has learnt
             lies in it.
-        options: By default `TeachOptions()`.
+        options: Options; by default `TeachOptions()`.
         prompt: What the language model is asked.
         progress: Called with batches done and in all.
     """
@@ -210,9 +210,8 @@ class _TextTraining:
         """Encoder outputs and answers of sentences of similar length."""
         grown = share / self.options.short if self.options.short else 1.0
         most = 1 + int(grown * (LONGEST - 1)) if grown < 1 else None
-        words = (
-            min(most, 9) / 2 + 0.5 if most else 9
-        )  # a piece is half as long as it may be; a sentence has about nine
+        # On average a piece is half as long as the longest; a sentence has about nine words.
+        words = min(most, 9) / 2 + 0.5 if most else 9
         count = max(8, int(self.options.positions / (20 + 6 * words)))
         pool = sorted((self._piece(most) for _ in range(4 * count)), key=len)
         first = count * self.rng.randrange(4)

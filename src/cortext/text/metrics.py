@@ -124,12 +124,12 @@ def error_rate(
         references: For unit "word" (WER) and "char" (CER, blanks count) one sentence per trial,
             normalised here as the benchmark does; for "phoneme" (PER) one sequence per trial of
             token numbers or symbols, without blanks.
-        hypotheses: As many, of the same kind.
+        hypotheses: Decoded sentences, as many and of the same kind as the references.
         unit: "word", "char" or "phoneme".
         n_boot: Resamplings of whole trials, with replacement, for the percentile interval; 0
             leaves it out (None).
-        confidence: Of the interval.
-        seed: Of the resamplings.
+        confidence: Confidence level of the interval.
+        seed: Seed of the resamplings.
 
     Raises:
         TextError: If the numbers of references and hypotheses differ or the unit is unknown.

@@ -90,9 +90,8 @@ def _either(names: Iterable[str]) -> str:
     return "|".join(sorted(map(re.escape, names), key=len, reverse=True))
 
 
-_TITLE = re.compile(
-    rf"\b((?!St\. (?:{_STARTERS})\b)(?:{_either(_TITLES)}))\.(?= ?[A-Z])"
-)  # Main St. He
+# `St.` before a word that starts sentences is a street, not a saint: "Main St. He left."
+_TITLE = re.compile(rf"\b((?!St\. (?:{_STARTERS})\b)(?:{_either(_TITLES)}))\.(?= ?[A-Z])")
 _NUMBERED = re.compile(rf"\b({_either(_BEFORE_NUMBERS)})\. ?(?=\d)", re.IGNORECASE)
 _MONTH = re.compile(
     rf"\b(?:({_either(set(_MONTHS) - {'Mar', 'Jun', 'Jul', 'Sep'})})\.|({_either(_MONTHS)})\.?(?="

@@ -246,9 +246,8 @@ def _window(instruction: Instruction, axis: int) -> dict[str, int]:
     found = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
     for name, values in re.findall(r"(\w+)=(\S+)", instruction.attribute("window")):
         if name in found:
-            found[name] = int(
-                values.split("x")[axis].split("_")[0]
-            )  # of padding the low side decides
+            # Padding has two sides; the low one decides.
+            found[name] = int(values.split("x")[axis].split("_")[0])
     return found
 
 

@@ -104,9 +104,8 @@ def least_padding(lengths_N: np.ndarray, count: int) -> list[int]:
     )
     cost, begins = padded[0], []
     for _ in range(min(count, len(lengths)) - 1):
-        through = (
-            np.concatenate([[0.0], cost[:-1]])[:, None] + padded
-        )  # the last length covers i to j
+        # The last length covers the trials i to j.
+        through = np.concatenate([[0.0], cost[:-1]])[:, None] + padded
         begins.append(through.argmin(0))
         cost = through.min(0)
     chosen, last = [], len(lengths) - 1

@@ -247,9 +247,9 @@ def _checked(
 
 
 def _session(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
-    """The day to adapt to.
+    """Return the day to adapt to.
 
-    As named, or the only one that the model does not know, or the only one that there is.
+    It is the one named, else the only one that the model does not know, else the only one.
     """
     split = data.split("train")
     recorded = [data.sessions[day] for day in np.unique(split.day_N)]

@@ -122,7 +122,7 @@ class StepResult:
     Attributes:
         indices: int64 [B], the trials' numbers in the split (those of this process).
         losses: float32 [B] by name, see `Loss`.
-        norm: Of the whole gradient, before clipping.
+        norm: Norm of the whole gradient, before clipping.
     """
 
     step: int

@@ -125,7 +125,7 @@ class RunDirectory:
     def check(self, resume: bool) -> None:
         """Raise RunError where the run is finished.
 
-        Without `resume` also where one has begun, or is something else.
+        Without `resume`, also raise it where a run has begun or something else is there.
         """
         if self.summary.is_file():
             fix = "give another --out, or delete the directory"
@@ -193,9 +193,8 @@ class RunDirectory:
         Raises:
             RunError: Where it cannot be written; both states stay as they were.
         """
-        keep = (
-            self.previous if self._newest_is_sound else None
-        )  # a damaged one must not replace the last sound one
+        # A damaged state must not replace the last sound one.
+        keep = self.previous if self._newest_is_sound else None
         _write_state(self.state, tensors, progress, keep)
         self._newest_is_sound = True
 

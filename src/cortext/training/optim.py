@@ -58,11 +58,11 @@ def day_learning_rate(config: TrainConfig, step: int) -> float:
 class FusedAdamW:
     """`torch.optim.AdamW(fused=True)`, bit by bit, without its class.
 
-    That loads torch's compiler, 2 s of every start.
+    Importing that class loads torch's compiler, which takes 2 s of every start.
 
     Attributes:
         groups: Parameters and their weight decay.
-        state: Of a parameter that has been moved: `exp_avg`, `exp_avg_sq` and `step`.
+        state: State of a parameter that has been moved: `exp_avg`, `exp_avg_sq` and `step`.
     """
 
     def __init__(

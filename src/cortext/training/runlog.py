@@ -141,7 +141,8 @@ class RunLog:
 class MetricsLog:
     """`metrics.jsonl`: one JSON object a line. Fields about time end in `seconds` or `_per_s`.
 
-    length: bytes of it that are kept; fewer where somebody has cut it off
+    Attributes:
+        length: Bytes of it that are kept; fewer where somebody has cut it off.
     """
 
     def __init__(self, path: Path, length: int) -> None:
@@ -214,7 +215,7 @@ def check_finite(
 ) -> None:
     """Raise RunError for the first batch whose loss or gradient was not finite.
 
-    All processes must ask.
+    All processes must call this.
 
     Its trials are in `not_finite.json` too: those whose loss was not finite, or all where only the
     gradient was.

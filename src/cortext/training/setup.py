@@ -28,7 +28,7 @@ class Setup:
     """A run's model and trials.
 
     Attributes:
-        model: With its first weights, on the CPU.
+        model: The model with its first weights, on the CPU.
         train: The trials to train on.
         val: The trials to validate on.
         layer_of_day: int64, the day layer of each of the data's recording days (-1: none).

@@ -84,7 +84,7 @@ class Task(ABC):
     def validator(self, model: AcousticModel, batches: Batches, backend: Backend) -> Validates:
         """Return what measures the model on the validation split, whose batches these are.
 
-        Without another one: the mean of each value that the loss gives.
+        By default it takes the mean of each value that the loss gives.
         """
         return LossValidator(
             batches, self.loss(model, batches.split), self.config.dataset.batch_size

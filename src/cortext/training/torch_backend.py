@@ -35,9 +35,8 @@ class TorchBackend:
         self.job, self.host = job, own_device(job.device_spec.device)
         self.name, self.cores = str(self.host), job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
-        network = job.model.network.to(
-            self.host
-        )  # before the trials, which may take half of what then is free
+        # Move the weights before the trials, which may take half of the memory that is then free.
+        network = job.model.network.to(self.host)
         resident = resident_trials(job.split, self.host, settings.resident)
         if resident is not None:
             say(f"the training trials lie on {self.host}", job.shown)
@@ -81,9 +80,8 @@ class TorchBackend:
     def update(self, step: int, batch: TrainBatch) -> StepResult:
         """See `Backend`."""
         config, network, world = self.job.config, self.network.train(), self.job.processes.world
-        most_pieces = (
-            config.gradient_accumulation_steps
-        )  # those of the process with the most trials
+        # The process with the most trials takes so many pieces; others may take fewer.
+        most_pieces = config.gradient_accumulation_steps
         pieces = min(most_pieces, len(batch))
         seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
         finished, indices = [], []
@@ -192,9 +190,9 @@ def flops_per_patch(network: nn.Module) -> int:
 
 
 def flops_per_bin(network: nn.Module) -> int:
-    """4 for each weight of the matrix of a day: 2 forwards, 2 for its gradient.
+    """Return 4 for each weight of the matrix of a day: 2 forwards, 2 for its gradient.
 
-    The features need none.
+    The features need no gradient.
     """
     weight_DCC = getattr(network, "day_weight", None)
     return 4 * weight_DCC[0].numel() if isinstance(weight_DCC, torch.Tensor) else 0

@@ -227,7 +227,8 @@ class Trainer:
     def save(self, name: str | None = None) -> None:
         """Keep weights, optimiser and progress as `checkpoints/<name>.safetensors`.
 
-        Without a name as the state that the run resumes from. All processes must call.
+        Without a name, keep them as the state that the run resumes from. All processes must call
+        this.
         """
         if name is None and not self.saves_state:
             return

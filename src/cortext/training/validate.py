@@ -263,7 +263,7 @@ class NarrowSearch:
 def write_logits(folder: Path, split: PackedSplit, results: list[TrialResult]) -> None:
     """A file a trial, `<session>_b<block>_t<trial>.npy`, float16 [P, V] in the model's order.
 
-    An older folder goes.
+    An older folder is removed.
     """
     with disk_errors(folder), atomic_directory(folder) as temporary:
         for i, result in enumerate(results):

@@ -53,7 +53,8 @@ def tune_training(
     `jobs`, a script must be guarded by `if __name__ == "__main__"`.
 
     Args:
-        config: As in `train`, like `data`, `lm`, `overrides`, `plugins` and `skip_bad`.
+        config: A training configuration. `config`, `data`, `lm`, `overrides`, `plugins` and
+            `skip_bad` are those of `train`.
         data: Session files are packed once, into `out/packed`.
         out: The search directory; `trials` has a run directory for each trial.
         search: What to vary.
@@ -65,7 +66,7 @@ def tune_training(
             on every machine.
         threads: Threads of a trial's CPU operations; by default the cores shared by the processes,
             or 1 on Ray.
-        device: As in `train`, or several with commas, which the processes share.
+        device: A device of `train`, or several with commas, which the processes share.
         overrides: Settings of all trials.
         plugins: Files with registered models and the like.
         retry_failed: Train failed trials again.
@@ -129,7 +130,8 @@ class TrainJob:
     Paths are absolute where another machine may read them.
 
     Attributes:
-        config: As plain mappings: the classes of a plug-in exist only once it is loaded.
+        config: Configuration as plain mappings: the classes of a plug-in exist only once it is
+            loaded.
         threads: Threads of a CPU operation; None leaves them as they are.
         progress: Draw the training's bar.
     """

@@ -201,13 +201,7 @@ def _date_axis(axis: Axes, starts: np.ndarray, most: int) -> None:
         axis.set_xticks(starts + 0.5, names)
         return
     locator = dates.AutoDateLocator(minticks=3, maxticks=most)  # type: ignore[no-untyped-call]
-    locator.intervald[dates.MONTHLY] = [
-        1,
-        2,
-        3,
-        4,
-        6,
-        12,
-    ]  # without 12 it warns of two years and a half
+    # Without 12, matplotlib warns where two and a half years are shown.
+    locator.intervald[dates.MONTHLY] = [1, 2, 3, 4, 6, 12]
     axis.xaxis.set_major_locator(locator)
     axis.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]

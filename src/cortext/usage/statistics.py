@@ -31,11 +31,11 @@ class UseStatistics:
         utterances: All, with words or without.
         sentences: Utterances with words.
         words: Decoded words in them.
-        spoken_hours: Of all utterances, without the time between them.
-        use_hours: With the pauses of at most `PAUSE_S` between them.
+        spoken_hours: Hours of all utterances, without the time between them.
+        use_hours: Hours including the pauses of at most `PAUSE_S` between utterances.
         ratings: Utterances by rating, without those that were not rated.
         words_per_minute: Decoded words over the minutes of the utterances that have words.
-        words_per_minute_quartiles: Of single utterances, the median in the middle.
+        words_per_minute_quartiles: Quartiles over single utterances; the middle one is the median.
         corrected: Utterances with a correction.
         wer: Word error rate against the corrections.
         wer_ci95: Its 95 % interval, a bootstrap over utterances.

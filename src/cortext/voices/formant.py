@@ -35,9 +35,8 @@ _CLAUSE = re.compile(r"[^,.;:?!]+[,.;:?!]*")
 class Sound:
     """Articulation of a phoneme.
 
-    voice, breath: amplitudes of what passes the resonances
-
     Attributes:
+        voice, breath: Amplitudes of what passes the resonances.
         formants: Frequencies in Hz of the first three resonances: a target, or two between which
             they glide; none for those of its neighbours.
         noise: Amplitude of the noise of a constriction, around `centre` within `spread` (Hz).
@@ -109,9 +108,8 @@ _MURMUR = 0.1
 class Tracks:
     """Parameters of the vocal tract in each of F frames of 5 ms.
 
-    voice_F ... noise_F: amplitudes
-
     Attributes:
+        voice_F ... noise_F: Amplitudes.
         formants_F3: Hz.
         pitch_F: Hz.
         centre_F, spread_F: Of the noise, Hz.

@@ -81,9 +81,8 @@ def test_our_best_sentence_scores_at_least_as_well(paths, utterances, theirs, re
     worse, different = [], 0
     for utterance in utterances[:count]:
         found = ours.decode(utterance.log_probs_PV, INVENTORY)[0]
-        text = (theirs.texts(theirs.decode(utterance.log_probs_PV)[:1]) or [""])[
-            0
-        ]  # its best comes first
+        # Its best comes first.
+        text = (theirs.texts(theirs.decode(utterance.log_probs_PV)[:1]) or [""])[0]
         different += text != found.text
         score = ours.score(utterance.log_probs_PV, INVENTORY, text).score
         if score > found.score + 1e-4:

@@ -108,9 +108,8 @@ def test_texts_of_other_systems_vote(tmp_path):
     ]
     one = bench(["x", "the cat sat", "x", "i see"], tmp_path, texts)
     found = one._texts(texts)
-    assert found[ALONE]["wer"] == pytest.approx(
-        (1 / 3 + 1 / 3) / 5
-    )  # two of the three have an error between them
+    # Two of the three have an error between them.
+    assert found[ALONE]["wer"] == pytest.approx((1 / 3 + 1 / 3) / 5)
     assert found[VOTED]["wer"] == 0
     assert one._difference(VOTED, ALONE)["wer"] == pytest.approx(-found[ALONE]["wer"])
 

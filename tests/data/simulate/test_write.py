@@ -143,9 +143,8 @@ def test_truth_tells_what_was_said_when_and_how(tiny):
             )
             assert group["articulators"].shape == (trial.n_bins, len(truth.attrs["articulators"]))
             alignment = group["alignment"][:]
-            np.testing.assert_array_equal(
-                alignment[1:, 0], trial.phoneme_ids
-            )  # after the first silence
+            # After the first silence.
+            np.testing.assert_array_equal(alignment[1:, 0], trial.phoneme_ids)
             np.testing.assert_array_equal(alignment[1:, 1], alignment[:-1, 2])
             assert alignment[-1, 2] == trial.n_bins * 20
 

@@ -236,9 +236,8 @@ def test_with_room_for_all_paths_the_one_that_the_model_likes_best_wins(tiny):
     prompt = prompt_for(weighted(trial, EnsembleOptions()))
     paths = sorted(paths_of(network_of(heard)))
     scores = dict(zip(paths, tiny.score(prompt, [" ".join(words) for words in paths]), strict=True))
-    assert scores[found.words] == pytest.approx(
-        max(scores.values()), abs=0.02
-    )  # an expected error weighs 0.001
+    # An expected error weighs 0.001.
+    assert scores[found.words] == pytest.approx(max(scores.values()), abs=0.02)
 
 
 def test_a_model_that_fails_in_writing_loses_no_sentence(tiny, monkeypatch):

@@ -130,9 +130,8 @@ def test_without_references_there_is_no_rate(tmp_path, capsys):
 
 def test_options_are_fitted_kept_and_applied_unchanged(tmp_path, capsys):
     val, test, kept = (tmp_path / name for name in ("val.jsonl", "test.jsonl", "kept.yaml"))
-    val.write_text(
-        '{"reference": "a b", "heard": ["a b x", "a b"]}\n' * 9
-    )  # half the systems add a word
+    # Half the systems add a word.
+    val.write_text('{"reference": "a b", "heard": ["a b x", "a b"]}\n' * 9)
     test.write_text('{"reference": "c", "heard": ["c d", "c"]}\n')
     given = ["--field", "heard", "--options", kept]
     facts = answer(capsys, "--lists", test, "--fit", val, *given)
@@ -269,9 +268,8 @@ def test_correction_by_a_model_is_made_of_what_was_heard(lists, tmp_path, capsys
     assert (facts["degraded"], facts["n_trials"]) == (0, 2)
     second = (out / "predictions.csv").read_text().splitlines()[2].partition(",")[2]
     assert set(second.split()) <= {"see", "you", "sea", "soon"}
-    assert any(
-        "only the last" in note for note in facts["notes"]
-    )  # the tiny window is less than two prompts
+    # The tiny window is less than two prompts.
+    assert any("only the last" in note for note in facts["notes"])
     assert answer(capsys, *given, "--free")["options"]["free"] is True
 
 

@@ -51,11 +51,12 @@ def test_of_equal_risks_the_first_sentence_is_taken():
 
 
 def test_saying_nothing_can_be_the_best():
+    # Risks .4 * 2 + .3 * 2, .3 * 2 + .3, .3 * 2 + .4.
     candidates = [
         of("a b", 0.3),
         of("", 0.4),
         of("c", 0.3),
-    ]  # risks .4 * 2 + .3 * 2, .3 * 2 + .3, .3 * 2 + .4
+    ]
     assert risks([(), ("c",)], candidates).tolist() == pytest.approx([0.9, 1.0])
     assert least_risk(candidates) == 1
 

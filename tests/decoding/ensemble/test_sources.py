@@ -126,9 +126,8 @@ def test_confidences_are_taken_where_every_word_has_one(tmp_path):
     assert system[0] == Candidate(("a", "b"), None, (0.5, 1.0))
     assert system[1] == Candidate(("a", "b"))
     assert system[3] == Candidate(("a",))
-    assert system[2] == Candidate(
-        ("say'no",)
-    )  # normalised to one word: which of the two confidences is unknown
+    # Normalised to one word: which of the two confidences is unknown.
+    assert system[2] == Candidate(("say'no",))
 
 
 @pytest.mark.parametrize(

@@ -192,9 +192,8 @@ def test_weights_that_are_no_numbers_are_never_kept(tiny_lm_dir, texts, tmp_path
     assert scores[1] == scores[0]
 
 
-@pytest.mark.parametrize(
-    "factor", [math.nan, 1e6]
-)  # of the second exp() of the loss is more than a float holds
+# Of the second exp() of the loss is more than a float holds.
+@pytest.mark.parametrize("factor", [math.nan, 1e6])
 def test_a_model_whose_scores_are_no_numbers_is_not_trained(tiny_lm_dir, texts, tmp_path, factor):
     network = transformers.AutoModelForCausalLM.from_pretrained(tiny_lm_dir)
     network.lm_head.weight.data *= factor

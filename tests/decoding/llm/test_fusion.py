@@ -269,9 +269,8 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", every_frames=4))).with_llm(
         LLM(tiny)
     )
-    utterances = [
-        posteriors(TEXTS[number], 1.5, number) for number in (4, 2, 0)
-    ]  # of 8, 13 and 17 letters
+    # Of 8, 13 and 17 letters.
+    utterances = [posteriors(TEXTS[number], 1.5, number) for number in (4, 2, 0)]
     expected = decoder.search_batch(utterances, "release")
     for found, other in zip(
         decoder.search_batch(utterances, "release", threads=3), expected, strict=True
@@ -485,9 +484,8 @@ def test_the_search_waits_no_longer_than_its_budget_and_results_count_when_they_
     assert added == pytest.approx([0.5 * (-2 + 1), 0.5 * (-3 + 1)])
     assert hook.stats.late >= 6
     counting.gate.clear()
-    assert hook(batch("ab c", "ab")) == pytest.approx(
-        [0.5 * (-2 + 1)] * 2
-    )  # the beginning's, for now
+    # The beginning's, for now.
+    assert hook(batch("ab c", "ab")) == pytest.approx([0.5 * (-2 + 1)] * 2)
     threading.Timer(0.2, counting.gate.set).start()
     assert hook(batch("ab c", "ab", is_last=True)) == pytest.approx(
         [0.5 * (-4 + 2), 0.5 * (-2 + 1)]

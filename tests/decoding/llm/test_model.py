@@ -26,9 +26,10 @@ from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import score_texts
 from cortext.errors import LanguageModelError
 
+# peft asks.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
-)  # peft asks
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +52,8 @@ def test_a_directory_is_loaded_to_be_read_only(lm: CausalLM):
 def test_a_model_says_what_it_is(lm: CausalLM, tiny_lm_dir: Path):
     said = lm.describe()
     assert said["model"] == str(tiny_lm_dir)
-    assert (
-        said["n_parameters"] == 39072
-    )  # 2 x 320 x 32 embeddings, 2 layers of 9,280 weights, the last norm's 32
+    # 2 x 320 x 32 embeddings, 2 layers of 9,280 weights, the last norm's 32.
+    assert said["n_parameters"] == 39072
     assert (
         said["sha256"]
         == hashlib.sha256((tiny_lm_dir / "model.safetensors").read_bytes()).hexdigest()
@@ -132,9 +132,8 @@ def test_what_ends_documents_stands_before_a_sentence_not_what_ends_a_turn(
     ]
 
 
-@pytest.mark.parametrize(
-    "frame", ["</s> $A", "<s> $A", "<s> $A </s>"]
-)  # as those of OPT, Llama 3 and Llama 2 may do
+# As those of OPT, Llama 3 and Llama 2 may do.
+@pytest.mark.parametrize("frame", ["</s> $A", "<s> $A", "<s> $A </s>"])
 def test_what_a_tokenizer_puts_around_a_text_is_left_out(lm: CausalLM, frame: str):
     from tokenizers import processors
 

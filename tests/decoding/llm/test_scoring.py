@@ -341,9 +341,8 @@ def _fails_beyond(
         tried.append(len(input_ids))
         if len(input_ids) > n_rows:
             if error == "memory":
-                torch.empty(
-                    1 << 60
-                )  # what torch raises then is what it raises when memory runs out
+                # What torch raises then is what it raises when memory runs out.
+                torch.empty(1 << 60)
             raise RuntimeError("device-side assert triggered\nand more")
         return forward(input_ids=input_ids, **kwargs)
 
@@ -410,9 +409,8 @@ def test_free_memory_of_a_gpu_is_what_nobody_has_and_what_torch_keeps_empty(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3 * gigabyte, 80 * gigabyte))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * gigabyte)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 14 * gigabyte)
-    config = OPTConfig(
-        hidden_size=4096, num_hidden_layers=32
-    )  # as OPT-6.7B: 2 * 4096 * 96 bytes a token
+    # As OPT-6.7B: 2 * 4096 * 96 bytes a token.
+    config = OPTConfig(hidden_size=4096, num_hidden_layers=32)
     network = SimpleNamespace(config=config, device=torch.device("cuda:0"), dtype=torch.float16)
     assert memory.tokens_that_fit(network, 16384) == 2048  # of 5 GB half holds 3,413
 

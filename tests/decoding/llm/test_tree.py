@@ -106,9 +106,8 @@ def test_models_that_cannot_read_a_tree_are_found_out(name):
     found = cache_kind(lm)
     assert found.kind == "states"
     assert isinstance(scorer(lm, [0], cache_mb=64), StateTree)
-    little = (
-        60 * (found.state_bytes + found.token_bytes * 33) / 2**20
-    )  # 60 states, where fewer than 64 are of no use
+    # 60 states, where fewer than 64 are of no use.
+    little = 60 * (found.state_bytes + found.token_bytes * 33) / 2**20
     assert isinstance(scorer(lm, [0], cache_mb=little), UncachedScorer)
 
 

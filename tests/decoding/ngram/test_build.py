@@ -77,13 +77,11 @@ def test_what_a_text_held_is_recorded(tmp_path):
     assert recorded["text"]["rejected"]
     assert recorded["vocabulary"] == 6
     outside = recorded["out_of_vocabulary"]
-    assert (
-        outside["distinct"] == outside["words"] == recorded["sources"][0]["words"] - 6
-    )  # each word occurs once
+    # Each word occurs once.
+    assert outside["distinct"] == outside["words"] == recorded["sources"][0]["words"] - 6
     assert recorded["format_version"] == 2
-    assert (
-        recorded["left_out"][0] == 0 < recorded["left_out"][1]
-    )  # bigrams with words outside the vocabulary
+    # Bigrams with words outside the vocabulary.
+    assert recorded["left_out"][0] == 0 < recorded["left_out"][1]
     assert {"counts", "bytes_per_ngram", "binary", "discounts", "prune", "estimator"} <= set(
         recorded
     )
@@ -113,9 +111,8 @@ def test_a_vocabulary_is_a_number_or_a_file(tmp_path):
         LanguageModelError, match=r"none.txt: cannot read the vocabulary: No such file"
     ):
         read_vocabulary(str(tmp_path / "none.txt"))
-    (tmp_path / "words.txt").write_bytes(
-        b"\xef\xbb\xbfthe\r\ncat\r\n"
-    )  # as editors on Windows save it
+    # As editors on Windows save it.
+    (tmp_path / "words.txt").write_bytes(b"\xef\xbb\xbfthe\r\ncat\r\n")
     assert read_vocabulary(str(tmp_path / "words.txt")) == ["the", "cat"]
     (tmp_path / "words.txt").write_text("the\nCat\n")
     with pytest.raises(
@@ -206,9 +203,8 @@ def files_of_at_most(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize(
-    "size", [0, 2_000, 20_000, 60_000]
-)  # of the word numbers, their n-grams, the text, lm.bin
+# Of the word numbers, their n-grams, the text, lm.bin.
+@pytest.mark.parametrize("size", [0, 2_000, 20_000, 60_000])
 def test_a_full_disk_is_one_line_and_leaves_the_old_model(tmp_path, size):
     LanguageModel.build(SENTENCES, 2, tmp_path / "lm")
     before = (tmp_path / "lm" / "lm.json").read_text()

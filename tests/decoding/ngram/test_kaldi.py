@@ -42,9 +42,8 @@ def test_kaldi_grammars_score_as_the_model_they_were_made_of(tmp_path, original,
     model = import_kaldi(KALDI / style, tmp_path / "lm")
     for sentence in SENTENCES:
         assert model.sentence(sentence) == pytest.approx(original.sentence(sentence), abs=1e-4)
-    assert (
-        model.ngram.counts == original.counts
-    )  # KenLM adds the <unk> that the older scripts leave out
+    # KenLM adds the <unk> that the older scripts leave out.
+    assert model.ngram.counts == original.counts
     assert set(model.ngram.words()) == {"<unk>", "<s>", "</s>", *original.vocabulary}
 
 
@@ -297,10 +296,11 @@ def test_a_one_gram_grammar_scores_as_it_is(tmp_path):
     (folder / "words.txt").write_text(
         "".join(f"{word} {number}\n" for number, word in enumerate(WORDS))
     )
+    # The second is <s>.
     states = [
         (1.0, [(1, 1, 2.0, 0), (2, 2, 3.0, 0)]),
         (None, [(4, 0, 0.0, 0)]),
-    ]  # the second is <s>
+    ]
     (folder / "G.fst").write_bytes(binary(1, states))
     model = import_kaldi(folder, tmp_path / "lm")
     assert model.sentence("a b a") == pytest.approx(-(2.0 + 3.0 + 2.0 + 1.0), abs=1e-5)

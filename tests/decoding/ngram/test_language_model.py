@@ -73,15 +73,13 @@ def test_words_outside_a_given_vocabulary_are_left_out(tmp_path):
     assert sorted(model.ngram.words()) == ["</s>", "<s>", "<unk>", "cat", "sat", "the", "zebra"]
     assert sorted(model.lexicon) == ["cat", "sat", "the", "zebra"]
     assert model.info()["out_of_vocabulary"] == {"words": 4, "distinct": 4, "rate": 0.4}
-    assert model.ngram.unigram("away") == model.ngram.unigram(
-        "zebra"
-    )  # lmplz gives <unk> the uniform share too
+    # Lmplz gives <unk> the uniform share too.
+    assert model.ngram.unigram("away") == model.ngram.unigram("zebra")
 
 
 def test_the_vocabulary_by_frequency_takes_the_alphabet_for_ties(tmp_path):
-    model = LanguageModel.build(
-        SENTENCES, 2, tmp_path / "lm", vocabulary=4
-    )  # cat, sat, the twice; a, away, ... once
+    # Cat, sat, the twice; a, away, ... once.
+    model = LanguageModel.build(SENTENCES, 2, tmp_path / "lm", vocabulary=4)
     assert sorted(model.lexicon) == ["a", "cat", "sat", "the"]
 
 
@@ -148,9 +146,8 @@ def test_texts_without_sentences_are_refused(tmp_path, texts, message):
 
 
 def test_a_line_without_end_is_read_in_parts_that_cut_no_sentence(tmp_path):
-    (tmp_path / "text.txt").write_text(
-        "The cat sat here. A dog ran. " * 60_000
-    )  # 1.7 million characters
+    # 1.7 million characters.
+    (tmp_path / "text.txt").write_text("The cat sat here. A dog ran. " * 60_000)
     facts = LanguageModel.build([tmp_path / "text.txt"], 2, tmp_path / "lm").info()
     assert facts["text"]["sentences"] == 120_000
     assert facts["vocabulary"] == 7

@@ -51,14 +51,16 @@ def hand(tmp_path):
     [
         ("a b", -0.2 - 0.25 - 0.1),  # a | <s>, b | <s> a, </s> | b (a b is no context)
         ("b a", (-0.5 - 0.6) + (-0.2 - 0.4) + (-0.3 - 0.7)),  # back-off of <s>, of b, of a
+        # Back-off of <s> a; a c has a back-off above 0, c none.
         (
             "a c",
             -0.2 + (-0.1 - 0.9) + (0.05 - 0.7),
-        ),  # back-off of <s> a; a c has a back-off above 0, c none
+        ),
+        # Nothing is remembered after an unknown word.
         (
             "zebra a",
             (-0.5 - 2.0) - 0.4 + (-0.3 - 0.7),
-        ),  # nothing is remembered after an unknown word
+        ),
         ("", -0.5 - 0.7),
     ],
 )
@@ -70,9 +72,8 @@ def test_states_keep_only_what_can_matter(hand):
     _, after_a = hand.score(hand.begin(), "a")
     assert len(after_a) == 2  # <s> a is the context of a trigram
     _, after_b = hand.score(after_a, "b")
-    assert (
-        after_b == hand.score((), "b")[1]
-    )  # neither "<s> a b" nor "a b" is the context of anything
+    # Neither "<s> a b" nor "a b" is the context of anything.
+    assert after_b == hand.score((), "b")[1]
     assert hand.score(after_b, "c")[1] == ()  # c is no context and has no back-off
     assert hand.score((), "zebra")[1] == ()
 

@@ -175,9 +175,8 @@ def test_the_day_can_be_chosen(make_rig, world):
     )
     logits_PV = world.offline(world.trials()[0], DAYS[0])[0]
     np.testing.assert_allclose(found.reshape(-1, 41), logits_PV, atol=1e-4)
-    assert not np.allclose(
-        logits_PV, world.offline(world.trials()[0])[0], atol=0.1
-    )  # the days differ
+    # The days differ.
+    assert not np.allclose(logits_PV, world.offline(world.trials()[0])[0], atol=0.1)
     assert f"day {DAYS[0]}" in rig.messages(b"NODE_READY")[0]
 
 
@@ -340,9 +339,8 @@ def test_an_utterance_of_nothing_but_foreign_bytes_names_a_few_and_counts_the_ot
     rig.say(np.zeros((100, N_FEATURES // 2)))
     final = rig.final(1)
     assert (final[b"text"], final[b"n_unusable"]) == (b"", b"100")
-    assert (
-        final[b"error"].decode().endswith("; and 96 more")
-    )  # 100 entries and "no usable bins came", less 5 named
+    # 100 entries and "no usable bins came", less 5 named.
+    assert final[b"error"].decode().endswith("; and 96 more")
     assert len(rig.messages()) == 5
 
 
@@ -401,9 +399,8 @@ def test_redis_restarted_in_mid_utterance_loses_no_utterance_silently(rig, world
     rig.mark("start", 5, 0)
     for bin_C in x_TC[:100]:
         rig.send(bin_C.tobytes())
-    wait_for(
-        lambda: rig.redis.hget("speech_position", "i_in") == b"99", "its position"
-    )  # it has read all of them
+    # It has read all of them.
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"99", "its position")
     rig.server.restart()  # nothing is kept
     for bin_C in x_TC[100:]:
         rig.send(bin_C.tobytes())
@@ -411,9 +408,8 @@ def test_redis_restarted_in_mid_utterance_loses_no_utterance_silently(rig, world
     final = rig.final(1)
     assert "Redis was emptied in mid-utterance" in final[b"error"].decode()
     assert (final[b"n_bins"], final[b"n_lost"]) == (b"203", b"0")
-    assert (
-        final[b"text"].decode() == world.offline(x_TC)[1][0].text
-    )  # no bin was lost, so neither is the text
+    # No bin was lost, so neither is the text.
+    assert final[b"text"].decode() == world.offline(x_TC)[1][0].text
     assert "NODE_READY" in rig.states()  # whoever supervises learns of it in the new streams
     rig.say(x_TC, 6)
     assert rig.final(2)[b"error"] == b""
@@ -553,10 +549,11 @@ def test_the_position_stays_before_an_entry_that_waits(rig, world, monkeypatch):
     rig.send(x_TC[11].tobytes())
     time.sleep(0.3)
     taken = rig.redis.xrange("binned_spikes")[9][0]
+    # a node after it counts it as missed.
     assert rig.redis.hmget("speech_position", "id_in", "i_in") == [
         taken,
         b"9",
-    ]  # a node after it counts it as missed
+    ]
     rig.i = 10
     rig.send(x_TC[10].tobytes())
     wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"11", "both of them")
@@ -791,9 +788,8 @@ def test_a_killed_node_resumes_at_the_next_utterance_and_says_what_it_missed(mak
     assert "Traceback" not in stderr
     events = [json.loads(line) for line in stderr.splitlines()]
     texts = {h["text"] for h in json.loads(heard[b"nbest"])} - {""}
-    assert all(
-        "text" not in e and not any(t in json.dumps(e) for t in texts) for e in events
-    )  # nobody's speech
+    # Nobody's speech.
+    assert all("text" not in e and not any(t in json.dumps(e) for t in texts) for e in events)
 
 
 @pytest.mark.slow

@@ -189,9 +189,8 @@ def test_a_step_is_prepared_with_the_first_bins_of_its_patch(x_TC):
     stepper.smoothing = Smoothing()
     feed(Pipeline(None, None, stepper=stepper), np.abs(x_TC[:60]) % 1, [1])
     steps = [number for number, (what, _) in enumerate(stepper.told) if what == "step"]
-    assert np.diff(steps).tolist() == [4] * (
-        len(steps) - 1
-    )  # each after three bins that were used ahead
+    # Each after three bins that were used ahead.
+    assert np.diff(steps).tolist() == [4] * (len(steps) - 1)
     for number in steps:
         bins_SC = stepper.told[number][1]
         for before in (1, 2, 3):
@@ -356,10 +355,11 @@ def endpoint_after(tokens, options=ENDPOINT):
     [
         ([*SPEECH, *[BLANK] * 4], (12, "silence")),  # SIL and four blanks are 400 ms
         ([*SPEECH, *[BLANK] * 3, "S", *[SIL] * 5], (17, "silence")),  # speech begins the count anew
+        # a trial that begins with silence.
         (
             [*[BLANK] * 20, *SPEECH, *[BLANK, SIL] * 2],
             (32, "silence"),
-        ),  # a trial that begins with silence
+        ),
         ([*[BLANK] * 10, "S", *[BLANK] * 20], None),  # one frame is no speech
         ([BLANK] * 60, (50, "length")),
         (["S", "IY"] * 30, (50, "length")),
@@ -463,9 +463,8 @@ def test_rolling_z_scores_undo_gains_and_offsets(model, x_TC):
     pipeline = Pipeline(model, None, options=PipelineOptions(normalise="rolling"))
     pipeline.start_block(offset_C, gain_C)
     logits_PV = logits_of(feed(pipeline, raw_TC))
-    np.testing.assert_allclose(
-        logits_PV[:11], model.logits(x_TC[:64], DAYS[1]), atol=5e-3
-    )  # before they change
+    # Before they change.
+    np.testing.assert_allclose(logits_PV[:11], model.logits(x_TC[:64], DAYS[1]), atol=5e-3)
     assert not (pipeline.statistics[0] == offset_C).any()
     pipeline.start_block(offset_C, gain_C)
     assert (pipeline.statistics[0] == offset_C).all()
@@ -594,9 +593,8 @@ def test_a_hundred_thousand_bins_in_one_utterance_stay_bounded(decoder):
         Pipeline(None, decoder, stepper=ScriptedStepper()),
         (StageTimes(), StageTimes()),
     )
-    again_TC = script([*SPEECH, *[BLANK] * 5])[
-        12:
-    ]  # 13 frames, whose patches are those of the endless recording
+    # 13 frames, whose patches are those of the endless recording.
+    again_TC = script([*SPEECH, *[BLANK] * 5])[12:]
     again_TC = np.concatenate([again_TC, np.zeros((2, N_FEATURES), dtype=np.float32)])
     memory_mb = []
     for half in times:

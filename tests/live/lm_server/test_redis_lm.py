@@ -143,9 +143,8 @@ def test_a_long_context_is_read_from_its_end_on_and_no_character_of_it_is_cut(
 ):
     with served(redis_server, decoder, tmp_path):
         client = ReleaseClient(redis_server.client())
-        client.redis.set(
-            "contextual_decoding_current_context", "é" * 2**20 + "x"
-        )  # two bytes each, then one
+        # Two bytes each, then one.
+        client.redis.set("contextual_decoding_current_context", "é" * 2**20 + "x")
         final = client.decode(spoken_logits("are you there"))
         assert final.fields[b"context_str"].decode() == "é" * (2**19 - 1) + "x"
         done = client.redis.info("commandstats")

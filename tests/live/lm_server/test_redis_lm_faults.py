@@ -122,9 +122,8 @@ def test_answers_come_once_however_slow_redis_is(redis_server, decoder, tmp_path
         pause = redis_server.client()
         together = client.redis.pipeline(transaction=True)
         together.xadd("remote_lm_finalize", {"done": 0})
-        together.execute_command(
-            "CLIENT", "PAUSE", 700, "WRITE"
-        )  # writing stalls, its connection is given up
+        # Writing stalls, its connection is given up.
+        together.execute_command("CLIENT", "PAUSE", 700, "WRITE")
         together.execute()
         log.wait("redis_answers_again")
         assert client.wait("remote_lm_output_final")[b"lm_response_final"].decode() == TEXT
@@ -322,9 +321,8 @@ def test_a_second_server_on_the_same_streams_is_refused(redis_server, decoder, t
         ):
             pass
         assert client.decode(LOGITS).text == TEXT
-        with served(
-            redis_server, decoder, tmp_path, url=redis_server.url.replace("/0", "/1")
-        ):  # another database
+        # Another database.
+        with served(redis_server, decoder, tmp_path, url=redis_server.url.replace("/0", "/1")):
             other = ReleaseClient(redis_server.client(db=1), flush=False)
             client.reset()
             client.send(LOGITS[:HALF])

@@ -30,6 +30,7 @@ OLD, NEW = {}, {"entries-added": 30, "max-deleted-entry-id": b"0-0"}
         (NEW, b"25-0", 20, 7, 5, 3),
         (NEW, None, 20, 0, 5, 10),
         (NEW, b"25-0", 500, 5, 0, 0),  # deleted between utterances, and begun anew
+        # 26 were read of this utterance, and the stream has had 25 of them.
         (
             NEW,
             b"25-0",
@@ -37,7 +38,7 @@ OLD, NEW = {}, {"entries-added": 30, "max-deleted-entry-id": b"0-0"}
             5,
             26,
             -1,
-        ),  # 26 were read of this utterance, and the stream has had 25 of them
+        ),
         (OLD, b"20-0", 20, 10, 5, 0),  # the last that was read is there
         (OLD, b"3-0", 20, 10, 5, 0),
         (OLD, b"21-0", 20, 10, 5, -1),  # it is gone, and later ones came: some may be gone, too
@@ -58,13 +59,14 @@ def test_entries_that_were_deleted_unread_are_counted_where_redis_counts(
     [
         (None, b"25-0", b"30-0", {}, False),  # nothing was read that could be gone
         ((20, 0), None, b"20-0", {}, False),  # nothing came after it
+        # Ours, before the position.
         (
             (20, 0),
             b"20-0",
             b"30-0",
             {"max-deleted-entry-id": b"19-0"},
             False,
-        ),  # ours, before the position
+        ),
         ((20, 0), b"20-0", b"30-0", {"max-deleted-entry-id": b"22-0"}, True),
         ((20, 0), b"25-0", b"30-0", {"max-deleted-entry-id": b"0-0"}, True),
     ],

@@ -89,9 +89,8 @@ def test_a_server_that_was_killed_goes_on_where_it_ended(redis_server, decoder, 
 @pytest.mark.slow
 def test_a_client_that_was_there_before_the_server_is_served(redis_server, process):
     client = ReleaseClient(redis_server.client())
-    client.redis.xadd(
-        "remote_lm_finalize", {"done": 0}, id="1-0"
-    )  # nobody's: a reset comes after it
+    # Nobody's: a reset comes after it.
+    client.redis.xadd("remote_lm_finalize", {"done": 0}, id="1-0")
     client.redis.xadd("remote_lm_reset", {"done": 0})
     process(redis_server)
     assert client.wait("remote_lm_done_resetting") == {b"done": b"1"}

@@ -364,9 +364,8 @@ def test_a_screen_reader_hears_each_sentence_once_and_every_control_has_a_name(w
     watched.decode(1)
     heard = ["Decoded: i see you", "Decoded: i see me"]
     assert [text for text in watched.page.evaluate("heard") if text] == heard
-    watched.page.evaluate(
-        "location.hash += '&again'"
-    )  # it connects again, and is sent the last sentence again
+    # It connects again, and is sent the last sentence again.
+    watched.page.evaluate("location.hash += '&again'")
     watched.page.wait_for_function("() => document.querySelector('#nbest').childElementCount > 0")
     watched.connected()
     watched.decode(2)
@@ -589,9 +588,8 @@ def test_memory_is_flat_over_thirty_thousand_frames(browser, root):
                 watched.page.wait_for_timeout(50)
             watched.page.click("#run")
             watched.wait_for_text("#run-text", "Start")
-            found = [
-                collected() for _ in range(5)
-            ]  # what the last frames left is not always found at once
+            # What the last frames left is not always found at once.
+            found = [collected() for _ in range(5)]
             return {name: min(each[name] for each in found) for name in found[0]}
 
         early, late = measure_after(4_000), measure_after(34_000)

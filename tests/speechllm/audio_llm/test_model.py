@@ -58,11 +58,12 @@ def test_widths_and_sizes_are_those_of_the_configuration(
     assert llm.text_width == config["text_config"]["hidden_size"] == 32
     assert llm.vocab_size == config["text_config"]["vocab_size"]
     assert llm.n_parameters == sum(weight.numel() for weight in llm.network.parameters())
+    # 10 ms mel, halved twice.
     assert (llm.sample_rate, llm.frame_ms, llm.window_s) == (
         16000,
         40.0,
         12.0,
-    )  # 10 ms mel, halved twice
+    )
     assert AudioLLM.check(tiny_audio_llm) == llm.facts
 
 
@@ -617,13 +618,11 @@ def test_quantised_layers_are_nearly_what_they_were_and_teach_lora(
     tmp_path: Path, quantize: str, alike: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bitsandbytes = pytest.importorskip("bitsandbytes")
-    folder = save_tiny_audio_llm(
-        tmp_path, text_width=128
-    )  # blocks of weights are quantised together
+    # Blocks of weights are quantised together.
+    folder = save_tiny_audio_llm(tmp_path, text_width=128)
     monkeypatch.setattr("cortext.speechllm.audio_llm.model.check_quantizable", lambda *_: None)
-    monkeypatch.setattr(
-        "bitsandbytes.nn.modules.has_avx512bf16", lambda: False
-    )  # it packs what is only to be read
+    # It packs what is only to be read.
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
     llm, plain = AudioLLM.load(folder, device="cpu", quantize=quantize), fresh(folder)
     kinds = (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
     quantised = {name for name, each in llm.network.named_modules() if isinstance(each, kinds)}

@@ -143,9 +143,8 @@ def test_padding_changes_neither_values_nor_gradients(loss, padding):
         assert torch.equal(found_B, expected_B)
     for gradient, n_true in zip(found[1:], zip(*LENGTHS, strict=True), strict=True):
         for i, n in enumerate(n_true):
-            assert (
-                gradient[i, :n].any() or 1 in LENGTHS[i]
-            )  # one position alone may have nothing to choose
+            # One position alone may have nothing to choose.
+            assert gradient[i, :n].any() or 1 in LENGTHS[i]
             assert not gradient[i, n:].any()
 
 
@@ -188,9 +187,8 @@ def test_a_trial_of_nothing_neither_counts_nor_teaches(loss, lengths):
     assert value_B[0] == loss(*(each[:1] for each in many))
     for gradient in gradients:
         assert gradient.isfinite().all()
-        assert (
-            not gradient[1].any() or loss is mse_alignment
-        )  # which counts frames to which nothing is near
+        # Which counts frames to which nothing is near.
+        assert not gradient[1].any() or loss is mse_alignment
 
 
 @each_alignment

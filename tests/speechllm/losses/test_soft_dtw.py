@@ -133,9 +133,8 @@ def test_padding_changes_neither_values_nor_gradients(padding):
         alone_B = warping_cost(costs_BPN[i : i + 1, :n_patches, :n_frames], *lengths(pairs[i]), 0.1)
         torch.testing.assert_close(alone_B[0], results[0][0][i])
         gradient_PN = results[1][1][i]
-        assert (
-            gradient_PN[:n_patches, :n_frames].sum() >= max(n_patches, n_frames) - 1e-4
-        )  # every path is that long
+        # Every path is that long.
+        assert gradient_PN[:n_patches, :n_frames].sum() >= max(n_patches, n_frames) - 1e-4
         assert not gradient_PN[n_patches:].any()
         assert not gradient_PN[:, n_frames:].any()
 

@@ -247,9 +247,8 @@ def test_what_a_kill_while_writing_leaves_is_cleared(out: Path) -> None:
     folder.mkdir()
     (folder / ".part-000001.safetensors.99.tmp").write_bytes(b"half a")
     out.with_name(f".{out.name}.99.tmp").write_bytes(b"half a")
-    (folder / "part-000003.safetensors").write_bytes(
-        out.read_bytes()
-    )  # merged, and not yet removed
+    # Merged, and not yet removed.
+    (folder / "part-000003.safetensors").write_bytes(out.read_bytes())
     changed = out.stat().st_mtime_ns
     assert build(out, Ears(), SENTENCES[:2])["added"] == 0
     assert left_beside(out) == []

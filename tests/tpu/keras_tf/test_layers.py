@@ -99,9 +99,8 @@ def outputs_and_gradients(layer, x_BPI, h0_BD, weights):
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_gru_layer_is_that_of_keras_and_so_is_every_gradient(gpu, monkeypatch):
-    monkeypatch.setattr(
-        layers, "_has_gpu", lambda: gpu
-    )  # where there is one it is Keras's own, too
+    # Where there is one it is Keras's own, too.
+    monkeypatch.setattr(layers, "_has_gpu", lambda: gpu)
     x_BPI, h0_BD = tf.constant(normal(3, 9, 5)), tf.constant(normal(3, 4, seed=1))
     weights = normal(3, 9, 4, seed=2), normal(3, 4, seed=3)
     ours = again(GRULayer(4))

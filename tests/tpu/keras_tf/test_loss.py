@@ -29,6 +29,7 @@ LABELS = (
     [1, 1, 2, 2, 0],
 )
 N_LABELS = (3, 3, 0, 5, 1, 4)
+# The second and the fifth have just as many frames as their labels need.
 LENGTHS = (
     13,
     5,
@@ -36,7 +37,7 @@ LENGTHS = (
     9,
     1,
     7,
-)  # the second and the fifth have just as many frames as their labels need
+)
 
 
 def arrays():

@@ -134,9 +134,8 @@ def test_a_keras_file_holds_model_optimiser_and_loss(fitted, tmp_path):
 
 
 @saves
-@pytest.mark.filterwarnings(
-    "ignore:Skipping variable loading for optimizer"
-)  # as of every compiled model
+# As of every compiled model.
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
 def test_a_weights_file_holds_every_weight(fitted, kind, tmp_path):
     model, _ = fitted
     model.save_weights(tmp_path / "model.weights.h5")

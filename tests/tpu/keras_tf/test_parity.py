@@ -146,9 +146,8 @@ def test_ten_steps_are_those_of_torch_and_so_is_the_state_of_the_optimiser(kind,
     update = tf.function(model.update)
     norms = []
     for step in range(10):
-        batch = make_batch(
-            days=[(3, 3, 1, 1), (0, 0, 3, 3)][step % 2], seed=step
-        )  # days 2 and 4 never come
+        # Days 2 and 4 never come.
+        batch = make_batch(days=[(3, 3, 1, 1), (0, 0, 3, 3)][step % 2], seed=step)
         reference = torch_batch(network, batch)
         losses = loss(network, reference, step / 100)
         losses["loss"].mean().backward()

@@ -105,9 +105,8 @@ def test_everything_reads_them_as_it_reads_a_memory_map(with_corpus, packed_reco
         maps.n_features,
         maps.splits,
     )
-    assert (
-        found.checksums == maps.checksums
-    )  # a run that was begun with one may go on with the other
+    # a run that was begun with one may go on with the other.
+    assert found.checksums == maps.checksums
     for name in maps.splits:
         ours, theirs = found.split(name), maps.split(name)
         for field in ("n_bins_N", "day_N", "block_N", "trial_N", "n_labels_N"):

@@ -25,9 +25,8 @@ SHORTER |= {
 }
 
 
-@pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning"
-)  # MirroredVariable, in Keras
+# MirroredVariable, in Keras.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_the_page_works_as_written(tmp_path, monkeypatch, capsys):
     recipe = (PAGE.parents[1] / "src/cortext/configs/tiny.yaml").read_text()
     recipe = recipe.replace("num_training_batches: 60", "num_training_batches: 6").replace(
@@ -50,9 +49,8 @@ def test_the_page_works_as_written(tmp_path, monkeypatch, capsys):
     )
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     history = names["model"].evaluate(names["val"], return_dict=True, verbose=0)
-    assert history["loss"] == pytest.approx(
-        summary["val_loss"], rel=1e-4
-    )  # the run's weights, by torch and by Keras
+    # The run's weights, by torch and by Keras.
+    assert history["loss"] == pytest.approx(summary["val_loss"], rel=1e-4)
     n_val = len(names["data"].split("val"))
     assert names["logits_NPV"].shape[0] >= n_val
     assert np.isfinite(names["logits_NPV"]).all()

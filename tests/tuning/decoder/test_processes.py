@@ -221,9 +221,8 @@ def test_processes_are_kept_for_more_trials_and_ctrl_c_leaves_none(
         " with it"
     )
     assert "Traceback" not in errors
-    assert (
-        len(workers.stdout.split()) == 3
-    )  # two for all trials, and the one that tidies up after them
+    # Two for all trials, and the one that tidies up after them.
+    assert len(workers.stdout.split()) == 3
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{pid}").exists() for pid in workers.stdout.split()):
         assert time.monotonic() < deadline
@@ -277,9 +276,8 @@ def test_a_run_is_evaluated_first_and_another_split_may_be_held_out(
     days = row["tuned"]["n_utterances"] / per_day["val"]
     assert row["held_out"]["n_utterances"] == days * per_day["train"]
     metrics = json.loads((tmp_path / "out" / "eval-val" / "metrics.json").read_text())
-    assert row["tuned"]["wer"] == pytest.approx(
-        metrics["wer"], abs=0.02
-    )  # the logits are kept in half precision
+    # The logits are kept in half precision.
+    assert row["tuned"]["wer"] == pytest.approx(metrics["wer"], abs=0.02)
     assert run(command) == 0
     assert "evaluating" not in capsys.readouterr().err
     other = [

@@ -153,9 +153,8 @@ def test_in_fusion_the_weight_is_searched_by_decoding(evaluation, lm, tmp_path, 
     tuned = tune_decoder(*tuning_parts(evaluation, 0.5, 0), files, tmp_path / "out", search)
     assert tuned.sweep is None
     assert [trial.options["llm"]["weight"] > 0.3 for trial in tuned.trials] == [False, True]
-    assert (
-        tuned.trials[1].metrics["ms_per_frame"] > 10 * tuned.trials[0].metrics["ms_per_frame"]
-    )  # it was asked
+    # It was asked.
+    assert tuned.trials[1].metrics["ms_per_frame"] > 10 * tuned.trials[0].metrics["ms_per_frame"]
     with pytest.raises(RunError, match=r"begun with llm.context = '', now it is 'at home'"):
         tune_decoder(
             *tuning_parts(evaluation, 0.5, 0), files, tmp_path / "out", search, context="at home"

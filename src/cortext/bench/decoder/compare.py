@@ -313,7 +313,7 @@ def write_settings(
 ) -> None:
     """Keep what tuning found, so that later runs need not tune.
 
-    What the file holds of other searches stays.
+    Settings of other searches in the file stay.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = (
@@ -337,9 +337,8 @@ def read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     Raises DataError where there are none.
     """
     try:
-        found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))[
-            "points"
-        ]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, dict[str, dict[str, Any]]] = content["points"]
     except (OSError, ValueError, KeyError):
         raise DataError(
             "no tuned settings", where=path, fix="tune first: cortext bench decoder --tune"
@@ -359,7 +358,7 @@ def bench_decoder(
     """Compare the searches; see the module. Returns what `--json` prints.
 
     Args:
-        utterances: With references, and posteriors in the release's order of tokens.
+        utterances: Utterances with references, and posteriors in the release's order of tokens.
         facts: Where the utterances come from.
         paths: The language models of all searches.
         settings: File with tuned settings, written if `tuning`.

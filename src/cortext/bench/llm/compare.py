@@ -1,11 +1,10 @@
 """Word errors and cost of decoding with and without language models, side by side.
 
-All ways decode the same utterances in one run.
-
-Without one (the lexicon alone), with the n-gram, with a large model that ranks its lists, with one
-that takes part in the search, and an ensemble. The settings of each way are those of its list here
-with the fewest word errors on the tuning half (even numbers; of equals the first); the other half
-is reported. Each way runs in a process of its own, utterance by utterance, with one thread.
+All ways decode the same utterances in one run: without a language model (the lexicon alone), with
+the n-gram, with a large model that ranks its lists, with one that takes part in the search, and as
+an ensemble. The settings of each way are those of its list here with the fewest word errors on the
+tuning half (even numbers; of equals the first); the other half is reported. Each way runs in a
+process of its own, utterance by utterance, with one thread.
 
 An ensemble is the mean of several runs' posteriors, frame by frame and geometric. Where texts of
 other systems are known, their vote (ROVER with equal weights) is held against what each makes
@@ -69,7 +68,7 @@ class Materials:
     """Utterances to decode, and where they come from.
 
     Attributes:
-        utterances: With references, in `posteriors.INVENTORY`'s order.
+        utterances: Utterances with references, in `posteriors.INVENTORY`'s order.
         averaged: The same utterances with the posteriors of an ensemble; None without one.
         texts: What other systems made of each; None without them.
         facts: Where all that comes from.
@@ -97,7 +96,7 @@ class Bench:
 
     Args:
         models: The directory of the n-gram, and the large model.
-        options: Of the search, where a way does not choose its own.
+        options: Options of the search, where a way does not choose its own.
         cache: Where the utterances are written for the processes.
     """
 
@@ -304,7 +303,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def word_errors(results: Sequence[Mapping[str, Any]]) -> Figure:
     """A panel for each result of `bench_llm`, a row for each way; the line is its 95 % interval.
 
-    What has a large model in it is orange.
+    Ways with a large model are orange.
     """
     with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x", "ytick.labelcolor": INK}):
         heights = [ROW_IN * len(result["ways"]) for result in results]

@@ -113,10 +113,7 @@ class Worker:
     def rerank(
         self, settings: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], chosen: Sequence[int]
     ) -> dict[str, Any]:
-        """Decode and have the large model read the lists once, then rank by each of some settings.
-
-        Their sentences.
-        """
+        """Decode, score the lists with the large model once, and rank them by each setting."""
         assert self.reader
         decoder = self.decoder.with_options(**settings)
         self.reader.start()
@@ -126,9 +123,9 @@ class Worker:
         return {"texts": [[ranked(one, each)[0].text for one in read] for each in options]}
 
     def _tokens(self) -> dict[str, int]:
-        """Tokens that the large model read.
+        """Count the tokens that the large model read.
 
-        What it would have read in the search had it begun anew at each look.
+        `from_scratch` is what it would have read in the search had it begun anew at each query.
         """
         if self.reader is None:
             return {"read": 0, "from_scratch": 0}

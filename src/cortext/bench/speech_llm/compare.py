@@ -1,6 +1,7 @@
-"""`cortext bench speech-llm`.
+"""The benchmark `cortext bench speech-llm`.
 
-What caching, bfloat16, compilation and gradient checkpointing do to training steps.
+It measures how caching, bfloat16, compilation and gradient checkpointing change the time and the
+memory of a training step.
 
 Every setting is a process of its own, so that its memory is its own, and takes the trainer's own
 steps on the same batches in the same order. They train in turns, so that a machine that is busy for
@@ -111,7 +112,7 @@ class Plan:
 
     Attributes:
         only: Names of settings; all of them where it is empty.
-        turns: Of `steps` timed steps each, after one of `warmup`.
+        turns: Number of turns of `steps` timed steps each, after one of `warmup`.
         parts: Batches whose targets are timed alone.
         apart: One setting after the other, where memory does not hold all of them at once.
     """
@@ -138,9 +139,9 @@ def bench_speech_llm(
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Measure the settings; returns what `--json` prints.
+    """Measure the settings; return what `--json` prints.
 
-    Of a recipe with stages the last one is trained.
+    Where a recipe has stages, the last one is trained.
 
     `ratio` is the time of a step with live targets over that with cached ones. Raises ConfigError
     for a configuration that aligns to nothing.
@@ -304,7 +305,7 @@ def holds(
 ) -> dict[str, dict[str, bool | None]]:
     """Return whether cached targets gain what is claimed, by comparison, time and memory.
 
-    None: not measured.
+    None stands for what was not measured.
     """
     least = {"times_faster": CLAIM["times_faster"][0], "less_memory": CLAIM["less_memory"]}
     return {

@@ -145,10 +145,8 @@ def random_audio_llm(
 ) -> dict[str, Any]:
     """Write `folder/audio-llm`: tower, projector and language model with random weights.
 
-    Returns their sizes.
-
-    By default LANGUAGE_MODEL and TOWER. The tokenizer's pieces are those of the words of the CMU
-    dictionary.
+    Returns their sizes, which default to LANGUAGE_MODEL and TOWER. The tokenizer's pieces are those
+    of the words of the CMU dictionary.
     """
     need("transformers", "speechllm")
     lm, tower = lm or LANGUAGE_MODEL, tower or TOWER

@@ -110,9 +110,8 @@ class Setting:
 
     def __init__(self, plan: SettingPlan) -> None:
         config = from_mapping(SpeechLLMConfig, plan.config)
-        self.facts: dict[str, Any] = {
-            "audio_llm": vars(AudioLLM.check(config.speech.audio_llm))
-        }  # imports all that loading it does
+        # The check imports all that loading imports: `before` has the memory of that, too.
+        self.facts: dict[str, Any] = {"audio_llm": vars(AudioLLM.check(config.speech.audio_llm))}
         before = memory().get("rss_mb")
         self.voice = TimedVoice(open_voice(plan.voice)) if plan.live else None
         self.trainer = open_trainer(plan, self.voice)

@@ -93,8 +93,10 @@ def shapes(model: str, batch_size: int) -> dict[str, Shape]:
 class Plan:
     """Sides, and how much of each is measured.
 
-    sides: names of VARIANTS; turns of `steps` steps each, after one turn of `warmup`; `parts` steps
-    are split
+    Attributes:
+        sides: Names of VARIANTS.
+        turns: Number of turns of `steps` steps each, after one turn of `warmup`.
+        parts: Steps that are split into their parts.
     """
 
     sides: Sequence[str]

@@ -43,7 +43,7 @@ def training_curves(
         steps: Training steps of each side.
         plan: Device, threads and processes.
         picture: A PNG (or SVG) of the losses and the validation errors.
-        recording: By default half of the demo's.
+        recording: Recordings to train on; by default half of the demo's.
         overrides: `key=value` changes of the configuration.
         stage: Told what begins.
     """

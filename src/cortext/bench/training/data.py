@@ -86,9 +86,9 @@ def write_noise(root: Path, recording: Recording) -> None:
 
 
 class ReleaseBatches(Sequence):
-    """The batches that our sampler draws, as the release's loader wants them.
+    """The batches that our sampler draws, in the form that the release's loader takes.
 
-    By day, file and numbers of trials.
+    A batch has, by day, a file and the numbers of its trials.
     """
 
     def __init__(self, folder: Path, sampler: DayBalancedSampler, split: PackedSplit) -> None:

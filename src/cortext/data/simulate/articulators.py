@@ -1,6 +1,4 @@
-"""The vocal tract.
-
-Where each articulator aims for each phoneme, and how it moves from one aim to the next.
+"""The vocal tract: aims of the articulators for each phoneme, and the movements between them.
 
 Motor cortex encodes the movement of articulators, not phonemes as such: electrodes follow kinematic
 trajectories with coarticulation (Bouchard et al. 2013, Nature 495; Chartier et al. 2018, Neuron

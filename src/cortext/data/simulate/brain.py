@@ -82,7 +82,7 @@ class Vocabulary:
         position_mean_K, position_scale_K: Standardise the positions.
         conjunctions_KJ, thresholds_J: Rectified projections of the standardised positions.
         mean_F, scale_F: Standardise the basis.
-        covariance_FF: Of the standardised basis while speaking.
+        covariance_FF: Covariance of the standardised basis while speaking.
     """
 
     position_mean_K: np.ndarray

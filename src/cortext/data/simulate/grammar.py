@@ -39,9 +39,8 @@ _REFERENCE = re.compile(r"\{([a-z]+(?:_[a-z]+)*)(\d?)(?:\.([a-z]+))?\}")
 _CHOICE = re.compile(r"\(([^()]*)\)")
 # `a` becomes `an` before a vowel that is spoken, not only spelled.
 _ARTICLE = re.compile(r"\b([Aa]) (?=(?!one\b|once\b|us[eu]|uni|euro)[aeiou]|hour\b|honest)")
-_ENDS_DOUBLED = re.compile(
-    r"([^aeiou]*|qu)[aeiou][bdgmnprt]"
-)  # stop -> stopped; words of one syllable only
+# stop -> stopped; only words of one syllable double their last letter.
+_ENDS_DOUBLED = re.compile(r"([^aeiou]*|qu)[aeiou][bdgmnprt]")
 _VOWELS = "aeiou"
 
 

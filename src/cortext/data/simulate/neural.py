@@ -112,7 +112,7 @@ def autoregressive(
 def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Draw Poisson counts of the given means (float32, at most about 90), as float32.
 
-    By inversion of the distribution function, all counts at once: over ten times faster than
+    It inverts the distribution function for all counts at once. That is over ten times faster than
     drawing one by one while means are around one. Single precision leaves out what is rarer than
     one in ten million.
     """

@@ -69,7 +69,7 @@ def splits(
 ) -> Splits:
     """Draw exactly `n_train`, `n_val` and `n_test` sentences, and the LM text that goes with them.
 
-    A pure function.
+    It is a pure function of its arguments.
 
     Each split is half hand-written (the odd one too) and half grammar; training fills up with
     grammar sentences when too few hand-written ones are left. A split repeats its own sentences

@@ -84,8 +84,8 @@ class TimedPhonemes:
 def gamma_quantiles(shape: float) -> np.ndarray:
     """Return quantiles [4096] of a gamma distribution of mean 1 at evenly spread probabilities.
 
-    By the cube-root normal approximation of Wilson and Hilferty (1931), good to 0.1 % for the
-    shapes used here.
+    It uses the cube-root normal approximation of Wilson and Hilferty (1931), which is good to 0.1 %
+    for the shapes used here.
     """
     normal = NormalDist()
     n = _N_QUANTILES
@@ -113,7 +113,7 @@ def utter(
     rate. A silence comes first, and the last SIL is the silence that ends the trial.
 
     Args:
-        phonemes: As `cortext.text.to_phonemes` gives them.
+        phonemes: Phonemes of the sentence, as `cortext.text.to_phonemes` returns them.
         config: The simulation.
         day: Days since implantation; with block and trial it names the random stream.
         block: Number of the block in the session.

@@ -68,7 +68,7 @@ def simulate(
         out: Directory to make; it must not exist, or be empty. It appears when all is written, or
             not at all.
         preset: `tiny`, `demo` or `t15` (see PRESETS).
-        seed: Of everything random; the preset's own when None.
+        seed: Seed of all random draws; the preset's own when None.
         workers: Processes; the files are the same, bit by bit, with any number of them. With None
             as many as there are processors, or fewer where the days are too small to be worth
             starting one.

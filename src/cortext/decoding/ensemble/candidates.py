@@ -20,9 +20,9 @@ class Candidate:
     """One sentence of one system.
 
     Attributes:
-        words: As the benchmark scores them.
+        words: Words, normalised as the benchmark scores them.
         score: Natural log, comparable within the system's list only; None where it has none.
-        confidences: Of the words, 0 to 1; None where they have none.
+        confidences: Confidence of each word, 0 to 1; None where the system gives none.
     """
 
     words: tuple[str, ...]
@@ -170,6 +170,5 @@ def least_risk(candidates: Sequence[Weighted]) -> int:
 def _coded(words: Sequence[str], codes: dict[str, int]) -> str:
     """A letter for every word, so that distances of strings are distances in words."""
     numbers = (codes.setdefault(word, len(codes)) for word in words)
-    return "".join(
-        chr(number if number < 0xD800 else number + 0x800) for number in numbers
-    )  # past the surrogates
+    # Skip the surrogates (0xD800 to 0xDFFF), which are no characters.
+    return "".join(chr(number if number < 0xD800 else number + 0x800) for number in numbers)

@@ -49,15 +49,15 @@ def combine(
 ) -> list[Combined]:
     """Combine the candidates of each trial's systems into one sentence.
 
-    With equal words of all systems these are the result, whatever the method. Raises DecodingError
-    for a method that lacks what it needs, and for `average`, which needs more than sentences
-    (`combine_runs`).
+    Where all systems have the same words, these are the result, whatever the method. Raises
+    DecodingError for a method that lacks what it needs, and for `average`, which needs more than
+    sentences (`combine_runs`).
 
     Args:
         trials: Candidates of each system, trial by trial.
         options: The method and its settings; the defaults without.
         lm: n-gram, for the method `rover-lm`: a `cortext.decoding.ngram.LanguageModel`.
-        llm: For the method `correct`: a `LargeCorrector`.
+        llm: A `LargeCorrector`, for the method `correct`.
         progress: Called with trials done and in all.
     """
     options = options or EnsembleOptions()

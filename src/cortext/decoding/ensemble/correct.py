@@ -1,7 +1,7 @@
-"""Generative correction: a large language model reads what the systems heard, and says what it was.
+"""Generative correction: a large language model reads the systems' sentences and writes one.
 
-What it may say is held to the hypotheses: it chooses word by word, and at each place only among the
-words that the hypotheses' transition network has there. Only `free` lets it write by itself.
+Its answer is held to the hypotheses: the model chooses word by word, and at each position only
+among the words of the hypotheses' transition network. Only `free` lets it write by itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Corrector(Protocol):
     def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
         """Return the natural-log probability of each text as the answer to the prompt.
 
-        Without `whole`, of an answer that begins so.
+        Without `whole`, return the probability of an answer that begins with the text.
         """
 
     def write(self, prompt: str, most_words: int) -> str:
@@ -61,10 +61,10 @@ def correct(
 ) -> tuple[str, ...]:
     """Return the sentence with the highest llm_weight * log P(text | prompt) - risk.
 
-    Of the candidates and `written` ones. The risk is the word errors to be expected
-    (`candidates.risks`), so that a weight of 0 leaves minimum Bayes risk over candidates and paths.
-    With `free` the model writes the sentence, which is normalised; where it writes nothing, the
-    result is as without a model.
+    The candidates and the `written` sentences are compared. The risk is the expected number of word
+    errors (`candidates.risks`), so that a weight of 0 leaves minimum Bayes risk over candidates and
+    paths. With `free` the model writes the sentence, which is normalised; where it writes nothing,
+    the result is as without a model.
     """
     prompt = prompt_for(candidates)
     if options.free:
@@ -117,9 +117,9 @@ class LargeCorrector:
         self._known: dict[tuple[str, str, bool], float] = {}
 
     def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
-        """As `Corrector` has it.
+        """See `Corrector`.
 
-        What was scored before is remembered, so that weights can be fitted.
+        Scores are remembered, so that weights can be fitted.
 
         A whole answer ends with the token that ends what the model writes; else what breaks off
         would score higher.

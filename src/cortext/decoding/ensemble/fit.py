@@ -59,7 +59,7 @@ class CrossValidated:
     """WER of options fitted on other trials, over several shuffles.
 
     Attributes:
-        wer_S: Of each shuffle.
+        wer_S: WER of each shuffle.
         baseline: WER of what it is compared with.
         difference: Mean of `wer_S` less baseline, with its paired 95 % interval from a bootstrap
             over trials.
@@ -186,7 +186,7 @@ def cross_validate(
         folds: Parts of the trials, each of which is held out once.
         shuffles: Times that the trials are dealt into folds anew.
         n_boot: Resamples for confidence intervals.
-        seed: Of the shuffles and resamples.
+        seed: Seed of the shuffles and resamples.
     """
     if against_N is None:
         against_N = errors_NK[:, 0]

@@ -180,11 +180,11 @@ def decode_average(
         directories: Evaluations with logits.
         trials: Those to decode, as `read_evaluations` gives them.
         lm: Language-model directory.
-        mean: As in `average`.
-        weights: As in `average`.
+        mean: See `average`.
+        weights: See `average`.
         options: Of the search; without them those that the directories were decoded with, which
             must then be the same.
-        threads: For the search.
+        threads: Threads of the search.
         progress: Called with trials done and in all.
     """
     origins = [Origin.of(directory) for directory in directories]
@@ -251,8 +251,9 @@ def read_lattices(
         directories: Evaluations with logits, one a system.
         trials: Those to search again.
         lm: Language-model directory.
-        options: Of the search; without them each run's own. `lattice_beam` bounds the lattice.
-        threads: For the search.
+        options: Options of the search; by default each run's own. `lattice_beam` bounds the
+            lattice.
+        threads: Threads of the search.
         progress: Called with trials done and in all.
     """
     systems = []

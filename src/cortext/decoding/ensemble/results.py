@@ -37,7 +37,7 @@ class Ensemble:
 
     Attributes:
         sources: What was combined.
-        combined: Of each trial.
+        combined: The combined sentence of each trial.
         nbest: The lists of averaged posteriors; None for other methods.
         log_probs: The averaged posteriors, float32 [P, V] of each trial, in the order of `origin`.
         search: What lattices were searched for with; None for the runs' own options, or without
@@ -167,10 +167,10 @@ def combine_runs(
         directories: One of each system.
         options: The method and its settings; the defaults without.
         lm: Language-model directory, for `rover-lm`, `average` and lattices.
-        llm: As in `combine`.
+        llm: See `combine`.
         decoder: Options of the search, for `average` and lattices; without them those of the
             directories, which must be the same for `average`.
-        threads: For that search.
+        threads: Threads of that search.
         progress: Called with trials done and in all.
     """
     options = options or EnsembleOptions()
@@ -267,9 +267,9 @@ def check_replaceable(out: Path) -> None:
 def write_ensemble(found: Ensemble, out: str | Path) -> None:
     """Write metrics.json, predictions.csv and nbest.jsonl to `out`, and logits of averages.
 
-    Of averaged posteriors that is enough to be combined in turn. `out` appears when all is written;
-    what an ensemble wrote there earlier is replaced. Raises DataError for an `out` that holds
-    something else or cannot be written.
+    Averaged posteriors that were written so can be combined in turn. `out` appears when all is
+    written; what an ensemble wrote there earlier is replaced. Raises DataError for an `out` that
+    holds something else or cannot be written.
     """
     out = Path(out)
     check_replaceable(out)

@@ -17,7 +17,7 @@ Fewer histories make it exact.
 
 
 class Ngram(Protocol):
-    """What an n-gram model must do (`cortext.decoding.ngram.LanguageModel` does).
+    """The interface of an n-gram model; `cortext.decoding.ngram.LanguageModel` has it.
 
     Equal states score alike.
     """
@@ -50,9 +50,9 @@ def word_scores(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
 
 
 def vote(slots: Sequence[Slot], options: EnsembleOptions) -> tuple[str, ...]:
-    """The words with the highest scores.
+    """Return the words with the highest scores.
 
-    Of equals the one that came first, from the sentence with more weight.
+    Of words with equal scores the first one wins, which is from the sentence with more weight.
     """
     chosen = []
     for slot in slots:

@@ -33,9 +33,8 @@ def augmented(
                 if text not in known:
                     known.add(text)
                     made.append(_between(text, one, other, at, options, penalty_fraction))
-    return sorted(
-        [*hypotheses, *made], key=lambda hypothesis: -hypothesis.score
-    )  # stable: found before made
+    # The sort is stable: at equal scores, hypotheses that were found precede those that were made.
+    return sorted([*hypotheses, *made], key=lambda hypothesis: -hypothesis.score)
 
 
 def _exchanges(

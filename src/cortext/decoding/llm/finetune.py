@@ -104,7 +104,7 @@ def finetune(
         held_out: The text whose perplexity decides which weights are kept; a part of each text by
             default.
         merge: A second directory, for the model with the adapter merged into its weights.
-        device: As in `CausalLM.load`.
+        device: See `CausalLM.load`.
         stage: Called with the name of each stage as it begins; returns the stage's progress
             callback or None.
     """
@@ -280,9 +280,8 @@ class _Finetuning:
                 for group in length_batches(self.held_out, self.options.batch_tokens)
             )
         mean = total / sum(len(row) - 1 for row in self.held_out)
-        perplexity = (
-            math.exp(mean) if mean < _LARGEST_MEAN else math.inf
-        )  # also where it is no number
+        # A mean that is NaN gives inf, too.
+        perplexity = math.exp(mean) if mean < _LARGEST_MEAN else math.inf
         self.history.append(
             {"step": self.steps, "perplexity": perplexity if perplexity < math.inf else None}
         )

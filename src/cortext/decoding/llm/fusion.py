@@ -60,8 +60,8 @@ class FusionStats:
         evaluated: Tokens that the model read.
         from_scratch: Tokens that it would have read had every query scored its hypotheses from the
             prefix on.
-        from_scratch_once: The same, had each hypothesis been scored once, at the first query that
-            had it.
+        from_scratch_once: Tokens that it would have read had it scored each hypothesis from the
+            prefix on once, at the first query that had it.
         passes: Forward passes.
         model_s: Seconds of the model's thread at work.
         waited_s: Seconds that the search waited for it.
@@ -155,9 +155,8 @@ class Fusion:
         options = self._options
         lengths_N = np.fromiter(map(len, batch.words), dtype=np.float64, count=len(batch.words))
         values_N = options.acoustic_scale * batch.acoustic + self._ngram_weight * batch.lm + added_N
-        best = np.argsort(-(values_N + options.word_score * lengths_N), kind="stable")[
-            : options.llm.most_hypotheses
-        ]
+        order_N = np.argsort(-(values_N + options.word_score * lengths_N), kind="stable")
+        best = order_N[: options.llm.most_hypotheses]
         return {batch.words[row]: float(batch.lm[row]) for row in best if batch.words[row]}
 
     def _ask(self, batch: LiveBatch, best: dict[Words, float]) -> None:

@@ -183,9 +183,8 @@ def _score(found: Hypothesis, options: DecoderOptions) -> float:
     models = sum(
         share * log_prob for share, log_prob in ((ngram, found.lm_score), (llm, said)) if share
     )
-    return (
-        options.acoustic_scale * found.acoustic_score + models + rest
-    )  # without a share -inf counts nothing, too
+    # `models` leaves out parts with share 0, because 0 * -inf is NaN.
+    return options.acoustic_scale * found.acoustic_score + models + rest
 
 
 def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBest:

@@ -27,9 +27,9 @@ DIGEST_BYTES = 1 << 30
 
 
 def device_named(name: str) -> torch.device:
-    """The device `cpu`, `cuda`, `cuda:N`, or by `auto` a GPU where there is one.
+    """Return the device `cpu`, `cuda`, `cuda:N`, or by `auto` a GPU where there is one.
 
-    LanguageModelError for others.
+    Raises LanguageModelError for other names.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -126,10 +126,9 @@ def quiet(transformers: Any) -> Iterator[None]:
 
 
 def revision_of(name: str, config: Any) -> str:
-    """The Hub's commit; for a directory the SHA-256 of its configuration and weights.
+    """Return the Hub's commit; for a directory the SHA-256 of its configuration and weights.
 
-    Of weights of more than a gigabyte only what stands at the head of each file, and the files'
-    sizes.
+    Of weights of more than a gigabyte, only the head of each file and the files' sizes are hashed.
     """
     commit = getattr(config, "_commit_hash", None)
     if commit:

@@ -208,7 +208,7 @@ class CausalLM:
     def continues(self) -> bool:
         """Whether the network goes on from what it kept of a beginning as if it had read it.
 
-        Tried on itself.
+        The network is tried on a few tokens.
         """
         tokens_BT = self._probe()
         with self.lock, torch.inference_mode():
@@ -218,9 +218,8 @@ class CausalLM:
                 rest_BTD = self.body(
                     tokens_BT[:, 3:], past_key_values=kept, use_cache=True
                 ).last_hidden_state
-            except (
-                Exception
-            ):  # each kind of model fails in its own way; one that cannot is not asked to
+            # Each kind of model fails in its own way; one that fails is scored without a cache.
+            except Exception:
                 return False
         return _alike(rest_BTD, whole_BTD[:, 3:], ANOTHER_WAY)
 

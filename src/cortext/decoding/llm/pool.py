@@ -100,11 +100,10 @@ class PoolCache(Cache):  # type: ignore[misc]
 
 
 def plain_layers(config: Any) -> tuple[bool, int | None]:
-    """Whether each layer of a model keeps keys and values of all tokens, or of the last ones.
+    """Return whether each layer keeps keys and values, of all tokens or the last; and how many.
 
-    How many of those.
-
-    A tree can be made for as many tokens as all layers keep.
+    The number is the smallest of all layers; None where all layers keep all tokens. A tree can be
+    made for as many tokens as all layers keep.
     """
     from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
 

@@ -59,9 +59,9 @@ def score_texts(
 ) -> list[TextScore]:
     """Return the natural log-probability of each text after BOS and `context`.
 
-    What occurs twice is scored once; an empty text has no tokens, unless the model ends sentences
-    (`lm.end`). Raises LanguageModelError where memory does not hold a single text, a text is longer
-    than the window, or the model fails.
+    A text that occurs twice is scored once; an empty text has no tokens, unless the model ends
+    sentences (`lm.end`). Raises LanguageModelError where memory does not hold a single text, a text
+    is longer than the window, or the model fails.
 
     Args:
         lm: The model.
@@ -97,9 +97,7 @@ def score_tokens(
 ) -> dict[tuple[int, ...], float]:
     """Natural log-probability of each sequence of tokens after the prefix.
 
-    Each has at least one token.
-
-    Otherwise as `score_texts`.
+    Each has at least one token. Errors are those of `score_texts`.
     """
     lasts: dict[tuple[int, ...], dict[int, None]] = {}
     for tokens in sequences:

@@ -31,7 +31,8 @@ class Node:
     """One token after those of its parent. Without a slot the model's memory of it is not at hand.
 
     Attributes:
-        log_prob: Of all tokens from the first of the sentence to this one; None: not known yet.
+        log_prob: Log-probability of all tokens from the first of the sentence to this one; None:
+            not known yet.
         slot: Its row in the cache, or -1.
         last_needed: Number of the last call that needed its row.
         retained: Number of the last call that wanted it kept.
@@ -73,7 +74,7 @@ class Node:
 class TokenTree:
     """Log-probabilities of token sequences after a prefix.
 
-    Not for two threads at once; not to be used any more after an exception.
+    One thread at a time may use it, and nobody after an exception.
 
     Attributes:
         prefix: Tokens before every sequence; at least one.

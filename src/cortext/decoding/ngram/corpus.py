@@ -39,7 +39,7 @@ class Corpus:
     """One text or several as word numbers.
 
     Attributes:
-        words: By number; the first three are <unk>, <s> and </s>.
+        words: Words by number; the first three are <unk>, <s> and </s>.
         counts: How often each occurs, int64 [len(words)].
         files: int32 word numbers on the disk, `<s> ... </s>` after each other; one file for all
             texts or one for each.
@@ -82,7 +82,7 @@ def read_corpus(
 
     Args:
         texts: Files (plain or .gz), and lists of sentences (`grouped`).
-        directory: For the files.
+        directory: Directory of the files.
         apart: One file of word numbers for each text instead of one for all.
         respell: Turns each sentence into others, such as its words letter by letter.
         progress: Called with bytes read and in all.

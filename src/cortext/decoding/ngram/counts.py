@@ -139,10 +139,10 @@ def count(
 
     Args:
         database: Where the tables go.
-        name: Of the text.
+        name: Name of the text.
         file: Its word numbers.
         keys: How n-grams are packed into columns.
-        renumber: As in `write_windows`.
+        renumber: See `write_windows`.
         n_words: Words from this number on are outside the vocabulary: n-grams with them count but
             are not kept.
         prune: For each order, n-grams that occur at most so often count but are not kept; its

@@ -41,7 +41,7 @@ class Discounts:
     def of(counts_of_counts: Sequence[int]) -> Discounts:
         """Estimate discounts by equation 26 of Chen & Goodman (1999).
 
-        From the numbers of n-grams with adjusted count 1 to 4.
+        They follow from the numbers of n-grams with adjusted count 1 to 4.
         """
         n = (0, *counts_of_counts)
         if all(n[1:4]):
@@ -72,7 +72,7 @@ class Estimated:
     Attributes:
         seen: Different n-grams of each order in the text.
         kept: n-grams of each order in the model.
-        discounts: Of each order.
+        discounts: Discounts of each order.
     """
 
     name: str
@@ -98,8 +98,8 @@ def estimate(
     """Estimate the model of the counts `{name}_n{1..order}` (`counts.count`), which are dropped.
 
     Args:
-        database: With the counts.
-        name: Of the text.
+        database: Database with the counts.
+        name: Name of the text.
         order: The highest order.
         keys: How n-grams are packed into columns.
         n_words: Size of the vocabulary with the three special words; words that never occur get the

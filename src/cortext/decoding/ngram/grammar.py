@@ -60,10 +60,11 @@ def read_ngrams(fst: Fst, words: Words, path: Path) -> tuple[list[str], list[NGr
 class _Grammar:
     """A back-off acceptor, and the history of each of its states.
 
-    sources, labels, weights, targets: the arcs with words
-    backoff, backoff_to: weight and target of each state's back-off; -1 where it has none
-    level:        number of words of a state's history, -1 where it is unknown
-    parent, word: the state of the history without its last word, and that word
+    Attributes:
+        sources, labels, weights, targets: The arcs with words.
+        backoff, backoff_to: Weight and target of each state's back-off; -1 where it has none.
+        level: Number of words of a state's history; -1 where it is unknown.
+        parent, word: The state of the history without its last word, and that word.
     """
 
     def __init__(self, fst: Fst, words: Words, path: Path) -> None:

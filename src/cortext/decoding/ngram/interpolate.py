@@ -54,7 +54,7 @@ def fit_weights(
     left.
 
     Args:
-        database: With the models' tables.
+        database: Database with the models' tables.
         models: The models.
         held_out: Word numbers on the disk (`corpus.Corpus.files`).
         renumber: Numbers of these words in the models, int64.

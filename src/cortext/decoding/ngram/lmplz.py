@@ -39,7 +39,7 @@ def run_lmplz(
         vocabulary: The words to keep (lmplz --limit_vocab_file).
         prune: For each order, as in `counts.count`.
         out: File to write.
-        directory: For temporary files.
+        directory: Directory of temporary files.
         memory_bytes: Bound on lmplz's memory.
 
     Raises:

@@ -28,9 +28,8 @@ _STATE, _ARC = struct.Struct("<fq"), 16  # bytes of a state's head (12), and of 
 class Fst:
     """A weighted transducer, arcs in the order of their states.
 
-    inputs, outputs, targets: labels and next state of each arc, int32 [A]
-
     Attributes:
+        inputs, outputs, targets: Labels and next state of each arc, int32 [A].
         start: Number of the start state.
         final: Final weight of each state, float32 [S], inf where it is not final.
         first: Number of the first arc of each state, int64 [S + 1].

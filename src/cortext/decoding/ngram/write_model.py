@@ -28,7 +28,7 @@ def write_model(
     Parts go to files beside `path`; raises OSError and LanguageModelError where the disk is full.
 
     Args:
-        database: With the model's tables.
+        database: Database with the model's tables.
         model: The model.
         words: Names of the word numbers.
         path: File to write.

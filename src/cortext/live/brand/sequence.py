@@ -116,7 +116,7 @@ class Sequencer:
     def take_unnumbered(self, entry: Entry, problem: str = "") -> list[OrderedEntry]:
         """Take an entry without a number, which takes the place of the next one.
 
-        With a problem it is unusable.
+        An entry with a problem is unusable.
         """
         self._n_arrived += 1
         return [self._unnumbered(entry, problem), *self._follow(), *self._overdue()]

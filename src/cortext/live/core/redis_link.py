@@ -112,9 +112,8 @@ class RedisLink:
                 socket_timeout=timeout_s,
                 **over_tcp,
                 redis_connect_func=self._on_connect,
-                retry=redis.retry.Retry(
-                    redis.backoff.NoBackoff(), 0
-                ),  # repeated unseen, a command could act twice
+                # Repeated unseen, a command could act twice.
+                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
             )
             pool = self._redis.connection_pool
             # Rejects unknown options in the URL.

@@ -34,7 +34,7 @@ class StreamPosition:
         answered: Entries up to here have all their answers; later than `after` while a search is
             done again.
         n_read: Number of entries that the stream had ever been given up to `after`.
-        n_answered: The same up to `answered`.
+        n_answered: Number of entries that the stream had ever been given up to `answered`.
         n_foreign: Entries of the stream that others had deleted when it was last asked; None before
             that.
         known: An entry that was read and that this server does not delete, or None.
@@ -301,7 +301,7 @@ def n_lost(info: Mapping[str, Any], position: StreamPosition, n_waiting: int) ->
     """Return the number of entries that were deleted unread; -1 where it cannot be counted.
 
     Args:
-        info: As `RedisLink.stream_info` returns it.
+        info: Description of the stream, from `RedisLink.stream_info`.
         position: The position in the stream.
         n_waiting: Number of entries after those that were read.
     """

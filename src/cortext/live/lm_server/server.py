@@ -98,11 +98,11 @@ class LMServer:
 
     Args:
         protocol: The protocol.
-        url: As `RedisLink` takes it.
+        url: See `RedisLink`.
         stop: Set it to end `run`.
         keep: Most entries and most bytes that stay in a stream, of those that no utterance in
             progress needs.
-        timeout_s: As `RedisLink` takes it.
+        timeout_s: See `RedisLink`.
         take_over: End a server that serves the same streams, instead of refusing to start beside
             it.
 

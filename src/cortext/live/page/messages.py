@@ -141,8 +141,8 @@ def shown_posteriors(logits_PV: np.ndarray) -> np.ndarray:
 def feature_groups(n_features: int) -> list[dict[str, Any]]:
     """Return names and columns (first and last) of the features, in the order of the release.
 
-    That is crossings, then power, by array. Features that are not two for each electrode of four
-    arrays alike have one group.
+    The release has crossings, then power, by array. Features that are not two for each electrode of
+    four equal arrays make one group.
     """
     size, rest = divmod(n_features, 2 * len(ARRAYS))
     if rest:

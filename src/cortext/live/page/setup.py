@@ -26,7 +26,7 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     """Read the models and the source; return the thread that decodes.
 
     Args:
-        settings: Of `cortext serve`.
+        settings: Settings of `cortext serve`.
         progress: Called with the number of trials read and in all.
 
     Raises:

@@ -63,7 +63,7 @@ class Replay:
     """A split of recordings: session files or a packed directory.
 
     Args:
-        data: As `open_data` takes it, which raises for bad data.
+        data: A directory that `open_data` takes; it raises for bad data.
         split: train, val or test.
         loop: Begin again after the last trial.
         skip_bad: Leave out damaged recordings.
@@ -146,10 +146,10 @@ class Simulator:
     The model must have been trained on such data.
 
     Args:
-        preset: As of `cortext simulate`.
+        preset: See `cortext simulate`.
         sessions: The days that the model knows: the last of them that the preset simulates is
             today.
-        overrides: As of `cortext simulate`.
+        overrides: See `cortext simulate`.
 
     Raises:
         ConfigError: A preset or override is wrong.

@@ -102,10 +102,10 @@ def assemble(
 
     The language model is a directory, or a name of the Hugging Face Hub.
 
-    What the language model thinks of a sentence stays as it is; its tokenizer gets the markers of
-    audio. Returns what `cortext.json` in `out` records. Raises LanguageModelError for a model that
-    cannot be used and for a directory that holds something else, MissingLibrary without the extra
-    `speechllm`.
+    The scores that the language model gives a sentence stay as they are; its tokenizer gets the
+    markers of audio. Returns what `cortext.json` in `out` records. Raises LanguageModelError for a
+    model that cannot be used and for a directory that holds something else, MissingLibrary without
+    the extra `speechllm`.
     """
     transformers, out, options = (
         need("transformers", "speechllm"),

@@ -15,9 +15,8 @@ class Chat:
 
     Raises LanguageModelError where it has no template, no audio marker or no end.
 
-    marker, audio_token: where the audio stands in a prompt, as text and as token
-
     Attributes:
+        marker, audio_token: Where the audio stands in a prompt, as text and as token.
         window: The most positions that the language model knows, where it says so.
         ends: Tokens that end an answer; the first is the one that the template ends answers with.
     """
@@ -102,9 +101,6 @@ class Chat:
 
 
 def _question(instruction: str) -> dict[str, Any]:
-    audio = {
-        "type": "audio",
-        "audio_url": "",
-        "audio": "",
-    }  # templates ask for one of the keys, or for the type
+    # Templates ask for one of the keys, or for the type.
+    audio = {"type": "audio", "audio_url": "", "audio": ""}
     return {"role": "user", "content": [audio, {"type": "text", "text": instruction}]}

@@ -73,7 +73,7 @@ PUBLISHED = {
 class Load:
     """Sizes of a batch that no configuration says.
 
-    By default a long trial of Brain-to-Text '25.
+    The defaults are a long trial of Brain-to-Text '25.
     """
 
     n_bins: int = 544
@@ -158,13 +158,13 @@ def layer_kept(
         lora: What is added to the layer; None for nothing.
         n_positions: Positions of a trial.
         load: Type of the numbers.
-        dropped_bytes: Of what dropout remembers of a number: a bool on a GPU, a float32 on a CPU.
+        dropped_bytes: Bytes that dropout keeps for each number: a bool on a GPU, a float32 on a
+            CPU.
     """
     each, inner = load.number_bytes, facts.heads * facts.head_width
     norms = 2 * (4 * facts.text_width + 4)
-    attention = (
-        each * (4 * inner + n_positions) + 4 * facts.heads
-    )  # q, k, v, result; the mask; sums
+    # Queries, keys, values and the result; the mask; the sums of the softmax.
+    attention = each * (4 * inner + n_positions) + 4 * facts.heads
     kept = norms + attention + 3 * each * facts.feed_forward_width
     if lora is not None:
         sizes = matrices(facts)
@@ -226,7 +226,7 @@ class LanguageWork:
     def kept(self, dropped_bytes: int = 1) -> int:
         """Bytes that autograd keeps of the forward pass.
 
-        With checkpointing what goes into each layer.
+        With checkpointing it keeps the inputs of each layer.
         """
         facts, each, width = self.facts, self.load.number_bytes, self.facts.text_width
         tokens, last = self.n_trials * self.n_positions, 4 * width + 4  # the last norm
@@ -245,9 +245,8 @@ class LanguageWork:
             self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
         )
         logits = self.n_trials * (SEARCH_BYTES + each - 2) * facts.vocab_size
-        layer = max(
-            3 * facts.feed_forward_width + 3 * facts.text_width, 8 * facts.text_width
-        )  # the MLP, or attention
+        # The larger of the MLP and attention.
+        layer = max(3 * facts.feed_forward_width + 3 * facts.text_width, 8 * facts.text_width)
         at_prompts = {
             "keys and values": self.n_prompt * position,
             "a layer at work on the prompts": self.n_trials * self.n_prompt * layer * each,

@@ -29,7 +29,7 @@ class Candidate:
     Attributes:
         log_prob: Natural, summed over its tokens with the one that ends it (which a sentence that
             was cut off lacks).
-        n_tokens: Of which that is the sum.
+        n_tokens: Number of tokens in that sum.
     """
 
     text: str
@@ -103,9 +103,8 @@ def generate(
 def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int) -> None:
     """Raise DecodingError where prompt, trial and sentence exceed the model's positions."""
     n_given = len(prompt[0]) + n_patches + len(prompt[1])
-    room = (
-        math.inf if chat.window is None else chat.window - n_given + 1
-    )  # the last token is never read
+    # The model never reads the last token: it needs no position.
+    room = math.inf if chat.window is None else chat.window - n_given + 1
     if max_length > room:
         what = (
             f"{max_length} tokens behind {n_given} positions of prompt and recording; the model"

@@ -47,7 +47,7 @@ def teacher_forced(
 ) -> TeacherForced:
     """Sequences in which each answer stands behind its prompt and brain.
 
-    What is neither gives no loss.
+    Only the answers give a loss.
 
     Args:
         llm: The audio language model.
@@ -101,9 +101,8 @@ def lay_out(
     length_B = n_text_B + n_B
     n_positions = int(length_B.max())
     shift_B = n_positions - length_B if left else torch.zeros_like(length_B)
-    at_BS = (
-        torch.arange(n_positions, device=llm.device) - shift_B[:, None]
-    )  # counted from where a trial's prompt begins
+    # Positions count from the first token of a trial's prompt.
+    at_BS = torch.arange(n_positions, device=llm.device) - shift_B[:, None]
     brain_BS = at_BS - len(before)
     is_brain_BS = (brain_BS >= 0) & (brain_BS < n_B[:, None])
     text_BS = torch.where(brain_BS < 0, at_BS, at_BS - n_B[:, None]).clamp(0, texts_BT.shape[1] - 1)

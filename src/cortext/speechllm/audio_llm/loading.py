@@ -274,9 +274,8 @@ def check_quantizable(quantize: str | None, device: torch.device) -> None:
         raise LanguageModelError(
             f"{quantize} weights need bitsandbytes, which is not installed", fix=fix
         )
-    if (
-        quantize == "4bit" and device.type == "cpu"
-    ):  # where they are packed anew, and nothing is learnt through them
+    # A CPU packs the weights anew, and no gradient passes through them.
+    if quantize == "4bit" and device.type == "cpu":
         raise LanguageModelError(
             "4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda"
         )

@@ -41,9 +41,8 @@ from cortext.speechllm.config import LoRAConfig
 class AudioLLM:
     """An audio LLM whose weights stay as they are; LoRA can be added to its language model.
 
-    device, dtype: of the weights
-
     Attributes:
+        device, dtype: Of the weights.
         name: What it was loaded by.
         revision: Commit on the Hub, or a checksum of the directory.
         network: The transformers model, in evaluation mode, without gradients.
@@ -272,18 +271,16 @@ class AudioLLM:
 
     def _tower_inputs(self, waves: Sequence[np.ndarray]) -> tuple[Any, torch.Tensor]:
         """The network's inputs for waves, and how many frames of the tower each has."""
-        with torch.autocast(
-            self.device.type, enabled=False
-        ):  # a training's bfloat16 is none of a spectrogram
+        # Spectrograms are computed in float32, also within a training in bfloat16.
+        with torch.autocast(self.device.type, enabled=False):
             inputs = self.processor(
                 text=[self.chat.marker] * len(waves),
                 audio=[np.asarray(wave, np.float32) for wave in waves],
                 sampling_rate=self.sample_rate,
                 return_tensors="pt",
                 text_kwargs={"padding": True},
-                audio_kwargs={
-                    "device": str(self.device)
-                },  # the spectrogram takes a CPU longer than a GPU's tower
+                # On a CPU the spectrogram would take longer than the tower on a GPU.
+                audio_kwargs={"device": str(self.device)},
             )
         return inputs, (inputs["input_ids"] == self.chat.audio_token).sum(-1)
 

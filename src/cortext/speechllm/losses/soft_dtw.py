@@ -29,14 +29,14 @@ def soft_dtw(
     n_frames_B: torch.Tensor,
     gamma: float = 0.1,
 ) -> torch.Tensor:
-    """What it costs to warp patches onto frames, a pair of them costing 1 - cosine, float32 [B].
+    """Return the cost of warping patches onto frames, a pair costing 1 - cosine, float32 [B].
 
     See `warping_cost`.
 
-    A cost per step rather than per path, so that it may stand beside `cosine_alignment`: divided by
-    the longer of the two lengths, after what paths of costs of zero would give is taken off (which
-    lies below zero, grows with the number of paths and has no gradient). So it is never below zero,
-    and zero only where every patch is like every frame.
+    It is a cost per step rather than per path, so that it may stand beside `cosine_alignment`:
+    divided by the longer of the two lengths, after what paths of costs of zero would give is taken
+    off (which lies below zero, grows with the number of paths and has no gradient). So it is never
+    below zero, and zero only where every patch is like every frame.
     """
     costs_BPN = cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)
     n_patches_B, n_frames_B = n_patches_B.to(costs_BPN.device), n_frames_B.to(costs_BPN.device)
@@ -76,9 +76,9 @@ def warping_cost(
 
 
 def log_paths(n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, most: int) -> torch.Tensor:
-    """Natural logarithm of the number of paths, float32 [B].
+    """Return the natural logarithm of the number of paths, float32 [B].
 
-    Of the Delannoy number of both lengths, less one each.
+    The number is the Delannoy number of both lengths, less one each.
 
     Args:
         n_patches_B: int64 [B], patches of each trial.

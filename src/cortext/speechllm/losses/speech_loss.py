@@ -32,7 +32,7 @@ class Targets(Protocol):
 class SpeechLoss:
     """alpha * alignment + beta * tokens + gamma * contrastive + ctc * CTC.
 
-    What has weight 0 is not computed.
+    A loss of weight 0 is not computed.
 
     Attributes:
         split: The trials that the batches' `indices` count.

@@ -49,7 +49,7 @@ def info_nce(
         y_BH: The other.
         same_BB: True where two trials say the same, so that neither is a wrong answer for the
             other.
-        temperature: Of the cosines.
+        temperature: Divisor of the cosines.
     """
     logits_BB = unit(x_BH) @ unit(y_BH).T / temperature
     if same_BB is not None:

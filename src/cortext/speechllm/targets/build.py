@@ -52,7 +52,7 @@ def build_cache(
 ) -> dict[str, Any]:
     """Make the cache `out` of audio targets of sentences, or go on with it.
 
-    What it has is not made again.
+    Targets that it has are not made again.
 
     Killed at any moment, it loses half a minute of work. Returns the cache's facts, how many
     sentences are new, and which are spoken only in part. Raises TextError for a sentence that
@@ -124,7 +124,8 @@ class LiveTargets:
 class Tower:
     """The audio tower at work.
 
-    windows: sentences that go through it at once
+    Attributes:
+        windows: Sentences that go through it at once.
     """
 
     def __init__(self, llm: AudioLLM) -> None:
@@ -173,7 +174,8 @@ def _with_text(text: str, error: Exception) -> CortextError:
 class _Work:
     """The work of turning texts into targets of a cache.
 
-    named: where each text comes from
+    Attributes:
+        named: Where each text comes from.
     """
 
     named: Mapping[str, str]
@@ -221,9 +223,8 @@ class _Work:
                 except TextError as error:
                     raise TextError(error.what, where=self.named[text], fix=error.fix) from error
                 except RunError:
-                    if (
-                        interrupted.is_set()
-                    ):  # a scheduler's SIGTERM ends the processes that speak, too
+                    # A scheduler's SIGTERM ends the processes that speak, too.
+                    if interrupted.is_set():
                         raise self._interrupted() from None
                     raise
 

@@ -30,9 +30,8 @@ _DIGITS, _SHOWN = 8, 12
 class Origin:
     """Models that made the targets of a cache. Those of others have another meaning.
 
-    voice, voice_revision: what spoke the sentences, likewise
-
     Attributes:
+        voice, voice_revision: What spoke the sentences, likewise.
         audio_llm, revision: The audio language model; a name or directory, and what tells its
             weights from others.
         width: A, numbers per frame.
@@ -91,7 +90,7 @@ class TargetCache:
     """Targets of sentences, mapped into memory: what is not asked for is not read.
 
     Attributes:
-        path: Of the file.
+        path: The file.
         origin: What made it.
     """
 
@@ -132,8 +131,8 @@ class TargetCache:
 
         Args:
             path: The file.
-            revision: Of the audio model that it is to be used with; None for any.
-            width: Of that model's frames; None for any.
+            revision: Revision of the audio model that it is to be used with; None for any.
+            width: Width of that model's frames; None for any.
 
         Raises:
             DataError: Also where it was made with another.

@@ -24,7 +24,8 @@ GO_ON = "the same command goes on with what is done"
 class UnfinishedCache:
     """The finished part of the cache `out`: its file, if any, and the parts of what is new.
 
-    n_damaged: parts that were damaged, and have been removed
+    Attributes:
+        n_damaged: Parts that were damaged, and have been removed.
     """
 
     def __init__(self, out: Path) -> None:

@@ -264,9 +264,8 @@ class TripleGRU(DayLayers):
         self.noisy_speech_model = NoisySpeechModel(self.config, n_classes=n_classes, **own)
         self.reversal = GradientReversal(**own)
         for network in (self.noise_model, self.clean_speech_model, self.noisy_speech_model):
-            network.seeds = (
-                self.seeds
-            )  # one sequence of seeds, so that no two networks drop the same
+            # One sequence of seeds, so that no two networks drop the same units.
+            network.seeds = self.seeds
 
     def build(self, inputs_shape: Any) -> None:
         """Make the weights for a batch."""

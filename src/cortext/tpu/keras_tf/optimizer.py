@@ -173,9 +173,8 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
         def per_day(x: Any) -> Any:
             return tf.reshape(x, (-1, *[1] * (len(variable.shape) - 1))) if len(x.shape) else x
 
-        steps = tf.cast(
-            tf.maximum(count, 1), tf.float32
-        )  # a day that was never seen is divided by something
+        # A day that was never seen has count 0, which nothing can be divided by.
+        steps = tf.cast(tf.maximum(count, 1), tf.float32)
         corrections = [
             -tf.math.expm1(steps * math.log(beta)) if beta else tf.ones_like(steps)
             for beta in (beta0, beta1)

@@ -129,9 +129,8 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
         part, _, rest = name.partition("/")
         parts.setdefault(part, {})[rest] = tensor
     best_step = progress.best["step"] if progress.best else progress.step
-    is_last = (
-        progress.best is not None and best_step == progress.step
-    )  # the moments are those of the last weights
+    # The moments are those of the last weights.
+    is_last = progress.best is not None and best_step == progress.step
     metrics = _metrics(progress.best, kept, best_step)
     state = parts["optimizer"] if is_last else {}
     files = {
@@ -243,9 +242,8 @@ def _arguments(
             "the release's evaluation script gives the model all features, of which this one takes"
             " a subset"
         )
-    if (
-        not config.dataset.data_transforms.smooth_data
-    ):  # its evaluation script smooths whatever smooth_data says
+    # The release's evaluation script smooths whatever smooth_data says.
+    if not config.dataset.data_transforms.smooth_data:
         values["dataset.data_transforms.smooth_kernel_std"] = _IDENTITY_STD
     ignored = [
         key for key in ("must_include_days", "bad_trials_dict") if getattr(config.dataset, key)

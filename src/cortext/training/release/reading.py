@@ -53,9 +53,8 @@ _SECTIONS = ("model_state_dict", "optimizer_state_dict", "scheduler_state_dict")
 
 def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
     """The settings, and the features of a recording. Raises ConfigError."""
-    if isinstance(
-        arguments, dict
-    ):  # where a checkpoint's own training began does not matter any more
+    # It does not matter any more where a checkpoint's own training began.
+    if isinstance(arguments, dict):
         arguments = {
             key: value for key, value in arguments.items() if not str(key).startswith("init_")
         }

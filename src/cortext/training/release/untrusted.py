@@ -112,9 +112,8 @@ def _reason(error: Exception) -> str:
         return f"refused: it asks for {name[1]}, which is not data; nothing of it was run"
     if isinstance(error, ValueError) and "NumPy" in text:
         return f"refused: it holds {text}"
-    if isinstance(
-        error, pickle.UnpicklingError
-    ):  # torch's own text says how to run what the file holds
+    # torch's own message says how to run what the file holds: do not pass it on.
+    if isinstance(error, pickle.UnpicklingError):
         return "refused: it holds something that is not data; nothing of it was run"
     return (
         f"cannot be read as a checkpoint: {type(error).__name__}:"

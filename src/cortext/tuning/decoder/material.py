@@ -204,7 +204,7 @@ def evaluated(
         lm: Language-model directory.
         out: The search directory.
         options: Options of the decoder.
-        device: As in `evaluate`.
+        device: See `evaluate`.
         report: Called with a line for the user.
 
     Returns:

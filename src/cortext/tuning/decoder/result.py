@@ -71,7 +71,7 @@ def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[s
         name: Name of the options in the table.
         options: The options as plain values.
         part: The utterances that were decoded.
-        metrics: Of a `DecodeJob`.
+        metrics: Metrics of a `DecodeJob`.
     """
     errors_B, length_B = np.array(metrics["errors"]), np.array(part.lengths)
     low, high = bootstrap_interval(errors_B, length_B, N_BOOT, 0, 0.95)

@@ -48,7 +48,7 @@ def sweep(
     Args:
         lists: Scored hypotheses of each utterance.
         references: Normalised, one for each list.
-        options: Of the decoder; what is not swept stays as it is there.
+        options: Options of the decoder; those that are not swept stay as they are.
         space: What is swept.
         n_points: Number of weights that are drawn.
         seed: Seed of the draws.

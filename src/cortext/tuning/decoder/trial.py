@@ -23,7 +23,7 @@ class DecodeJob:
     """Utterances to decode with some options.
 
     Attributes:
-        indices: Of the utterances in the directory's `DevSet`.
+        indices: Positions of the utterances in the directory's `DevSet`.
         decoder: The decoder with its options.
         out: The search directory.
         context: Earlier sentences, for a large model.

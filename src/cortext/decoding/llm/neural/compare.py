@@ -175,10 +175,7 @@ def mixed(log_probs: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarr
 
 
 def open_ngram(found: Events, spelling: float) -> np.ndarray:
-    """The n-gram mixed with the model of letters, of weight `spelling`.
-
-    Log-probabilities [events].
-    """
+    """Return log-probabilities [events] of the n-gram mixed with the model of letters."""
     return mixed([found.ngram, found.letters], [1 - spelling, spelling])
 
 
@@ -270,8 +267,7 @@ def _by_word(pieces: Sequence[int], pieces_T: np.ndarray, boundary_T: np.ndarray
     """Log-probabilities of words of so many pieces, and of the end."""
     first = np.cumsum([0, *pieces])
     sums = np.add.reduceat(pieces_T, first)
-    before = np.where(
-        first > 0, boundary_T[first], 0.0
-    )  # no word before the first one was given its end
+    # No word precedes the first one, so no end of a word is scored there.
+    before = np.where(first > 0, boundary_T[first], 0.0)
     after = np.append(boundary_T[first[1:]], 0.0)
     return np.asarray(sums - before + after)

@@ -76,7 +76,7 @@ def _product_type() -> torch.dtype:
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets, int64 [B, T], of rows of tokens: each token's target is the next.
 
-    Padding has none.
+    Padding has no target.
     """
     length = max(map(len, rows))
     inputs_BT = torch.tensor([[*row[:-1], *[pad] * (length - len(row))] for row in rows])

@@ -172,9 +172,8 @@ def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
         **{SENTENCE_END: True},
     )
     network = LlamaForCausalLM(config)
-    network.set_attn_implementation(
-        "eager"
-    )  # the fastest for short rows; what reads the model chooses for itself
+    # Eager attention is the fastest for short rows; whoever loads the model chooses anew.
+    network.set_attn_implementation("eager")
     return network
 
 
