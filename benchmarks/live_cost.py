@@ -211,7 +211,7 @@ def unnormalised(material: Material, raw: dict[str, Raw]) -> list[TrialResult]:
     return stream_days(material, PipelineOptions(), day_of)
 
 
-def by_place(material: Material, runs: Sequence[list[TrialResult]]) -> dict[str, float]:
+def by_position(material: Material, runs: Sequence[list[TrialResult]]) -> dict[str, float]:
     """PER of the first trial of a block, of the next nine, and of the rest."""
     place = {number: i for _, numbers in material.days() for i, number in enumerate(numbers)}
     groups: dict[str, list[TrialResult]] = {"1": [], "2-10": [], "11-": []}
@@ -283,7 +283,7 @@ def row(
         "look_ahead_ms": look_ahead_ms,
         "per": per,
         "wer": wer,
-        "per_by_place": by_place(material, runs),
+        "per_by_place": by_position(material, runs),
     }
 
 

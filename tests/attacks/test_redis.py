@@ -502,7 +502,7 @@ def test_odd_logits_clients_and_contexts_are_named_and_harm_nothing(lab):
     lab.db.delete("contextual_decoding_current_context")
     lab.db.delete(KEY)
     lab.db.set(KEY, "x")
-    # a position that is lost in the meantime is written anew.
+    # A position that is lost in the meantime is written anew.
     assert lab.client.decode(LOGITS).text == TEXT
     lab.server.interrupt().check_harmless()
 

@@ -11,7 +11,7 @@ from cortext.bench import latency
 from cortext.bench.decoder.searcher import Paths
 from cortext.bench.latency import (
     EAGER,
-    Plan,
+    LatencyPlan,
     Played,
     bench_latency,
     demo_directory,
@@ -59,7 +59,9 @@ def paths(lm_dir, tmp_path):
 
 
 def test_every_mode_is_timed_for_as_many_steps_as_asked(model, utterances, paths):
-    result = bench_latency(model, paths, utterances, {"kind": "pseudo"}, Plan(TORCH, steps=100))
+    result = bench_latency(
+        model, paths, utterances, {"kind": "pseudo"}, LatencyPlan(TORCH, steps=100)
+    )
     n_frames = [len(utterance.log_probs_PV) for utterance in utterances]
     assert list(result["modes"]) == TORCH
     for values in result["modes"].values():
@@ -79,7 +81,7 @@ def test_every_mode_is_timed_for_as_many_steps_as_asked(model, utterances, paths
 
 def test_the_search_hears_the_posteriors_and_not_the_model(model, utterances, paths):
     result = bench_latency(
-        model, paths, utterances, {"kind": "pseudo"}, Plan(["torch fp32"], steps=100)
+        model, paths, utterances, {"kind": "pseudo"}, LatencyPlan(["torch fp32"], steps=100)
     )
     assert result["modes"]["torch fp32"]["wer"] == 0
 
@@ -140,7 +142,7 @@ def test_targets_are_judged_by_what_was_measured():
 
 def test_unknown_modes_and_directories_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'torch bf16'"):
-        Plan(["torch bf61"])
+        LatencyPlan(["torch bf61"])
     with pytest.raises(RunError, match="not a directory of cortext demo"):
         demo_directory(tmp_path)
 

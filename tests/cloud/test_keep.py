@@ -247,7 +247,7 @@ def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same
     before = RunDirectory(kept).load_state()[1].step
 
     second = start(tmp_path / "machine 2", kept, data, *words)
-    # a state of its own: until then, a SIGTERM just ends it.
+    # A state of its own: until then, a SIGTERM just ends it.
     wait_for_step(tmp_path / "machine 2", before + 4)
     second.send_signal(signal.SIGTERM)  # some seconds' notice
     assert second.wait(timeout=60) == 2

@@ -19,7 +19,7 @@ from cortext.evaluation import evaluate
 from cortext.live.core.redis_link import RedisLink
 from cortext.live.lm_server.server import LMServer, make_protocol
 from cortext.live.replay import Pacer, choose, replay
-from cortext.live.replay_clients import Answer, BrandStream, Patience
+from cortext.live.replay_clients import BrandStream, Patience, ReplayAnswer
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ class Notes:
 
     def end(self):
         self.log.append(("end", self.n))
-        return Answer("i see me")
+        return ReplayAnswer("i see me")
 
 
 def test_trials_come_whole_in_order_and_are_compared_with_what_was_meant(split):

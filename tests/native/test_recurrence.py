@@ -68,7 +68,7 @@ def test_states_and_gradients_are_those_of_the_module(n_units):
     found, expected = run(*inputs, d_h_ND), by_module(*inputs, d_h_ND)
     torch.testing.assert_close(found[0].double(), expected[0], atol=0.01, rtol=0)
     for a, b in zip(found, expected, strict=True):
-        # a bfloat16 number is right to 0.004.
+        # A bfloat16 number is right to 0.004.
         assert float((a.double() - b).norm() / b.norm()) < 0.005
 
 

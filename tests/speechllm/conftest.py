@@ -15,7 +15,7 @@ from cortext.data import open_packed, pack
 from cortext.data.simulate import simulate
 from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.stages import train_speech_llm
-from cortext.speechllm.targets.cache import Origin, text_key, write_targets
+from cortext.speechllm.targets.cache import TargetOrigin, text_key, write_targets
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def cached(
     write_targets(
         path,
         targets,
-        Origin(str(tiny_audio_llm), revision_there(tiny_audio_llm), "none", "0", 24, 40.0),
+        TargetOrigin(str(tiny_audio_llm), revision_there(tiny_audio_llm), "none", "0", 24, 40.0),
     )
     return path
 

@@ -88,7 +88,7 @@ def test_an_encoder_that_hears_nothing_is_one_line(recordings, encoder_run):
     model.network.out.bias.data[0] = 1e4  # blanks alone
     with pytest.raises(
         DataError,
-        match="hears no phoneme in any training trial: it has not learnt; give a longer run",
+        match="decodes no phoneme in any training trial: it has not learnt; give a longer run",
     ):
         PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
 

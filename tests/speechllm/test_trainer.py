@@ -19,7 +19,7 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.model import FILE, SpeechLLM
 from cortext.speechllm.stages import train_speech_llm
-from cortext.speechllm.targets.cache import Origin, TargetCache, text_key, write_targets
+from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, text_key, write_targets
 from cortext.speechllm.task import speech_trainer
 from cortext.text.metrics import edit_counts
 from cortext.text.normalize import normalize
@@ -394,7 +394,7 @@ def test_another_audio_llm_cannot_finish_a_run(
     moved = tmp_path / "other"
     save_tiny_audio_llm(moved, seed=1)
     cache = TargetCache.open(cached)
-    origin = Origin.of(cache.origin.metadata() | {"revision": AudioLLM.load(moved).revision})
+    origin = TargetOrigin.of(cache.origin.metadata() | {"revision": AudioLLM.load(moved).revision})
     write_targets(tmp_path / "other.safetensors", targets_of(cache), origin)
     (tmp_path / "run" / "config.yaml").write_text(
         (tmp_path / "run" / "config.yaml").read_text().replace(str(tiny_audio_llm), str(moved))

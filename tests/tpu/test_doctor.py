@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.tpu import doctor, versions
-from cortext.tpu.doctor import Answer, ask, examine, take_steps
+from cortext.tpu.doctor import ProbeAnswer, ask, examine, take_steps
 from cortext.tpu.find import Found
 from cortext.tpu.probe import MODELS, PROBES
 from cortext.tpu.system import ENABLE_HUGEPAGES, hugepages, variables
@@ -47,9 +47,9 @@ def machine(monkeypatch):
 def answers(devices: dict[str, list | str]):
     """An `ask` whose engines have these devices, or this problem."""
     return lambda request, env, limit_s: (
-        Answer([], found)
+        ProbeAnswer([], found)
         if isinstance(found := devices[request["engine"]], str)
-        else Answer([found])
+        else ProbeAnswer([found])
     )
 
 
@@ -96,7 +96,7 @@ def test_an_engine_that_hangs_is_ended(tmp_path):
     answer = ask(
         {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2
     )
-    assert answer == Answer([], "no answer within 2 s")
+    assert answer == ProbeAnswer([], "no answer within 2 s")
     assert time.monotonic() - started < 20
 
 
@@ -105,7 +105,7 @@ def test_an_error_is_told_by_its_last_line(tmp_path):
     answer = ask(
         {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
     )
-    assert answer == Answer([], "ImportError: libfoo.so.1 is missing (status 1)")
+    assert answer == ProbeAnswer([], "ImportError: libfoo.so.1 is missing (status 1)")
 
 
 def test_what_a_library_writes_to_stdout_is_no_answer(tmp_path):
@@ -115,7 +115,7 @@ def test_what_a_library_writes_to_stdout_is_no_answer(tmp_path):
     answer = ask(
         {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
     )
-    assert answer == Answer([], "ImportError: no (status 1)")
+    assert answer == ProbeAnswer([], "ImportError: no (status 1)")
     (tmp_path / "torch.py").write_text(
         "import sys\nfrom types import SimpleNamespace\nsys.stdout.write('[libfoo] no end of"
         " line')\ncuda = SimpleNamespace(device_count=lambda: 0)\n"
@@ -131,7 +131,7 @@ def test_an_engine_that_ends_without_an_answer_is_broken(tmp_path):
     answer = ask(
         {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
     )
-    assert answer == Answer([], "nothing was said (status 0)")
+    assert answer == ProbeAnswer([], "nothing was said (status 0)")
 
 
 def test_what_an_engine_has_started_is_ended_with_it(tmp_path):
@@ -142,7 +142,7 @@ def test_what_an_engine_has_started_is_ended_with_it(tmp_path):
     answer = ask(
         {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2
     )
-    assert answer == Answer([], "no answer within 2 s")
+    assert answer == ProbeAnswer([], "no answer within 2 s")
     assert time.monotonic() - started < 20
 
 
@@ -153,7 +153,7 @@ def test_chips_that_no_engine_sees_are_broken(machine):
         == []
     )
     report = examine(ask=answers({"torch": [CPU], "torchax": [CPU], "tensorflow": [CPU]}))
-    assert report.broken == ["there are 8 TPU chips, and no installed engine sees them"]
+    assert report.broken == ["there are 8 TPU chips, and no installed backend sees them"]
 
 
 def test_one_host_of_several_is_told_that_they_start_together(machine):
@@ -193,7 +193,7 @@ def steps_of(machine, devices, told, device=None):
 def test_every_engine_takes_a_step_on_every_kind_of_device(machine):
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CHIP] * 8, "tensorflow": [CPU]}
     told = {"device": "it", "cores": 8, "loss": 200.0, "seconds": 1.0}
-    done = Answer([{"model": "gru", **told}, {"model": "triple_gru", **told}])
+    done = ProbeAnswer([{"model": "gru", **told}, {"model": "triple_gru", **told}])
     steps, asked = steps_of(machine, devices, done)
     assert [(engine, kind) for engine, kind, _ in asked] == [
         ("torch", "cpu"),
@@ -208,16 +208,16 @@ def test_every_engine_takes_a_step_on_every_kind_of_device(machine):
 
 def test_a_step_may_be_asked_of_one_kind_only(machine):
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CPU], "tensorflow": "broken"}
-    _, asked = steps_of(machine, devices, Answer([]), device="cpu")
+    _, asked = steps_of(machine, devices, ProbeAnswer([]), device="cpu")
     assert [(engine, kind) for engine, kind, _ in asked] == [("torch", "cpu"), ("torchax", "cpu")]
     # Or JAX would look for a TPU, which is not there.
     assert asked[1][2] == {"JAX_PLATFORMS": "cpu"}
-    assert steps_of(machine, devices, Answer([]), device="tpu") == ([], [])
+    assert steps_of(machine, devices, ProbeAnswer([]), device="tpu") == ([], [])
 
 
 def test_what_was_finished_before_a_crash_counts(machine):
     devices = {"torch": [CPU], "torchax": "broken", "tensorflow": "broken"}
-    told = Answer(
+    told = ProbeAnswer(
         [{"model": "gru", "device": "cpu", "cores": 1, "loss": 3.0, "seconds": 1.0}],
         "killed (signal 9)",
     )

@@ -259,7 +259,7 @@ def test_one_step_is_equal(recordings, packed):
     assert pair.ours_step(0, indices) == pytest.approx(pair.release_step(indices), abs=1e-5)
     pair.assert_same_weights(1e-6)
     after = pair.network.state_dict()
-    # a day absent from the batch.
+    # A day absent from the batch.
     assert torch.equal(after["day_weight"][1], before["day_weight"][1])
     assert not torch.equal(after["day_weight"][0], before["day_weight"][0])
 

@@ -49,7 +49,7 @@ def test_the_documents_table_is_the_codes():
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", DOCUMENT.read_text(), re.MULTILINE)
     documented = {key: place for keys, place in rows for key in re.findall(r"`([^`]+)`", keys)}
     expected = dict.fromkeys(SAME, "the same") | {
-        key: setting.place for key, setting in ELSEWHERE.items()
+        key: setting.instead for key, setting in ELSEWHERE.items()
     }
     assert documented == expected
 
@@ -93,7 +93,7 @@ def test_a_recipe_of_ours_says_nothing(caplog):
 )
 def test_a_value_that_is_not_followed_is_told(tmp_path, caplog, key, value):
     read_train_config(write(tmp_path / "args.yaml", **{key: value}))
-    assert f"{key} is not followed: {ELSEWHERE[key].place}" in caplog.text
+    assert f"{key} is not followed: {ELSEWHERE[key].instead}" in caplog.text
 
 
 @pytest.mark.parametrize(

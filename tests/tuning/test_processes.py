@@ -25,7 +25,7 @@ from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles
 from cortext.tuning import Search, parse_space, workers
 from cortext.tuning.decoder.trial import DecodeJob
-from cortext.tuning.workers import Outcome, Processes, RayTasks, WorkerOptions
+from cortext.tuning.workers import Outcome, RayTasks, WorkerOptions, WorkerProcesses
 
 LONG = (
     "num_training_batches=32",  # of which most are left after the first validation
@@ -214,7 +214,7 @@ def outcome(running) -> Outcome:
 
 def test_a_process_that_is_killed_while_it_has_nothing_to_do_is_replaced(tmp_path):
     job = DecodeJob(1, tmp_path, (), DecoderFiles(tmp_path, DecoderOptions()), tmp_path)
-    with closing(Processes(keep=True)) as kept:
+    with closing(WorkerProcesses(keep=True)) as kept:
         kept.start(job)
         assert "no nbest.jsonl" in outcome(kept).reason
         ((_, process),) = kept._idle

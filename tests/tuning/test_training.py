@@ -333,7 +333,7 @@ def test_jobs_share_devices_and_cores(tune, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(training, "Processes", Pretended)
+    monkeypatch.setattr(training, "WorkerProcesses", Pretended)
     monkeypatch.setattr(training, "os", SimpleNamespace(environ={}, cpu_count=lambda: 8))
     tune(grid("lr_max=0.1,0.2,0.3,0.4"), jobs=3, device="cuda:0,cuda:1")
     # The first place is free again.

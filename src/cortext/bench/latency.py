@@ -58,7 +58,7 @@ OPTIONS = PipelineOptions(smoothing="published", normalise="rolling")
 
 
 @dataclass(frozen=True)
-class Plan:
+class LatencyPlan:
     """Modes to time, and how long.
 
     Attributes:
@@ -246,7 +246,7 @@ def bench_latency(
     paths: Paths,
     utterances: Sequence[Utterance] | None,
     facts: dict[str, Any],
-    plan: Plan = Plan(),
+    plan: LatencyPlan = LatencyPlan(),
     *,
     data: Path | None = None,
     demo: Path | None = None,

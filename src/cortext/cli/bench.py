@@ -20,7 +20,7 @@ from cortext.cli.console import (
     OVERRIDES,
     Out,
     hand_over,
-    make_room,
+    make_folder_of,
     stage,
 )
 
@@ -74,17 +74,17 @@ def decoder(
 
     Example: cortext bench decoder --only cortext --only flashlight --json
     """
-    from cortext.bench.decoder.compare import NAMES, Plan, bench_decoder
+    from cortext.bench.decoder.compare import NAMES, DecoderPlan, bench_decoder
     from cortext.bench.decoder.searcher import Paths
     from cortext.bench.materials import RealData, language_models
 
-    make_room(out)
+    make_folder_of(out)
     found, facts = _utterances(run, data, logits, trials)
     names = only or NAMES
     static = any(name.startswith("kaldi") for name in names)
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, static, stage)
     settings = settings or Path("benchmarks", "results", f"decoder_settings_{facts['kind']}.json")
-    plan = Plan(names, tuning_trials, tuning_utterances, utterances, repeats)
+    plan = DecoderPlan(names, tuning_trials, tuning_utterances, utterances, repeats)
     result = bench_decoder(found, facts, paths, settings, plan, tuning=tune, stage=stage)
     hand_over(result, out, as_json, print_decoder)
 
@@ -135,7 +135,7 @@ def training(
     from cortext.bench.training.compare import (
         CLAIMS,
         VARIANTS,
-        Plan,
+        TrainingPlan,
         bench_training,
         default_sides,
         shapes,
@@ -152,13 +152,13 @@ def training(
             "there is no such file", where=yardstick, fix="give benchmarks/release_trainer.py"
         )
     own_device(device)
-    make_room(out)
+    make_folder_of(out)
     known = shapes(model, batch_size or (8 if device == "cpu" else 64))
     for wanted, names in ((shape, known), (only, VARIANTS)):
         for name in wanted or []:
             if name not in names:
                 raise ConfigError(f"unknown {name!r}; {nearest(name, names)}")
-    plan = Plan(
+    plan = TrainingPlan(
         only or default_sides(model, device),
         turns,
         steps,
@@ -217,16 +217,22 @@ def latency(
     Example: cortext bench latency --demo runs/demo --json
     """
     from cortext.bench.decoder.searcher import Paths
-    from cortext.bench.latency import MODES, Plan, bench_latency, demo_directory, published_model
+    from cortext.bench.latency import (
+        MODES,
+        LatencyPlan,
+        bench_latency,
+        demo_directory,
+        published_model,
+    )
     from cortext.bench.materials import RealData, language_models
     from cortext.models import load_model
 
     if data is not None and run is None:
         raise typer.BadParameter("--data goes with --run")
-    plan = Plan(only or MODES, steps, core)
+    plan = LatencyPlan(only or MODES, steps, core)
     if demo is not None:
         demo_directory(demo)
-    make_room(out)
+    make_folder_of(out)
     found, facts = (
         (None, {"kind": "recordings", "data": str(data)})
         if data
@@ -269,7 +275,7 @@ def tpu_compile(
     for name in shape or []:
         if name not in SHAPES:
             raise ConfigError(f"unknown {name!r}; {nearest(name, SHAPES)}")
-    make_room(out)
+    make_folder_of(out)
     chosen = {name: SHAPES[name] for name in shape or SHAPES}
     targets = {
         name: replace(

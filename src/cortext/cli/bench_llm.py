@@ -14,7 +14,7 @@ from cortext.cli.console import (
     OVERRIDES,
     Out,
     hand_over,
-    make_room,
+    make_folder_of,
     percent,
     print_lines,
     print_table,
@@ -24,7 +24,7 @@ from cortext.cli.options import LargeModelOptions
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cortext.bench.llm.compare import Materials
+    from cortext.bench.llm.compare import LLMMaterials
 
 
 def llm(
@@ -78,8 +78,8 @@ def llm(
             fix="give --llm MODEL; cortext lm train-neural makes a small one",
         )
     large.check()  # before the work
-    make_room(out)
-    make_room(picture)
+    make_folder_of(out)
+    make_folder_of(picture)
     earlier = [read_result(path) for path in beside or []]
     found = _materials(logits, ensemble or [], trials)
     lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
@@ -90,9 +90,9 @@ def llm(
             save_picture(word_errors([*earlier, result]), picture)
 
 
-def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -> Materials:
+def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -> LLMMaterials:
     from cortext.bench import posteriors
-    from cortext.bench.llm.compare import Materials, averaged_posteriors
+    from cortext.bench.llm.compare import LLMMaterials, averaged_posteriors
     from cortext.bench.materials import RealData
 
     if logits is not None:
@@ -100,7 +100,7 @@ def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -
             raise typer.BadParameter("give one of --logits and --trials")
         utterances, facts = posteriors.evaluation_posteriors(logits)
         averaged = averaged_posteriors([logits, *ensemble]) if ensemble else None
-        return Materials(
+        return LLMMaterials(
             utterances, facts | {"ensemble": [str(path) for path in ensemble]}, averaged
         )
     if ensemble:
@@ -108,7 +108,7 @@ def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -
     path = trials or RealData.find().trials
     utterances, facts = posteriors.pseudo_posteriors(path)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Materials(
+    return LLMMaterials(
         utterances, facts, texts=[line.get("wfst_seed_hypotheses") or [""] for line in lines]
     )
 
@@ -230,14 +230,14 @@ def speech_llm(
 
     Example: cortext bench speech-llm --turns 2 --json
     """
-    from cortext.bench.speech_llm.compare import Plan, bench_speech_llm
-    from cortext.bench.speech_llm.materials import Given
+    from cortext.bench.speech_llm.compare import SpeechLLMPlan, bench_speech_llm
+    from cortext.bench.speech_llm.materials import GivenMaterials
     from cortext.training.distributed import own_device
 
     own_device(device)
-    make_room(out)
-    given = Given(data, audio_llm, voice, cache)
-    plan = Plan(only or (), turns, steps, device=device, threads=threads, apart=apart)
+    make_folder_of(out)
+    given = GivenMaterials(data, audio_llm, voice, cache)
+    plan = SpeechLLMPlan(only or (), turns, steps, device=device, threads=threads, apart=apart)
     result = bench_speech_llm(config, given, plan, overrides, stage)
     hand_over(result, out, as_json, _print_speech)
 

@@ -156,7 +156,7 @@ def stage(name: str) -> None:
     print_lines(f"{name} ...", err=True)
 
 
-def make_room(out: Path | None) -> None:
+def make_folder_of(out: Path | None) -> None:
     """Make the folder of a result's file, before the work that the result takes."""
     from cortext.files import disk_errors
 

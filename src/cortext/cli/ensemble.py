@@ -110,7 +110,7 @@ def ensemble(
     _check_file(options, fit, [*changes, *overrides])
     if out is not None:
         check_replaceable(out)
-    search = _Search(
+    search = _SearchArguments(
         lm, load_config(decoder_options, DecoderOptions) if decoder_options else None, threads
     )
     given = _options(None if fit else options, changes, overrides)
@@ -136,7 +136,7 @@ def ensemble(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _SearchArguments:
     """Settings of a search, as the command line gives them."""
 
     lm: Path | None
@@ -196,7 +196,11 @@ def _check_file(options: Path | None, fit: list[Path] | None, changes: list[str]
 
 
 def _check_used(
-    options: EnsembleOptions, search: _Search, llm: str | None, free: bool, any_method: bool
+    options: EnsembleOptions,
+    search: _SearchArguments,
+    llm: str | None,
+    free: bool,
+    any_method: bool,
 ) -> None:
     """Raise DecodingError for a parameter that would be passed over.
 
@@ -248,7 +252,7 @@ def _fit(
     field: str | None,
     base: EnsembleOptions,
     any_method: bool,
-    search: _Search,
+    search: _SearchArguments,
     corrector: LargeCorrector | None,
 ) -> Fitted:
     """Fit options of the base's method, or of any, on lists or on evaluation directories."""

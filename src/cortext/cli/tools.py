@@ -107,7 +107,7 @@ def doctor(
     ] = None,
     limit: Annotated[
         int,
-        typer.Option(min=1, help="Seconds that an engine may take to answer, or for its steps."),
+        typer.Option(min=1, help="Seconds that a backend may take to answer, or for its steps."),
     ] = 120,
     as_json: bool = JSON,
 ) -> int:
@@ -133,7 +133,7 @@ def doctor(
         ]
         if not steps:
             failed.append(
-                f"no installed engine has a device{f' of kind {device!r}' if device else ''}"
+                f"no installed backend has a device{f' of kind {device!r}' if device else ''}"
             )
         report = dataclasses.replace(report, steps=steps, broken=[*report.broken, *failed])
     if as_json:

@@ -10,7 +10,7 @@ import shlex
 import textwrap
 
 from cortext.cloud.accelerators import Accelerator
-from cortext.cloud.source import Source
+from cortext.cloud.source import InstallSource
 
 PYTHON = "3.11"
 UV = "0.13.9"
@@ -60,7 +60,7 @@ _SEES_GPUS = """\
 """  # noqa: E501
 
 
-def setup_script(chosen: Accelerator, source: Source) -> str:
+def setup_script(chosen: Accelerator, source: InstallSource) -> str:
     """Return the shell script that makes the environment in `~/cortext/env`.
 
     Running it again changes nothing.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cortext.cloud.accelerators import accelerator as known_accelerator
 from cortext.cloud.source import read_source
-from cortext.cloud.task import HEADER, HOME, Plan, address, here, task_name, task_text
+from cortext.cloud.task import HEADER, HOME, TaskPlan, address, here, task_name, task_text
 from cortext.errors import CloudError, Interrupted
 from cortext.extras import need
 from cortext.files import atomic_write
@@ -161,7 +161,7 @@ def launch(
     if found.file:
         uploads[f"{HOME}/source/{found.file.name}"] = found.file
     lm_folder = address(lm, "--lm", "gs://BUCKET/lm") if lm else None
-    plan = Plan(
+    plan = TaskPlan(
         named,
         chosen,
         found,

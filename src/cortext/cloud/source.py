@@ -28,7 +28,7 @@ MACHINE_FOLDER = "$HOME/cortext/source"
 
 
 @dataclass(frozen=True)
-class Source:
+class InstallSource:
     """A cortext to install.
 
     Attributes:
@@ -42,7 +42,7 @@ class Source:
     build: bool
 
 
-def read_source(text: str | Path | None, folder: Path) -> Source:
+def read_source(text: str | Path | None, folder: Path) -> InstallSource:
     """Read a source.
 
     Args:
@@ -55,7 +55,7 @@ def read_source(text: str | Path | None, folder: Path) -> Source:
     """
     text = str(text) if text is not None else installed_from()
     if text.startswith("git+"):
-        return Source(shlex.quote(f"cortext @ {_git_address(text)}"), None, build=True)
+        return InstallSource(shlex.quote(f"cortext @ {_git_address(text)}"), None, build=True)
     path = Path(text).expanduser()
     if path.is_dir():
         return _uploaded(_archive(path.resolve(), folder))
@@ -107,7 +107,7 @@ def _git_address(text: str) -> str:
     return text
 
 
-def _uploaded(path: Path) -> Source:
+def _uploaded(path: Path) -> InstallSource:
     if not re.fullmatch(r"cortext-[A-Za-z0-9_.+-]+", path.name):
         raise CloudError(
             "is no wheel or source archive of cortext", where=path, fix=f"give --source {ACCEPTED}"
@@ -120,7 +120,7 @@ def _uploaded(path: Path) -> Source:
             where=path,
             fix=fix,
         )
-    return Source(f'"{MACHINE_FOLDER}/{path.name}"', path, build=not wheel)
+    return InstallSource(f'"{MACHINE_FOLDER}/{path.name}"', path, build=not wheel)
 
 
 def _archive(checkout: Path, folder: Path) -> Path:

@@ -16,7 +16,7 @@ import yaml
 
 from cortext.cloud.accelerators import Accelerator
 from cortext.cloud.environment import setup_script
-from cortext.cloud.source import Source
+from cortext.cloud.source import InstallSource
 from cortext.errors import CloudError
 
 HEADER = "# Written by `cortext launch`"
@@ -72,7 +72,7 @@ def address(text: str | None, option: str, example: str) -> Address:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskPlan:
     """The content of a task file, checked.
 
     Attributes:
@@ -91,7 +91,7 @@ class Plan:
 
     name: str
     accelerator: Accelerator
-    source: Source
+    source: InstallSource
     data: Address
     out: Address
     lm: Address | None
@@ -116,7 +116,7 @@ def task_name(text: str | None, out: Address) -> str:
     return text
 
 
-def task(plan: Plan) -> dict[str, Any]:
+def task(plan: TaskPlan) -> dict[str, Any]:
     """Return the task as SkyPilot reads it from YAML."""
     return {
         "name": plan.name,
@@ -127,7 +127,7 @@ def task(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _resources(plan: Plan) -> dict[str, Any]:
+def _resources(plan: TaskPlan) -> dict[str, Any]:
     chosen = plan.accelerator
     resources: dict[str, Any] = {"accelerators": {chosen.name: chosen.count}}
     if plan.infra or chosen.is_tpu:
@@ -140,7 +140,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
     return resources | {"autostop": {"idle_minutes": plan.idle_minutes, "down": True}}
 
 
-def _file_mounts(plan: Plan) -> dict[str, Any]:
+def _file_mounts(plan: TaskPlan) -> dict[str, Any]:
     """Folders on the machine: inputs are copied, because a mount is slow at reading at random."""
     mounts: dict[str, Any] = {
         f"{HOME}/inputs/{address.folder}": str(address)
@@ -154,7 +154,7 @@ def _file_mounts(plan: Plan) -> dict[str, Any]:
     return mounts | {target: str(path) for target, path in plan.uploads.items()}
 
 
-def _run_script(plan: Plan) -> str:
+def _run_script(plan: TaskPlan) -> str:
     chosen = plan.accelerator
     run = here(f"{HOME}/runs/{plan.out.folder}")
     options = ["--data", here(f"{HOME}/inputs/{plan.data.folder}"), "--out", run]
@@ -203,7 +203,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def task_text(plan: Plan) -> str:
+def task_text(plan: TaskPlan) -> str:
     """Return the content of the task file."""
     start = "sky jobs launch" if plan.spot else f"sky launch --cluster {plan.name}"
     head = f"{HEADER}; it is what `{start} FILE` starts, and holds no password.\n"

@@ -13,7 +13,7 @@ import numpy as np
 from cortext.decoding.nbest import FRAME_MS, Hypothesis, NBest, Partial, Word
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
-from cortext.decoding.reference import Graph, LexiconTree, Search, scaled
+from cortext.decoding.reference import Graph, LexiconTree, ReferenceSearch, scaled
 from cortext.decoding.sentences import SentencePaths, Spelling, score_sentences
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
@@ -139,7 +139,7 @@ class ReferenceStream:
         self, engine: ReferenceEngine, graph: Graph, options: DecoderOptions, inventory: Inventory
     ) -> None:
         self._engine, self._options, self._inventory = engine, options, inventory
-        self._search = Search(graph)
+        self._search = ReferenceSearch(graph)
         self._frames: list[np.ndarray] = [np.empty((0, len(inventory)))]
 
     def advance(self, log_probs_PV: np.ndarray) -> None:

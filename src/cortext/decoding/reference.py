@@ -253,7 +253,7 @@ def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Invento
     return scores_PV
 
 
-class Search:
+class ReferenceSearch:
     """The search through one utterance, frame by frame."""
 
     def __init__(self, graph: Graph) -> None:

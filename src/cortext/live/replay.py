@@ -20,7 +20,7 @@ from cortext.data.trial import BIN_MS
 from cortext.errors import DataError, nearest
 from cortext.live.core.redis_link import Stopped
 from cortext.live.core.statistics import RunningStatistics
-from cortext.live.replay_clients import Answer, Client
+from cortext.live.replay_clients import Client, ReplayAnswer
 from cortext.processes import Progress
 
 LATEST_LAGS = 100_000
@@ -137,7 +137,7 @@ def replay(
     speed: float | None = 1.0,
     loop: bool = False,
     progress: Progress | None = None,
-    on_result: Callable[[Trial, Answer], None] | None = None,
+    on_result: Callable[[Trial, ReplayAnswer], None] | None = None,
 ) -> ReplaySummary:
     """Send trials one after the other until they are over (never, with `loop`) or `stop` is set.
 
@@ -198,7 +198,7 @@ def _rounds(numbers: Iterable[int], loop: bool) -> Iterator[int]:
 
 def _replay_trial(
     client: Client, number: int, trial: Trial, pacer: Pacer, sent: Callable[[int], None]
-) -> Answer | None:
+) -> ReplayAnswer | None:
     """Send one trial; end one that is stopped in the middle, so that no server waits for it."""
     n = client.bins_per_entry
     client.begin(number, trial)
@@ -221,7 +221,7 @@ def _note(
     statistics: RunningStatistics,
     number: int,
     trial: Trial,
-    answer: Answer,
+    answer: ReplayAnswer,
     keep: bool,
 ) -> None:
     summary.n_errors += bool(answer.error)

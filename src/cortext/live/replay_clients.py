@@ -18,7 +18,7 @@ from cortext.data import Trial
 from cortext.errors import ConfigError, LiveError
 from cortext.live.brand.entries import index_of, timestamp, uint64
 from cortext.live.brand.parameters import NodeParameters, with_names
-from cortext.live.brand.position import Position
+from cortext.live.brand.position import NodePosition
 from cortext.live.brand.process import read_parameters
 from cortext.live.core.acoustic_stream import AcousticStream
 from cortext.live.core.log import event
@@ -35,7 +35,7 @@ POLL_MS = 200
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReplayAnswer:
     """The decoded text of a trial, and its error."""
 
     text: str
@@ -57,7 +57,7 @@ class Client(Protocol):
     def send(self, bins_TC: np.ndarray) -> None:
         """Send bins, float32 [T, C]; wait where earlier ones were not taken yet."""
 
-    def end(self) -> Answer | None:
+    def end(self) -> ReplayAnswer | None:
         """End the trial; return its answer, where there is one."""
 
 
@@ -168,7 +168,7 @@ class BrandStream:
         self._link.add(p.input_stream, fields)
         self._next += 1
 
-    def end(self) -> Answer | None:
+    def end(self) -> ReplayAnswer | None:
         """See `Client`. The texts of a node that ends utterances by itself belong to no trial."""
         self._mark(self._p.stop_value, self._next - 1)
         if self._node is None or not self._p.control_stream:
@@ -180,7 +180,7 @@ class BrandStream:
             )
             if fields.get(b"trial") == number:
                 text = fields.get(self._p.final_field.encode(), b"").decode(errors="replace")
-                return Answer(text, fields.get(b"error", b"").decode(errors="replace"))
+                return ReplayAnswer(text, fields.get(b"error", b"").decode(errors="replace"))
 
     def _mark(self, value: str, index: int, **facts: Any) -> None:
         p = self._p
@@ -216,7 +216,7 @@ class BrandStream:
         return None
 
     def _has_room(self) -> bool | None:
-        position = Position.load(self._link, f"{self._node}_position")
+        position = NodePosition.load(self._link, f"{self._node}_position")
         self._taken = position.i_in if position and position.i_in is not None else self._taken
         if self._next - self._taken <= max(self._keep // 2, 1):
             return True
@@ -263,12 +263,12 @@ class PublishedClient:
                 self._names.partial,
             )
 
-    def end(self) -> Answer | None:
+    def end(self) -> ReplayAnswer | None:
         """See `Client`."""
         fields = self._ask(self._names.finalize, {"done": 0}, self._names.final)
         self._next(self._names.finalize_done)
         text = fields.get(b"lm_response_final", b"").decode(errors="replace")
-        return Answer(text, fields.get(b"error", b"").decode(errors="replace"))
+        return ReplayAnswer(text, fields.get(b"error", b"").decode(errors="replace"))
 
     def _ask(self, stream: str, fields: dict[str, Any], answer: str) -> dict[bytes, bytes]:
         self._link.add(stream, fields)
@@ -313,10 +313,10 @@ class JsonClient:
         if len(logits_PV):
             self._ask({"type": "frames"}, "partial", logits=in_lm_order(self._stream, logits_PV))
 
-    def end(self) -> Answer | None:
+    def end(self) -> ReplayAnswer | None:
         """See `Client`."""
         final = self._ask({"type": "end"}, "final")
-        return Answer(final["text"], final["error"] or "")
+        return ReplayAnswer(final["text"], final["error"] or "")
 
     def _ask(self, message: dict[str, Any], answer: str, **fields: bytes) -> dict[str, Any]:
         text = json.dumps(message | {"utterance": self._name})

@@ -26,7 +26,7 @@ from cortext.files import parse_json_object
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.precision import full_float32
 from cortext.models.storage import check_finite, read_tensors, write_tensors
-from cortext.speechllm.audio_llm.generate import Candidate, generate
+from cortext.speechllm.audio_llm.generate import GeneratedText, generate
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import GenerationConfig, SpeechConfig
 from cortext.speechllm.network import SpeechNetwork
@@ -223,7 +223,7 @@ class SpeechLLM(AcousticModel):
         ]
 
 
-def _hypothesis(candidate: Candidate, length_penalty: float) -> Hypothesis:
+def _hypothesis(candidate: GeneratedText, length_penalty: float) -> Hypothesis:
     """A sentence of the language model.
 
     Only its rank and its probability are known.

@@ -33,7 +33,7 @@ class PhonemeBank:
     """Encoder outputs by phoneme, collected from the training split.
 
     Attributes:
-        readings: How often each trial is heard, each time with other noise.
+        readings: How often each trial is decoded, each time with other noise.
 
     Raises:
         DataError: Where the encoder hears nothing but blanks, and what reading the data raises.
@@ -71,25 +71,25 @@ class PhonemeBank:
             )
             for row, i in enumerate(batch.indices.tolist()):
                 labels_U = split.labels(i)
-                heard = torch.unique_consecutive(tokens_BP[row, : int(batch.n_patches_B[row])])
-                if labels_U is not None and (heard := heard[heard != 0]).numel():
+                decoded = torch.unique_consecutive(tokens_BP[row, : int(batch.n_patches_B[row])])
+                if labels_U is not None and (decoded := decoded[decoded != 0]).numel():
                     self._keep(
-                        labels_U.tolist(), heard.tolist(), merged_BQD[row, : int(n_merged_B[row])]
+                        labels_U.tolist(), decoded.tolist(), merged_BQD[row, : int(n_merged_B[row])]
                     )
         if not self._pieces:
-            what = "the encoder hears no phoneme in any training trial: it has not learnt"
+            what = "the encoder decodes no phoneme in any training trial: it has not learnt"
             raise DataError(
                 what, where=data.path, fix="give a longer run of `cortext train`, with a CTC loss"
             )
 
-    def _keep(self, labels: list[int], heard: list[int], merged_QD: torch.Tensor) -> None:
+    def _keep(self, labels: list[int], decoded: list[int], merged_QD: torch.Tensor) -> None:
         """Share the merged vectors of a trial out among its labels.
 
         What was inserted goes to the label before.
         """
         own: list[list[int]] = [[] for _ in labels]
         label, vector = -1, 0
-        for wanted, found in align(labels, heard):
+        for wanted, found in align(labels, decoded):
             label += wanted is not None
             if found is not None:
                 own[max(label, 0)].append(vector)
@@ -100,11 +100,11 @@ class PhonemeBank:
     def sample(self, phonemes: Sequence[int], rng: random.Random) -> torch.Tensor:
         """Draw hidden units float32 [Q, D] of a pronunciation, at least one vector.
 
-        Unknown phonemes are not heard.
+        Unknown phonemes are left out.
         """
         pieces = [rng.choice(self._pieces[token]) for token in phonemes if token in self._pieces]
-        heard_QD = torch.cat(pieces) if pieces else next(iter(self._pieces.values()))[0][:0]
-        return heard_QD.float() if len(heard_QD) else torch.zeros(1, heard_QD.shape[1])
+        hidden_QD = torch.cat(pieces) if pieces else next(iter(self._pieces.values()))[0][:0]
+        return hidden_QD.float() if len(hidden_QD) else torch.zeros(1, hidden_QD.shape[1])
 
 
 def pronounce(sentence: str) -> list[list[int]]:

@@ -14,7 +14,7 @@ from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
 from cortext.training.torch_backend import TorchBackend
-from cortext.training.validate import Forward, TrialResult, Validator
+from cortext.training.validate import Forward, ValidatedTrial, Validator
 
 N_SAMPLES = 3
 """Number of sentences that a validation shows."""
@@ -45,7 +45,7 @@ class SpeechValidator:
 
     def measure(
         self, forward: Forward, processes: Processes = ALONE
-    ) -> tuple[dict[str, Any], list[TrialResult]]:
+    ) -> tuple[dict[str, Any], list[ValidatedTrial]]:
         """See `Validates`.
 
         Returns:
@@ -55,7 +55,7 @@ class SpeechValidator:
         metrics, results = self.phonemes.measure(forward, processes)
         return metrics | {"val_samples": self._samples(results)}, results
 
-    def write(self, results: list[TrialResult], folder: Path) -> None:
+    def write(self, results: list[ValidatedTrial], folder: Path) -> None:
         """See `Validates`."""
         self.phonemes.write(results, folder)
 
@@ -81,7 +81,7 @@ class SpeechValidator:
             int(batch.indices[row]): nbest[0].text for row, nbest in zip(rows, found, strict=True)
         }
 
-    def _samples(self, results: list[TrialResult]) -> dict[str, str]:
+    def _samples(self, results: list[ValidatedTrial]) -> dict[str, str]:
         split = self.batches.split
         written = [
             (split.sentence(i) or "", result.text)

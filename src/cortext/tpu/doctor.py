@@ -25,7 +25,7 @@ from cortext.tpu import system, versions
 from cortext.tpu.find import Found, find_tpu
 from cortext.tpu.probe import ANSWER, MODELS, PROBES
 
-Ask = Callable[[dict[str, Any], Mapping[str, str], float], "Answer"]
+Ask = Callable[[dict[str, Any], Mapping[str, str], float], "ProbeAnswer"]
 DATA = {"n_days": 2, "train_per_day": 8, "val_per_day": 1, "test_per_day": 1, "n_electrodes": 256}
 """Simulated recordings of a step: the published number of features, and few trials."""
 TRIALS = 8
@@ -33,7 +33,7 @@ TRIALS = 8
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeAnswer:
     """The values that a process answered, and the reason why it ended early, if it did."""
 
     values: list[Any]
@@ -96,7 +96,7 @@ class Report:
     steps: list[Step] = field(default_factory=list)
 
 
-def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answer:
+def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> ProbeAnswer:
     """Ask `cortext.tpu.probe` in a fresh process.
 
     Args:
@@ -136,7 +136,7 @@ def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answ
         status = process.returncode
         what = f"signal {-status}" if status < 0 else f"status {status}"
         problem = f"{said[-1].removeprefix('cortext.errors.').strip()[:300]} ({what})"
-    return Answer(values, problem)
+    return ProbeAnswer(values, problem)
 
 
 def examine(
@@ -173,7 +173,7 @@ def examine(
     ]
     on_tpu = [device for engine in engines for device in engine.devices if device["kind"] == "tpu"]
     if found.attached and not on_tpu:
-        broken.append(f"there are {found.chips} TPU chips, and no installed engine sees them")
+        broken.append(f"there are {found.chips} TPU chips, and no installed backend sees them")
     pages = system.hugepages(found.generation if found.attached else None)
     advice = [*system.variables(env, found.chips), *versions.clashes(have, versions.libtpu_pins())]
     build = versions.tensorflow_without_tpu(have, found.chips)
@@ -270,7 +270,7 @@ def take_steps(
     return steps
 
 
-def _steps(engine: str, kind: str, answer: Answer) -> list[Step]:
+def _steps(engine: str, kind: str, answer: ProbeAnswer) -> list[Step]:
     taken = {value["model"]: value for value in answer.values}
     missing = answer.problem or "nothing was said of it"
     return [

@@ -159,7 +159,7 @@ def find_tpu(
     Raises:
         RunError: For a name that cannot be right, and for variables that contradict each other.
     """
-    search = _Search(env, root, metadata, find_spec)
+    search = _TPUSearch(env, root, metadata, find_spec)
     machine = search.machine()
     asked = [("--tpu", name), *((variable, env.get(variable)) for variable in VARIABLES)]
     looked = [("--tpu", name or "not given")]
@@ -213,7 +213,7 @@ def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str 
     return Found("named", name, looked=machine.looked)
 
 
-class _Search:
+class _TPUSearch:
     """A search for this machine's own TPU chips; `looked` is everything that was looked at."""
 
     def __init__(

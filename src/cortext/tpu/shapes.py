@@ -37,7 +37,7 @@ class Shapes:
         if sampler is not None:
             batches = [int(split.n_bins_N[sampler.indices(step)].max()) for step in range(BATCHES)]
             lengths = np.array([*batches, int(split.n_bins_N.max())])
-        self.all = tuple(least_padding(self._whole(lengths), count))
+        self.all = tuple(least_padding(self._rounded_up(lengths), count))
         """The lengths in bins, shortest first."""
         self.labels = max(1, int(split.n_labels_N.max(initial=0)))
         """Tokens to which every label is padded."""
@@ -83,11 +83,11 @@ class Shapes:
         day_B[:n_trials], n_patches_B[:n_trials] = batch.day_B.numpy(), batch.n_patches_B.numpy()
         return {"features": features_BTC, "day": day_B, "n_patches": n_patches_B}
 
-    def _whole(self, n_bins_N: np.ndarray) -> np.ndarray:
+    def _rounded_up(self, n_bins_N: np.ndarray) -> np.ndarray:
         """Bins, rounded up to the end of a patch."""
         beyond_N = np.maximum(0, n_bins_N - self._size)
-        whole_N: np.ndarray = self._size + -(-beyond_N // self._stride) * self._stride
-        return whole_N
+        rounded_N: np.ndarray = self._size + -(-beyond_N // self._stride) * self._stride
+        return rounded_N
 
 
 def least_padding(lengths_N: np.ndarray, count: int) -> list[int]:

@@ -89,7 +89,7 @@ def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> li
                 f"{name} {versions[name]} needs libtpu{pin}, and libtpu {versions['libtpu']} is"
                 " installed"
             )
-            lines.append(f"{what}; give each engine an environment of its own")
+            lines.append(f"{what}; give each backend an environment of its own")
     return lines
 
 

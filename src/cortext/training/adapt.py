@@ -412,17 +412,17 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
 
     Returns the losses by session.
     """
-    network, sessions, engine = trainer.model.network, trainer.model.sessions, trainer.backend
+    network, sessions, backend = trainer.model.network, trainer.model.sessions, trainer.backend
     split, transforms = trainer.train_split, trainer.config.dataset.data_transforms
     new = np.flatnonzero(trainer.layer_of_day[split.day_N] == day)
     compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]
-    batch = Batches(split, trainer.layer_of_day, transforms, engine.host, network.n_patches).batch(
+    batch = Batches(split, trainer.layer_of_day, transforms, backend.host, network.n_patches).batch(
         compared
     )
     losses = {}
     with reading_bar(progress, "comparing days") as bar:
         for known, session in enumerate(sessions[:n_known]):
-            logits_BPV = engine.forward(replace(batch, day_B=torch.full_like(batch.day_B, known)))
+            logits_BPV = backend.forward(replace(batch, day_B=torch.full_like(batch.day_B, known)))
             losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
             losses[session] = float(losses_B.mean())
             bar(known + 1, n_known)
@@ -430,7 +430,7 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
     for name, parameter in network.named_parameters():
         if name.startswith("day_"):
             parameter[day] = parameter[best]
-    engine.load(engine.state())  # with the weights of the network, which have changed
+    backend.load(backend.state())  # with the weights of the network, which have changed
     return losses
 
 

@@ -37,9 +37,9 @@ BACKENDS = {
     "torchax": "cortext.tpu.backend:TorchaxBackend",
     "tensorflow": "cortext.tpu.keras_tf.backend:KerasBackend",
 }
-"""Where engines are.
+"""Module and class of each backend.
 
-A module is imported, and its libraries with it, when its engine is asked for.
+A module is imported, and its libraries with it, when its backend is asked for.
 """
 
 
@@ -92,7 +92,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine is to train.
+    """The work of a backend.
 
     Attributes:
         model: Its network has first weights, on the host, and knows which of its parameters learn.
@@ -117,7 +117,7 @@ class Job:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What was found in a step; numbers are where the engine computes.
+    """Results of a step; the numbers lie on the device of the backend.
 
     Attributes:
         indices: int64 [B], the trials' numbers in the split (those of this process).
@@ -213,7 +213,7 @@ class Backend(Protocol):
 
 
 def backend_class(name: str) -> type[Backend]:
-    """The engine of that name. Raises MissingLibrary where its libraries are not installed."""
+    """Return the backend of that name. Raises MissingLibrary without its libraries."""
     module, _, attribute = BACKENDS[name].partition(":")
     try:
         found: type[Backend] = getattr(import_module(module), attribute)

@@ -28,7 +28,7 @@ Forward = Callable[[TrainBatch], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class ValidatedTrial:
     """One trial of a validation.
 
     Losses by name, phoneme errors, text (where words were looked for), logits float16 (where kept).
@@ -147,28 +147,28 @@ class Validator:
     @torch.no_grad()
     def measure(
         self, forward: Forward, processes: Processes = ALONE
-    ) -> tuple[dict[str, Any], list[TrialResult]]:
+    ) -> tuple[dict[str, Any], list[ValidatedTrial]]:
         """See `Validates`.
 
         Returns:
             `val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None where
             no words are looked for); and the results of the trials, in the order of the split.
         """
-        own: dict[int, TrialResult] = {}
+        own: dict[int, ValidatedTrial] = {}
         for indices in self.chunks[processes.rank :: processes.world]:
             own |= self._chunk(forward, indices)
-        found: dict[int, TrialResult] = {}
+        found: dict[int, ValidatedTrial] = {}
         for part in processes.gather(own):
             found |= part
         results = [found[i] for i in range(len(self.batches.split))]
         return self._metrics(results), results
 
-    def write(self, results: list[TrialResult], folder: Path) -> None:
+    def write(self, results: list[ValidatedTrial], folder: Path) -> None:
         """See `Validates`: the logits, where the configuration asks for them."""
         if self.keep_logits:
             write_logits(folder / "val_logits", self.batches.split, results)
 
-    def _chunk(self, forward: Forward, indices: np.ndarray) -> dict[int, TrialResult]:
+    def _chunk(self, forward: Forward, indices: np.ndarray) -> dict[int, ValidatedTrial]:
         batch, split = self.batches.batch(indices), self.batches.split
         logits_BPV, losses = self.read(forward, batch)
         losses_of = {name: loss_B.tolist() for name, loss_B in losses.items()}
@@ -189,10 +189,10 @@ class Validator:
             phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_PV, self.inventory))
             kept = logits_BPV[row, :n_patches].half().cpu().numpy() if self.keep_logits else None
             own_losses = {name: values[row] for name, values in losses_of.items()}
-            results[i] = TrialResult(own_losses, phonemes, texts.get(i), kept)
+            results[i] = ValidatedTrial(own_losses, phonemes, texts.get(i), kept)
         return results
 
-    def _metrics(self, results: list[TrialResult]) -> dict[str, Any]:
+    def _metrics(self, results: list[ValidatedTrial]) -> dict[str, Any]:
         split, per_day = self.batches.split, dict[int, EditCounts]()
         for day, result in zip(split.day_N.tolist(), results, strict=True):
             per_day[day] = per_day.get(day, EditCounts()) + result.phonemes
@@ -260,7 +260,7 @@ class NarrowSearch:
         return texts
 
 
-def write_logits(folder: Path, split: PackedSplit, results: list[TrialResult]) -> None:
+def write_logits(folder: Path, split: PackedSplit, results: list[ValidatedTrial]) -> None:
     """A file a trial, `<session>_b<block>_t<trial>.npy`, float16 [P, V] in the model's order.
 
     An older folder is removed.

@@ -21,7 +21,7 @@ from cortext.tuning.comparison import METRICS, Study, metric_value, write_pictur
 from cortext.tuning.search import OPEN, Search, Trial, load_optuna
 from cortext.tuning.space import fit_space, label, space_to_json, with_settings
 from cortext.tuning.study import ANOTHER, CORRECT, JOURNAL, TrialStore, begin_study
-from cortext.tuning.workers import InProcess, Outcome, Processes, RayTasks, Workers, run_all
+from cortext.tuning.workers import InProcess, Outcome, RayTasks, WorkerProcesses, Workers, run_all
 
 Report = Callable[[str], None]
 """Called with a line for the user."""
@@ -339,4 +339,4 @@ def _workers(
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         # More threads than cores make each trial many times slower.
         threads = max(1, (os.cpu_count() or 1) // jobs)
-    return Processes(), threads, devices
+    return WorkerProcesses(), threads, devices

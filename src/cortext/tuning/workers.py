@@ -107,7 +107,7 @@ class InProcess:
         """Do nothing: no trial is left running."""
 
 
-class Processes:
+class WorkerProcesses:
     """Processes of their own, which end when this one does, however it ends.
 
     Args:
@@ -287,7 +287,7 @@ class WorkerOptions:
             )
         if self.ray is not None:
             return RayTasks(self.ray, 1, self.gpus_per_worker, self.jobs)
-        return InProcess() if self.jobs == 1 else Processes(keep=True)
+        return InProcess() if self.jobs == 1 else WorkerProcesses(keep=True)
 
 
 def run_all(

@@ -127,15 +127,15 @@ def read_use(folders: Iterable[str | Path]) -> Use:
     days: list[Day] = []
     use_h, spoken_h, sentences = 0.0, 0.0, 0
     for date in sorted(by_day):
-        tally = _tally(by_day[date])
-        use_h, spoken_h = use_h + tally.use_hours, spoken_h + tally.spoken_hours
-        sentences += tally.sentences
-        days.append(Day(date, tally, use_h, spoken_h, sentences))
+        found = _statistics(by_day[date])
+        use_h, spoken_h = use_h + found.use_hours, spoken_h + found.spoken_hours
+        sentences += found.sentences
+        days.append(Day(date, found, use_h, spoken_h, sentences))
     notes = tuple(note for log in logs for note in log.notes)
     sources = dict(Counter(entry.source or "unknown" for entry, _ in timed).most_common())
     damaged = sum(log.damaged for log in logs)
     return Use(
-        tuple(map(str, unique.values())), sources, _tally(timed), tuple(days), notes, damaged
+        tuple(map(str, unique.values())), sources, _statistics(timed), tuple(days), notes, damaged
     )
 
 
@@ -154,7 +154,7 @@ def _timed(entries: Sequence[LoggedUtterance]) -> list[tuple[LoggedUtterance, fl
     return timed
 
 
-def _tally(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics:
+def _statistics(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics:
     entries = [entry for entry, _ in timed]
     told = [entry for entry in entries if entry.n_words]
     fast = [entry for entry in told if entry.duration_s]

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from cortext.bench.decoder.compare import (
-    Plan,
+    DecoderPlan,
     oracle,
     points,
     ratios,
@@ -86,8 +86,8 @@ def test_without_tuned_settings_the_way_out_is_named(tmp_path):
 
 
 def test_all_searches_run_by_default():
-    assert Plan().names[0] == "cortext"
-    assert {"flashlight", "kaldi", "pyctcdecode"} <= set(Plan().names)
+    assert DecoderPlan().names[0] == "cortext"
+    assert {"flashlight", "kaldi", "pyctcdecode"} <= set(DecoderPlan().names)
 
 
 def arguments(lm_dir, trials_file, tmp_path, *more):

@@ -15,11 +15,11 @@ from cortext.bench.llm.compare import (
     NGRAM,
     RESCORED,
     VOTED,
-    Bench,
-    Materials,
+    LLMBench,
+    LLMMaterials,
     word_errors,
 )
-from cortext.bench.llm.worker import Worker
+from cortext.bench.llm.worker import LLMWorker
 from cortext.bench.materials import write_posteriors
 from cortext.bench.posteriors import Utterance
 from cortext.cli import bench_llm, run
@@ -38,14 +38,14 @@ def tiny(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def worker(tiny, lm_dir, clear_posterior, tmp_path) -> Worker:
+def worker(tiny, lm_dir, clear_posterior, tmp_path) -> LLMWorker:
     write_posteriors(tmp_path / "posteriors.npz", [clear_posterior(sentence) for sentence in SAID])
-    return Worker(tmp_path / "posteriors.npz", {}, str(lm_dir), tiny)
+    return LLMWorker(tmp_path / "posteriors.npz", {}, str(lm_dir), tiny)
 
 
-def bench(references, tmp_path, texts=None) -> Bench:
-    materials = Materials([Utterance(one, None) for one in references], {}, texts=texts)
-    return Bench(materials, (tmp_path, LargeModelFiles("llm")), DecoderOptions(), tmp_path)
+def bench(references, tmp_path, texts=None) -> LLMBench:
+    materials = LLMMaterials([Utterance(one, None) for one in references], {}, texts=texts)
+    return LLMBench(materials, (tmp_path, LargeModelFiles("llm")), DecoderOptions(), tmp_path)
 
 
 def test_the_worker_counts_the_tokens_of_each_list_once(worker):

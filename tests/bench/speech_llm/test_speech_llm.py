@@ -18,15 +18,15 @@ from cortext.bench.speech_llm.compare import (
     CACHED,
     CLAIM,
     Measuring,
-    Plan,
+    SpeechLLMPlan,
     compare,
     comparisons,
     described,
     holds,
     settings,
 )
-from cortext.bench.speech_llm.materials import CacheOrder, Given, prepare, random_audio_llm
-from cortext.bench.speech_llm.worker import Setting, begin
+from cortext.bench.speech_llm.materials import CacheOrder, GivenMaterials, prepare, random_audio_llm
+from cortext.bench.speech_llm.worker import RunningSetting, begin
 from cortext.bench.training.data import Recording
 from cortext.bench.workers import Missing, WorkerProcess
 from cortext.cli import bench_llm, run
@@ -167,7 +167,7 @@ def test_live_and_cached_targets_train_alike(plan_of):
     """The voice and the tower of each step give what the cache has, up to half precision."""
     losses = {}
     for name in ("cached", "live", "alignment cached", "alignment live"):
-        served = Setting(plan_of(name))
+        served = RunningSetting(plan_of(name))
         loss, sampler = served.trainer.backend.job.loss, served.trainer.backend.job.sampler
         kind = LiveTargets if "live" in name else TargetCache
         assert isinstance(loss.targets, kind)
@@ -184,7 +184,7 @@ def test_live_and_cached_targets_train_alike(plan_of):
 
 @pytest.mark.parametrize("name", ["live", "cached bf16", "live bf16"])
 def test_steps_are_the_trainers_own_and_are_all_timed(plan_of, name):
-    served = Setting(plan_of(name))
+    served = RunningSetting(plan_of(name))
     before = [weight.detach().clone() for weight in served.trainer.model.network.parameters()]
     answer = served.steps(2)
     assert served.trainer.state.step == 3
@@ -264,7 +264,7 @@ def test_what_cannot_be_had_is_missing_and_the_rest_goes_on(monkeypatch):
 
     monkeypatch.setattr(Measuring, "_start", start)
     for apart in (False, True):
-        plan, said = Plan(steps=5, turns=2, apart=apart), []
+        plan, said = SpeechLLMPlan(steps=5, turns=2, apart=apart), []
         measuring = Measuring(
             dict.fromkeys(["cached", "live", "cached compiled"]), plan, said.append
         )
@@ -293,7 +293,7 @@ def test_a_given_cache_must_be_of_this_voice(tiny, tmp_path):
         dict(zip(keys, map(cache.target, keys), strict=True)),
         replace(cache.origin, voice_revision="0"),
     )
-    given = Given(tiny / "packed", str(tiny / "llm"), cache=other)
+    given = GivenMaterials(tiny / "packed", str(tiny / "llm"), cache=other)
     with pytest.raises(DataError, match="give the voice of this cache"):
         prepare(given, tmp_path, "cpu", {}, lambda name: None)
     made = prepare(replace(given, cache=cache.path), tmp_path, "cpu", {}, lambda name: None)
@@ -305,9 +305,9 @@ def test_a_given_cache_must_be_of_this_voice(tiny, tmp_path):
 
 
 def test_settings_go_with_what_is_made():
-    assert Given().overrides == (*materials.OF_RECORDING, *materials.OF_MODEL)
-    assert Given(audio_llm="llm").overrides == materials.OF_RECORDING
-    assert Given(data="data", audio_llm="llm").overrides == ()
+    assert GivenMaterials().overrides == (*materials.OF_RECORDING, *materials.OF_MODEL)
+    assert GivenMaterials(audio_llm="llm").overrides == materials.OF_RECORDING
+    assert GivenMaterials(data="data", audio_llm="llm").overrides == ()
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_only_the_last_stage_is_trained(monkeypatch):
 
     monkeypatch.setattr(bench, "prepare", stop)
     with pytest.raises(ConfigError, match="stopped"):  # not that alpha is 0, as in the first stage
-        bench.bench_speech_llm("speech_llm_best", Given(), Plan())
+        bench.bench_speech_llm("speech_llm_best", GivenMaterials(), SpeechLLMPlan())
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.image import imread
 
 from cortext.bench.training import compare
-from cortext.bench.training.compare import Plan, Shape, ratios, shapes, too_large
+from cortext.bench.training.compare import Shape, TrainingPlan, ratios, shapes, too_large
 from cortext.bench.training.curves import training_curves
 from cortext.bench.training.data import Recording, ReleaseBatches
 from cortext.bench.training.sides import PARTS, Clock
@@ -88,7 +88,7 @@ def test_operations_are_counted_by_hand():
     41 tokens; 4 x 4 day layer.
     """
     matrices = 24 * (14 * 4 + 8) + 24 * (8 + 8) + 41 * 8
-    plan = Plan(["ours"], turns=1, steps=1, warmup=1, parts=1, threads=1)
+    plan = TrainingPlan(["ours"], turns=1, steps=1, warmup=1, parts=1, threads=1)
     result = compare.bench_training({"tiny": Shape("tiny", TINY, OVERRIDES)}, plan)
     found = result["shapes"]["tiny"]
     assert result["ratio"] is None
@@ -175,7 +175,7 @@ def test_curves_begin_alike_and_are_drawn(tmp_path):
     transforms = {"white_noise_std": 0, "constant_offset_std": 0, "random_cut": 0}
     overrides += [f"dataset.data_transforms.{name}={value}" for name, value in transforms.items()]
     overrides += ["dataset.batch_size=4", "dataset.days_per_batch=2"]
-    plan = Plan([], threads=1, workers=0)
+    plan = TrainingPlan([], threads=1, workers=0)
     result = training_curves(8, plan, picture, TINY, overrides)
     ours, release = (result["curves"][name] for name in ("ours", "release"))
     # Nothing random is left and the weights are the same: the sides differ by rounding (ours in
@@ -197,7 +197,7 @@ def test_a_model_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
     # days.
     assert "676 M parameters" in reason
     assert too_large(shapes("gru", 8)["published"], "cpu") is None
-    result = compare.bench_training({"wide": wide}, Plan(["ours"]))
+    result = compare.bench_training({"wide": wide}, TrainingPlan(["ours"]))
     assert result["missing"] == {"wide": reason}
     assert result["ratio"] is None
 
@@ -226,4 +226,4 @@ def test_unknown_names_are_one_line(capsys):
     assert run(["bench", "training", "--only", "our"]) == 2
     assert run(["bench", "training", "--model", "grou"]) == 2
     with pytest.raises(ConfigError):
-        compare.start("theirs", None, replace(Shape("tiny", TINY)), Plan([]))
+        compare.start("theirs", None, replace(Shape("tiny", TINY)), TrainingPlan([]))

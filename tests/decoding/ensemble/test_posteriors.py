@@ -8,7 +8,7 @@ from scipy.special import log_softmax, logsumexp
 
 from cortext.decoding.ensemble import average
 from cortext.decoding.ensemble.candidates import Candidates
-from cortext.decoding.ensemble.posteriors import Origin, read_average
+from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError
 from cortext.text.phonemes import LM, RELEASE
@@ -148,4 +148,4 @@ def test_an_older_evaluation_leaves_the_order_to_its_run(tmp_path):
     (tmp_path / "metrics.json").write_text(
         json.dumps({"provenance": {"run": str(run), "options": {"beam": 9.0}}})
     )
-    assert Origin.of(tmp_path) == Origin(LM, 40.0, DecoderOptions(beam=9.0))
+    assert LogitsOrigin.of(tmp_path) == LogitsOrigin(LM, 40.0, DecoderOptions(beam=9.0))

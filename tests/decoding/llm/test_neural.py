@@ -20,7 +20,7 @@ from cortext.cli import run
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.loss import padded, summed_loss
 from cortext.decoding.llm.neural.pieces import BOS, EOS, MARK, encode, starts, train_pieces
-from cortext.decoding.llm.neural.texts import Source, batches, read_texts
+from cortext.decoding.llm.neural.texts import TextSource, batches, read_texts
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.errors import LanguageModelError
 from cortext.text.normalize import normalize
@@ -236,7 +236,7 @@ def test_held_out_sentences_are_not_learnt_from(tmp_path):
     text = tmp_path / "text.txt"
     words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrt"]
     text.write_text("".join(f"{word} is here\n" for word in words))
-    texts = read_texts([Source.of(f"{text}:2")])
+    texts = read_texts([TextSource.of(f"{text}:2")])
     assert texts.held_out == ["bal is here", "fal is here", "kal is here"]
     assert texts.sources[0].factor == 2
     assert not set(texts.held_out).intersection(texts.sentences[0])
@@ -245,8 +245,8 @@ def test_held_out_sentences_are_not_learnt_from(tmp_path):
 
 def test_a_file_named_like_a_factor_is_itself(tmp_path):
     (tmp_path / "text.txt:3").write_text("how are you\n")
-    assert Source.of(tmp_path / "text.txt:3") == Source(tmp_path / "text.txt:3", 1.0)
-    assert Source.of(f"{tmp_path}/text.txt:0.5") == Source(tmp_path / "text.txt", 0.5)
+    assert TextSource.of(tmp_path / "text.txt:3") == TextSource(tmp_path / "text.txt:3", 1.0)
+    assert TextSource.of(f"{tmp_path}/text.txt:0.5") == TextSource(tmp_path / "text.txt", 0.5)
 
 
 @pytest.mark.parametrize(

@@ -73,12 +73,12 @@ def test_words_outside_a_given_vocabulary_are_left_out(tmp_path):
     assert sorted(model.ngram.words()) == ["</s>", "<s>", "<unk>", "cat", "sat", "the", "zebra"]
     assert sorted(model.lexicon) == ["cat", "sat", "the", "zebra"]
     assert model.info()["out_of_vocabulary"] == {"words": 4, "distinct": 4, "rate": 0.4}
-    # Lmplz gives <unk> the uniform share too.
+    # lmplz gives <unk> the uniform share too.
     assert model.ngram.unigram("away") == model.ngram.unigram("zebra")
 
 
 def test_the_vocabulary_by_frequency_takes_the_alphabet_for_ties(tmp_path):
-    # Cat, sat, the twice; a, away, ... once.
+    # cat, sat, the twice; a, away, ... once.
     model = LanguageModel.build(SENTENCES, 2, tmp_path / "lm", vocabulary=4)
     assert sorted(model.lexicon) == ["a", "cat", "sat", "the"]
 

@@ -549,7 +549,7 @@ def test_the_position_stays_before_an_entry_that_waits(rig, world, monkeypatch):
     rig.send(x_TC[11].tobytes())
     time.sleep(0.3)
     taken = rig.redis.xrange("binned_spikes")[9][0]
-    # a node after it counts it as missed.
+    # A node after it counts it as missed.
     assert rig.redis.hmget("speech_position", "id_in", "i_in") == [
         taken,
         b"9",

@@ -355,7 +355,7 @@ def endpoint_after(tokens, options=ENDPOINT):
     [
         ([*SPEECH, *[BLANK] * 4], (12, "silence")),  # SIL and four blanks are 400 ms
         ([*SPEECH, *[BLANK] * 3, "S", *[SIL] * 5], (17, "silence")),  # speech begins the count anew
-        # a trial that begins with silence.
+        # A trial that begins with silence.
         (
             [*[BLANK] * 20, *SPEECH, *[BLANK, SIL] * 2],
             (32, "silence"),

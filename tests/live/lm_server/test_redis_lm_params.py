@@ -16,8 +16,8 @@ from cortext.decoding.llm.augment import augmented
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError
 from cortext.live.lm_server.published_params import (
-    Candidate,
     PublishedParams,
+    ScoredSentence,
     changed_params,
     scoring,
 )
@@ -158,18 +158,18 @@ def test_the_preset_with_a_large_model_is_the_published_sum():
 
 
 def test_scores_that_are_equal_keep_their_order_for_a_client_that_sorts():
-    candidates = [Candidate(text, -1.0, -2.0, 0.0, -3.0) for text in ("to", "too", "two")]
+    candidates = [ScoredSentence(text, -1.0, -2.0, 0.0, -3.0) for text in ("to", "too", "two")]
     totals = [float(part) for part in scoring(candidates).split(";")[4::5]]
     assert list(np.argsort(totals)[::-1]) == [0, 1, 2]
     assert totals == pytest.approx([-3.0] * 3, abs=1e-12)
 
 
 def test_a_sentence_holds_no_separator():
-    assert scoring([Candidate("a;b", -1.5, -2.0, 0.0, -3.25)]) == "a,b;-1.5;-2.0;0.0;-3.25"
+    assert scoring([ScoredSentence("a;b", -1.5, -2.0, 0.0, -3.25)]) == "a,b;-1.5;-2.0;0.0;-3.25"
 
 
 def test_an_impossible_score_can_still_be_read():
-    parts = scoring([Candidate("", -np.inf, -2.0, 0.0, -np.inf)] * 2).split(";")
+    parts = scoring([ScoredSentence("", -np.inf, -2.0, 0.0, -np.inf)] * 2).split(";")
     assert [float(part) for part in parts[4::5]] == [-np.inf, -np.inf]
 
 

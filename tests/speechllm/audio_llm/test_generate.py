@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cortext.errors import DecodingError
-from cortext.speechllm.audio_llm.generate import Candidate, generate
+from cortext.speechllm.audio_llm.generate import GeneratedText, generate
 from cortext.speechllm.audio_llm.inputs import answer_logits, lay_out, teacher_forced
 from cortext.speechllm.audio_llm.model import AudioLLM
 
@@ -32,7 +32,7 @@ def brains(llm: AudioLLM) -> torch.Tensor:
 
 def write(
     llm: AudioLLM, brain_BPA: torch.Tensor, n_B: torch.Tensor = LENGTHS, **options: float
-) -> list[list[Candidate]]:
+) -> list[list[GeneratedText]]:
     return generate(llm, brain_BPA, n_B, llm.prompt(INSTRUCTION), **options)  # type: ignore[arg-type]
 
 
@@ -178,7 +178,7 @@ def test_no_trials_give_no_sentences(llm: AudioLLM) -> None:
 def test_a_model_without_probabilities_writes_nothing(tiny_audio_llm: Path) -> None:
     llm = AudioLLM.load(tiny_audio_llm, device="cpu")
     torch.nn.init.constant_(llm.network.lm_head.weight, math.nan)
-    assert write(llm, brains(llm)) == [[Candidate("", -math.inf, 0)]] * 4
+    assert write(llm, brains(llm)) == [[GeneratedText("", -math.inf, 0)]] * 4
 
 
 @pytest.mark.parametrize(

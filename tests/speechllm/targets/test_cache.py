@@ -13,9 +13,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from cortext.errors import DataError
-from cortext.speechllm.targets.cache import Origin, TargetCache, padded, text_key, write_targets
+from cortext.speechllm.targets.cache import (
+    TargetCache,
+    TargetOrigin,
+    padded,
+    text_key,
+    write_targets,
+)
 
-ORIGIN = Origin("some/model", "a1b2c3", "formant", "1", width=3, frame_ms=40.0)
+ORIGIN = TargetOrigin("some/model", "a1b2c3", "formant", "1", width=3, frame_ms=40.0)
 
 
 def target(n_frames: int, seed: int = 0) -> torch.Tensor:

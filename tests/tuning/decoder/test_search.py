@@ -198,7 +198,7 @@ def test_given_options_are_tried_after_the_start_and_shown(tune):
     tuned = tune(n_trials=4, given=given)
     assert [trial.options["blank_penalty"] for trial in tuned.trials[:3]] == [1.0, 32.0, 1000.0]
     assert {row.name.removesuffix(", the best") for row in tuned.judged} >= {"start", "given 1"}
-    # a thousand is outside.
+    # A thousand is outside.
     assert tuned.trials[2].settings == {
         "word_score": 0.0,
         "recombine": "logadd",

@@ -40,7 +40,7 @@ STEPPED = 40
 
 
 @dataclass(frozen=True)
-class Plan:
+class DecoderPlan:
     """Searches to compare, and how much is measured.
 
     Attributes:
@@ -58,14 +58,14 @@ class Plan:
     repeats: int = 3
 
 
-class Bench:
+class DecoderBench:
     """One comparison: utterances, models, plan."""
 
     def __init__(
         self,
         utterances: Sequence[Utterance],
         paths: Paths,
-        plan: Plan,
+        plan: DecoderPlan,
         stage: Stage = lambda name: None,
     ) -> None:
         self.utterances, self.paths, self.plan, self.stage = utterances, paths, plan, stage
@@ -351,7 +351,7 @@ def bench_decoder(
     facts: Mapping[str, Any],
     paths: Paths,
     settings: Path,
-    plan: Plan,
+    plan: DecoderPlan,
     tuning: bool = False,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -368,7 +368,7 @@ def bench_decoder(
     """
     for name in plan.names:
         searcher(name)  # an unknown name is refused before the work
-    bench = Bench(utterances, paths, plan, stage)
+    bench = DecoderBench(utterances, paths, plan, stage)
     if tuning:
         about = {"input": dict(facts), "utterances": len(bench.tuning), "lm": lm_facts(paths)}
         write_settings(settings, bench.tune(), about)

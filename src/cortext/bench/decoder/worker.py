@@ -27,7 +27,7 @@ from cortext.bench.memory import memory
 from cortext.bench.workers import ONE_THREAD, WorkerProcess, own_stdout, serve
 
 
-class Worker:
+class DecoderWorker:
     """A search and the utterances to decode."""
 
     def __init__(self, name: str, paths: Paths, posteriors: Path) -> None:
@@ -101,7 +101,7 @@ class Worker:
 
 
 class SearchProcess(WorkerProcess):
-    """A search that has loaded its models. loaded: `Worker.facts`: seconds, memory, version."""
+    """A search that has loaded its models; `loaded` is what `DecoderWorker.facts` returns."""
 
     def __init__(self, name: str, paths: Paths, posteriors: Path) -> None:
         self.kind = searcher(name)
@@ -112,17 +112,17 @@ class SearchProcess(WorkerProcess):
     def decode(
         self, settings: Mapping[str, Any], chosen: Sequence[int], texts: bool = True
     ) -> dict[str, Any]:
-        """See `Worker.decode`."""
+        """See `DecoderWorker.decode`."""
         return self.ask("decode", settings=dict(settings), chosen=list(chosen), texts=texts)
 
     def step(self, settings: Mapping[str, Any], chosen: Sequence[int]) -> dict[str, Any]:
-        """See `Worker.step`."""
+        """See `DecoderWorker.step`."""
         return self.ask("step", settings=dict(settings), chosen=list(chosen))
 
     def threads(
         self, settings: Mapping[str, Any], chosen: Sequence[int], counts: Sequence[int]
     ) -> dict[str, Any]:
-        """See `Worker.threads`."""
+        """See `DecoderWorker.threads`."""
         return self.ask(
             "threads", settings=dict(settings), chosen=list(chosen), counts=list(counts)
         )
@@ -132,9 +132,9 @@ def main(arguments: Sequence[str], requests: TextIO, answers: TextIO) -> None:
     """Serve one search."""
     name, paths, posteriors = arguments
 
-    def begin() -> tuple[Worker, dict[str, Any]]:
+    def begin() -> tuple[DecoderWorker, dict[str, Any]]:
         places = Paths(**{key: Path(path) for key, path in json.loads(paths).items()})
-        worker = Worker(name, places, Path(posteriors))
+        worker = DecoderWorker(name, places, Path(posteriors))
         return worker, worker.facts
 
     serve(begin, requests, answers)

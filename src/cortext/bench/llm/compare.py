@@ -30,7 +30,7 @@ from cortext.bench.posteriors import INVENTORY, Utterance, halves
 from cortext.bench.workers import ONE_THREAD, WorkerProcess
 from cortext.decoding import DecoderOptions
 from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine, read_evaluations
-from cortext.decoding.ensemble.posteriors import Origin, read_average
+from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
 from cortext.errors import DataError
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels
 from cortext.evaluation.settings import LargeModelFiles
@@ -64,7 +64,7 @@ LIST_LENGTH = 50
 
 
 @dataclass(frozen=True)
-class Materials:
+class LLMMaterials:
     """Utterances to decode, and where they come from.
 
     Attributes:
@@ -86,12 +86,12 @@ def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
     In the order of `posteriors.evaluation_posteriors`.
     """
     trials = sorted(read_evaluations(directories), key=lambda trial: int(trial.id))
-    columns = INVENTORY.order_from(Origin.of(directories[0]).inventory)
+    columns = INVENTORY.order_from(LogitsOrigin.of(directories[0]).inventory)
     averaged = read_average(directories, trials, "geometric")
     return [np.ascontiguousarray(log_probs_PV[:, columns]) for log_probs_PV in averaged]
 
 
-class Bench:
+class LLMBench:
     """The ways to decode, over one set of utterances; see the module.
 
     Args:
@@ -102,7 +102,7 @@ class Bench:
 
     def __init__(
         self,
-        materials: Materials,
+        materials: LLMMaterials,
         models: tuple[Path, LargeModelFiles],
         options: DecoderOptions,
         cache: Path,
@@ -272,17 +272,17 @@ def _near(best: Settings) -> list[float]:
 
 
 def bench_llm(
-    materials: Materials,
+    materials: LLMMaterials,
     models: tuple[Path, LargeModelFiles],
     options: DecoderOptions,
     cache: Path,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Compare the ways; see `Bench`. Returns what `--json` prints.
+    """Compare the ways; see `LLMBench`. Returns what `--json` prints.
 
     Raises LanguageModelError where a model is none.
     """
-    bench = Bench(materials, models, options, cache, stage)
+    bench = LLMBench(materials, models, options, cache, stage)
     facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
     return {"input": facts, "lm": str(models[0]), "options": asdict(options), **bench.run()}
 

@@ -46,7 +46,7 @@ class CountingReader(LLM):
         return found
 
 
-class Worker:
+class LLMWorker:
     """A word search, a large model where one is named, and the utterances to decode."""
 
     def __init__(
@@ -138,9 +138,9 @@ def main() -> None:
     answers = own_stdout()
     posteriors, options, *models = sys.argv[1:]
 
-    def begin() -> tuple[Worker, dict[str, Any]]:
+    def begin() -> tuple[LLMWorker, dict[str, Any]]:
         try:
-            worker = Worker(Path(posteriors), json.loads(options), *models)
+            worker = LLMWorker(Path(posteriors), json.loads(options), *models)
         except CortextError as error:
             raise Missing(str(error)) from None
         return worker, worker.facts

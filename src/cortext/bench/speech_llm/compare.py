@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cortext.bench.harness import Sides, Stage, machine, median_and_spread
-from cortext.bench.speech_llm.materials import Given, Materials, prepare
+from cortext.bench.speech_llm.materials import GivenMaterials, Materials, prepare
 from cortext.bench.speech_llm.worker import SettingPlan
 from cortext.bench.workers import WorkerProcess
 from cortext.config import to_mapping
@@ -41,7 +41,7 @@ PRECISIONS: dict[bool, Literal["bf16", "fp32"]] = {True: "bf16", False: "fp32"}
 
 
 @dataclass(frozen=True)
-class Setting:
+class Variant:
     """Differences of one training from the first.
 
     Cached targets, in the precision that training chooses by itself.
@@ -77,18 +77,18 @@ class Setting:
         )
 
 
-def settings(bf16: bool) -> dict[str, Setting]:
+def settings(bf16: bool) -> dict[str, Variant]:
     """The settings by name. bf16: whether training chooses bfloat16 by itself."""
     other = PRECISIONS[not bf16]
     return {
-        "cached": Setting(),
-        "live": Setting(live=True),
-        f"cached {other}": Setting(other_precision=True),
-        f"live {other}": Setting(live=True, other_precision=True),
-        "cached compiled": Setting(compiled=True),
-        "cached checkpointing": Setting(checkpointing=True),
-        "alignment cached": Setting(aligned_only=True),
-        "alignment live": Setting(aligned_only=True, live=True),
+        "cached": Variant(),
+        "live": Variant(live=True),
+        f"cached {other}": Variant(other_precision=True),
+        f"live {other}": Variant(live=True, other_precision=True),
+        "cached compiled": Variant(compiled=True),
+        "cached checkpointing": Variant(checkpointing=True),
+        "alignment cached": Variant(aligned_only=True),
+        "alignment live": Variant(aligned_only=True, live=True),
     }
 
 
@@ -107,7 +107,7 @@ def comparisons(bf16: bool) -> dict[str, tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SpeechLLMPlan:
     """Settings, and how much of each is measured.
 
     Attributes:
@@ -134,8 +134,8 @@ class Plan:
 
 def bench_speech_llm(
     recipe: str,
-    given: Given,
-    plan: Plan,
+    given: GivenMaterials,
+    plan: SpeechLLMPlan,
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -194,7 +194,12 @@ def _result(
 
 
 def _setting_plan(
-    folder: Path, name: str, live: bool, config: SpeechLLMConfig, materials: Materials, plan: Plan
+    folder: Path,
+    name: str,
+    live: bool,
+    config: SpeechLLMConfig,
+    materials: Materials,
+    plan: SpeechLLMPlan,
 ) -> SettingPlan:
     return SettingPlan(
         packed=materials.packed,
@@ -215,7 +220,7 @@ class Measuring:
         missing: The settings that cannot be had, and why.
     """
 
-    def __init__(self, plans: Mapping[str, SettingPlan], plan: Plan, stage: Stage) -> None:
+    def __init__(self, plans: Mapping[str, SettingPlan], plan: SpeechLLMPlan, stage: Stage) -> None:
         self.plans, self.plan, self.stage = plans, plan, stage
         self.found: dict[str, dict[str, Any]] = {}
         self.missing: dict[str, str] = {}

@@ -45,7 +45,7 @@ OF_MODEL = ("model.n_units=256", "model.n_layers=2")
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenMaterials:
     """Materials that a user gives; None is made.
 
     Attributes:
@@ -90,7 +90,7 @@ class CacheOrder:
 
 
 def prepare(
-    given: Given, folder: Path, device: str, env: dict[str, str], stage: Stage
+    given: GivenMaterials, folder: Path, device: str, env: dict[str, str], stage: Stage
 ) -> Materials:
     """Make in `folder` what is not given.
 

@@ -105,7 +105,7 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
     return trainer
 
 
-class Setting:
+class RunningSetting:
     """A trainer, ready to take steps."""
 
     def __init__(self, plan: SettingPlan) -> None:
@@ -193,7 +193,7 @@ def begin(kind: str, plan: str) -> tuple[Any, dict[str, Any]]:
             return None, build_cache(
                 sentences, order.audio_llm, order.voice, order.out, workers=0, device=order.device
             )
-        setting = Setting(SettingPlan(**json.loads(plan)))
+        setting = RunningSetting(SettingPlan(**json.loads(plan)))
     except Missing:
         raise
     except CortextError as error:

@@ -90,7 +90,7 @@ def shapes(model: str, batch_size: int) -> dict[str, Shape]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """Sides, and how much of each is measured.
 
     Attributes:
@@ -126,7 +126,7 @@ def default_sides(model: str, device: str) -> list[str]:
 
 def bench_training(
     chosen: Mapping[str, Shape],
-    plan: Plan,
+    plan: TrainingPlan,
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -181,7 +181,9 @@ def _available_bytes(device: str) -> float:
     return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _measure(folder: Path, name: str, shape: Shape, plan: Plan, stage: Stage) -> dict[str, Any]:
+def _measure(
+    folder: Path, name: str, shape: Shape, plan: TrainingPlan, stage: Stage
+) -> dict[str, Any]:
     stage(f"{name}: recording")
     shape.recording.write(folder)
     with Sides() as sides:
@@ -228,7 +230,7 @@ def _measure(folder: Path, name: str, shape: Shape, plan: Plan, stage: Stage) ->
     }
 
 
-def start(name: str, folder: Path, shape: Shape, plan: Plan) -> WorkerProcess:
+def start(name: str, folder: Path, shape: Shape, plan: TrainingPlan) -> WorkerProcess:
     """The process of a side; raises Missing where it cannot be had."""
     if name not in VARIANTS:
         raise ConfigError(f"unknown side {name!r}; {nearest(name, VARIANTS)}")

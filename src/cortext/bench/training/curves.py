@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cortext.bench.harness import Stage
-from cortext.bench.training.compare import Plan, Shape, start
+from cortext.bench.training.compare import Shape, TrainingPlan, start
 from cortext.bench.training.data import Recording
 from cortext.evaluation.figures import Curve, learning_curves, save_picture
 from cortext.files import disk_errors
@@ -28,7 +28,7 @@ NAMES = {"release": "published", "ours": "cortext"}
 
 def training_curves(
     steps: int,
-    plan: Plan,
+    plan: TrainingPlan,
     picture: Path | None = None,
     recording: Recording | None = None,
     overrides: Sequence[str] = (),

@@ -246,7 +246,7 @@ class Ours:
         return {}
 
 
-class Release:
+class ReleaseSide:
     """The restated published trainer, on the batches that our sampler draws."""
 
     def __init__(self, plan: SidePlan) -> None:
@@ -354,4 +354,4 @@ def _check_same(
     assert np.array_equal(theirs["day"].numpy(), ours.day_B)
 
 
-SIDES: dict[str, type[Ours] | type[Release]] = {"ours": Ours, "release": Release}
+SIDES: dict[str, type[Ours] | type[ReleaseSide]] = {"ours": Ours, "release": ReleaseSide}

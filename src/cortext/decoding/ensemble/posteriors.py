@@ -28,7 +28,7 @@ AGAIN = "evaluate the run again"
 
 
 @dataclass(frozen=True)
-class Origin:
+class LogitsOrigin:
     """What an evaluation directory says of its logits.
 
     Attributes:
@@ -42,7 +42,7 @@ class Origin:
     options: DecoderOptions
 
     @classmethod
-    def of(cls, directory: str | Path) -> Origin:
+    def of(cls, directory: str | Path) -> LogitsOrigin:
         """Of an evaluation directory.
 
         One written by an older version leaves the order to its run's `model.json`.
@@ -123,7 +123,7 @@ def read_average(
         DataError: Where logits are missing or do not go together.
     """
     paths = [Path(directory) for directory in directories]
-    origins = [Origin.of(path) for path in paths]
+    origins = [LogitsOrigin.of(path) for path in paths]
     first = origins[0]
     columns = []
     for path, origin in zip(paths, origins, strict=True):
@@ -187,7 +187,7 @@ def decode_average(
         threads: Threads of the search.
         progress: Called with trials done and in all.
     """
-    origins = [Origin.of(directory) for directory in directories]
+    origins = [LogitsOrigin.of(directory) for directory in directories]
     if options is None:
         options = origins[0].options
         for directory, origin in zip(directories, origins, strict=True):
@@ -258,7 +258,7 @@ def read_lattices(
     """
     systems = []
     for number, directory in enumerate(directories):
-        origin = Origin.of(directory)
+        origin = LogitsOrigin.of(directory)
         decoder = Decoder.from_dir(lm, options or origin.options).with_options(nbest=MOST_SENTENCES)
         log_probs = read_average([directory], trials, "arithmetic")  # of one run: its own
         share = part_of(progress, number, len(directories))

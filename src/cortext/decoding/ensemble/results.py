@@ -15,7 +15,7 @@ from cortext.decoding.ensemble.candidates import Candidates, sentence_of
 from cortext.decoding.ensemble.combine import Combined, check_method, combine
 from cortext.decoding.ensemble.correct import Corrector
 from cortext.decoding.ensemble.options import EnsembleOptions
-from cortext.decoding.ensemble.posteriors import Origin, decode_average, read_lattices
+from cortext.decoding.ensemble.posteriors import LogitsOrigin, decode_average, read_lattices
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations, read_lists
 from cortext.decoding.nbest import NBest, hypothesis_json
 from cortext.decoding.ngram import LanguageModel
@@ -52,7 +52,7 @@ class Ensemble:
     lm: str | None = None
     nbest: tuple[NBest, ...] | None = None
     log_probs: tuple[np.ndarray, ...] | None = None
-    origin: Origin | None = None
+    origin: LogitsOrigin | None = None
     search: DecoderOptions | None = None
 
     def error_rate(self, unit: str = "word") -> ErrorRate | None:
@@ -196,7 +196,7 @@ def combine_runs(
         threads=threads,
         progress=progress,
     )
-    first = Origin.of(directories[0])
+    first = LogitsOrigin.of(directories[0])
     return Ensemble(
         options,
         tuple(map(str, directories)),
@@ -206,7 +206,7 @@ def combine_runs(
         str(lm),
         tuple(nbest),
         tuple(log_probs),
-        Origin(first.inventory, first.frame_ms, decoder or first.options),
+        LogitsOrigin(first.inventory, first.frame_ms, decoder or first.options),
     )
 
 

@@ -24,7 +24,7 @@ from cortext.decoding.llm.loading import quiet
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.loss import IGNORED, autocast, padded
 from cortext.decoding.llm.neural.saving import check_target, save_model, write_facts
-from cortext.decoding.llm.neural.texts import Source, batches, length_batches, read_texts
+from cortext.decoding.llm.neural.texts import TextSource, batches, length_batches, read_texts
 from cortext.decoding.llm.neural.train_neural import schedule, threads
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
@@ -110,7 +110,7 @@ def finetune(
     """
     need("peft", "llm")
     options = options or FinetuneOptions()
-    out, sources = Path(out), [Source.of(text) for text in texts]
+    out, sources = Path(out), [TextSource.of(text) for text in texts]
     kept = [model, *(source.path for source in sources), *([held_out] if held_out else [])]
     check_target(out, [*kept, *([merge] if merge else [])])
     if merge:
@@ -226,7 +226,7 @@ class _Finetuning:
             factor * sum(len(row) - 1 for row in text)
             for factor, text in zip(factors, self.texts, strict=True)
         )
-        if not self._look():
+        if not self._check_held_out():
             what = (
                 "the held-out text has no probability under the model, as far as it can be computed"
             )
@@ -238,7 +238,7 @@ class _Finetuning:
             share = self.tokens / total
             if share * _CHECKS >= checks + 1:
                 checks = int(share * _CHECKS)
-                since_best = 0 if self._look() else since_best + 1
+                since_best = 0 if self._check_held_out() else since_best + 1
             if share >= 1 or since_best == self.options.patience:
                 break
             self._learn(batch, self.options.lr * schedule(share))
@@ -271,7 +271,7 @@ class _Finetuning:
             logits_BTV[real_BT].float(), targets_BT[real_BT], reduction="sum"
         )
 
-    def _look(self) -> bool:
+    def _check_held_out(self) -> bool:
         """Measure the held-out perplexity; keep the weights where it is the lowest so far."""
         self.network.eval()
         with torch.no_grad():

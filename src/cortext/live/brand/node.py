@@ -23,7 +23,7 @@ from cortext.live.brand.entries import (
     uint64,
 )
 from cortext.live.brand.parameters import NodeParameters
-from cortext.live.brand.position import Missed, Position, catch_up, newest_of
+from cortext.live.brand.position import Missed, NodePosition, catch_up, newest_of
 from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntry, Sequencer
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event
@@ -60,7 +60,7 @@ class BrandNode:
         self._control = ControlReader(parameters)
         self._sequence = Sequencer(parameters.bins_per_entry)
         self._key = f"{nickname}_position"
-        self._position = Position()
+        self._position = NodePosition()
         self._carried_id = (0, 0)
         self._read = dict[str, StreamId]()
         """Ids up to which the streams were read.
@@ -125,12 +125,12 @@ class BrandNode:
                 f"another node {self._nickname} is connected from {rival}: both write",
             )
         self._link.trim((p.output_stream, p.final_stream))
-        before, aside = Position.take_over(self._link, self._key, p)
+        before, aside = NodePosition.take_over(self._link, self._key, p)
         if aside:
             self._states.write(
                 "NODE_WARNING", f"{self._key} cannot be read and was renamed to {aside}"
             )
-        self._position = before or Position()
+        self._position = before or NodePosition()
         known = before is not None and not before.clean
         missed = catch_up(self._link, p, self._position, known)
         self._sequence = Sequencer(p.bins_per_entry, self._position.i_in)

@@ -20,7 +20,7 @@ from cortext.live.core.redis_streams import Entry, StreamId, format_id, parse_id
 
 
 @dataclass
-class Position:
+class NodePosition:
     """The position, kept in the hash NICK_position.
 
     Attributes:
@@ -58,14 +58,14 @@ class Position:
         return link.write_hash(key, mapping)
 
     @classmethod
-    def load(cls, link: RedisLink, key: str) -> Position | None:
+    def load(cls, link: RedisLink, key: str) -> NodePosition | None:
         """Return the position that was written last; None where there is none that can be read."""
         return cls._read(link.call(lambda redis: redis.hgetall(key)))
 
     @classmethod
     def take_over(
         cls, link: RedisLink, key: str, parameters: NodeParameters
-    ) -> tuple[Position | None, str]:
+    ) -> tuple[NodePosition | None, str]:
         """Return the position that was written last, and the new name of a key that cannot be read.
 
         Ids that are yet to come cannot be used: a node that went on from them would read nothing
@@ -86,7 +86,7 @@ class Position:
         return None, link.set_aside(key)
 
     @classmethod
-    def _read(cls, fields: Mapping[bytes, bytes]) -> Position | None:
+    def _read(cls, fields: Mapping[bytes, bytes]) -> NodePosition | None:
         try:
             values = {name: fields[name.encode()].decode("ascii") for name in _PATTERNS}
         except (KeyError, UnicodeDecodeError):
@@ -141,7 +141,7 @@ class Missed:
 
 
 def catch_up(
-    link: RedisLink, parameters: NodeParameters, position: Position, known: bool
+    link: RedisLink, parameters: NodeParameters, position: NodePosition, known: bool
 ) -> Missed:
     """Move a position to the streams' ends; return what lies between.
 
@@ -171,7 +171,7 @@ def catch_up(
 
 
 def _trials(
-    link: RedisLink, parameters: NodeParameters, position: Position, known: bool
+    link: RedisLink, parameters: NodeParameters, position: NodePosition, known: bool
 ) -> tuple[Mark, ...]:
     stream, control = str(parameters.control_stream), ControlReader(parameters)
     newest = None if known else newest_of(link, stream)

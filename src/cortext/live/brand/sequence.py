@@ -110,7 +110,7 @@ class Sequencer:
         self._n_arrived += 1
         arrival = _Arrival(index, self._n_arrived, hash(content), entry)
         if self.last is None:
-            return [self._place(arrival, first=True)]
+            return [self._in_order(arrival, first=True)]
         return self._sort(arrival, self.last) + self._overdue()
 
     def take_unnumbered(self, entry: Entry, problem: str = "") -> list[OrderedEntry]:
@@ -128,7 +128,7 @@ class Sequencer:
         """
         placed = []
         while self._early:
-            placed += [self._place(self._early.pop(0)), *self._follow()]
+            placed += [self._in_order(self._early.pop(0)), *self._follow()]
         if (doubted := self._doubted) is None:
             return placed
         is_low = 0 < doubted.number < (self.last or 0)  # a source begins anew at 0
@@ -140,7 +140,7 @@ class Sequencer:
     def _sort(self, arrival: _Arrival, last: int) -> list[OrderedEntry]:
         index, digest = arrival.number, arrival.digest
         if index == last + 1 and not self.waits:
-            return [self._place(arrival)]
+            return [self._in_order(arrival)]
         if any(
             held.number == index and held.digest == digest
             for held in (*self._early, self._doubted)
@@ -199,7 +199,7 @@ class Sequencer:
         """Return the early entries whose turn has come."""
         placed: list[OrderedEntry] = []
         while self._early and self._early[0].number <= (self.reach or 0) + 1:
-            placed.append(self._place(self._early.pop(0)))
+            placed.append(self._in_order(self._early.pop(0)))
         return placed
 
     def _overdue(self) -> list[OrderedEntry]:
@@ -209,7 +209,7 @@ class Sequencer:
             self._early
             and self._n_arrived - min(held.n for held in self._early) >= self._most_early
         ):
-            placed += [self._place(self._early.pop(0)), *self._follow()]
+            placed += [self._in_order(self._early.pop(0)), *self._follow()]
         if self._doubted is not None and self._n_arrived - self._doubted.n >= self._most_early:
             placed += self.release()
         return placed
@@ -226,11 +226,11 @@ class Sequencer:
         """Go on from a number far away: entries were lost, or the source began anew."""
         last = self.last
         if last is None or arrival.number > last:
-            return self._place(arrival)
+            return self._in_order(arrival)
         self.last = None
         self._n_unnumbered = 0
         self._recent.clear()
-        placed = self._place(arrival)
+        placed = self._in_order(arrival)
         problem = (
             ""
             if last in _WRAPS and not arrival.number
@@ -238,7 +238,7 @@ class Sequencer:
         )
         return OrderedEntry(placed.entry, placed.index, anew=True, problem=problem)
 
-    def _place(self, arrival: _Arrival, first: bool = False) -> OrderedEntry:
+    def _in_order(self, arrival: _Arrival, first: bool = False) -> OrderedEntry:
         index, reach = arrival.number, self.reach
         missing = range(0) if reach is None else range(reach + 1, max(index, reach + 1))
         self._recent.update(dict.fromkeys(missing[-N_RECENT:]))

@@ -19,8 +19,8 @@ from cortext.extras import need
 from cortext.live.core.log import event
 from cortext.live.core.redis_streams import (
     LAST,
+    AnsweredEntries,
     Entry,
-    Kept,
     StreamId,
     address,
     bad_url,
@@ -91,7 +91,7 @@ class RedisLink:
         """Ids of the newest entries that were added here."""
         self.n_deleted: dict[str, int] = {}
         """Number of entries of each stream that were deleted here, as Redis has confirmed."""
-        self._kept = Kept(*keep)
+        self._kept = AnsweredEntries(*keep)
         self._made_room = False
         self.in_use: Callable[[], list[tuple[str, list[StreamId]]]] | None = None
         """Gives entries that were read and are not retired.

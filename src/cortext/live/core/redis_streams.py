@@ -71,7 +71,7 @@ def read_info(reply: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Kept:
+class AnsweredEntries:
     """The answered entries that streams still hold, oldest first."""
 
     def __init__(self, most_entries: int, most_bytes: int) -> None:

@@ -146,7 +146,7 @@ class JsonProtocol:
                 self._error(name, "begun again before its end; what it had is dropped", entry)
             )
             self._forget(name)
-        self._make_room()
+        self._drop_silent_utterance()
         changes, hotwords = _mapping(message, "options"), _mapping(message, "hotwords")
         options = self._options.changed(changes)
         check_options(_bounded(changes))
@@ -217,7 +217,7 @@ class JsonProtocol:
             raise LiveError("no such utterance is under way", fix="send 'begin' first")
         return self._utterances[name]
 
-    def _make_room(self) -> None:
+    def _drop_silent_utterance(self) -> None:
         """Drop the longest silent utterance where too many are in progress, or raise LiveError."""
         if len(self._utterances) < MOST_UTTERANCES:
             return

@@ -53,7 +53,7 @@ class StreamPosition:
     done: deque[tuple[StreamId, int]] = field(default_factory=deque)
 
 
-class Position:
+class ServerPosition:
     """The position in all streams.
 
     Args:

@@ -186,7 +186,7 @@ def changed_params(params: PublishedParams, changes: Iterable[str]) -> Published
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ScoredSentence:
     """A sentence and its scores, natural logs; `total` is the one that ranks."""
 
     sentence: str
@@ -196,10 +196,12 @@ class Candidate:
     total: float
 
 
-def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[Candidate]:
+def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[ScoredSentence]:
     """Return the candidates of a search, in its order."""
     return [
-        Candidate(found.text, found.acoustic_score, found.lm_score, _llm_score(found), found.score)
+        ScoredSentence(
+            found.text, found.acoustic_score, found.lm_score, _llm_score(found), found.score
+        )
         for found in hypotheses
     ]
 
@@ -214,7 +216,7 @@ def _llm_score(found: Hypothesis) -> float:
     return 0.0 if found.confidence is None else found.lm_score
 
 
-def scoring(candidates: Sequence[Candidate]) -> str:
+def scoring(candidates: Sequence[ScoredSentence]) -> str:
     """Return the candidates as one text: sentence;acoustic;ngram;llm;total, joined by `;`.
 
     Clients sort by the total, in an order of their own where two are equal. Equal totals therefore

@@ -18,7 +18,7 @@ from cortext.live.core.log import event
 from cortext.live.core.redis_link import RedisLink, Stopped
 from cortext.live.core.redis_streams import LAST, Entry, StreamId, before, format_id
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT, JsonProtocol
-from cortext.live.lm_server.position import UNREADABLE, Position
+from cortext.live.lm_server.position import UNREADABLE, ServerPosition
 from cortext.live.lm_server.published_params import PublishedParams, changed_params
 from cortext.live.lm_server.published_protocol import (
     LOST,
@@ -124,7 +124,7 @@ class LMServer:
         self._take_over = take_over
         name = f"cortext-lm-server:{protocol.inputs[0]}"
         self._link = RedisLink(url, name, self.stop, timeout_s, keep)
-        self._position = Position(
+        self._position = ServerPosition(
             self._link,
             f"cortext_lm_position:{protocol.inputs[0]}",
             protocol.inputs,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from cortext.data.trial import BIN_MS, Trial
 from cortext.errors import DataError, LiveError
 from cortext.live.page.sources import Source
-from cortext.live.page.utterance import CHUNK_BINS, Origin, UtteranceDecoder
+from cortext.live.page.utterance import CHUNK_BINS, BinOrigin, UtteranceDecoder
 
 State = Literal["idle", "running", "ended"]
 PAUSE_S = 1.0
@@ -133,7 +133,7 @@ class TrialPlayer:
         """See `Input`."""
         self._playback = None
         self._ended = False
-        self._utterances.origin = Origin()
+        self._utterances.origin = BinOrigin()
 
     def advance(self) -> None:
         """Decode the next bins of the trial, or go on to the next trial."""
@@ -170,7 +170,7 @@ class TrialPlayer:
         self._ended = False
         self._last_trial = playback.number
         self._due_s = time.monotonic()
-        self._utterances.origin = Origin(trial.session, playback.number, trial.sentence or None)
+        self._utterances.origin = BinOrigin(trial.session, playback.number, trial.sentence or None)
         pipeline = self._utterances.days.use(trial.session)
         if (trial.session, trial.block) != self._block:
             self._block = trial.session, trial.block
@@ -214,7 +214,7 @@ class FeedInput:
 
     def start(self, trial: int | None, session: str | None) -> None:
         """Raise LiveError: there is nothing to play."""
-        raise LiveError("frames come from a feed: it runs when one connects")
+        raise LiveError("bins come from a feed: it runs when one connects")
 
     def stop(self) -> None:
         """See `Input`."""

@@ -342,7 +342,7 @@ async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> Non
     try:
         content = message.get("bytes")
         if content is not None:
-            await asyncio.wrap_future(decoding.feed(_frames(content, decoding.n_features)))
+            await asyncio.wrap_future(decoding.feed(_bins(content, decoding.n_features)))
         elif _is_end(message.get("text")):
             await asyncio.wrap_future(decoding.end_fed_utterance())
         else:
@@ -356,11 +356,11 @@ async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> Non
             await ws.send_json({"type": "error", "what": str(error)})
 
 
-def _frames(content: bytes, n_features: int) -> np.ndarray:
+def _bins(content: bytes, n_features: int) -> np.ndarray:
     """Return the bins [T, C] of a message: float32, little-endian."""
     if len(content) % (4 * n_features):
         found = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
-        raise DataError(f"{found} ({n_features} float32 a frame)")
+        raise DataError(f"{found} ({n_features} float32 a bin)")
     return np.frombuffer(content, dtype="<f4").astype(np.float32).reshape(-1, n_features)
 
 

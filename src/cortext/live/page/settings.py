@@ -45,7 +45,7 @@ class LiveSettings:
         Setting(help="Simulate a participant without end: tiny, demo or t15.", metavar="PRESET"),
     ] = None
     overrides: Sequence[str] = ()
-    feed: Annotated[bool, Setting(help="Take frames from the web socket /feed.")] = False
+    feed: Annotated[bool, Setting(help="Take bins from the web socket /feed.")] = False
     day: Annotated[
         str | None,
         Setting(

@@ -33,7 +33,7 @@ STATS_S = 1.0
 
 
 @dataclass
-class Origin:
+class BinOrigin:
     """Where bins come from: a trial of a session, or by default a feed of today.
 
     Attributes:
@@ -182,7 +182,7 @@ class UtteranceDecoder:
         self, days: DayPipeline, readers: Fanout, log_writer: LogWriter | None, source: str
     ) -> None:
         self.days = days
-        self.origin = Origin()
+        self.origin = BinOrigin()
         self.statistics = RunningStatistics()
         self.latest: Event | None = None
         self._readers = readers

@@ -23,7 +23,7 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 
 
 @dataclass(frozen=True)
-class Candidate:
+class GeneratedText:
     """A sentence that was written.
 
     Attributes:
@@ -50,7 +50,7 @@ def generate(
     min_length: int = 1,
     length_penalty: float = 1.0,
     nbest: int = 1,
-) -> list[list[Candidate]]:
+) -> list[list[GeneratedText]]:
     """Return the best sentences of each trial, best first, at most `nbest` and all different.
 
     A trial gets the same alone and among others. Raises DecodingError for what cannot be searched
@@ -78,7 +78,7 @@ def generate(
                 "give at least as many beams as sentences, and max_length at least 1 and min_length"
             ),
         )
-    searches = [_Search(beams, length_penalty) for _ in range(len(brain_BPA))]
+    searches = [_BeamSearch(beams, length_penalty) for _ in range(len(brain_BPA))]
     if searches:
         check_positions(llm.chat, prompt, int(n_patches_B.max()), max_length)
     try:
@@ -130,7 +130,7 @@ class _Hypothesis:
 
 
 @dataclass
-class _Search:
+class _BeamSearch:
     """The beam search of one trial."""
 
     beams: int
@@ -169,7 +169,7 @@ class _Search:
 
 def _run(
     llm: AudioLLM,
-    searches: list[_Search],
+    searches: list[_BeamSearch],
     given: tuple[torch.Tensor, torch.Tensor],
     max_length: int,
     min_length: int,
@@ -202,7 +202,9 @@ def _run(
             each.row = row
 
 
-def _advance(live: list[_Search], log_probs_RV: torch.Tensor, ends: set[int], last: bool) -> None:
+def _advance(
+    live: list[_BeamSearch], log_probs_RV: torch.Tensor, ends: set[int], last: bool
+) -> None:
     """One token more in each search.
 
     Rows of a search lie side by side in the batch, in the order of its hypotheses.
@@ -228,13 +230,13 @@ def _advance(live: list[_Search], log_probs_RV: torch.Tensor, ends: set[int], la
         )
 
 
-def _candidates(llm: AudioLLM, search: _Search, nbest: int) -> list[Candidate]:
+def _candidates(llm: AudioLLM, search: _BeamSearch, nbest: int) -> list[GeneratedText]:
     """The finished sentences, of equal ones the best.
 
     An empty one where nothing has a probability.
     """
-    found = dict[str, Candidate]()
+    found = dict[str, GeneratedText]()
     for each in search.finished:
         text = llm.chat.text(list(each.tokens))
-        found.setdefault(text, Candidate(text, each.log_prob, len(each.tokens), each.tokens))
-    return list(found.values())[:nbest] or [Candidate("", -math.inf, 0)]
+        found.setdefault(text, GeneratedText(text, each.log_prob, len(each.tokens), each.tokens))
+    return list(found.values())[:nbest] or [GeneratedText("", -math.inf, 0)]

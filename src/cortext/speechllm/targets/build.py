@@ -26,7 +26,7 @@ from cortext.errors import CortextError, Interrupted, LanguageModelError, RunErr
 from cortext.processes import Progress, interrupts
 from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.targets.cache import Origin, TargetCache, padded, spoken, text_key
+from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, padded, spoken, text_key
 from cortext.speechllm.targets.cache_parts import GO_ON, UnfinishedCache
 from cortext.training.loss import trial_name
 from cortext.voices import SAMPLE_RATE, Voice, open_voice
@@ -184,10 +184,10 @@ class _Work:
     unfinished: UnfinishedCache
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> TargetOrigin:
         """Origin of the targets."""
         llm, speaker = self.tower.llm, self.speaker
-        return Origin(
+        return TargetOrigin(
             llm.name, llm.revision, speaker.name, speaker.revision, llm.audio_width, llm.frame_ms
         )
 

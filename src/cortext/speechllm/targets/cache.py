@@ -27,7 +27,7 @@ _DIGITS, _SHOWN = 8, 12
 
 
 @dataclass(frozen=True)
-class Origin:
+class TargetOrigin:
     """Models that made the targets of a cache. Those of others have another meaning.
 
     Attributes:
@@ -50,7 +50,7 @@ class Origin:
         return {name: str(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def of(cls, metadata: Mapping[str, str]) -> Origin:
+    def of(cls, metadata: Mapping[str, str]) -> TargetOrigin:
         """Read the origin in metadata. Raises KeyError or ValueError where there is none."""
         found = {field.name: metadata[field.name] for field in fields(cls)}
         return cls(**{**found, "width": int(found["width"]), "frame_ms": float(found["frame_ms"])})  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def text_key(text: str) -> str:
     return hashlib.sha256(spoken(text).encode()).hexdigest()
 
 
-def write_targets(path: Path, targets: Mapping[str, torch.Tensor], origin: Origin) -> None:
+def write_targets(path: Path, targets: Mapping[str, torch.Tensor], origin: TargetOrigin) -> None:
     """Write targets, float16 [N, A] by `text_key`, whole or not at all.
 
     One after the other, wherever they lie.
@@ -113,7 +113,7 @@ class TargetCache:
             raise DataError(what, where=self.path, fix=f"give another file, or {MAKE}")
         self._file = file
         try:
-            self.origin = Origin.of(metadata)
+            self.origin = TargetOrigin.of(metadata)
             checksums = metadata["checksums"]
             self._checksums = {
                 key: checksums[_DIGITS * i : _DIGITS * (i + 1)] for i, key in enumerate(keys)

@@ -14,7 +14,7 @@ import torch
 
 from cortext.errors import DataError, RunError
 from cortext.files import disk_errors, exclusive, unfinished
-from cortext.speechllm.targets.cache import Origin, TargetCache, write_targets
+from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, write_targets
 
 PART_BYTES, PART_S = 64 << 20, 30.0
 """A part is written when it has so many bytes, or is so old: what a kill may cost."""
@@ -94,7 +94,7 @@ class UnfinishedCache:
         """Take a target, float16 [N, A]."""
         self._fresh[key] = target_NA
 
-    def save(self, origin: Origin, now: bool = False) -> None:
+    def save(self, origin: TargetOrigin, now: bool = False) -> None:
         """Write what is new as a part where it has become much, or old.
 
         Raises RunError for a full disk.
@@ -127,7 +127,7 @@ class UnfinishedCache:
             path.unlink()
 
 
-def _write(path: Path, targets: dict[str, torch.Tensor], origin: Origin) -> None:
+def _write(path: Path, targets: dict[str, torch.Tensor], origin: TargetOrigin) -> None:
     try:
         write_targets(path, targets, origin)
     except RunError as error:

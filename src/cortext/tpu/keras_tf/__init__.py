@@ -3,5 +3,6 @@
 Their weights are those of the torch models, see `convert`.
 
 `models` and `steps` (training, evaluating, predicting) stand on `layers`, `recurrence`, `ctc`,
-`loss` and `optimizer`; `records`, `pipeline`, `strategy` and `engine` train them as runs.
+`loss` and `optimizer`; `pipeline`, `strategy` and `backend` train them as runs, from trials or from
+TFRecord files (`cortext.data.tfrecords`).
 """

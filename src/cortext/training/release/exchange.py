@@ -31,7 +31,7 @@ from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.release import layout
 from cortext.training.release.reading import (
     ARGUMENTS,
-    Kept,
+    ReleaseExtras,
     configuration,
     model_of,
     optimizer_of,
@@ -151,7 +151,9 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
     return _exchanged(out, names, model, best_step, metrics, notes)
 
 
-def _metrics(validation: dict[str, Any] | None, kept: Kept | None, step: int) -> dict[str, float]:
+def _metrics(
+    validation: dict[str, Any] | None, kept: ReleaseExtras | None, step: int
+) -> dict[str, float]:
     """`val_PER` and `val_loss` of a validation.
 
     As they came in where it is the one of the imported checkpoint.
@@ -169,7 +171,7 @@ def _checkpoint(
     model: AcousticModel,
     weights: dict[str, torch.Tensor],
     state: dict[str, torch.Tensor],
-    kept: Kept | None,
+    kept: ReleaseExtras | None,
     step: int,
     metrics: dict[str, float],
 ) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _checkpoint(
 
 
 def _arguments(
-    config: TrainConfig, model: AcousticModel, kept: Kept | None, run: Path
+    config: TrainConfig, model: AcousticModel, kept: ReleaseExtras | None, run: Path
 ) -> tuple[dict[str, Any], list[str]]:
     """The mapping of args.yaml, and notes on what the release does otherwise."""
     ours, n_used = to_mapping(config), _n_used(model)
@@ -249,7 +251,7 @@ def _arguments(
         key for key in ("must_include_days", "bad_trials_dict") if getattr(config.dataset, key)
     ]
     notes += [f"the release's trainer ignores dataset.{key}" for key in ignored]
-    if lacking := _without_place(ours, to_mapping(TrainConfig())):
+    if lacking := _unsupported(ours, to_mapping(TrainConfig())):
         notes.append(f"the release has no {', '.join(lacking)}")
     arguments: dict[str, Any] = {}
     for key, value in values.items():
@@ -261,14 +263,12 @@ def _n_used(model: AcousticModel) -> int:
     return model.n_features if model.feature_subset is None else len(model.feature_subset)
 
 
-def _without_place(ours: Any, defaults: Any, prefix: str = "") -> list[str]:
+def _unsupported(ours: Any, defaults: Any, prefix: str = "") -> list[str]:
     """Return dotted keys of settings that the release lacks and that are not at their defaults."""
     if not isinstance(ours, dict) or not isinstance(defaults, dict):
         known = (*SAME, "precision", "model.kind")
         return [] if ours == defaults or prefix in known else [prefix]
-    parts = (
-        _without_place(ours[k], defaults.get(k), f"{prefix}.{k}" if prefix else k) for k in ours
-    )
+    parts = (_unsupported(ours[k], defaults.get(k), f"{prefix}.{k}" if prefix else k) for k in ours)
     return [key for part in parts for key in part]
 
 
@@ -276,7 +276,7 @@ def _kept_file(run: Path) -> Path:
     return run / "train_state" / "release.safetensors"
 
 
-def _write_kept(run: Path, kept: Kept) -> None:
+def _write_kept(run: Path, kept: ReleaseExtras) -> None:
     content = {
         field: getattr(kept, field)
         for field in ("arguments", "groups", "schedule", "metrics", "step")
@@ -284,13 +284,13 @@ def _write_kept(run: Path, kept: Kept) -> None:
     write_tensors(_kept_file(run), kept.moments, {"release": json.dumps(content)})
 
 
-def _read_kept(run: Path) -> Kept | None:
+def _read_kept(run: Path) -> ReleaseExtras | None:
     try:
         moments, metadata, _ = read_tensors(_kept_file(run), "what the release's checkpoint held")
     except FileNotFoundError:
         return None
     try:
-        return Kept(**parse_json_object(metadata["release"]), moments=moments)
+        return ReleaseExtras(**parse_json_object(metadata["release"]), moments=moments)
     except (KeyError, TypeError, ValueError):
         what = "does not say what the release's checkpoint held"
         raise RunError(what, where=_kept_file(run), fix="import the checkpoint again") from None

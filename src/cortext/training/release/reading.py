@@ -30,7 +30,7 @@ MOST_STEPS = 1_000_000_000
 
 
 @dataclass
-class Kept:
+class ReleaseExtras:
     """What only the release's checkpoints have, for the way back.
 
     Attributes:
@@ -182,7 +182,7 @@ def _empty_network(config: TrainConfig, n_days: int) -> torch.nn.Module:
 
 def optimizer_of(
     checkpoint: dict[str, Any], config: TrainConfig, model: AcousticModel
-) -> tuple[dict[str, torch.Tensor], Kept]:
+) -> tuple[dict[str, torch.Tensor], ReleaseExtras]:
     """Tensors of our optimiser's state, and what has no place in it. Raises RunError."""
     expected = layout.shapes(
         config.model, config.model.n_input_features, len(model.sessions), len(RELEASE)
@@ -210,7 +210,7 @@ def optimizer_of(
     state = layout.moments_to_ours(
         {name: entry for name, entry in moments.items() if learns[name]}, day_shapes
     )
-    kept = Kept({}, _plain(groups), _plain(schedule), metrics, step, frozen)
+    kept = ReleaseExtras({}, _plain(groups), _plain(schedule), metrics, step, frozen)
     return {f"optimizer/{name}": tensor for name, tensor in state.items()}, kept
 
 

@@ -19,62 +19,64 @@ from cortext.text.phonemes import RELEASE
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReleaseSetting:
     """A published setting that is not one of ours by the same name.
 
     Attributes:
         published: Its value in the published file.
-        place: Where the same thing is said or done here.
+        instead: The option, file or fact that takes its place here.
         other: What another value than the published one is: `refused`, worth a `note`, or `free`
-            (it has its place).
+            (what stands in its place has the value).
     """
 
     published: Any
-    place: str
+    instead: str
     other: Literal["refused", "note", "free"]
 
 
-ELSEWHERE: dict[str, Setting] = {
-    "model.bidirectional": Setting(False, "the GRU reads forwards only", "refused"),
-    "model.input_network.n_input_layers": Setting(
+ELSEWHERE: dict[str, ReleaseSetting] = {
+    "model.bidirectional": ReleaseSetting(False, "the GRU reads forwards only", "refused"),
+    "model.input_network.n_input_layers": ReleaseSetting(
         1, "there is one day layer; the release reads no other", "refused"
     ),
-    "model.input_network.input_layer_sizes": Setting(
+    "model.input_network.input_layer_sizes": ReleaseSetting(
         [512], "the number of features; the release ignores it", "free"
     ),
-    "gpu_number": Setting("1", "--device cuda:N", "free"),
-    "distributed_training": Setting(False, "start with torchrun", "note"),
-    "mode": Setting("train", "the command", "refused"),
-    "use_amp": Setting(True, "precision: bf16 for true, fp32 for false", "free"),
-    "output_dir": Setting("trained_models/baseline_rnn", "--out", "free"),
-    "checkpoint_dir": Setting("trained_models/baseline_rnn/checkpoint", "--out", "free"),
-    "init_from_checkpoint": Setting(
+    "gpu_number": ReleaseSetting("1", "--device cuda:N", "free"),
+    "distributed_training": ReleaseSetting(False, "start with torchrun", "note"),
+    "mode": ReleaseSetting("train", "the command", "refused"),
+    "use_amp": ReleaseSetting(True, "precision: bf16 for true, fp32 for false", "free"),
+    "output_dir": ReleaseSetting("trained_models/baseline_rnn", "--out", "free"),
+    "checkpoint_dir": ReleaseSetting("trained_models/baseline_rnn/checkpoint", "--out", "free"),
+    "init_from_checkpoint": ReleaseSetting(
         False, "`cortext import-checkpoint`, then --init-from", "refused"
     ),
-    "init_checkpoint_path": Setting(
+    "init_checkpoint_path": ReleaseSetting(
         "None", "`cortext import-checkpoint`, then --init-from", "free"
     ),
-    "save_best_checkpoint": Setting(True, "the best weights are always kept", "note"),
-    "save_val_metrics": Setting(True, "metrics.jsonl is always written", "note"),
-    "log_individual_day_val_PER": Setting(
+    "save_best_checkpoint": ReleaseSetting(True, "the best weights are always kept", "note"),
+    "save_val_metrics": ReleaseSetting(True, "metrics.jsonl is always written", "note"),
+    "log_individual_day_val_PER": ReleaseSetting(
         True, "val_per_by_session is always in metrics.jsonl", "note"
     ),
-    "log_val_skip_logs": Setting(
+    "log_val_skip_logs": ReleaseSetting(
         False, "sessions left out of the validation are not logged one by one", "note"
     ),
-    "save_val_data": Setting(
+    "save_val_data": ReleaseSetting(
         False, "the validation features are not copied; the data have them", "note"
     ),
-    "dataset.neural_dim": Setting(
+    "dataset.neural_dim": ReleaseSetting(
         512, "the number of features is that of the data; the release ignores it", "free"
     ),
-    "dataset.n_classes": Setting(len(RELEASE), "the tokens are the data release's 41", "refused"),
-    "dataset.max_seq_elements": Setting(
+    "dataset.n_classes": ReleaseSetting(
+        len(RELEASE), "the tokens are the data release's 41", "refused"
+    ),
+    "dataset.max_seq_elements": ReleaseSetting(
         500, "labels may have any length; the release ignores it", "free"
     ),
-    "dataset.num_dataloader_workers": Setting(4, "one thread reads ahead", "free"),
-    "dataset.loader_shuffle": Setting(False, "batches are drawn at random anyway", "free"),
-    "dataset.dataset_dir": Setting("../data/hdf5_data_final", "--data", "free"),
+    "dataset.num_dataloader_workers": ReleaseSetting(4, "one thread reads ahead", "free"),
+    "dataset.loader_shuffle": ReleaseSetting(False, "batches are drawn at random anyway", "free"),
+    "dataset.dataset_dir": ReleaseSetting("../data/hdf5_data_final", "--data", "free"),
 }
 """By dotted key."""
 
@@ -152,11 +154,11 @@ def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
         setting = ELSEWHERE[key]
         if value != setting.published and setting.other == "refused":
             raise ConfigError(
-                f"{key} is {value!r}; only {setting.published!r} works: {setting.place}",
+                f"{key} is {value!r}; only {setting.published!r} works: {setting.instead}",
                 where=where,
             )
         if value != setting.published and setting.other == "note":
-            notes.append(f"{key} is not followed: {setting.place}")
+            notes.append(f"{key} is not followed: {setting.instead}")
         section, _, last = key.rpartition(".")
         del (lookup(mapping, section, None) if section else mapping)[last]
     if ignored := [key for key in COMMAND_LINE if key in found]:

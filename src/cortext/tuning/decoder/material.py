@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cortext.config import to_mapping
-from cortext.decoding.ensemble.posteriors import Origin
+from cortext.decoding.ensemble.posteriors import LogitsOrigin
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations
 from cortext.decoding.ngram.language_model import MODELS
 from cortext.decoding.options import DecoderOptions
@@ -73,7 +73,7 @@ class DevSet:
         if not found:
             fix = "evaluate a split that has references"
             raise DataError("no trial has a reference to count errors by", where=directory, fix=fix)
-        return cls(directory, Origin.of(directory).inventory, tuple(found))
+        return cls(directory, LogitsOrigin.of(directory).inventory, tuple(found))
 
     @cached_property
     def log_probs(self) -> list[np.ndarray]:

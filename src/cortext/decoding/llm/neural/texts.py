@@ -22,14 +22,14 @@ HELD_OUT_EVERY, HELD_OUT_MOST = 50, 500
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """A text, and how often it is read for one reading of the others; 0.5 reads half of it."""
 
     path: Path
     factor: float = 1.0
 
     @classmethod
-    def of(cls, text: str | Path) -> Source:
+    def of(cls, text: str | Path) -> TextSource:
         """`FILE` or `FILE:FACTOR`; a file that has such a name is itself."""
         match = re.fullmatch(r"(.+):(\d+(?:\.\d+)?)", str(text))
         if not match or Path(text).exists():
@@ -46,7 +46,7 @@ class Source:
 class Texts:
     """Sentences to learn from, source by source, and sentences that are held out."""
 
-    sources: list[Source] = field(default_factory=list)
+    sources: list[TextSource] = field(default_factory=list)
     sentences: list[list[str]] = field(default_factory=list)
     held_out: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Texts:
 
 
 def read_texts(
-    sources: Sequence[Source],
+    sources: Sequence[TextSource],
     held_out: Path | None = None,
     progress: Callable[[str], Progress | None] = lambda _: None,
 ) -> Texts:

@@ -25,7 +25,7 @@ from cortext.decoding.llm.model import SENTENCE_END
 from cortext.decoding.llm.neural.loss import autocast, padded, summed_loss
 from cortext.decoding.llm.neural.pieces import encode, train_pieces
 from cortext.decoding.llm.neural.saving import check_target, save_model
-from cortext.decoding.llm.neural.texts import Source, Texts, batches, length_batches, read_texts
+from cortext.decoding.llm.neural.texts import Texts, TextSource, batches, length_batches, read_texts
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
@@ -123,7 +123,7 @@ def train_neural(
     need("transformers", "llm")
     options = options or NeuralOptions()
     out = Path(out)
-    sources = [Source.of(text) for text in texts]
+    sources = [TextSource.of(text) for text in texts]
     check_target(out, [*(source.path for source in sources), *([held_out] if held_out else [])])
     read = read_texts(sources, held_out, stage)
     stage("word pieces")
@@ -249,10 +249,10 @@ class _Training:
                 bar(round(1000 * share), 1000)
             if share * _CHECKS >= checks + 1:
                 checks = int(share * _CHECKS)
-                since_best = 0 if self._look(share) else since_best + 1
+                since_best = 0 if self._check_held_out(share) else since_best + 1
                 if since_best == _PATIENCE:
                     break
-        self._look(1.0)
+        self._check_held_out(1.0)
         if self.best == math.inf:
             raise LanguageModelError(
                 "nothing was learnt: the loss is no number", fix="use a lower learning rate (--lr)"
@@ -286,7 +286,7 @@ class _Training:
         self.step += 1
         self.tokens += n_tokens
 
-    def _look(self, share: float) -> bool:
+    def _check_held_out(self, share: float) -> bool:
         """Measure the held-out loss; keep the weights where it is the lowest so far."""
         total = 0.0
         self.network.eval()
