@@ -635,11 +635,33 @@ def _search(made: Path, out: Path) -> list[str | Path]:
     return ["tune", "training", *places, "--grid", "lr_max=0.001", "--jobs", "1"]
 
 
-def study(**changes: Any) -> Callable[[Path], None]:
+def earlier(**changes: Any) -> Callable[[Path], None]:
+    """A search of an earlier version, which kept its trials in `study.json`."""
+
     def change(path: Path) -> None:
+        path.with_name("study.journal").unlink()
         found = json.loads(path.read_text())
-        found["trials"][0].update(changes)
-        path.write_text(json.dumps(found))
+        trial = {"number": 1, "name": "0001-x", "settings": {"lr_max": 0.001}, "state": "finished"}
+        trial |= {"metrics": {"val_per": 0.5}, "reason": None}
+        path.write_text(json.dumps(found | {"format_version": 1, "trials": [trial | changes]}))
+
+    return change
+
+
+def journal(**changes: Any) -> Callable[[Path], None]:
+    """Other facts of the trial in Optuna's journal."""
+
+    def change(path: Path) -> None:
+        file = path.with_name("study.journal")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        changed = 0
+        for line in lines:
+            for key in ("user_attrs", "user_attr"):
+                for name in set(changes) & set(line.get(key, {})):
+                    line[key][name] = changes[name]
+                    changed += 1
+        assert changed
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
     return change
 
@@ -652,13 +674,18 @@ STUDIES = [
         lambda path: path.write_text('{"format_version": ' + "1" * 5000 + "}"),
         "64 bits",
     ),
+    ("an earlier trial's number is a path", earlier(number="../../../x"), "no number of a trial"),
+    ("an earlier trial of another number", earlier(number=7), "not numbered from 1"),
+    ("earlier metrics that are texts", earlier(metrics={"val_per": "x"}), "val_per of trial 1 is"),
+    ("a trial's number is a path", journal(number="../../../x"), "no number of a trial"),
+    ("a trial of another number", journal(number=7), "not numbered from 1"),
+    ("metrics that are texts", journal(metrics={"val_per": "x"}), "val_per of trial 1 is 'x'"),
+    ("settings that are a list", journal(settings=[1]), "the settings of trial 1 are no table"),
     (
-        "a trial above the search",
-        study(name="../../../x", state="unfinished"),
-        "is no folder of trial 1",
+        "a journal that is none",
+        lambda path: path.with_name("study.journal").write_text("{}\n"),
+        "study.journal: cannot be used",
     ),
-    ("a trial of another number", study(number=7), "no folder of trial 7|numbered from 1"),
-    ("metrics that are texts", study(metrics={"val_per": "x"}), "val_per of trial 1 is 'x'"),
 ]
 
 

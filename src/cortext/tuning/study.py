@@ -153,8 +153,14 @@ class TrialStore:
             self._study = self._open(self.file)
 
     def trials(self) -> list[Trial]:
-        """Return all trials by number, each as its last attempt went."""
-        return [self._trial(attempt) for attempt in self._attempts().values()]
+        """Return all trials by number, each as its last attempt went. Raises RunError."""
+        trials = [self._trial(attempt) for attempt in self._attempts().values()]
+        if [trial.number for trial in trials] != list(
+            range(self._first, self._first + len(trials))
+        ):
+            what = f"its trials are not numbered from {self._first}"
+            raise RunError(what, where=self.file, fix=ANOTHER)
+        return trials
 
     def claim(self) -> Trial | None:
         """Return a trial for this process to run: one without a process, a given or a new one.
@@ -296,14 +302,16 @@ class TrialStore:
     @staticmethod
     def _trial(attempt: Any) -> Trial:
         facts = attempt.user_attrs
-        return Trial(
-            facts.get("number", attempt.number),
-            STATES[attempt.state.name],
-            facts["settings"],
-            attempt.value,
-            facts.get("metrics", {}),
-            facts.get("reason"),
-            facts["options"],
+        return checked(
+            Trial(
+                facts.get("number", attempt.number),
+                STATES[attempt.state.name],
+                facts["settings"],
+                attempt.value,
+                facts.get("metrics", {}),
+                facts.get("reason"),
+                facts["options"],
+            )
         )
 
     def _hold(self, number: int) -> bool:
@@ -330,6 +338,23 @@ class TrialStore:
             what = first_line(error.__cause__ or error)
             fix = f"make room, and the same command goes on; or {ANOTHER}"
             raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None
+
+
+def checked(trial: Trial) -> Trial:
+    """Return a trial that was read; raise RunError for what no search writes of one.
+
+    The file may come from somebody else, and a trial's number names its folder and its lock.
+    """
+    if type(trial.number) is not int:
+        raise RunError(f"{trial.number!r} is no number of a trial", fix=ANOTHER)
+    for name in ("settings", "options", "metrics"):
+        if not isinstance(getattr(trial, name), dict):
+            raise RunError(f"the {name} of trial {trial.number} are no table", fix=ANOTHER)
+    for name in ("val_per", "val_wer", "val_loss", "ms_per_frame"):
+        value = trial.metrics.get(name)
+        if not isinstance(value, int | float | None):
+            raise RunError(f"{name} of trial {trial.number} is {value!r}, no number", fix=ANOTHER)
+    return trial
 
 
 def _drop_partial_line(file: Path) -> None:

@@ -20,7 +20,7 @@ from cortext.training.progress import reading_bar
 from cortext.tuning.comparison import METRICS, Study, metric_value, write_picture, write_table
 from cortext.tuning.search import OPEN, Search, Trial, load_optuna
 from cortext.tuning.space import fit_space, label, space_to_json, with_settings
-from cortext.tuning.study import ANOTHER, CORRECT, JOURNAL, TrialStore, begin_study
+from cortext.tuning.study import ANOTHER, CORRECT, JOURNAL, TrialStore, begin_study, checked
 from cortext.tuning.workers import InProcess, Outcome, RayTasks, WorkerProcesses, Workers, run_all
 
 Report = Callable[[str], None]
@@ -313,7 +313,7 @@ def _restored(content: Mapping[str, Any], metric: str, out: Path) -> list[Trial]
                 reason=one["reason"],
                 options=one["settings"],
             )
-            if trial.state == "finished":
+            if checked(trial).state == "finished":
                 trial = replace(trial, value=metric_value(trial.metrics, metric))
             found.append(trial)
     except (KeyError, TypeError, AttributeError) as error:

@@ -132,6 +132,7 @@ def test_the_page_is_told_that_a_sentence_was_ranked_anew(served, model, tmp_pat
         assert page.next("state")["options"]["llm"]["mode"] == "rescore"
         served.post("start", {"trial": 0})
         assert page.next("utterance")["text"] == "i see you"
+    served.session.log_writer.close()  # when what waits is written
     lines = [json.loads(line) for line in (tmp_path / "utterances.jsonl").read_text().splitlines()]
     assert [line.get("degraded") for line in lines] == [
         None,
