@@ -145,7 +145,7 @@ class _SearchArguments:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """As `combine_runs` takes them."""
+        """Arguments of `combine_runs`."""
         import os
 
         return {

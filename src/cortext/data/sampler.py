@@ -23,7 +23,7 @@ from cortext.errors import ConfigError
 
 
 class DayBalancedSampler:
-    """Which trials are in the batch of a step.
+    """The sampler of batches: the trials in the batch of a step.
 
     Attributes:
         day_N: Int [N], the day of each trial.

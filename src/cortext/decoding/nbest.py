@@ -122,7 +122,7 @@ class NBest(Sequence[Hypothesis]):
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What a stream knows in mid-sentence.
+    """The words of a stream in mid-sentence.
 
     Attributes:
         stable: Words that will not change any more.

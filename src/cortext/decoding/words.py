@@ -18,7 +18,7 @@ Words = Iterable[str] | Mapping[str, Iterable[Sequence[str]]]
 
 @dataclass(frozen=True)
 class WordChanges:
-    """How the words of a search differ from its lexicon's.
+    """Differences of a search's words from its lexicon's.
 
     Attributes:
         added: Pronunciations by word, besides those that the lexicon has.

@@ -64,7 +64,7 @@ class Recognised:
 
     @property
     def degraded(self) -> list[str]:
-        """What is missing in the sentences of each trial that lacks something asked for."""
+        """Missing parts of the sentences of each trial that lacks something asked for."""
         return [
             trial.nbest.degraded for trial in self.trials if trial.nbest and trial.nbest.degraded
         ]

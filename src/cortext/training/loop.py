@@ -83,7 +83,7 @@ def run_batches(
 
 @dataclass(frozen=True)
 class Due:
-    """What is to be done after a batch."""
+    """Work that is due after a batch."""
 
     log: bool
     validation: bool

@@ -168,7 +168,7 @@ def check_labels_fit(
 
 
 def trial_name(split: PackedSplit, i: int) -> str:
-    """How messages name trial `i`."""
+    """Return the name of trial `i` in messages."""
     return f"{split.session(i)}/block {split.block_N[i]}/trial {split.trial_N[i]}"
 
 

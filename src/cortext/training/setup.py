@@ -145,7 +145,7 @@ def day_layers(data: PackedDataset, sessions: tuple[str, ...]) -> np.ndarray:
 def batch_sampler(
     config: DatasetConfig, split: PackedSplit, layer_of_day: np.ndarray, n_days: int
 ) -> DayBalancedSampler:
-    """What says which trials of a split are in which batch of the training.
+    """Return the sampler that assigns trials of a split to batches of the training.
 
     Days are day layers, `n_days` in all.
     """

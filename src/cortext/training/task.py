@@ -24,7 +24,7 @@ from cortext.training.validate import LossValidator, Validates, Validator
 
 
 class Task(ABC):
-    """What a run learns.
+    """The task of a run: what it learns.
 
     It is built before anything is read or written. The trainer then calls its methods in the order
     in which they stand here; `save` after every validation that is the best so far.

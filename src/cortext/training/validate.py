@@ -49,7 +49,7 @@ def wer_trials(config: TrainConfig, n_trials: int) -> list[int]:
 
 
 class Validates(Protocol):
-    """What measures a model in training."""
+    """Interface of what measures a model in training."""
 
     batches: Batches
     """Those of the validation split."""

@@ -53,7 +53,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, by which method, and for how long. Raises ConfigError.
+    """The space of a search, its method and its length. Raises ConfigError.
 
     Attributes:
         n_trials: Number of settings to try; None for a grid, which tries all combinations.

@@ -32,7 +32,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What several systems made of one trial.
+    """Sentences of several systems for one trial.
 
     Attributes:
         systems: The list of each, best first.

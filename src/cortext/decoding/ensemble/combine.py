@@ -22,7 +22,7 @@ from cortext.processes import Progress
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What the systems together say.
+    """The sentence combined of several systems.
 
     Attributes:
         words: Normalised as the benchmark scores them.

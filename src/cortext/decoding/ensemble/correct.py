@@ -34,7 +34,7 @@ MOST_SCORED = 100
 
 
 class Corrector(Protocol):
-    """What asks a large language model."""
+    """Interface to a large language model that corrects sentences."""
 
     def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
         """Return the natural-log probability of each text as the answer to the prompt.

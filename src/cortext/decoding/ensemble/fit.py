@@ -39,7 +39,7 @@ NOISE = 2.0
 
 @dataclass(frozen=True)
 class Fitted:
-    """What fitting chose.
+    """Options chosen by fitting.
 
     Attributes:
         options: The best.

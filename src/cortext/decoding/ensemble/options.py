@@ -20,7 +20,7 @@ MEANS = ("arithmetic", "geometric")
 
 @dataclass(frozen=True)
 class EnsembleOptions:
-    """How systems are combined.
+    """Options for combining systems.
 
     A system is one run's list of candidate sentences for a trial, best first.
 

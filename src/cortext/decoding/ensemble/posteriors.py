@@ -29,7 +29,7 @@ AGAIN = "evaluate the run again"
 
 @dataclass(frozen=True)
 class LogitsOrigin:
-    """What an evaluation directory says of its logits.
+    """Origin of the logits in an evaluation directory.
 
     Attributes:
         inventory: The tokens, in their order.
@@ -43,7 +43,7 @@ class LogitsOrigin:
 
     @classmethod
     def of(cls, directory: str | Path) -> LogitsOrigin:
-        """Of an evaluation directory.
+        """Return the origin of an evaluation directory's logits.
 
         One written by an older version leaves the order to its run's `model.json`.
         """

@@ -33,7 +33,7 @@ Lm = str | Path | None
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What an ensemble made of its trials.
+    """Result of an ensemble.
 
     Attributes:
         sources: What was combined.
@@ -103,7 +103,7 @@ class Ensemble:
         return error_rate([one for one, _ in known], [two for _, two in known], unit, n_boot)  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
-        """What `cortext ensemble --json` prints. A rate is None without references."""
+        """Return what `cortext ensemble --json` prints. A rate is None without references."""
         wer, cer = self.error_rate("word"), self.error_rate("char")
         options = asdict(self.options)
         return {

@@ -94,7 +94,7 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
 
 
 def trial_name(trial: Candidates) -> str:
-    """How messages name a trial."""
+    """Return the name of a trial in messages."""
     return _name((trial.id, trial.session, trial.block, trial.trial))
 
 

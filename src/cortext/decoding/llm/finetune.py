@@ -41,7 +41,7 @@ _LARGEST_MEAN = 700.0
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """How an adapter is trained. Raises LanguageModelError for values that cannot be."""
+    """Options for training an adapter. Raises LanguageModelError for values that cannot be."""
 
     rank: int = 16
     """Rank of what is added to each matrix."""
@@ -292,7 +292,7 @@ class _Finetuning:
         return True
 
     def facts(self) -> dict[str, Any]:
-        """How it went; perplexities are per token of the held-out text."""
+        """Facts about the training; perplexities are per token of the held-out text."""
         return {
             "perplexity_before": self.history[0]["perplexity"],
             "perplexity_after": self.best,

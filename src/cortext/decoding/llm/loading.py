@@ -104,7 +104,7 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's warnings and bars, which would stand among the lines of a command."""
+    """Silence the library's warnings and bars, which would stand among the lines of a command."""
     logging, hub = transformers.utils.logging, need("huggingface_hub.utils.logging", "llm")
     level, bars, hub_level = (
         logging.get_verbosity(),

@@ -141,7 +141,7 @@ class CausalLM:
             _check_adapter(Path(lora))
 
     def describe(self) -> dict[str, Any]:
-        """What a result file should say about the model."""
+        """Return the description of the model for result files."""
         config = self.network.config
         return {
             "model": self.name,
@@ -225,7 +225,7 @@ class CausalLM:
 
     @cached_property
     def sha256(self) -> str | None:
-        """Of the weights of a directory, where they are one file that takes no time to read."""
+        """SHA-256 of a directory's weights, where they are one file that takes no time to read."""
         weights = Path(self.name) / "model.safetensors"
         if not weights.is_file() or weights.stat().st_size > DIGEST_BYTES:
             return None

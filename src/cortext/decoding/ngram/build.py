@@ -53,7 +53,7 @@ ENGINES = ("cortext", "lmplz")
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a model is built. Raises LanguageModelError for values that cannot be."""
+    """Options for building a model. Raises LanguageModelError for values that cannot be."""
 
     order: int = 5
     """Longest n-gram, 1 to 6."""

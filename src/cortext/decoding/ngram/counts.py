@@ -26,7 +26,7 @@ _WORD_BITS = 62
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """How n-grams are packed into integers of `bits` a word, and the SQL that takes them apart."""
+    """Packing of n-grams into integers of `bits` a word, and the SQL that takes them apart."""
 
     bits: int
 

@@ -97,7 +97,7 @@ LARGEST_FEATURE = 1e9
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """How features become logits, and when an utterance ends."""
+    """Options for turning features into logits, and for ending an utterance."""
 
     smoothing: Literal["published", "causal"] = "published"
     """`published` is what models are trained and evaluated with, and looks 80 ms ahead.

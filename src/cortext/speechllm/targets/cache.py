@@ -46,7 +46,7 @@ class TargetOrigin:
     frame_ms: float
 
     def metadata(self) -> dict[str, str]:
-        """As a file has it."""
+        """Return the metadata of a file."""
         return {name: str(value) for name, value in asdict(self).items()}
 
     @classmethod

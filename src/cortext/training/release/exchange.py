@@ -47,7 +47,10 @@ _IDENTITY_STD = 0.1
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What was read or written. val_per and val_loss are None where the checkpoint has none."""
+    """Summary of what was read or written.
+
+    `val_per` and `val_loss` are None where the checkpoint has none.
+    """
 
     path: str
     files: tuple[str, ...]

@@ -124,7 +124,7 @@ def moments_to_ours(
 
 
 def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """What `moments_to_ours` undoes.
+    """Invert `moments_to_ours`.
 
     Moments by the release's parameter names, without the days that never moved.
     """

@@ -31,7 +31,7 @@ MOST_STEPS = 1_000_000_000
 
 @dataclass
 class ReleaseExtras:
-    """What only the release's checkpoints have, for the way back.
+    """Content that only the release's checkpoints have, kept for exporting again.
 
     Attributes:
         arguments: Values of the settings in `ELSEWHERE`, by dotted key; groups, schedule: of the

@@ -190,7 +190,7 @@ def events(
     ngram: LanguageModel, letters: LanguageModel, neural: CausalLM, sentences: Sequence[str],
     progress: Progress = lambda done, total: None,
 ) -> Events:  # fmt: skip
-    """What each model gives to the words and ends of normalised sentences."""
+    """Score the words and ends of normalised sentences by each model."""
     spelling = {
         word: letters.ngram.sentence(next(spelt(word)))
         for word in {w for text in sentences for w in text.split()}

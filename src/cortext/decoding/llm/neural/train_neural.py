@@ -305,7 +305,7 @@ class _Training:
         return True
 
     def facts(self) -> dict[str, Any]:
-        """How it went."""
+        """Facts about the training."""
         return {
             "bits_per_character": round(self.best, 4),
             "steps": self.step,
