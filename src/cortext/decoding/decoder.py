@@ -121,7 +121,7 @@ class Decoder:
         self._words = self._words.without_words(words)
 
     def __contains__(self, word: object) -> bool:
-        """Whether utterances that begin from now on can hold the word."""
+        """Tell whether utterances that begin from now on can hold the word."""
         if word in self._words.removed:
             return False
         return word in self._engine.lm.lexicon or any(

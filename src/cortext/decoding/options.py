@@ -172,7 +172,7 @@ class DecoderOptions:
     Zero makes silence free and optional.
     """
     sil_required: bool = False
-    """Whether words must be set off from each other by SIL."""
+    """True if words must be set off from each other by SIL."""
     unk_score: float = number(-10.0)
     """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
     blank_penalty: float = number(32.0, 1, 1e6)

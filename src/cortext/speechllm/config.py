@@ -163,12 +163,12 @@ class SpeechConfig:
 
     @property
     def reads_language_model(self) -> bool:
-        """Whether training needs the language model's weights, beside its audio tower's width."""
+        """Tell whether training needs the language model's weights, not only its tower's width."""
         return bool(self.beta or self.gamma)
 
     @property
     def writes(self) -> bool:
-        """Whether sentences can be written by what is trained."""
+        """Tell whether sentences can be written by what is trained."""
         return bool(self.beta)
 
 

@@ -156,7 +156,7 @@ class Backend(Protocol):
     host: torch.device
     """Where batches for `forward` are to lie."""
     synchronous: bool
-    """Whether to read what was found after every step costs no time."""
+    """True if reading the results after every step costs no time."""
 
     def __init__(self, job: Job) -> None: ...
 

@@ -145,7 +145,7 @@ class RunDirectory:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a state to go on from."""
+        """Tell whether there is a state to go on from."""
         return self.state.is_file() or self.previous.is_file()
 
     def _is_ours(self) -> bool:

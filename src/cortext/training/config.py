@@ -195,11 +195,11 @@ class TrainConfig:
     batches_per_save: int = 0
     """Batches from one saved state to the next, beside those saved at validations; 0 for none."""
     save_all_val_steps: bool = False
-    """Whether to keep the weights of every validation, under `checkpoints/`."""
+    """Keep the weights of every validation, under `checkpoints/`."""
     save_final_model: bool = False
-    """Whether to keep the last weights too, under `checkpoints/final`."""
+    """Keep the last weights too, under `checkpoints/final`."""
     save_val_logits: bool = False
-    """Whether to write the logits of the best validation to `val_logits/`, a float16 array a
+    """Write the logits of the best validation to `val_logits/`, a float16 array a
     trial.
     """
     best_metric: str = "val_per"
@@ -208,7 +208,7 @@ class TrainConfig:
     Another task than CTC has others. Equal values are decided by `val_loss`.
     """
     early_stopping: bool = False
-    """Whether to stop when the metric no longer improves."""
+    """Stop when the metric no longer improves."""
     early_stopping_val_steps: int = 20
     """Validations without improvement after which training stops."""
     val_wer_trials: int = 50

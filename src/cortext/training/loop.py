@@ -89,7 +89,7 @@ class Due:
     validation: bool
     save: bool
     end: bool
-    """Whether it was the last batch of the run."""
+    """True if it was the last batch of the run."""
 
     @classmethod
     def after(cls, step: int, config: TrainConfig) -> Due:

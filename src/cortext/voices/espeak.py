@@ -35,7 +35,7 @@ class EspeakVoice(Voice):
         self.revision = f"{found.group() if found else first_line(ValueError(told))} {LANGUAGE}"
 
     def can_speak(self, text: str) -> bool:
-        """Whether there is a letter or a digit in it: of punctuation alone nothing is heard."""
+        """Tell whether it has a letter or a digit: punctuation alone is not spoken."""
         return any(character.isalnum() for character in text)
 
     def speak(self, text: str) -> np.ndarray:

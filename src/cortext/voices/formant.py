@@ -134,7 +134,7 @@ class FormantVoice(Voice):
     """
 
     def can_speak(self, text: str) -> bool:
-        """Whether there is a word in it."""
+        """Tell whether there is a word in it."""
         try:
             return bool(to_phonemes(text))
         except TextError:

@@ -64,7 +64,7 @@ class VitsVoice(Voice):
         return VitsVoice.load, (self.name,)  # another process reads the weights itself
 
     def can_speak(self, text: str) -> bool:
-        """Whether a letter or a digit that it knows is left of the text."""
+        """Tell whether a letter or a digit that it knows is left of the text."""
         return any(character.isalnum() for character in self._prepared(text))
 
     def passed_over(self, text: str) -> str:

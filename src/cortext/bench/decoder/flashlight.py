@@ -19,7 +19,7 @@ from cortext.bench.workers import Missing
 from cortext.text.lexicon import Lexicon
 
 SPELLINGS = {"plain": (False,), "closed": (True,), "both": (False, True)}
-"""Whether the spellings of a word end with SIL."""
+"""True if the spellings of a word end with SIL."""
 
 
 class Flashlight:

@@ -30,7 +30,7 @@ All else that a library raises is its failure: a panic of compiled Rust is no `E
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether it says that a GPU or the machine has no memory left.
+    """Tell whether it says that a GPU or the machine has no memory left.
 
     Torch has no class for the latter.
     """

@@ -192,7 +192,7 @@ class CausalLM:
 
     @cached_property
     def splits(self) -> bool:
-        """Whether `head` of `body` is all that the network does.
+        """Tell whether `head` of `body` is all that the network does.
 
         Some models scale or bend their logits after it.
         """
@@ -206,7 +206,7 @@ class CausalLM:
 
     @cached_property
     def continues(self) -> bool:
-        """Whether the network goes on from what it kept of a beginning as if it had read it.
+        """Tell whether the network goes on from what it kept of a beginning as if it had read it.
 
         The network is tried on a few tokens.
         """

@@ -68,7 +68,7 @@ class Keys:
         return f"({key} & {mask}::{self.type(order)})::{self.type(order - 1)}"
 
     def real(self, key: str, order: int) -> str:
-        """Whether it is an n-gram: not one that was filled with more than one <s>."""
+        """Tell whether it is an n-gram: not one that was filled with more than one <s>."""
         if order == 1:
             return "true"
         return (

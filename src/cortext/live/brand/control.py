@@ -116,7 +116,7 @@ class ControlReader:
 
     @property
     def stop_waits(self) -> bool:
-        """Whether a stop is held: a client waits for a result."""
+        """Tell whether a stop is held: a client waits for a result."""
         return any(mark.what == "stop" for mark in self._waiting)
 
     def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
@@ -194,7 +194,7 @@ class ControlReader:
 
 
 def _is_due(mark: Mark, entry: Entry, index: int | None) -> bool:
-    """Whether a mark comes before a data entry."""
+    """Tell whether a mark comes before a data entry."""
     if mark.index is None or index is None:
         return mark.what != "stop" or entry.id[0] > mark.id[0]
     return index > mark.index if mark.what == "stop" else index >= mark.index

@@ -96,7 +96,7 @@ class Sequencer:
 
     @property
     def waits(self) -> bool:
-        """Whether entries are held."""
+        """Tell whether entries are held."""
         return bool(self._early) or self._doubted is not None
 
     def take(self, entry: Entry, index: int, content: bytes | None) -> list[OrderedEntry]:
@@ -172,7 +172,7 @@ class Sequencer:
         return placed + self._follow()
 
     def _is_near(self, number: int) -> bool:
-        """Whether a number is among the next ones."""
+        """Tell whether a number is among the next ones."""
         last, reach = self.last or 0, self.reach or 0
         highest = self._early[-1].number + 1 if self._early else 0
         return last <= number <= max(reach + 1 + self._most_early, highest)

@@ -49,7 +49,7 @@ class Update:
 
     @property
     def ended(self) -> bool:
-        """Whether the utterance has ended by itself."""
+        """Tell whether the utterance has ended by itself."""
         return self.reason is not None
 
     @property

@@ -370,7 +370,7 @@ class RedisLink:
         redis.xtrim(stream, self._kept.most_entries, approximate=True)
 
     def has(self, stream: str, entry_id: StreamId) -> bool:
-        """Whether a stream holds that entry."""
+        """Tell whether a stream holds that entry."""
         return bool(self.call(lambda redis: redis.xrange(stream, *2 * [format_id(entry_id)])))
 
     def write_hash(self, key: str, fields: Mapping[str, Any]) -> bool:

@@ -41,9 +41,9 @@ class PublishedParams:
     alpha: float = 0.55
     """Weight of a large model against the n-gram, `LLMOptions.weight`."""
     do_opt: bool = False
-    """Whether a large model scores the candidates, where the server has one."""
+    """True if a large model scores the candidates, where the server has one."""
     rescore: bool = False
-    """Whether a larger n-gram scores the candidates.
+    """True if a larger n-gram scores the candidates.
 
     Nothing does, because the search has the whole n-gram at once.
     """

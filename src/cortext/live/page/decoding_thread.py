@@ -155,7 +155,7 @@ class DecodingThread:
 
     @property
     def is_feed(self) -> bool:
-        """Whether bins come from a feed."""
+        """Tell whether bins come from a feed."""
         return self._input.is_feed
 
     @property

@@ -39,7 +39,7 @@ class Event:
 
     @property
     def only_latest(self) -> bool:
-        """Whether a later message of its kind replaces it."""
+        """Tell whether a later message of its kind replaces it."""
         return self.kind in ("state", "stats")
 
     @cached_property

@@ -195,7 +195,7 @@ class UtteranceDecoder:
 
     @property
     def in_progress(self) -> bool:
-        """Whether an utterance is in progress."""
+        """Tell whether an utterance is in progress."""
         return self._utterance is not None
 
     def push(self, bins_TC: np.ndarray) -> None:

@@ -178,7 +178,7 @@ def lookup(mapping: Any, key: str, default: Any) -> Any:
 
 
 def has(mapping: Any, key: str) -> bool:
-    """Whether a dotted key is there."""
+    """Tell whether a dotted key is there."""
     return lookup(mapping, key, _ABSENT) is not _ABSENT
 
 
