@@ -8,6 +8,7 @@ outputs, and runs the console script's own function.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.metadata
 import json
 import os
@@ -61,6 +62,7 @@ def _serve(listening: socket.socket) -> None:
     ).load()
     for module in ("cortext.training", "cortext.evaluation", "cortext.decoding"):
         importlib.import_module(module)
+    gc.freeze()  # a search of what is loaded would copy its memory into every command
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     while True:
         caller, _ = listening.accept()

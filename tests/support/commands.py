@@ -9,6 +9,7 @@ for each command.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.metadata
 import json
 import multiprocessing
@@ -27,9 +28,17 @@ from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["cortext.cli", "cortext.training", "cortext.evaluation", "cortext.live.page.server", "cortext.live.lm_server.server",
-     "cortext.live.brand.process"]
-)  # fmt: skip
+    [
+        "cortext.cli",
+        "cortext.training",
+        "cortext.evaluation",
+        "cortext.live.page.server",
+        "cortext.live.lm_server.server",
+        "cortext.live.brand.process",
+    ]
+)
+# Found once: looking through all installed packages takes longer than most commands.
+(SCRIPT,) = importlib.metadata.entry_points(group="console_scripts", name="cortext")
 GIB = 2**30
 _NOT_PRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -150,12 +159,11 @@ def _run(arguments: list[str], folder: Path, memory: int, environment: dict[str,
             os.dup2(file.fileno(), number)
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.freeze()  # a search of what the package holds would copy its memory into this process
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + memory
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    main: Any = next(
-        iter(importlib.metadata.entry_points(group="console_scripts", name="cortext"))
-    ).load()
+    main: Any = SCRIPT.load()
     try:
         main(arguments)
     finally:
