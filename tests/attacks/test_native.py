@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_attacks import Attack, check_attack, in_process_of_its_own, odd
+from native_attacks import Attack, Victim, odd, victim
 
 from cortext import _native
-from cortext.decoding.options import DecoderOptions
+from cortext.decoding.engine import native_options
+from cortext.decoding.options import DecoderOptions, bounds_of
 from cortext.errors import CortextError
 
 ARPA = """\\data\\
@@ -47,8 +48,6 @@ ngram 2=3
 """
 N_PHONEMES, N_TOKENS = 3, 5  # and SIL and the blank
 COLUMNS = list(range(N_TOKENS))
-NUMBERS = "acoustic_scale lm_weight word_score sil_cost unk_score blank_skip beam word_beam lattice_beam".split()
-COUNTS = "max_active min_active max_arcs nbest history_words".split()
 NAN, INFINITE = math.nan, math.inf
 
 
@@ -109,6 +108,12 @@ class There:
         """A whole search, with options that may be spoilt."""
         search(self.utterance(**changes))
 
+    def searched_with(self, name: str, value: float) -> None:
+        """A whole search with a value that `DecoderOptions` takes."""
+        options = native_options(DecoderOptions(**{name: value}))
+        options.offsets = [*options.offsets[:N_PHONEMES], *options.offsets[-2:]]
+        search(_native.Stream(self.model, options, COLUMNS, None, False))
+
 
 def log_probs(n_frames: int = 12, n_tokens: int = N_TOKENS) -> np.ndarray:
     """Noise."""
@@ -131,16 +136,10 @@ def option_attacks() -> Iterator[Attack]:
 
     At the start, in the middle, and where given sentences are scored.
     """
-    values: dict[str, list[Any]] = {
-        name: [NAN, INFINITE, -INFINITE, 1e300, -1e300] for name in NUMBERS
-    }
-    values |= {name: [-1, -(2**31), 2**31 - 1] for name in COUNTS}
-    for name in ("beam", "word_beam", "lattice_beam", "lm_weight", "acoustic_scale", "blank_skip"):
-        values[name].append(-1e-3)
-    for name in ("max_active", "min_active", "max_arcs", "nbest"):
-        values[name].append(0)
-    values["acoustic_scale"] += [0.0, 1e-300]
-    for name, spoilt in values.items():
+    # blank_penalty and prior_weight have bounds, too, but reach the search as offsets.
+    read_by_the_search = _native.Options.BOUNDS.keys() & bounds_of(DecoderOptions).keys()
+    for name in sorted(read_by_the_search):
+        spoilt = values_out_of_bounds(name)
         for value in spoilt:
             yield Attack(
                 f"{name} {value}", lambda t, n=name, v=value: t.searched(**{n: v}), rf"^{name} is "
@@ -170,6 +169,14 @@ def option_attacks() -> Iterator[Attack]:
             lambda t, n=number: t.searched(offsets=[0.0] * n),
             "one offset a token",
         )
+
+
+def values_out_of_bounds(name: str) -> list[float]:
+    """Values just outside of an option's bounds, far outside, and none at all."""
+    low, high = bounds_of(DecoderOptions)[name]
+    if isinstance(getattr(DecoderOptions, name), int):
+        return [-(2**31), 2**31 - 1, int(high) + 1, int(low) - 1]
+    return [NAN, INFINITE, -INFINITE, 1e300, -1e300, high * 1.001, low - 1e-3]
 
 
 def changed(t: There, word: str, codes: str, weights: list[float], **bonuses: float) -> None:
@@ -609,7 +616,8 @@ NGRAMS = [
 
 
 def pipe(t: There, do: Callable[[Path], object]) -> None:
-    path = t.folder / f"pipe{os.getpid()}"
+    path = t.folder / "pipe"
+    path.unlink(missing_ok=True)
     os.mkfifo(path)
     do(path)
 
@@ -624,34 +632,12 @@ def converted(t: There, **how: Any) -> None:
     _native.write_binary(**{"arpa": t.arpa, "out": t.folder / "out.bin"} | how)
 
 
-@pytest.mark.parametrize("attack", SEARCH, ids=str)
-def test_a_search_refuses_what_it_cannot_do(there: There, attack: Attack) -> None:
-    check_attack(attack, there)
-
-
-@pytest.mark.parametrize("attack", SENTENCES, ids=str)
-def test_scores_of_sentences_refuse_what_they_cannot_be(there: There, attack: Attack) -> None:
-    check_attack(attack, there)
-
-
-@pytest.mark.parametrize("attack", NGRAMS, ids=str)
-def test_an_ngram_refuses_what_it_is_not(there: There, attack: Attack) -> None:
-    check_attack(attack, there)
-
-
-@pytest.mark.parametrize("highest", [False, True])
-@pytest.mark.parametrize("name", [*NUMBERS, *COUNTS, "blank_penalty", "prior_weight"])
-def test_every_option_of_the_decoder_is_taken_to_its_bounds(
-    there: There, name: str, highest: bool
-) -> None:
-    from cortext.decoding.engine import native_options
-
-    options = native_options(DecoderOptions(**{name: bound_of(name, highest)}))
-    options.offsets = [*options.offsets[:N_PHONEMES], *options.offsets[-2:]]
-    kind, line = in_process_of_its_own(
-        lambda: search(_native.Stream(there.model, options, COLUMNS, None, False))
-    )
-    assert kind is None, line
+def bound_attacks() -> Iterator[Attack]:
+    """The lowest and the highest value that `DecoderOptions` takes for each option."""
+    for name in bounds_of(DecoderOptions):
+        for highest in (False, True):
+            value = bound_of(name, highest)
+            yield Attack(f"{name} {value}", lambda t, n=name, v=value: t.searched_with(n, v))
 
 
 def bound_of(name: str, highest: bool) -> float:
@@ -661,6 +647,36 @@ def bound_of(name: str, highest: bool) -> float:
     found = re.search(r"at least (\S+) and at most (\S+)$", str(caught.value))
     assert found
     return type(getattr(DecoderOptions(), name))(float(found[2 if highest else 1]))
+
+
+BOUNDS = list(bound_attacks())
+
+
+@pytest.fixture(scope="module")
+def target(there: There) -> Iterator[Victim]:
+    with victim([*SEARCH, *SENTENCES, *NGRAMS, *BOUNDS], there) as process:
+        yield process
+
+
+@pytest.mark.parametrize("attack", SEARCH, ids=str)
+def test_a_search_refuses_what_it_cannot_do(target: Victim, attack: Attack) -> None:
+    target.check(attack)
+
+
+@pytest.mark.parametrize("attack", SENTENCES, ids=str)
+def test_scores_of_sentences_refuse_what_they_cannot_be(target: Victim, attack: Attack) -> None:
+    target.check(attack)
+
+
+@pytest.mark.parametrize("attack", NGRAMS, ids=str)
+def test_an_ngram_refuses_what_it_is_not(target: Victim, attack: Attack) -> None:
+    target.check(attack)
+
+
+@pytest.mark.parametrize("attack", BOUNDS, ids=str)
+def test_every_option_of_the_decoder_is_taken_to_its_bounds(target: Victim, attack: Attack) -> None:
+    kind, line = target.make(attack)
+    assert kind is None, line
 
 
 SUBINTERPRETER = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_attacks import Attack, check_attack, odd
+from native_attacks import Attack, Victim, odd, victim
 
 from cortext import _native
 
@@ -266,11 +266,17 @@ def no_units() -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def target() -> Iterator[Victim]:
+    with victim([*STEPS, *RECURRENCES]) as process:
+        yield process
+
+
 @pytest.mark.parametrize("attack", STEPS, ids=str)
-def test_a_step_refuses_other_arrays(attack: Attack) -> None:
-    check_attack(attack)
+def test_a_step_refuses_other_arrays(target: Victim, attack: Attack) -> None:
+    target.check(attack)
 
 
 @pytest.mark.parametrize("attack", RECURRENCES, ids=str)
-def test_a_recurrence_refuses_other_arrays(attack: Attack) -> None:
-    check_attack(attack)
+def test_a_recurrence_refuses_other_arrays(target: Victim, attack: Attack) -> None:
+    target.check(attack)
