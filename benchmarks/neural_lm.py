@@ -21,8 +21,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from cortext.bench.harness import study_arguments, write_result
+from cortext.decoding.llm.loading import FACTS
 from cortext.decoding.llm.neural.compare import compare
-from cortext.decoding.llm.neural.saving import FACTS
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.corpus import sentences_of

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cortext.speechllm.loss_warnings import LossWarnings
+from cortext.speechllm.validate import LossWarnings
 
 TRAINER = SimpleNamespace(shown=True, processes=SimpleNamespace(first=True))
 

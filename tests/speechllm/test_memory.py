@@ -43,7 +43,7 @@ from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.audio_llm.training import add_lora
 from cortext.speechllm.config import GenerationConfig, LoRAConfig, SpeechConfig, SpeechLLMConfig
-from cortext.speechllm.losses.tokens import token_cross_entropy
+from cortext.speechllm.losses.speech_loss import token_cross_entropy
 from cortext.speechllm.memory import (
     GPU,
     GPUS,

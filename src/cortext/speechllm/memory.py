@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cortext.decoding.llm.memory import free_gpu_bytes
+from cortext.decoding.llm.loading import free_gpu_bytes
 from cortext.errors import ConfigError, LanguageModelError, nearest
 from cortext.models import build_model
 from cortext.speechllm.audio_llm.cost import (

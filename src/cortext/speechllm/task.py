@@ -14,12 +14,11 @@ from cortext.speechllm.audio_llm.generate import check_positions
 from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig, read_speech_config
-from cortext.speechllm.loss_warnings import LossWarnings
 from cortext.speechllm.losses.speech_loss import SpeechLoss, sentences_of
 from cortext.speechllm.memory import check_gpu_memory
 from cortext.speechllm.model import FILE, SpeechLLM, read_speech_file
 from cortext.speechllm.targets.cache import TargetCache
-from cortext.speechllm.validate import SpeechValidator
+from cortext.speechllm.validate import LossWarnings, SpeechValidator
 from cortext.training.backend import Backend, DeviceSpec
 from cortext.training.batches import Batches
 from cortext.training.distributed import own_device

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 from cortext.data import open_data
-from cortext.decoding.llm.loading import quiet
+from cortext.decoding.llm.loading import check_target, quiet, write_facts
 from cortext.decoding.llm.neural.loss import autocast
-from cortext.decoding.llm.neural.saving import check_target, write_facts
 from cortext.decoding.llm.neural.train_neural import optimizers, schedule, threads
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import ConfigError, DataError
@@ -36,7 +35,7 @@ from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
 from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig
-from cortext.speechllm.losses.tokens import token_cross_entropy
+from cortext.speechllm.losses.speech_loss import token_cross_entropy
 from cortext.speechllm.model import AUDIO_LLM, SpeechLLM
 from cortext.speechllm.phoneme_bank import PhonemeBank, pronounce
 from cortext.text.normalize import normalize

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions, combine
 from cortext.decoding.ensemble.candidates import weighted
 from cortext.decoding.ensemble.correct import LargeCorrector, prompt_for, written
-from cortext.decoding.ensemble.network import NULL, build_network
+from cortext.decoding.ensemble.rover import NULL, build_network
 from cortext.errors import DecodingError, LanguageModelError
 
 WORDS = ["how", "are", "you", "who", "our", "today", "to", "day", "i", "a"]

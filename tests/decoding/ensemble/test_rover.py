@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions, combine
 from cortext.decoding.ensemble.candidates import Weighted, weighted
-from cortext.decoding.ensemble.network import NULL, build_network
-from cortext.decoding.ensemble.rover import vote, vote_with_lm, word_scores
+from cortext.decoding.ensemble.rover import NULL, build_network, vote, vote_with_lm, word_scores
 from cortext.text.metrics import edit_counts
 
 PLAIN = EnsembleOptions()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from cortext.cli import run
+from cortext.decoding.llm.loading import save_model
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.compare import (
     Events,
@@ -27,7 +28,6 @@ from cortext.decoding.llm.neural.compare import (
     word_log_probs,
 )
 from cortext.decoding.llm.neural.pieces import train_pieces
-from cortext.decoding.llm.neural.saving import save_model
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network, train_neural
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import LanguageModelError

@@ -14,9 +14,9 @@ import transformers
 
 from cortext.cli import run
 from cortext.decoding.llm.finetune import FinetuneOptions, _Finetuning, finetune, rows
+from cortext.decoding.llm.loading import save_model
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.pieces import train_pieces
-from cortext.decoding.llm.neural.saving import save_model
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network
 from cortext.decoding.llm.scoring import score_texts
 from cortext.errors import LanguageModelError

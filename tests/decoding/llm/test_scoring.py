@@ -15,7 +15,7 @@ import torch
 from tiny_llm import bpe_tokenizer
 from transformers import OPTConfig
 
-from cortext.decoding.llm import memory, scoring
+from cortext.decoding.llm import scoring
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts, written_forms
 from cortext.errors import LanguageModelError
@@ -387,7 +387,7 @@ def test_no_more_goes_through_at_once_than_half_of_the_free_memory_holds(
     ]
     expected = [score.log_prob for score in score_texts(llama, texts)]
     free = [2 * 40 * TOKEN_BYTES]  # 40 tokens fit: of 2048, 1024, ... 32 is the first that does
-    monkeypatch.setattr(memory, "free_bytes", lambda: free[0])
+    monkeypatch.setattr(scoring, "free_bytes", lambda: free[0])
     with Watched(llama.body) as body:
         found = score_texts(llama, texts)
     assert 16 < max(math.prod(shape) for shape in body.shapes) <= 32
@@ -412,14 +412,14 @@ def test_free_memory_of_a_gpu_is_what_nobody_has_and_what_torch_keeps_empty(
     # As OPT-6.7B: 2 * 4096 * 96 bytes a token.
     config = OPTConfig(hidden_size=4096, num_hidden_layers=32)
     network = SimpleNamespace(config=config, device=torch.device("cuda:0"), dtype=torch.float16)
-    assert memory.tokens_that_fit(network, 16384) == 2048  # of 5 GB half holds 3,413
+    assert scoring.tokens_that_fit(network, 16384) == 2048  # of 5 GB half holds 3,413
 
 
 def test_where_nothing_is_known_of_the_memory_the_most_goes_through(
     llama: CausalLM, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(memory, "free_bytes", lambda: None)
-    assert memory.tokens_that_fit(llama.network, 2048) == 2048
+    monkeypatch.setattr(scoring, "free_bytes", lambda: None)
+    assert scoring.tokens_that_fit(llama.network, 2048) == 2048
 
 
 def test_memory_for_not_one_sentence_is_an_error(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):

@@ -9,9 +9,8 @@ import torch
 import transformers
 from tiny_llm import bpe_tokenizer
 
-from cortext.decoding.llm.cache_kind import CacheKind, UncachedScorer, cache_kind, scorer
+from cortext.decoding.llm.cache_kind import CacheKind, StateTree, UncachedScorer, cache_kind, scorer
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.states import StateTree
 from cortext.decoding.llm.tree import TokenTree
 from cortext.errors import DecodingError
 

@@ -10,8 +10,7 @@ from cortext.data import open_packed
 from cortext.errors import DataError
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig
-from cortext.speechllm.losses.speech_loss import SpeechLoss, sentences_of
-from cortext.speechllm.losses.tokens import info_nce
+from cortext.speechllm.losses.speech_loss import SpeechLoss, info_nce, sentences_of
 from cortext.speechllm.network import SpeechOutput
 from cortext.speechllm.targets.cache import TargetCache
 from cortext.training.batches import TrainBatch

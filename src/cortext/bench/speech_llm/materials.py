@@ -16,8 +16,8 @@ from cortext.bench.harness import Stage
 from cortext.bench.training.data import Recording
 from cortext.bench.workers import WorkerProcess
 from cortext.data.packed import open_data
+from cortext.decoding.llm.loading import save_model
 from cortext.decoding.llm.neural.pieces import train_pieces
-from cortext.decoding.llm.neural.saving import save_model
 from cortext.decoding.llm.neural.train_neural import WINDOW, NeuralOptions, new_network
 from cortext.extras import need
 from cortext.speechllm.audio_llm.assemble import TowerOptions, assemble

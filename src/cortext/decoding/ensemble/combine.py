@@ -13,9 +13,8 @@ from cortext.decoding.ensemble.candidates import (
     weighted,
 )
 from cortext.decoding.ensemble.correct import Corrector, correct
-from cortext.decoding.ensemble.network import build_network
 from cortext.decoding.ensemble.options import EnsembleOptions
-from cortext.decoding.ensemble.rover import Ngram, vote, vote_with_lm
+from cortext.decoding.ensemble.rover import Ngram, build_network, vote, vote_with_lm
 from cortext.errors import DecodingError, LanguageModelError
 from cortext.processes import Progress
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from cortext.decoding.ensemble.candidates import Weighted, least_risk, risks
-from cortext.decoding.ensemble.network import NULL, Slot
 from cortext.decoding.ensemble.options import EnsembleOptions
+from cortext.decoding.ensemble.rover import NULL, Slot
 from cortext.errors import LanguageModelError
 from cortext.text.normalize import normalize
 

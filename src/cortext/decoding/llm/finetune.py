@@ -20,10 +20,9 @@ import torch
 from torch.nn import functional
 
 from cortext.decoding.llm.explain import out_of_memory
-from cortext.decoding.llm.loading import quiet
+from cortext.decoding.llm.loading import check_target, quiet, save_model, write_facts
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.loss import IGNORED, autocast, padded
-from cortext.decoding.llm.neural.saving import check_target, save_model, write_facts
 from cortext.decoding.llm.neural.texts import TextSource, batches, length_batches, read_texts
 from cortext.decoding.llm.neural.train_neural import schedule, threads
 from cortext.decoding.ngram.build import in_place_of

@@ -1,13 +1,16 @@
-"""What is common to loading models of transformers.
+"""Directories of transformers' models: what is read before the weights, and what is written.
 
-Configuration, tokenizer, device, and whether all weights came.
+Configuration, tokenizer, device, free memory, whether all weights came, the revision.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,9 @@ from cortext.files import read_json
 MOST_LAYERS = 1000
 """Of a model: every layer takes time and memory before its weights are known."""
 MOST_LABELS = 10_000
+FLOAT32_BYTES = 4
+FACTS = "cortext.json"
+"""Says how a model was made; a directory with this file may be replaced."""
 DIGEST_BYTES = 1 << 30
 """Most bytes of weights that are read for a checksum; more would take minutes."""
 
@@ -144,3 +150,94 @@ def revision_of(name: str, config: Any) -> str:
                 n_head = int.from_bytes(stream.read(8), "little")
                 digest.update(stream.read(min(n_head, DIGEST_BYTES)))
     return digest.hexdigest()
+
+
+def check_memory(transformers: Any, config: Any, name: str) -> None:
+    """Raise LanguageModelError where free memory does not hold a model's weights in float32."""
+    free = free_bytes()
+    if free is None:
+        return
+    with torch.device("meta"):  # weights without content
+        network = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    needed = FLOAT32_BYTES * sum(parameter.numel() for parameter in network.parameters())
+    if needed > free:
+        raise LanguageModelError(
+            f"not enough memory to load the model: on a CPU its weights take {needed / 1e9:.1f} GB,"
+            f" and {free / 1e9:.1f} GB are free",
+            where=name,
+            fix="use a smaller model, or a GPU (the device cuda)",
+        )
+
+
+def free_gpu_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU that is free, or that torch has reserved and not used."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + kept)
+
+
+def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the memory that this process may still take on Linux, also in a container.
+
+    None where that is not known.
+    """
+    try:
+        found = re.search(
+            r"^MemAvailable:\s*(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE
+        )
+    except OSError:
+        return None
+    if found is None:
+        return None
+    free = 1024 * int(found.group(1))
+    try:
+        most, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = re.search(
+            r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.MULTILINE
+        )
+    except (OSError, ValueError):  # no control group, or none with a bound ("max")
+        return free
+    return min(free, most - used + (int(cached.group(1)) if cached else 0))
+
+
+def check_target(out: Path, keep: Iterable[str | Path] = ()) -> None:
+    """Raise LanguageModelError for a directory that cannot be written or may not be.
+
+    It may be absent, empty, or hold what was trained here. Called before anything takes time.
+
+    Args:
+        out: The directory.
+        keep: Files and directories that may not be in it.
+    """
+    if out.exists() and not out.is_dir():
+        raise LanguageModelError("is a file; a directory to write is needed", where=out)
+    if out.resolve() == Path.cwd():
+        raise LanguageModelError(
+            "is the current directory", where=out, fix="give a directory in it"
+        )
+    if out.is_dir() and any(out.iterdir()) and not (out / FACTS).is_file():
+        raise LanguageModelError(
+            f"is not empty and has no {FACTS}", where=out, fix="give a new directory"
+        )
+    for path in keep:
+        if Path(path).resolve().is_relative_to(out.resolve()):
+            raise LanguageModelError(
+                f"would take the place of {path}", where=out, fix="give another directory"
+            )
+    parent = next(folder for folder in out.resolve().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise LanguageModelError(
+            f"cannot be made in {parent}", where=out, fix="give a folder that can be written"
+        )
+
+
+def save_model(directory: Path, network: Any, tokenizer: Any, facts: dict[str, Any]) -> None:
+    """Write a model as transformers does (safetensors), and how it was made."""
+    with quiet(need("transformers", "llm")):
+        network.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+    write_facts(directory, facts)
+
+
+def write_facts(directory: Path, facts: dict[str, Any]) -> None:
+    """Write how a model was made."""
+    (directory / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

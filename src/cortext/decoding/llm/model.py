@@ -18,12 +18,12 @@ from cortext.decoding.llm.explain import explained, out_of_memory
 from cortext.decoding.llm.loading import (
     DIGEST_BYTES,
     check_complete,
+    check_memory,
     device_named,
     quiet,
     read_config,
     read_tokenizer,
 )
-from cortext.decoding.llm.memory import check_memory
 from cortext.errors import LanguageModelError, first_line
 from cortext.extras import need
 

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained
-from cortext.decoding.llm.loading import quiet
+from cortext.decoding.llm.loading import check_target, quiet, write_facts
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.neural.saving import check_target, write_facts
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained
-from cortext.decoding.llm.loading import quiet, read_config, revision_of
-from cortext.decoding.llm.memory import free_bytes, free_gpu_bytes
+from cortext.decoding.llm.loading import free_bytes, free_gpu_bytes, quiet, read_config, revision_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
+from cortext.decoding.llm.loading import check_target, save_model
 from cortext.decoding.llm.model import SENTENCE_END
 from cortext.decoding.llm.neural.loss import autocast, padded, summed_loss
 from cortext.decoding.llm.neural.pieces import encode, train_pieces
-from cortext.decoding.llm.neural.saving import check_target, save_model
 from cortext.decoding.llm.neural.texts import Texts, TextSource, batches, length_batches, read_texts
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
