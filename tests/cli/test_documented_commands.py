@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cortext.cli import app
+from cortext.cli import COMMANDS, Group
 from cortext.cli import run as cortext
 from cortext.decoding.options import DecoderOptions
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = {group.name for group in app.registered_groups}
+GROUPS = {
+    name
+    for commands in COMMANDS.values()
+    for name, entry in commands.items()
+    if isinstance(entry, Group)
+}
 HELP: dict[tuple[str, ...], str] = {}
 
 

@@ -20,6 +20,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+MODULES = (
+    "cortext.training",
+    "cortext.evaluation",
+    "cortext.decoding",
+    "cortext.cli.options",
+    "rich.progress",
+    "rich.table",
+)
+"""Modules that most commands import."""
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -60,7 +69,14 @@ def _serve(listening: socket.socket) -> None:
     main: Any = next(
         iter(importlib.metadata.entry_points(group="console_scripts", name="cortext"))
     ).load()
-    for module in ("cortext.training", "cortext.evaluation", "cortext.decoding"):
+    for module in (
+        "cortext.cli.train",
+        "rich.progress",
+        "rich.table",
+        "cortext.training",
+        "cortext.evaluation",
+        "cortext.decoding",
+    ):
         importlib.import_module(module)
     gc.freeze()  # a search of what is loaded would copy its memory into every command
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children

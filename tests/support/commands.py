@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
+import pkgutil
 import re
 import resource
 import shutil
@@ -26,10 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cortext.cli
+
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "cortext.cli",
+        # Commands are imported when they are asked for: here, once for all processes.
+        *(f"cortext.cli.{module.name}" for module in pkgutil.iter_modules(cortext.cli.__path__)),
+        "rich.progress",
+        "rich.table",
         "cortext.training",
         "cortext.evaluation",
         "cortext.live.page.server",

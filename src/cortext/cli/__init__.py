@@ -10,36 +10,20 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
-from cortext import __version__
-from cortext.cli import (
-    bench,
-    bench_llm,
-    data,
-    decode,
-    ensemble,
-    live,
-    lm,
-    lm_neural,
-    redis_streams,
-    speech_llm,
-    speech_llm_prepare,
-    tools,
-    train,
-    tune,
-    tune_decoder,
-)
 from cortext.cli.console import print_lines
-from cortext.cli.options import with_options
 from cortext.errors import CortextError, shown
 
-Command = Callable[..., Any]
+Entry = str
+"""Where a command is: the module of this package and the function, as `lm.build`."""
 
 
 @dataclass(frozen=True)
@@ -47,79 +31,79 @@ class Group:
     """Commands under a common name, such as `cortext lm build`."""
 
     help: str
-    commands: Mapping[str, Command]
+    commands: Mapping[str, Entry]
 
 
-COMMANDS: dict[str, dict[str, Command | Group]] = {
+COMMANDS: dict[str, dict[str, Entry | Group]] = {
     "Data": {
-        "simulate": data.simulate,
-        "fetch": data.fetch,
-        "inspect": data.inspect,
-        "pack": data.pack,
+        "simulate": "data.simulate",
+        "fetch": "data.fetch",
+        "inspect": "data.inspect",
+        "pack": "data.pack",
     },
     "Training": {
-        "train": train.train,
-        "adapt": train.adapt,
+        "train": "train.train",
+        "adapt": "train.adapt",
+        "launch": "tools.launch",
+        "import-checkpoint": "train.import_checkpoint",
+        "export": "train.export",
         "tune": Group(
             "Search for good settings of the training or of the decoder.",
-            {"training": tune.training, "decoder": tune_decoder.decoder},
+            {"training": "tune.training", "decoder": "tune_decoder.decoder"},
         ),
-        "launch": tools.launch,
-        "import-checkpoint": train.import_checkpoint,
-        "export": train.export,
     },
     "Language models": {
+        "finetune-llm": "lm_neural.finetune",
         "lm": Group(
             "Build, describe and use n-gram language models.",
             {
-                "build": lm.build,
-                "info": lm.info,
-                "score": lm.score,
-                "import": lm.import_folder,
-                "train-neural": lm_neural.train,
-                "compare": lm_neural.compare,
+                "build": "lm.build",
+                "info": "lm.info",
+                "score": "lm.score",
+                "import": "lm.import_folder",
+                "train-neural": "lm_neural.train",
+                "compare": "lm_neural.compare",
             },
         ),
-        "finetune-llm": lm_neural.finetune,
     },
     "Decoding": {
-        "evaluate": decode.evaluate,
-        "decode": decode.decode,
-        "ensemble": ensemble.ensemble,
+        "evaluate": "decode.evaluate",
+        "decode": "decode.decode",
+        "ensemble": "ensemble.ensemble",
     },
     "Live": {
-        "serve": live.serve,
-        "lm-server": redis_streams.lm_server,
-        "brand-node": redis_streams.brand_node,
-        "replay": redis_streams.replay,
-        "report": Group("Draw what was recorded in daily use.", {"use": live.use}),
+        "serve": "live.serve",
+        "lm-server": "redis_streams.lm_server",
+        "brand-node": "redis_streams.brand_node",
+        "replay": "redis_streams.replay",
+        "report": Group("Draw what was recorded in daily use.", {"use": "live.use"}),
     },
     "Speech LLM": {
         "speech-llm": Group(
             "Train and use an audio language model that reads neural activity.",
             {
-                "assemble": speech_llm_prepare.assemble,
-                "cache": speech_llm_prepare.cache,
-                "teach": speech_llm_prepare.teach,
-                "train": speech_llm.train,
-                "evaluate": speech_llm.evaluate,
-                "decode": speech_llm.decode,
-                "memory": speech_llm_prepare.memory,
+                "assemble": "speech_llm_prepare.assemble",
+                "cache": "speech_llm_prepare.cache",
+                "teach": "speech_llm_prepare.teach",
+                "train": "speech_llm.train",
+                "evaluate": "speech_llm.evaluate",
+                "decode": "speech_llm.decode",
+                "memory": "speech_llm_prepare.memory",
             },
         ),
     },
     "Benchmarks and tools": {
-        "demo": tools.demo,
-        "doctor": tools.doctor,
+        "demo": "tools.demo",
+        "doctor": "tools.doctor",
         "bench": Group(
             "Compare cortext with the best alternatives, side by side.",
             {
-                "decoder": bench.decoder,
-                "training": bench.training,
-                "latency": bench.latency,
-                "tpu-compile": bench.tpu_compile,
-                "llm": bench_llm.llm,
-                "speech-llm": bench_llm.speech_llm,
+                "decoder": "bench.decoder",
+                "training": "bench.training",
+                "latency": "bench.latency",
+                "tpu-compile": "bench.tpu_compile",
+                "llm": "bench_llm.llm",
+                "speech-llm": "bench_llm.speech_llm",
             },
         ),
     },
@@ -127,8 +111,56 @@ COMMANDS: dict[str, dict[str, Command | Group]] = {
 """All commands, by the heading under which `cortext --help` shows them."""
 
 
-class _Headings(TyperGroup):
-    """A list of commands under headings, as plain text, each with its whole first sentence."""
+class _Commands(Mapping[str, Any]):
+    """Commands by name, each imported and built when it is asked for.
+
+    Typer takes 0.1 s to build all of them, which every start of `cortext` would wait for.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry | Group], headings: Mapping[str, str]) -> None:
+        self._entries = entries
+        self._headings = headings
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self._entries[name]
+        heading = self._headings.get(name)
+        if isinstance(entry, Group):
+            commands: Any = _Commands(entry.commands, {})
+            return _CommandList(name, commands, help=entry.help, rich_help_panel=heading)
+        return _command(name, entry, heading)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _command(name: str, entry: Entry, heading: str | None) -> Any:
+    from cortext.cli.options import with_options
+
+    module, function = entry.split(".")
+    home = import_module(f"cortext.cli.{module}")
+    settings: dict[str, Any] = {"rich_help_panel": heading}
+    if entry == "lm.build":
+        settings["cls"] = home.ManyNumbers
+    if entry == "redis_streams.brand_node":
+        # A supervisor may pass flags of later specifications: nodes ignore what they do not know.
+        settings["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name, **settings)(with_options(getattr(home, function)))
+    return typer.main.get_command(alone)
+
+
+class _CommandList(TyperGroup):
+    """Commands, whose help is plain text under headings, each with its whole first sentence."""
+
+    def __init__(self, name: str | None, commands: Any, **settings: Any) -> None:
+        # Without Rich's markup help is plain text, which pipes and screen readers take as it is.
+        super().__init__(name=name, commands=commands, **settings | {"rich_markup_mode": None})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -142,34 +174,21 @@ class _Headings(TyperGroup):
                     formatter.write_dl(sections[heading])
 
 
-def _application() -> typer.Typer:
-    # Without Rich's markup help is plain text, which pipes and screen readers take as it is.
-    plain: dict[str, Any] = {"rich_markup_mode": None, "cls": _Headings}
-    text = "Intracortical recordings of attempted speech, decoded into text."
-    application = typer.Typer(name="cortext", help=text, **plain)
-    for heading, commands in COMMANDS.items():
-        for name, command in commands.items():
-            if isinstance(command, Group):
-                group = typer.Typer(help=command.help, **plain)
-                for inner, each in command.commands.items():
-                    _add(group, inner, each)
-                application.add_typer(group, name=name, rich_help_panel=heading)
-            else:
-                _add(application, name, command, heading)
-    return application
+class _Root(_CommandList):
+    """All commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        entries = {name: entry for under in COMMANDS.values() for name, entry in under.items()}
+        headings = {name: heading for heading, under in COMMANDS.items() for name in under}
+        super().__init__(**settings | {"commands": _Commands(entries, headings)})
 
 
-def _add(parent: typer.Typer, name: str, command: Command, heading: str | None = None) -> None:
-    settings: dict[str, Any] = {"rich_help_panel": heading}
-    if command is lm.build:
-        settings["cls"] = lm.ManyNumbers
-    if command is redis_streams.brand_node:
-        # A supervisor may pass flags of later specifications: nodes ignore what they do not know.
-        settings["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
-    parent.command(name, **settings)(with_options(command))
-
-
-app = _application()
+app = typer.Typer(
+    name="cortext",
+    help="Intracortical recordings of attempted speech, decoded into text.",
+    cls=_Root,
+    rich_markup_mode=None,
+)
 
 # Typer carries click inside; of its exceptions only BadParameter is public, and what a user can
 # cause shares its base.
@@ -178,6 +197,8 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # type: ignore[ass
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from cortext import __version__
+
         print_lines(f"cortext {__version__}")
         raise typer.Exit
 

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from cortext.errors import plain
 
@@ -67,6 +64,10 @@ def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right_from: int = 1
 ) -> None:
     """Print a table; the columns from number `right_from` on are numbers and stand to the right."""
+    # Rich takes 40 ms to load: only what draws waits for it.
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(
         title=plain(title, MOST_PRINTED) or None, title_justify="left", title_style="bold"
     )
@@ -138,6 +139,15 @@ def print_notes(notes: Sequence[str]) -> None:
 @contextmanager
 def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr, drawn only on a terminal; yields `report(done, total)`."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     console = Console(stderr=True)
     name = TextColumn("{task.description}", markup=False)  # a stage may name a file
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
