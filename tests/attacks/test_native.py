@@ -100,13 +100,13 @@ class There:
             setattr(options, name, value)
         return options
 
-    def utterance(self, has_hook: bool = False, **changes: Any) -> _native.Stream:
+    def stream(self, has_hook: bool = False, **changes: Any) -> _native.Stream:
         """A search, with options that may be spoilt."""
         return _native.Stream(self.model, self.options(**changes), COLUMNS, None, has_hook)
 
     def searched(self, **changes: Any) -> None:
         """A whole search, with options that may be spoilt."""
-        search(self.utterance(**changes))
+        search(self.stream(**changes))
 
     def searched_with(self, name: str, value: float) -> None:
         """A whole search with a value that `DecoderOptions` takes."""
@@ -121,12 +121,12 @@ def log_probs(n_frames: int = 12, n_tokens: int = N_TOKENS) -> np.ndarray:
     return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True)) if n_tokens else scores
 
 
-def search(utterance: _native.Stream) -> None:
-    """All that can be done with an utterance."""
-    utterance.advance(log_probs())
-    utterance.partial()
-    utterance.live()
-    result = utterance.finish()
+def search(stream: _native.Stream) -> None:
+    """All that can be done with an stream."""
+    stream.advance(log_probs())
+    stream.partial()
+    stream.live()
+    result = stream.finish()
     for number in range(len(result)):
         result.text(number), result.scores(number), result.words(number)
 
@@ -147,7 +147,7 @@ def option_attacks() -> Iterator[Attack]:
         last = spoilt[-1]
         yield Attack(
             f"{name} {last} later",
-            lambda t, n=name, v=last: t.utterance().set_options(t.options(**{n: v})),
+            lambda t, n=name, v=last: t.stream().set_options(t.options(**{n: v})),
             rf"^{name} is ",
         )
         yield Attack(
@@ -190,9 +190,9 @@ def made(t: There, words: Any, codes: Any, weights: Any = (), n_phonemes: Any = 
     model = _native.Model.make(t.ngram, words, codes, list(weights), n_phonemes)
     n_tokens = max(n_phonemes, 0) + 2
     options = t.options(offsets=[0.0] * n_tokens)
-    utterance = _native.Stream(model, options, list(range(n_tokens)), None, False)
-    utterance.advance(log_probs(12, n_tokens))
-    utterance.finish()
+    stream = _native.Stream(model, options, list(range(n_tokens)), None, False)
+    stream.advance(log_probs(12, n_tokens))
+    stream.finish()
 
 
 SEARCH = [
@@ -232,38 +232,38 @@ SEARCH = [
     ),
     Attack("an utterance never begun", lambda t: _native.Stream.__new__(_native.Stream).finish()),
     Attack("an utterance begun twice", lambda t: begun_twice(t)),
-    Attack("no frames at all", lambda t: t.utterance().finish()),
-    Attack("words so far of no frames", lambda t: t.utterance().partial()),
-    Attack("hypotheses of no frames", lambda t: t.utterance(True).live()),
+    Attack("no frames at all", lambda t: t.stream().finish()),
+    Attack("words so far of no frames", lambda t: t.stream().partial()),
+    Attack("hypotheses of no frames", lambda t: t.stream(True).live()),
     Attack(
         "none of five tokens",
-        lambda t: t.utterance().advance(log_probs(3, 0)),
+        lambda t: t.stream().advance(log_probs(3, 0)),
         "one log-probability a token",
     ),
     Attack(
         "four of five tokens",
-        lambda t: t.utterance().advance(log_probs(3, 4)),
+        lambda t: t.stream().advance(log_probs(3, 4)),
         "one log-probability a token",
     ),
     Attack(
         "six of five tokens",
-        lambda t: t.utterance().advance(log_probs(3, 6)),
+        lambda t: t.stream().advance(log_probs(3, 6)),
         "one log-probability a token",
     ),
     Attack(
-        "frames of doubles", lambda t: t.utterance().advance(log_probs().astype(float)), "arguments"
+        "frames of doubles", lambda t: t.stream().advance(log_probs().astype(float)), "arguments"
     ),
     Attack(
-        "frames of the other byte order", lambda t: t.utterance().advance(log_probs().astype(">f4"))
+        "frames of the other byte order", lambda t: t.stream().advance(log_probs().astype(">f4"))
     ),
     Attack("frames at an odd address", lambda t: search_frames(t, odd(log_probs()))),
-    Attack("frames back to front", lambda t: t.utterance().advance(log_probs()[::-1]), "arguments"),
+    Attack("frames back to front", lambda t: t.stream().advance(log_probs()[::-1]), "arguments"),
     Attack(
         "frames in another order",
-        lambda t: t.utterance().advance(np.asfortranarray(log_probs())),
+        lambda t: t.stream().advance(np.asfortranarray(log_probs())),
         "arguments",
     ),
-    Attack("no array", lambda t: t.utterance().advance(None), "arguments"),
+    Attack("no array", lambda t: t.stream().advance(None), "arguments"),
     Attack("frames of NaN", lambda t: search_frames(t, log_probs() * np.float32(NAN))),
     Attack(
         "frames of +inf", lambda t: search_frames(t, np.full((5, N_TOKENS), INFINITE, np.float32))
@@ -304,26 +304,26 @@ SEARCH = [
     ),
     Attack(
         "score of nobody",
-        lambda t: t.utterance(True).add_scores([2**32 - 1], np.float32([1])),
+        lambda t: t.stream(True).add_scores([2**32 - 1], np.float32([1])),
         "hypothes",
     ),
     Attack(
         "scores too few",
-        lambda t: t.utterance(True).add_scores([0, 0], np.float32([1])),
+        lambda t: t.stream(True).add_scores([0, 0], np.float32([1])),
         "one score a hypothesis",
     ),
     Attack(
         "score of a negative number",
-        lambda t: t.utterance(True).add_scores([-1], np.float32([1])),
+        lambda t: t.stream(True).add_scores([-1], np.float32([1])),
         "arguments",
     ),
     Attack("score NaN", lambda t: scored(t, NAN), "score"),
     Attack("score inf", lambda t: scored(t, INFINITE), "score"),
     Attack("score 1e38", lambda t: scored(t, 1e38), "score"),
-    Attack("scores without a hook", lambda t: t.utterance().add_scores([0], np.float32([1]))),
+    Attack("scores without a hook", lambda t: t.stream().add_scores([0], np.float32([1]))),
     Attack(
         "history that changes",
-        lambda t: t.utterance(history_words=2).set_options(t.options(history_words=5)),
+        lambda t: t.stream(history_words=2).set_options(t.options(history_words=5)),
     ),
     Attack("many threads in one utterance", lambda t: many_threads(t)),
     Attack("a result beyond its end", lambda t: finished(t).text(10**9)),
@@ -387,19 +387,19 @@ SEARCH = [
 
 def begun_twice(t: There) -> None:
     """Begin an utterance again while it is in use."""
-    utterance = t.utterance()
-    utterance.advance(log_probs())
-    utterance.__init__(t.model, t.options(), COLUMNS, None, False)
-    search(utterance)
+    stream = t.stream()
+    stream.advance(log_probs())
+    stream.__init__(t.model, t.options(), COLUMNS, None, False)
+    search(stream)
 
 
 def search_frames(t: There, frames: np.ndarray, **changes: Any) -> None:
     """A search through such frames; its scores are numbers."""
-    utterance = t.utterance(True, **changes)
-    utterance.advance(frames)
-    utterance.partial()
-    utterance.live()
-    result = utterance.finish()
+    stream = t.stream(True, **changes)
+    stream.advance(frames)
+    stream.partial()
+    stream.live()
+    result = stream.finish()
     assert all(
         math.isfinite(score) for number in range(len(result)) for score in result.scores(number)
     )
@@ -407,33 +407,33 @@ def search_frames(t: There, frames: np.ndarray, **changes: Any) -> None:
 
 
 def after_the_end(t: There, do: Callable[[_native.Stream], object]) -> None:
-    utterance = t.utterance(True)
-    utterance.finish()
-    do(utterance)
+    stream = t.stream(True)
+    stream.finish()
+    do(stream)
 
 
 def scored(t: There, score: float) -> None:
     """Add a score to the only hypothesis there is."""
-    utterance = t.utterance(True)
-    utterance.add_scores([0], np.float32([score]))
-    search(utterance)
+    stream = t.stream(True)
+    stream.add_scores([0], np.float32([score]))
+    search(stream)
 
 
 def finished(t: There) -> _native.Result:
-    utterance = t.utterance()
-    utterance.advance(log_probs())
-    return utterance.finish()
+    stream = t.stream()
+    stream.advance(log_probs())
+    return stream.finish()
 
 
 def without_owner(t: There) -> _native.Result:
     """A result whose model, utterance and file are gone."""
     ngram = t.binary(9)
     model = _native.Model.make(ngram, ["w1"], ["A"], [], N_PHONEMES)
-    utterance = _native.Stream(model, t.options(), COLUMNS, ngram, False)
+    stream = _native.Stream(model, t.options(), COLUMNS, ngram, False)
     del ngram, model
-    utterance.advance(log_probs())
-    result = utterance.finish()
-    del utterance
+    stream.advance(log_probs())
+    result = stream.finish()
+    del stream
     return result
 
 
@@ -450,20 +450,20 @@ def all_removed(t: There) -> None:
 
 def many_threads(t: There) -> None:
     """Four threads do everything at once with one utterance; each step is done or refused."""
-    utterance = t.utterance(True)
+    stream = t.stream(True)
     others: list[BaseException] = []
 
     def work() -> None:
         frames = log_probs(40)
         steps = [
-            lambda: utterance.advance(frames),
-            utterance.partial,
-            utterance.live,
-            lambda: utterance.set_options(t.options()),
+            lambda: stream.advance(frames),
+            stream.partial,
+            stream.live,
+            lambda: stream.set_options(t.options()),
         ]
         for number in range(60):
             try:
-                utterance.finish() if number == 50 else steps[number % len(steps)]()
+                stream.finish() if number == 50 else steps[number % len(steps)]()
             except CortextError:
                 pass
             except BaseException as error:

@@ -379,13 +379,13 @@ narrow_options = st.builds(
 def test_streams_equal_the_whole_and_stable_words_never_change(sentence_lm, frames, options, cuts):
     log_probs_PV = heard(*frames)
     decoder = decoder_of(sentence_lm).with_options(**vars(options))
-    session, stable = decoder.stream(RELEASE), ""
+    stream, stable = decoder.stream(RELEASE), ""
     for chunk_PV in np.split(log_probs_PV, sorted(cuts)):
-        partial = session.step(chunk_PV)
+        partial = stream.step(chunk_PV)
         assert f"{partial.stable} ".startswith(f"{stable} ".lstrip())
         assert f"{partial.stable} {partial.tail}".strip() == partial.text
         stable = partial.stable
-    nbest = session.finish()
+    nbest = stream.finish()
     whole = decoder.decode(log_probs_PV, RELEASE)
     assert nbest == whole
     assert all(f"{text} ".startswith(f"{stable} ".lstrip()) for text in nbest.texts)
@@ -407,10 +407,10 @@ def decoder_of(directory):
 @given(frames=WORDS_OF_NOISE, cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_chunks_of_which_no_partial_result_is_asked_equal_the_whole(sentence_lm, frames, cuts):
     log_probs_PV, engine = heard(*frames), native_engine(sentence_lm)
-    utterance = engine.start(DecoderOptions(), RELEASE, WordChanges())
+    stream = engine.start(DecoderOptions(), RELEASE, WordChanges())
     for chunk_PV in np.split(log_probs_PV, sorted(cuts)):
-        utterance.advance(chunk_PV)
-    assert utterance.finish() == decoder_of(sentence_lm).decode(log_probs_PV, RELEASE)
+        stream.advance(chunk_PV)
+    assert stream.finish() == decoder_of(sentence_lm).decode(log_probs_PV, RELEASE)
 
 
 ENGINES = {}
@@ -423,12 +423,12 @@ def native_engine(directory):
 
 
 def test_words_become_stable_soon_after_they_were_said(sentence_lm):
-    session = Decoder.from_dir(sentence_lm, dict(beam=5.0, min_active=1)).stream(RELEASE)
+    stream = Decoder.from_dir(sentence_lm, dict(beam=5.0, min_active=1)).stream(RELEASE)
     log_probs_PV = posteriors("we went there two days ago", noise=0.3)
     stable = [
-        session.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))
+        stream.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))
     ]
-    nbest = session.finish()
+    nbest = stream.finish()
     spans = {word.word: (word.start_ms / 80, word.end_ms / 80) for word in nbest[0].words}
     assert stable[0] == ""
     for word in ("we", "went"):
@@ -438,9 +438,9 @@ def test_words_become_stable_soon_after_they_were_said(sentence_lm):
 
 def test_the_tail_is_the_best_guess_so_far(sentence_lm):
     log_probs_PV = posteriors("are you there", noise=0.5)
-    session = Decoder.from_dir(sentence_lm).stream(RELEASE)
-    partial = session.step(log_probs_PV)
-    assert partial.text == session.finish()[0].text == "are you there"
+    stream = Decoder.from_dir(sentence_lm).stream(RELEASE)
+    partial = stream.step(log_probs_PV)
+    assert partial.text == stream.finish()[0].text == "are you there"
 
 
 def test_results_do_not_depend_on_what_was_decoded_before(sentence_lm):

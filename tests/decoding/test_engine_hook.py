@@ -45,10 +45,10 @@ def second_model(batch):
 
 
 def decode(decoder, log_probs_PV, chunk=3, **arguments):
-    session = decoder.stream(RELEASE, **arguments)
+    stream = decoder.stream(RELEASE, **arguments)
     for first in range(0, len(log_probs_PV), chunk):
-        session.step(log_probs_PV[first : first + chunk])
-    return session.finish()
+        stream.step(log_probs_PV[first : first + chunk])
+    return stream.finish()
 
 
 @pytest.fixture(scope="module")
@@ -306,11 +306,11 @@ def test_scores_reach_the_search(sentence_lm):
     ],
 )
 def test_what_is_no_scores_is_refused_by_name(sentence_lm, returned, message):
-    session = Decoder.from_dir(sentence_lm).stream(
+    stream = Decoder.from_dir(sentence_lm).stream(
         RELEASE, hook=lambda batch: returned(len(batch.ids))
     )
     with pytest.raises(DecodingError, match=message) as caught:
-        session.step(posteriors("go there"))
+        stream.step(posteriors("go there"))
     assert "\n" not in str(caught.value)
 
 
@@ -328,7 +328,7 @@ def test_scores_need_not_be_contiguous(sentence_lm):
     assert flat[0].llm_score == len(log_probs_PV) + 1
 
 
-def test_an_exception_of_a_hook_comes_through_and_the_session_lives_on(sentence_lm):
+def test_an_exception_of_a_hook_comes_through_and_the_stream_lives_on(sentence_lm):
     decoder, log_probs_PV = Decoder.from_dir(sentence_lm), posteriors("are you there", 0.5)
     fails = {10}
 
@@ -337,11 +337,11 @@ def test_an_exception_of_a_hook_comes_through_and_the_session_lives_on(sentence_
             fails.clear()
             raise ZeroDivisionError("of the hook")
 
-    session = decoder.stream(RELEASE, hook=hook)
+    stream = decoder.stream(RELEASE, hook=hook)
     with pytest.raises(ZeroDivisionError, match="of the hook"):
-        session.step(log_probs_PV)
-    session.step(log_probs_PV[10:])  # the frames up to the hook's are in
-    nbest, plain = session.finish(), decoder.decode(log_probs_PV, RELEASE)
+        stream.step(log_probs_PV)
+    stream.step(log_probs_PV[10:])  # the frames up to the hook's are in
+    nbest, plain = stream.finish(), decoder.decode(log_probs_PV, RELEASE)
     assert [(each.text, each.score) for each in nbest] == [
         (each.text, each.score) for each in plain
     ]
@@ -358,28 +358,28 @@ def test_hooks_need_a_frame_count_of_at_least_one(sentence_lm):
             )
 
 
-def test_a_hook_cannot_step_or_finish_its_own_session(sentence_lm):
-    """What is refused changes nothing, and the session goes on."""
+def test_a_hook_cannot_step_or_finish_its_own_stream(sentence_lm):
+    """What is refused changes nothing, and the stream goes on."""
     decoder, log_probs_PV, refused = Decoder.from_dir(sentence_lm), posteriors("go there"), []
 
     def hook(batch):
-        for misuse in (lambda: session.step(log_probs_PV), session.finish):
+        for misuse in (lambda: stream.step(log_probs_PV), stream.finish):
             with pytest.raises(
                 DecodingError, match=r"^the stream is in use by its hook; "
             ) as caught:
                 misuse()
             refused.append(caught.value)
 
-    session = decoder.stream(RELEASE, hook=hook, every_frames=5)
-    session.step(log_probs_PV)
-    nbest = session.finish()
+    stream = decoder.stream(RELEASE, hook=hook, every_frames=5)
+    stream.step(log_probs_PV)
+    nbest = stream.finish()
     assert len(refused) == 2 * (len(log_probs_PV) // 5 + 1)
     assert [(each.text, each.score) for each in nbest] == [
         (each.text, each.score) for each in decoder.decode(log_probs_PV, RELEASE)
     ]
 
 
-def test_sessions_after_one_with_a_hook_are_as_before(sentence_lm):
+def test_streams_after_one_with_a_hook_are_as_before(sentence_lm):
     decoder, log_probs_PV = Decoder.from_dir(sentence_lm), posteriors(TEXTS[2], 1.5)
     before = decoder.decode(log_probs_PV, RELEASE)
     decode(

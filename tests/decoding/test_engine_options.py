@@ -1,6 +1,5 @@
 """Options that change between utterances and in the middle of one take effect at once."""
 
-import itertools
 import math
 
 import numpy as np
@@ -17,6 +16,7 @@ from engine_cases import (
     random_frames,
     readings,
     spoken,
+    token_paths,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -54,10 +54,10 @@ def decoder(sentence_lm):
     return Decoder.from_dir(sentence_lm, dict(nbest=20))
 
 
-def heard(session, *parts):
+def heard(stream, *parts):
     for part in parts:
-        session.step(part)
-    return session.finish()
+        stream.step(part)
+    return stream.finish()
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
@@ -68,10 +68,10 @@ def test_options_changed_before_the_first_frame_are_as_if_given_at_the_start(
     fresh = Decoder.from_dir(sentence_lm, decoder.options.changed(changes)).decode(
         log_probs_PV, RELEASE
     )
-    session = decoder.stream(RELEASE)
-    session.set_options(**changes)
-    assert session.options == decoder.options.changed(changes)
-    assert heard(session, log_probs_PV) == fresh
+    stream = decoder.stream(RELEASE)
+    stream.set_options(**changes)
+    assert stream.options == decoder.options.changed(changes)
+    assert heard(stream, log_probs_PV) == fresh
     assert decoder.with_options(**changes).decode(log_probs_PV, RELEASE) == fresh
     assert decoder.decode(log_probs_PV, RELEASE) == Decoder.from_dir(
         sentence_lm, decoder.options
@@ -96,11 +96,11 @@ def test_each_option_changes_something(decoder, changes):
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 def test_options_changed_there_and_back_between_frames_change_nothing(decoder, changes):
     log_probs_PV = posteriors(TEXTS[0], 1.5)
-    session = decoder.stream(RELEASE)
-    session.step(log_probs_PV[:9])
-    session.set_options(**changes)
-    session.set_options(**{name: getattr(decoder.options, name) for name in changes})
-    found, plain = heard(session, log_probs_PV[9:]), decoder.decode(log_probs_PV, RELEASE)
+    stream = decoder.stream(RELEASE)
+    stream.step(log_probs_PV[:9])
+    stream.set_options(**changes)
+    stream.set_options(**{name: getattr(decoder.options, name) for name in changes})
+    found, plain = heard(stream, log_probs_PV[9:]), decoder.decode(log_probs_PV, RELEASE)
     assert found.texts == plain.texts
     assert [each.score for each in found] == [each.score for each in plain]
 
@@ -136,10 +136,10 @@ def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(
     """
     decoder = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE | before)
     log_probs_PV = random_frames(np.random.default_rng(seed), 5, 1.0)
-    session = decoder.stream(RELEASE)
-    session.step(log_probs_PV[:cut])
-    session.set_options(**after)
-    found = heard(session, log_probs_PV[cut:])
+    stream = decoder.stream(RELEASE)
+    stream.step(log_probs_PV[:cut])
+    stream.set_options(**after)
+    found = heard(stream, log_probs_PV[cut:])
 
     scores_PV = np.concatenate(
         [
@@ -155,21 +155,18 @@ def enumerated_scaled(scores_PV, options):
     """The score of every sentence, from scaled scores of frames (with penalties and priors, and
     frames passed over).
     """
-    found = {}
-    for path in itertools.product(range(len(SYMBOLS)), repeat=len(scores_PV)):
-        acoustic = sum(scores_PV[frame, COLUMNS[token]] for frame, token in enumerate(path))
-        if acoustic == -math.inf:
-            continue
-        labels = [
-            SYMBOLS[token] for token, _ in itertools.groupby(path) if SYMBOLS[token] != "BLANK"
-        ]
-        for reading in readings(labels, ENTRIES):
-            score = (
-                acoustic
-                + options.acoustic_scale * reading.log_weight
-                - options.sil_cost * reading.boundaries
+    paths_NP, read = token_paths(len(SYMBOLS), SYMBOLS.index("BLANK"), len(scores_PV))
+    acoustic_N = scores_PV[:, COLUMNS][np.arange(len(scores_PV)), paths_NP].sum(axis=1)
+    by_labels, found = {}, {}
+    for acoustic, (labels, _) in zip(acoustic_N, read, strict=True):
+        if acoustic > -math.inf:
+            by_labels.setdefault(labels, []).append(acoustic)
+    for labels, acoustic in by_labels.items():
+        for reading in readings([SYMBOLS[token] for token in labels], ENTRIES):
+            rest = (
+                options.acoustic_scale * reading.log_weight - options.sil_cost * reading.boundaries
             )
-            found.setdefault(reading.words, []).append(score)
+            found.setdefault(reading.words, []).extend(each + rest for each in acoustic)
     return {
         " ".join(words): float(np.logaddexp.reduce(scores)) + language_scores(words, GRAMS, options)
         for words, scores in found.items()
@@ -178,24 +175,24 @@ def enumerated_scaled(scores_PV, options):
 
 def test_a_shorter_list_is_given_from_the_moment_on_that_it_is_asked_for(decoder):
     log_probs_PV = posteriors(TEXTS[1], 2.5)
-    session = decoder.stream(RELEASE)
-    session.step(log_probs_PV)
-    session.set_options(nbest=3)
-    assert list(session.finish()) == list(decoder.decode(log_probs_PV, RELEASE))[:3]
+    stream = decoder.stream(RELEASE)
+    stream.step(log_probs_PV)
+    stream.set_options(nbest=3)
+    assert list(stream.finish()) == list(decoder.decode(log_probs_PV, RELEASE))[:3]
 
 
 def test_a_narrower_beam_shows_in_the_live_hypotheses_at_the_next_frame(decoder):
     live = []
-    session = decoder.with_options(history_words=4).stream(
+    stream = decoder.with_options(history_words=4).stream(
         RELEASE, hook=lambda batch: live.append(len(batch.ids))
     )
     log_probs_PV = noise(30, 0.5)
-    session.step(log_probs_PV[:20])
-    session.set_options(max_active=3, min_active=1)
-    session.step(log_probs_PV[20:21])
+    stream.step(log_probs_PV[:20])
+    stream.set_options(max_active=3, min_active=1)
+    stream.step(log_probs_PV[20:21])
     assert live[19] > 3 >= live[20]
-    session.set_options(max_active=500, beam=18.0)
-    session.step(log_probs_PV[21:])
+    stream.set_options(max_active=500, beam=18.0)
+    stream.step(log_probs_PV[21:])
     assert live[-1] > 3
 
 
@@ -203,10 +200,10 @@ def test_a_change_in_mid_utterance_matters(decoder):
     """From the second sentence on words cost so much that none is begun."""
     log_probs_PV = np.concatenate([posteriors("go there", 0.3), posteriors("are you there", 0.3)])
     first = len(posteriors("go there", 0.3))
-    session = decoder.stream(RELEASE)
-    session.step(log_probs_PV[:first])
-    session.set_options(word_score=-200.0)
-    text = heard(session, log_probs_PV[first:])[0].text
+    stream = decoder.stream(RELEASE)
+    stream.step(log_probs_PV[:first])
+    stream.set_options(word_score=-200.0)
+    text = heard(stream, log_probs_PV[first:])[0].text
     assert decoder.decode(log_probs_PV, RELEASE)[0].text == "go there are you there"
     assert text == "go there"
 
@@ -218,10 +215,10 @@ def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_
         lm_of([("a", "AA", 1.0), ("b", "B", 1.0)], GRAMS),
         dict(lattice_beam=0.0, recombine=recombine),
     )
-    session = decoder.stream(RELEASE)
-    assert session.step(spoken("AA B", 20.0)).text == "a b"
-    session.set_options(sil_required=True)
-    assert [each.text for each in session.finish()] == ["a b"]
+    stream = decoder.stream(RELEASE)
+    assert stream.step(spoken("AA B", 20.0)).text == "a b"
+    stream.set_options(sil_required=True)
+    assert [each.text for each in stream.finish()] == ["a b"]
 
 
 @pytest.mark.parametrize(
@@ -240,13 +237,13 @@ def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_
 )
 def test_options_that_cannot_be_change_nothing(decoder, changes, message):
     log_probs_PV = posteriors(TEXTS[0], 1.0)
-    session = decoder.stream(RELEASE)
-    session.step(log_probs_PV[:10])
+    stream = decoder.stream(RELEASE)
+    stream.step(log_probs_PV[:10])
     with pytest.raises(DecodingError, match=message) as caught:
-        session.set_options(**changes)
+        stream.set_options(**changes)
     assert "\n" not in str(caught.value)
-    assert session.options == decoder.options
-    assert heard(session, log_probs_PV[10:]) == decoder.decode(log_probs_PV, RELEASE)
+    assert stream.options == decoder.options
+    assert heard(stream, log_probs_PV[10:]) == decoder.decode(log_probs_PV, RELEASE)
 
 
 @pytest.mark.parametrize("name", ["nbest", "max_active", "min_active", "max_arcs", "history_words"])

@@ -87,9 +87,9 @@ def test_a_bonus_makes_a_rare_word_win(decoder):
 def test_a_bonus_that_fills_the_time_with_one_word_leaves_a_sentence(decoder, bonus):
     """`i` needs a blank or SIL after another `i`, which the lattice does not always know."""
     for seed, text in enumerate(TEXTS):
-        session = decoder.stream(RELEASE, hotwords={"i": bonus})
-        stable = session.step(posteriors(text, 2.0, seed)).stable
-        nbest = session.finish()
+        stream = decoder.stream(RELEASE, hotwords={"i": bonus})
+        stable = stream.step(posteriors(text, 2.0, seed)).stable
+        nbest = stream.finish()
         assert len(nbest) >= 1
         assert np.isfinite([each.score for each in nbest]).all()
         assert all(f"{each} ".startswith(f"{stable} ".lstrip()) for each in nbest.texts)
@@ -125,11 +125,11 @@ def test_a_bonus_helps_from_the_first_phoneme_of_a_word_on(lm_of):
     assert decoder.decode(log_probs_PV, RELEASE, hotwords={"b": 8.0}).texts == ["b"]
 
 
-def test_the_words_of_a_session_are_known_to_it_alone(decoder):
+def test_the_words_of_a_stream_are_known_to_it_alone(decoder):
     log_probs_PV = posteriors("we went to zanzibar two days ago", 0.5)
-    session = decoder.stream(RELEASE, words=["zanzibar"])
-    session.step(log_probs_PV)
-    assert session.finish()[0].text == "we went to zanzibar two days ago"
+    stream = decoder.stream(RELEASE, words=["zanzibar"])
+    stream.step(log_probs_PV)
+    assert stream.finish()[0].text == "we went to zanzibar two days ago"
     assert "zanzibar" not in " ".join(decoder.decode(log_probs_PV, RELEASE).texts)
     with pytest.raises(DecodingError, match="the word 'zanzibar' is not in the lexicon"):
         decoder.score(log_probs_PV, RELEASE, "zanzibar")
@@ -137,9 +137,9 @@ def test_the_words_of_a_session_are_known_to_it_alone(decoder):
 
 def test_a_word_the_ngram_does_not_know_scores_as_unknown(toy):
     log_probs_PV = spoken("B AA B SIL AA")
-    session = toy.with_options(unk_score=-3.0).stream(RELEASE, words={"zed": [("B", "AA", "B")]})
-    session.step(log_probs_PV)
-    found = {each.text: each for each in session.finish()}
+    stream = toy.with_options(unk_score=-3.0).stream(RELEASE, words={"zed": [("B", "AA", "B")]})
+    stream.step(log_probs_PV)
+    found = {each.text: each for each in stream.finish()}
     assert found["zed a"].lm_score == pytest.approx(GRAMS.sentence(["zed", "a"], -3.0), abs=1e-5)
 
 
@@ -216,35 +216,35 @@ def test_changed_words_are_as_if_the_lexicon_had_them(toy, seed, n_frames, remov
 def test_a_known_word_may_get_another_pronunciation(toy):
     log_probs_PV = spoken("B AA B SIL AA")
     plain = {each.text: each for each in toy.decode(log_probs_PV, RELEASE)}
-    session = toy.stream(RELEASE, words={"a": [("B", "AA", "B")]})
-    session.step(log_probs_PV)
-    found = {each.text: each for each in session.finish()}
+    stream = toy.stream(RELEASE, words={"a": [("B", "AA", "B")]})
+    stream.step(log_probs_PV)
+    found = {each.text: each for each in stream.finish()}
     expected = enumerated([*ENTRIES, ("a", "B AA B", 1.0)], GRAMS, log_probs_PV, toy.options)["a a"]
     assert found["a a"].score == pytest.approx(expected, abs=1e-4)
     assert plain["a a"].score < expected - 5  # as AA twice, or with one of its phonemes wrong
 
 
-def test_sessions_with_different_words_live_side_by_side(decoder):
+def test_streams_with_different_words_live_side_by_side(decoder):
     names = {
         "zanzibar": "went to zanzibar",
         "timbuktu": "went to timbuktu",
         "havana": "went to havana",
     }
-    sessions = {name: decoder.stream(RELEASE, words=[name], hotwords={name: 3.0}) for name in names}
+    streams = {name: decoder.stream(RELEASE, words=[name], hotwords={name: 3.0}) for name in names}
     frames = {name: posteriors(text, 0.5) for name, text in names.items()}
     for chunk in range(3):
-        for name, session in sessions.items():
-            session.step(np.array_split(frames[name], 3)[chunk])
-    assert {name: session.finish()[0].text for name, session in sessions.items()} == names
+        for name, stream in streams.items():
+            stream.step(np.array_split(frames[name], 3)[chunk])
+    assert {name: stream.finish()[0].text for name, stream in streams.items()} == names
 
 
 def test_threads_may_each_have_words_of_their_own(decoder):
     names = ["zanzibar", "timbuktu", "havana", "lisbon"] * 6
 
     def decode(name):
-        session = decoder.stream(RELEASE, words=[name])
-        session.step(posteriors(f"we went to {name}", 0.5))
-        return session.finish()[0].text
+        stream = decoder.stream(RELEASE, words=[name])
+        stream.step(posteriors(f"we went to {name}", 0.5))
+        return stream.finish()[0].text
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(decode, names)) == [f"we went to {name}" for name in names]
@@ -252,11 +252,9 @@ def test_threads_may_each_have_words_of_their_own(decoder):
 
 def test_hotwords_and_added_words_go_together(toy):
     log_probs_PV = spoken("B AA B SIL AA")
-    session = toy.stream(
-        RELEASE, words={"zed": [("B", "AA", "B")]}, hotwords={"zed": 2.0, "a": 0.5}
-    )
-    session.step(log_probs_PV)
-    found = {each.text: each for each in session.finish()}
+    stream = toy.stream(RELEASE, words={"zed": [("B", "AA", "B")]}, hotwords={"zed": 2.0, "a": 0.5})
+    stream.step(log_probs_PV)
+    found = {each.text: each for each in stream.finish()}
     assert found["zed a"].hotword_score == 2.5
     entries = [*ENTRIES, ("zed", "B AA B", 1.0)]
     expected = enumerated(entries, GRAMS, log_probs_PV, toy.options)["zed a"] + 2.5
@@ -300,9 +298,9 @@ def test_a_word_is_pronounced_as_it_is_spelt(decoder):
     """`blik` is in no dictionary."""
     phonemes, *_ = pronounce("blik")
     log_probs_PV = spoken(" ".join(f"{phoneme} BLANK" for phoneme in phonemes))
-    session = decoder.stream(RELEASE, words="blik")
-    session.step(log_probs_PV)
-    assert session.finish()[0].text == "blik"
+    stream = decoder.stream(RELEASE, words="blik")
+    stream.step(log_probs_PV)
+    assert stream.finish()[0].text == "blik"
 
 
 def test_the_sentences_of_the_shared_model_hold_homophones():

@@ -1,12 +1,12 @@
 """The search against the enumeration of all token paths."""
 
-import itertools
 import math
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_cases import token_paths
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ngram_oracle import NGram, read_arpa
@@ -39,9 +39,9 @@ def engine(lexicon, model):
 
 
 def decode(lexicon, model, log_probs_PV, options, inventory=TOY):
-    utterance = engine(lexicon, model).start(options, inventory)
-    utterance.advance(log_probs_PV)
-    return utterance.finish()
+    stream = engine(lexicon, model).start(options, inventory)
+    stream.advance(log_probs_PV)
+    return stream.finish()
 
 
 def lexicon_of(entries):
@@ -80,9 +80,10 @@ def readings(labels, lexicon):
 
 def enumerated(lexicon, model, log_probs_PV, options, inventory=TOY):
     """The score of every sentence, by enumeration of all sequences of one token per frame."""
-    scores = {}
+    by_labels, scores = {}, {}
     log_probs_PV = np.maximum(log_probs_PV, FLOOR)
-    for path in itertools.product(range(len(inventory)), repeat=len(log_probs_PV)):
+    paths_NP, read = token_paths(len(inventory), inventory.blank, len(log_probs_PV))
+    for path, (labels, _) in zip(paths_NP.tolist(), read, strict=True):
         frames = list(enumerate(path))
         if options.blank_skip < 1 and any(
             token != inventory.blank
@@ -92,14 +93,14 @@ def enumerated(lexicon, model, log_probs_PV, options, inventory=TOY):
             continue
         acoustic = sum(log_probs_PV[frame, token] for frame, token in frames)
         acoustic -= path.count(inventory.blank) * math.log(options.blank_penalty)
-        labels = [
-            inventory.symbols[token]
-            for token, _ in itertools.groupby(path)
-            if token != inventory.blank
-        ]
-        for words, boundaries, log_weight in readings(labels, lexicon):
-            score = options.acoustic_scale * (acoustic + log_weight) - options.sil_cost * boundaries
-            scores.setdefault(words, []).append(score)
+        by_labels.setdefault(labels, []).append(acoustic)
+    for labels, acoustic in by_labels.items():
+        symbols = [inventory.symbols[token] for token in labels]
+        for words, boundaries, log_weight in readings(symbols, lexicon):
+            rest = options.acoustic_scale * log_weight - options.sil_cost * boundaries
+            scores.setdefault(words, []).extend(
+                options.acoustic_scale * each + rest for each in acoustic
+            )
     join = np.logaddexp.reduce if options.recombine == "logadd" else max
     return {
         " ".join(words): (
@@ -161,12 +162,12 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
         log_probs_PV -= np.logaddexp.reduce(log_probs_PV, axis=1, keepdims=True)
     expected = enumerated(lexicon, model, log_probs_PV, options)
 
-    utterance = engine(lexicon, model).start(options, TOY)
-    utterance.advance(log_probs_PV)
-    found = {" ".join(history.words()): score for score, history in utterance._search.finish()}
+    stream = engine(lexicon, model).start(options, TOY)
+    stream.advance(log_probs_PV)
+    found = {" ".join(history.words()): score for score, history in stream._search.finish()}
     assert found == pytest.approx(expected, abs=1e-9)
 
-    nbest = utterance.finish()
+    nbest = stream.finish()
     assert {hypothesis.text: hypothesis.score for hypothesis in nbest} == pytest.approx(
         expected, abs=1e-9
     )
@@ -336,11 +337,11 @@ def test_a_narrow_search_keeps_to_its_limits_and_scores_exactly(
         beam=beam, min_active=min(active), max_active=max(active), nbest=3, recombine=recombine
     )
     expected = enumerated(lexicon, NGRAMS[1], log_probs_PV, narrow)
-    utterance = engine(lexicon, NGRAMS[1]).start(narrow, TOY)
+    stream = engine(lexicon, NGRAMS[1]).start(narrow, TOY)
     for frame_V in log_probs_PV:
-        utterance.advance(frame_V[None])
-        assert 1 <= len(utterance._search._live) <= max(active)
-    nbest = utterance.finish()
+        stream.advance(frame_V[None])
+        assert 1 <= len(stream._search._live) <= max(active)
+    nbest = stream.finish()
     assert 1 <= len(nbest) <= 3
     assert nbest[0].score >= nbest[-1].score
     for hypothesis in nbest:
@@ -349,9 +350,9 @@ def test_a_narrow_search_keeps_to_its_limits_and_scores_exactly(
 
 def test_at_least_min_active_hypotheses_live_whatever_the_beam():
     lexicon = lexicon_of([("a", "AA B", 1.0), ("b", "B", 1.0), ("c", "AA", 1.0)])
-    utterance = engine(lexicon, NGRAMS[1]).start(DecoderOptions(beam=0.0, min_active=7), TOY)
-    utterance.advance(random_log_probs(np.random.default_rng(0), 4, 1.0))
-    assert len(utterance._search._live) == 7
+    stream = engine(lexicon, NGRAMS[1]).start(DecoderOptions(beam=0.0, min_active=7), TOY)
+    stream.advance(random_log_probs(np.random.default_rng(0), 4, 1.0))
+    assert len(stream._search._live) == 7
 
 
 def test_alternatives_outside_the_lattice_beam_are_left_out():

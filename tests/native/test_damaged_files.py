@@ -274,7 +274,7 @@ def test_nothing_that_chance_does_to_a_file_ends_the_process(tmp_path):
         sys.executable,
         REPOSITORY / "tools" / "fuzz_native.py",
         "--seconds",
-        "4",
+        "2",
         "--out",
         tmp_path / "fuzz",
     ]

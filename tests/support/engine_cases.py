@@ -8,6 +8,7 @@ of theirs is in these lexicons, so all paths can be enumerated over the four.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -189,9 +190,9 @@ def reference(
     """
     lexicon = Lexicon.read(directory / "lexicon.txt")
     engine = ReferenceEngine(LanguageModel(directory, GramsModel(grams), lexicon, LM.symbols))
-    utterance = engine.start(options, RELEASE)
-    utterance.advance(log_probs_PV)
-    return utterance.finish()
+    stream = engine.start(options, RELEASE)
+    stream.advance(log_probs_PV)
+    return stream.finish()
 
 
 def write_lm(directory: Path, entries: Iterable[Entry], grams: Grams) -> Path:
@@ -327,45 +328,70 @@ class TokenPath:
     spans: tuple[tuple[int, int], ...]
 
 
-def all_paths(
-    entries: Sequence[Entry], log_probs_PV: np.ndarray, options: DecoderOptions
-) -> dict[tuple[str, ...], list[TokenPath]]:
-    """Every path of every sentence, by enumeration of all sequences of one token per frame."""
-    blank, scale = SYMBOLS.index("BLANK"), options.acoustic_scale
-    scores_PV = np.maximum(log_probs_PV[:, COLUMNS].astype(np.float64), FLOOR)
-    skipped = {
-        frame
-        for frame in range(len(scores_PV))
-        if options.blank_skip < 1 and math.exp(scores_PV[frame, blank]) >= options.blank_skip
-    }
-    scores_PV[:, blank] -= math.log(options.blank_penalty)
-    for symbol, prior in options.label_priors:
-        if symbol in SYMBOLS:
-            scores_PV[:, SYMBOLS.index(symbol)] -= options.prior_weight * math.log(prior)
-    known: dict[tuple[str, ...], list[Reading]] = {}
-    found: dict[tuple[str, ...], list[TokenPath]] = defaultdict(list)
-    for path in itertools.product(range(len(SYMBOLS)), repeat=len(scores_PV)):
-        if any(path[frame] != blank for frame in skipped):
-            continue
+@functools.cache
+def token_paths(
+    n_tokens: int, blank: int, n_frames: int
+) -> tuple[np.ndarray, list[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]]]:
+    """All sequences of one token per frame, int [N, P], and how each is read.
+
+    That is its labels (repeats joined, then blanks removed) with the frames of each. Computed once
+    for a number of frames: nothing of it hangs on the scores.
+    """
+    paths, read = [], []
+    for path in itertools.product(range(n_tokens), repeat=n_frames):
         runs = [
             (token, [frame for frame, _ in run])
             for token, run in itertools.groupby(enumerate(path), lambda x: x[1])
         ]
-        labels = tuple(SYMBOLS[token] for token, _ in runs if token != blank)
-        spans = [(run[0], run[-1] + 1) for token, run in runs if token != blank]
-        if labels not in known:
-            known[labels] = readings(labels, entries)
-        acoustic = sum(scores_PV[frame, token] for frame, token in enumerate(path))
-        for reading in known[labels]:
+        labels = tuple(token for token, _ in runs if token != blank)
+        spans = tuple((run[0], run[-1] + 1) for token, run in runs if token != blank)
+        paths.append(path)
+        read.append((labels, spans))
+    return np.array(paths, dtype=np.intp).reshape(len(paths), n_frames), read
+
+
+def path_scores(
+    log_probs_PV: np.ndarray, options: DecoderOptions
+) -> dict[tuple[str, ...], list[tuple[float, tuple[tuple[int, int], ...]]]]:
+    """For each sequence of labels the unscaled score and the labels' frames of all its paths."""
+    blank = SYMBOLS.index("BLANK")
+    scores_PV = np.maximum(log_probs_PV[:, COLUMNS].astype(np.float64), FLOOR)
+    is_passed_over_P = (options.blank_skip < 1) & (
+        np.exp(scores_PV[:, blank]) >= options.blank_skip
+    )
+    scores_PV[:, blank] -= math.log(options.blank_penalty)
+    for symbol, prior in options.label_priors:
+        if symbol in SYMBOLS:
+            scores_PV[:, SYMBOLS.index(symbol)] -= options.prior_weight * math.log(prior)
+    paths_NP, read = token_paths(len(SYMBOLS), blank, len(scores_PV))
+    acoustic_N = scores_PV[np.arange(len(scores_PV)), paths_NP].sum(axis=1)
+    is_allowed_N = (paths_NP[:, is_passed_over_P] == blank).all(axis=1)
+    found: dict[tuple[str, ...], list[tuple[float, tuple[tuple[int, int], ...]]]]
+    found = defaultdict(list)
+    for number in np.flatnonzero(is_allowed_N):
+        labels, spans = read[number]
+        found[tuple(SYMBOLS[token] for token in labels)].append((acoustic_N[number], spans))
+    return found
+
+
+def all_paths(
+    entries: Sequence[Entry], log_probs_PV: np.ndarray, options: DecoderOptions
+) -> dict[tuple[str, ...], list[TokenPath]]:
+    """Every path of every sentence, by enumeration of all sequences of one token per frame."""
+    scale = options.acoustic_scale
+    found: dict[tuple[str, ...], list[TokenPath]] = defaultdict(list)
+    for labels, paths in path_scores(log_probs_PV, options).items():
+        for reading in readings(labels, entries):
             if options.sil_required and reading.boundaries:
                 continue
-            found[reading.words].append(
+            found[reading.words] += [
                 TokenPath(
                     scale * (acoustic + reading.log_weight) - options.sil_cost * reading.boundaries,
                     reading.boundaries,
                     tuple((spans[first][0], spans[last][1]) for first, last in reading.places),
                 )
-            )
+                for acoustic, spans in paths
+            ]
     return found
 
 
@@ -379,11 +405,17 @@ def language_scores(words: Sequence[str], grams: Grams, options: DecoderOptions)
 def enumerated(
     entries: Sequence[Entry], grams: Grams, log_probs_PV: np.ndarray, options: DecoderOptions
 ) -> dict[str, float]:
-    """The score of every sentence."""
+    """The score of every sentence: all its paths joined, of one sequence of labels first."""
     join = np.logaddexp.reduce if options.recombine == "logadd" else max
+    scale = options.acoustic_scale
+    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for labels, paths in path_scores(log_probs_PV, options).items():
+        acoustic = join([scale * score for score, _ in paths])
+        for reading in readings(labels, entries):
+            if not (options.sil_required and reading.boundaries):
+                cost = options.sil_cost * reading.boundaries
+                found[reading.words].append(acoustic + scale * reading.log_weight - cost)
     return {
-        " ".join(words): (
-            float(join([path.score for path in paths])) + language_scores(words, grams, options)
-        )
-        for words, paths in all_paths(entries, log_probs_PV, options).items()
+        " ".join(words): float(join(scores)) + language_scores(words, grams, options)
+        for words, scores in found.items()
     }

@@ -220,7 +220,7 @@ def test_counting_within_little_memory_gives_the_same(tmp_path):
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefgh", k=3)) for _ in range(400)]
     text = tmp_path / "text.txt"
-    text.write_text("\n".join(" ".join(rng.choices(words, k=12)) for _ in range(20_000)))
+    text.write_text("\n".join(" ".join(rng.choices(words, k=12)) for _ in range(4_000)))
     for name, memory in (("small", 128 << 20), ("large", 2 << 30)):
         LanguageModel.build([text], 3, tmp_path / name, memory_bytes=memory)
     assert (tmp_path / "small" / "lm.bin").read_bytes() == (
