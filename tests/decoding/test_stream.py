@@ -293,4 +293,4 @@ def test_old_names_are_known_and_say_the_new_one(sentence_lm):
     with pytest.warns(DeprecationWarning, match=r"cortext\.decoding\.DecoderStream"):
         assert cortext.decoding.Session is DecoderStream
     with pytest.warns(DeprecationWarning, match=r"cortext\.decoding\.(decoder|stream)"):
-        assert importlib.import_module("cortext.decoding.stream").Session is DecoderStream
+        assert importlib.import_module("cortext.decoding.session").Session is DecoderStream
