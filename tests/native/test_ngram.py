@@ -77,19 +77,30 @@ def test_sentences_score_as_query_scores_them(of_each_kind):
         assert sum(word not in of_each_kind for word in sentence.split()) == int(unknown)
 
 
-def test_every_word_after_any_words_scores_as_in_the_oracle(of_each_kind, by_lmplz):
+@pytest.fixture(scope="module")
+def walks(by_lmplz):
+    """100 walks of 15 words, each word with its score, and the score of an end before it."""
     rng = random.Random(0)
-    words = [*by_lmplz.vocabulary, "unheard", "<unk>", "</s>"]
-    ours, theirs = of_each_kind.begin(), by_lmplz.begin()
-    for step in range(1500):
-        if step % 15 == 0:
-            ours, theirs = of_each_kind.begin(), by_lmplz.begin()
-        # mostly words that have followed, so that long n-grams are met
-        word = rng.choice(words) if rng.random() < 0.3 else likely(by_lmplz, theirs, rng, words)
-        assert of_each_kind.end(ours) == pytest.approx(by_lmplz.end(theirs), abs=1e-4)
-        ours_score, ours = of_each_kind.score(ours, word)
-        theirs_score, theirs = by_lmplz.score(theirs, word)
-        assert ours_score == pytest.approx(theirs_score, abs=1e-4)
+    words, walks = [*by_lmplz.vocabulary, "unheard", "<unk>", "</s>"], []
+    for _ in range(100):
+        state, walk = by_lmplz.begin(), []
+        for _ in range(15):
+            # mostly words that have followed, so that long n-grams are met
+            word = rng.choice(words) if rng.random() < 0.3 else likely(by_lmplz, state, rng, words)
+            end = by_lmplz.end(state)
+            score, state = by_lmplz.score(state, word)
+            walk.append((word, score, end))
+        walks.append(walk)
+    return walks
+
+
+def test_every_word_after_any_words_scores_as_in_the_oracle(of_each_kind, walks):
+    for walk in walks:
+        state = of_each_kind.begin()
+        for word, expected, expected_end in walk:
+            assert of_each_kind.end(state) == pytest.approx(expected_end, abs=1e-4)
+            score, state = of_each_kind.score(state, word)
+            assert score == pytest.approx(expected, abs=1e-4)
 
 
 def likely(oracle, state, rng, words):
@@ -209,7 +220,7 @@ def test_quantised_scores_are_off_by_no_more_than_their_bins(tmp_path, by_lmplz,
         for k in (2, 3)
     )
     rng, errors = random.Random(2), []
-    for _ in range(500):
+    for _ in range(250):
         ours, theirs = quantised.begin(), by_lmplz.begin()
         for _ in range(4):
             word = likely(by_lmplz, theirs, rng, by_lmplz.vocabulary)
@@ -233,10 +244,16 @@ def test_gzipped_and_plain_text_are_the_same_model(tmp_path, by_lmplz):
         )
 
 
-def test_many_threads_share_a_model(of_each_kind, by_lmplz):
+@pytest.fixture(scope="module")
+def scored_texts(by_lmplz):
+    """Eight texts, and the log-probability of each."""
     rng = random.Random(3)
     texts = [[random_text(rng, by_lmplz.vocabulary) for _ in range(300)] for _ in range(8)]
-    expected = [by_lmplz.score_text(text).log_prob for text in texts]
+    return texts, [by_lmplz.score_text(text).log_prob for text in texts]
+
+
+def test_many_threads_share_a_model(of_each_kind, scored_texts):
+    texts, expected = scored_texts
     found = [0.0] * len(texts)
 
     def score(number):

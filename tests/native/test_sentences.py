@@ -81,7 +81,7 @@ def utterances(draw):
     return sentences, x_PV, spoiled
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(utterance=utterances(), options=choices)
 def test_scores_and_times_are_those_of_the_oracle(utterance, options):
     sentences, scores_PV, spoiled = utterance

@@ -145,9 +145,17 @@ def test_words_are_spelt_by_the_names_of_their_letters():
     ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A language-model directory to copy."""
+    directory = tmp_path_factory.mktemp("built") / "lm"
+    LanguageModel.build(SENTENCES, 2, directory)
+    return directory
+
+
 @pytest.mark.parametrize("broken", ["reading", "estimating", "writing lm.bin", "pronouncing"])
-def test_an_interrupted_build_leaves_the_old_model_and_nothing_else(tmp_path, broken):
-    LanguageModel.build(SENTENCES, 2, tmp_path / "lm")
+def test_an_interrupted_build_leaves_the_old_model_and_nothing_else(built, tmp_path, broken):
+    shutil.copytree(built, tmp_path / "lm")
     before = {path.name: path.read_bytes() for path in (tmp_path / "lm").iterdir()}
 
     def stage(name):
@@ -205,8 +213,8 @@ def files_of_at_most(size):
 
 # Of the word numbers, their n-grams, the text, lm.bin.
 @pytest.mark.parametrize("size", [0, 2_000, 20_000, 60_000])
-def test_a_full_disk_is_one_line_and_leaves_the_old_model(tmp_path, size):
-    LanguageModel.build(SENTENCES, 2, tmp_path / "lm")
+def test_a_full_disk_is_one_line_and_leaves_the_old_model(built, tmp_path, size):
+    shutil.copytree(built, tmp_path / "lm")
     before = (tmp_path / "lm" / "lm.json").read_text()
     with files_of_at_most(size), pytest.raises(LanguageModelError) as caught:
         LanguageModel.build([TEXT], 4, tmp_path / "lm")

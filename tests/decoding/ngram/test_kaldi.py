@@ -392,7 +392,7 @@ def test_what_is_no_ngram_model_is_refused(tmp_path, start, states, message):
         read_ngrams(read_fst(path), Words(WORDS, 5, 6, 4), path)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_files_damaged_anywhere_are_one_line_or_a_model(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fst") / "G.fst"

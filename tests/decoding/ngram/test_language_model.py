@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import threading
 
 import pytest
@@ -14,13 +15,20 @@ from cortext.text.phonemes import LM
 SENTENCES = ["The cat sat.", "the dog sat", "a cat - ran away!"]
 
 
+@pytest.fixture(scope="module")
+def built_once(tmp_path_factory):
+    return LanguageModel.build(SENTENCES, 3, tmp_path_factory.mktemp("built") / "lm")
+
+
 @pytest.fixture
-def built(tmp_path):
-    return LanguageModel.build(SENTENCES, 3, tmp_path / "lm")
+def built(built_once, tmp_path):
+    """A model in a directory that the test may change."""
+    shutil.copytree(built_once.directory, tmp_path / "lm")
+    return LanguageModel.open(tmp_path / "lm")
 
 
-def test_a_directory_holds_the_trio_and_how_it_was_made(built):
-    directory = built.directory
+def test_a_directory_holds_the_trio_and_how_it_was_made(built_once):
+    directory = built_once.directory
     assert sorted(path.name for path in directory.iterdir()) == [
         "lexicon.txt",
         "lm.bin",
@@ -38,10 +46,10 @@ def test_a_directory_holds_the_trio_and_how_it_was_made(built):
     assert list(directory.parent.iterdir()) == [directory]  # nothing temporary is left
 
 
-def test_the_model_opens_as_it_was_built(built):
-    opened = LanguageModel.open(built.directory)
-    assert opened.sentence("The cat ran.") == built.sentence("the cat ran")
-    assert opened.info() == built.info()
+def test_the_model_opens_as_it_was_built(built_once):
+    opened = LanguageModel.open(built_once.directory)
+    assert opened.sentence("The cat ran.") == built_once.sentence("the cat ran")
+    assert opened.info() == built_once.info()
     state = opened.begin()
     log_prob, state = opened.score(state, "the")
     assert log_prob + opened.score(state, "dog")[0] < 0
