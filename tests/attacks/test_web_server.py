@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from commands import Command
 from page_process import DAYS, N_FEATURES, prepare
-from serving import Page
+from serving import HTTP, Page
 from untrained import untrained_run
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -67,17 +67,13 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(
-            f"http://127.0.0.1:{self.port}{path}", headers=OURS, timeout=10, trust_env=False
-        )
+        return HTTP.get(f"http://127.0.0.1:{self.port}{path}", headers=OURS)
 
     def post(self, action: str, content: bytes) -> httpx.Response:
         """Ask for a change; waits where the rate of changes is at its limit."""
         url = f"http://127.0.0.1:{self.port}/api/{action}"
-        while (
-            answer := httpx.post(url, content=content, headers=OURS, timeout=20, trust_env=False)
-        ).status_code == 429:
-            time.sleep(0.5)
+        while (answer := HTTP.post(url, content=content, headers=OURS)).status_code == 429:
+            time.sleep(0.05)
         return answer
 
     @contextmanager
@@ -163,11 +159,19 @@ def fed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 
 @pytest.fixture(scope="module")
 def small(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The same with few file descriptors."""
+    """A server with few file descriptors that plays a trial in half a second."""
     with serving(
-        root, tmp_path_factory.mktemp("log"), "--speed", "2", descriptors=DESCRIPTORS
+        root, tmp_path_factory.mktemp("log"), "--speed", "4", descriptors=DESCRIPTORS
     ) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def undisturbed_text(small: Server) -> str:
+    """The text of the first trial while nobody else is connected."""
+    with small.page() as page:
+        greet(page)
+        return decode(small, page, lambda: None)[0]["text"]
 
 
 # Connections of strangers
@@ -222,6 +226,12 @@ def attack(server: Server, crowd: Crowd, stack: ExitStack) -> list[socket.socket
     return sockets
 
 
+def greet(page: Page) -> None:
+    """Read until the last of the messages that greet a page."""
+    while page.read()["type"] != "stats":
+        pass
+
+
 def decode(
     server: Server, page: Page, meanwhile: Callable[[], object]
 ) -> tuple[dict[str, Any], int]:
@@ -243,12 +253,11 @@ def decode(
 
 @pytest.mark.parametrize("crowd", CROWDS, ids=lambda crowd: crowd.name)
 def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(
-    small: Server, crowd: Crowd
+    small: Server, undisturbed_text: str, crowd: Crowd
 ) -> None:
+    undisturbed = (None, undisturbed_text, TRIAL_BINS)
     with small.page() as page, ExitStack() as stack:
-        while page.read()["type"] != "stats":  # the last of what a page is greeted with
-            pass
-        undisturbed, _ = decode(small, page, lambda: None)
+        greet(page)
         sockets: list[socket.socket] = []
 
         def meanwhile() -> None:
@@ -263,17 +272,9 @@ def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(
             assert small.get("/api/state").status_code == 200
 
         utterance, n_bins = decode(small, page, meanwhile)
-        assert (utterance["error"], utterance["text"], n_bins) == (
-            None,
-            undisturbed["text"],
-            TRIAL_BINS,
-        )
+        assert (utterance["error"], utterance["text"], n_bins) == undisturbed
         utterance, n_bins = decode(small, page, lambda: None)  # while they are still connected
-        assert (utterance["error"], utterance["text"], n_bins) == (
-            None,
-            undisturbed["text"],
-            TRIAL_BINS,
-        )
+        assert (utterance["error"], utterance["text"], n_bins) == undisturbed
         assert len(list(Path(f"/proc/{small.pid}/fd").iterdir())) < DESCRIPTORS - 20
     small.check_whole(most_lines=60)
 

@@ -25,7 +25,11 @@ from cortext.live.page.sources import Replay
 
 TOKEN = "the-token-of-the-tests"
 DEADLINE_S = 15.0
-HTTP = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=0))
+# One client for all requests: httpx.get() makes one for each, and a client reads the system's
+# certificates, which takes 30 ms. Each request still opens a connection of its own.
+HTTP = httpx.Client(
+    verify=False, trust_env=False, timeout=20, limits=httpx.Limits(max_keepalive_connections=0)
+)
 
 
 @dataclass
