@@ -163,6 +163,9 @@ def _run(arguments: list[str], folder: Path, memory: int, environment: dict[str,
     for number, name in ((1, "stdout"), (2, "stderr")):
         with (folder / name).open("wb") as file:
             os.dup2(file.fileno(), number)
+    # Searches for garbage pass over what was loaded before the fork: a server that begins searches
+    # all of it, half a second, and would copy its pages.
+    gc.freeze()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.freeze()  # a search of what the package holds would copy its memory into this process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -90,8 +91,20 @@ class Served:
 
 
 @contextmanager
-def serving(session: DecodingThread, **access: Any) -> Iterator[Served]:
+def serving(
+    session: DecodingThread, send_buffer: int | None = None, **access: Any
+) -> Iterator[Served]:
+    """Serve on a free port.
+
+    Args:
+        session: The thread that decodes.
+        send_buffer: Bytes that the system keeps for a client that does not read; None: as many as
+            it likes, which are megabytes.
+        access: More settings of `Access`.
+    """
     listener = listen("127.0.0.1", 0)
+    if send_buffer is not None:  # connections take it over from the socket that listens
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     server = make_server(session, Access(TOKEN, "127.0.0.1", **access))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -179,7 +180,8 @@ def test_a_context_is_read_first_until_it_is_taken_away(redis_server, decoder, l
 
 def test_whatever_the_context_holds_is_read_as_text(redis_server, decoder, log_prob, tmp_path):
     logits_PV = spoken_logits("are you there")
-    with served(redis_server, decoder.with_options(llm={"mode": "fusion"}), tmp_path):
+    fused = decoder.with_options(llm={"mode": "fusion"})
+    with served(redis_server, fused, tmp_path, changes=["nbest=10"]):
         client = ReleaseClient(redis_server.client())
         for said, read in (
             (" \n\t ", ""),
@@ -293,7 +295,8 @@ def test_the_first_words_are_there_in_time_however_slow_the_model_is(
 ):
     fused = decoder.with_options(llm={"mode": "fusion", "every_frames": 1})
     logits_PV = spoken_logits("we want to see you")
-    broken["does"] = lambda: time.sleep(2)
+    answers = threading.Event()
+    broken["does"] = lambda: answers.wait(20)
     with served(redis_server, fused, tmp_path):
         client = ReleaseClient(redis_server.client())
         client.reset()
@@ -305,7 +308,7 @@ def test_the_first_words_are_there_in_time_however_slow_the_model_is(
         assert partial
         assert np.median(took_ms) < LIVE_BUDGET_MS + 60
         assert max(took_ms) < 1000  # on a machine with other work, too: it did not wait for a pass
-        broken.clear()
+        answers.set()
         assert client.finalize().text
 
 
@@ -313,14 +316,14 @@ def test_the_default_model_ranks_and_takes_part_in_the_search(redis_server, plai
     from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 
     (tmp_path / "text.txt").write_text("\n".join(SAID * 40) + "\n")
-    size = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=30)
+    size = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=5)
     train_neural([tmp_path / "text.txt"], tmp_path / "model", size)
     own = with_llm(plain, str(tmp_path / "model"), device="cpu")
     own_log_prob = plain_pass(tmp_path / "model", ends=True)
     for mode in ("rescore", "fusion"):
         with served(redis_server, own.with_options(llm={"mode": mode}), tmp_path):
             client = ReleaseClient(redis_server.client())
-            for sentence in SAID:
+            for sentence in SAID[:2]:
                 final = client.decode(spoken_logits(sentence), 4)
                 check(final, own_log_prob, 0.55)
                 assert final.text == sentence

@@ -51,7 +51,7 @@ def test_a_browser_that_leaves_in_mid_sentence_disturbs_nobody(page_root):
 def test_a_browser_that_does_not_read_is_forgotten(page_root, monkeypatch):
     monkeypatch.setattr(server, "PATIENCE_S", 0.3)
     with (
-        serving(make_session(page_root, loop=True)) as served,
+        serving(make_session(page_root, loop=True), send_buffer=4096) as served,
         served.page(max_queue=1, close_timeout=0.1),
     ):
         wait_until(lambda: len(served.session.readers) == 1, "the page is there")

@@ -16,6 +16,11 @@ def data(page_root):
     return page_root / "data"
 
 
+@pytest.fixture(scope="module")
+def simulator():
+    return Simulator("tiny", ["sim.2025.01.06", "sim.2025.01.08"])
+
+
 def test_replays_the_trials_of_a_split_in_order(data):
     source = Replay(data, "val")
     assert (source.sessions, source.n_features) == (DAYS, 48)
@@ -49,8 +54,8 @@ def test_a_session_can_be_chosen_and_played_round(data):
         source.after(None, "t15.2023.08.1")
 
 
-def test_the_simulator_goes_on_for_ever_and_repeats_itself_by_number():
-    source = Simulator("tiny", ["sim.2025.01.06", "sim.2025.01.08"])
+def test_the_simulator_goes_on_for_ever_and_repeats_itself_by_number(simulator):
+    source = simulator
     assert (source.sessions, source.n_features, source.listing()) == (("sim.2025.01.08",), 32, [])
     assert [source.after(number, None) for number in (None, 0, 10**6)] == [0, 1, 10**6 + 1]
     first, again, later = source.trial(3), source.trial(3), source.trial(10**6 + 3)
@@ -61,14 +66,13 @@ def test_the_simulator_goes_on_for_ever_and_repeats_itself_by_number():
         source.trial(-1)
 
 
-def test_the_simulator_says_what_was_held_out_with_new_noise(tmp_path):
-    session = "sim.2025.01.08"
+def test_the_simulator_says_what_was_held_out_with_new_noise(simulator, tmp_path):
+    (session,) = simulator.sessions
     recorded = {
         trial.sentence: trial
         for trial in simulate(tmp_path / "data", "tiny").trials("val", [session])
     }
-    source = Simulator("tiny", [session])
-    again = [trial for trial in map(source.trial, range(18)) if trial.sentence in recorded]
+    again = [trial for trial in map(simulator.trial, range(18)) if trial.sentence in recorded]
     assert {trial.sentence for trial in again} == set(recorded)
     for trial in again:
         assert not np.array_equal(trial.features_TC[:50], recorded[trial.sentence].features_TC[:50])
