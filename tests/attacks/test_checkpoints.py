@@ -458,29 +458,34 @@ def npy(shape: str, dtype: str = "<f4", numbers: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + numbers
 
 
+def deflated_zeros(n_bytes: int, head: bytes = b"") -> bytes:
+    """`head` and that many zeros as one raw deflate stream.
+
+    It repeats the compressed bytes of 1 MiB, so that gigabytes take no time.
+    """
+    packer, part = zlib.compressobj(9, wbits=-15), bytes(1 << 20)
+    packed = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH)
+    zeros = packer.compress(part) + packer.flush(zlib.Z_FULL_FLUSH)
+    rest = packer.compress(bytes(n_bytes % (1 << 20))) + packer.flush()
+    return packed + zeros * (n_bytes >> 20) + rest
+
+
+def zip_of_zeros(member: bytes, n_bytes: int, head: bytes = b"") -> bytes:
+    """An archive of one member: `head` and that many zeros. Its checksum is wrong."""
+    packed = deflated_zeros(n_bytes, head)
+    sizes = struct.pack("<III", 0, len(packed), len(head) + n_bytes)
+    common = struct.pack("<HHHHH", 20, 0, 8, 0, 0)
+    local = b"PK\x03\x04" + common + sizes + struct.pack("<HH", len(member), 0) + member
+    central = b"PK\x01\x02" + struct.pack("<H", 20) + common + sizes
+    central += struct.pack("<HHHHHII", len(member), 0, 0, 0, 0, 0, 0) + member
+    ends = (0, 0, 1, 1, len(central), len(local) + len(packed), 0)
+    return local + packed + central + b"PK\x05\x06" + struct.pack("<HHHHIIH", *ends)
+
+
 def bomb(path: Path) -> None:
     """An archive of one array of zeros, 3.9 GiB in 4 MB."""
     n_frames = 25_000_000
-    head, packer = npy(f"({n_frames}, 41)"), zlib.compressobj(9, wbits=-15)
-    n_bytes, part = 4 * 41 * n_frames, bytes(1 << 20)
-    packed = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH)
-    zeros = packer.compress(part) + packer.flush(zlib.Z_FULL_FLUSH)
-    packed += zeros * (n_bytes >> 20) + packer.compress(bytes(n_bytes % (1 << 20))) + packer.flush()
-    sizes = struct.pack("<III", 0, len(packed), len(head) + n_bytes)
-    name, common = b"a.npy", struct.pack("<HHHHH", 20, 0, 8, 0, 0)
-    local = b"PK\x03\x04" + common + sizes + struct.pack("<HH", len(name), 0) + name
-    central = (
-        b"PK\x01\x02"
-        + struct.pack("<H", 20)
-        + common
-        + sizes
-        + struct.pack("<HHHHHII", 5, 0, 0, 0, 0, 0, 0)
-        + name
-    )
-    end = b"PK\x05\x06" + struct.pack(
-        "<HHHHIIH", 0, 0, 1, 1, len(central), len(local) + len(packed), 0
-    )
-    path.write_bytes(local + packed + central + end)
+    path.write_bytes(zip_of_zeros(b"a.npy", 4 * 41 * n_frames, npy(f"({n_frames}, 41)")))
 
 
 def elsewhere(path: Path) -> None:
@@ -519,19 +524,14 @@ def one_chunk(shape: tuple[int, int], content: bytes, **how: object) -> Callable
 
 def gibibyte_in_a_chunk(path: Path) -> None:
     """A chunk that declares 164 KB, and 1 GiB of zeros in 1 MB of gzip."""
-    packer = zlib.compressobj()
-    content = b"".join(packer.compress(bytes(1 << 24)) for _ in range(64)) + packer.flush()
+    adler32 = ((1 << 30) % 65_521 << 16) + 1  # of zeros
+    content = b"\x78\xda" + deflated_zeros(1 << 30) + struct.pack(">I", adler32)
     one_chunk((1000, 41), content, compression="gzip")(path)
 
 
 def zeros_in_an_archive(path: Path) -> None:
     """3 GB of zeros where an array is expected, in 3 MB."""
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open("trial_0.npy", "w", force_zip64=True) as file,
-    ):
-        for _ in range(3000):
-            file.write(bytes(1_000_000))
+    path.write_bytes(zip_of_zeros(b"trial_0.npy", 3_000_000_000))
 
 
 LOGITS = [

@@ -3,16 +3,28 @@
 They are forked from one that has loaded everything.
 """
 
+import ctypes
 import os
+import resource
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from commands import CONTEXT
 
-from cortext.training import Callback, Trainer
+from cortext.errors import RunError
+from cortext.models.storage import write_tensors
+from cortext.training import Callback, Trainer, read_train_config
+from cortext.training.checkpoint import RunDirectory
+
+NO_MOUNT = 77
+"""Exit status of `fill_a_disk` where no file system can be mounted."""
 
 
 class Started:
@@ -65,3 +77,51 @@ def run_interrupted(config: Path, data: Path, out: Path) -> None:
     """Until `Interrupting` ends it."""
     with Trainer(config, data, out, callbacks=[Interrupting()], progress=False) as trainer:
         trainer.run()
+
+
+def fill_a_disk(config: Path, data: Path, disk: Path, out: Path, found: Path) -> None:
+    """Train on a disk that fills up, and again when there is room.
+
+    Writes the error, and the step of the last state with the number of unfinished files; copies the
+    run to `out`. The file system, of 512 KB, is gone when the process ends, however it ends.
+    """
+    new_user, new_mounts = 0x10000000, 0x20000
+    user, group = os.getuid(), os.getgid()
+    if ctypes.CDLL(None).unshare(new_user | new_mounts):
+        sys.exit(NO_MOUNT)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", disk]).returncode:
+        sys.exit(NO_MOUNT)
+    run_folder, ballast = disk / "run", disk / "ballast"
+    run(config, data, run_folder, batches=7)
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1024))
+    lines = []
+    try:
+        run(config, data, run_folder, resume=True)
+    except RunError as error:
+        lines.append(str(error))
+    state = RunDirectory(run_folder).load_state(lines.append)
+    unfinished = len(list(run_folder.rglob(".*.tmp")))
+    lines.append(f"{state[1].step if state else None} {unfinished}")
+    found.write_text("\n".join(lines))
+    ballast.unlink()
+    run(config, data, run_folder, resume=True)
+    shutil.copytree(run_folder, out)
+
+
+def read_settings(path: Path, overrides: list[str], stdout: Path) -> None:
+    """Read a training configuration, with stdout in a file."""
+    os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
+    read_train_config(path, overrides)
+
+
+def write_160_mib(path: Path, peak_mib: Path) -> None:
+    """Write 160 MiB of tensors; say by how much the most memory in use grew meanwhile."""
+    tensors = {str(i): torch.ones(1 << 20) for i in range(40)}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    write_tensors(path, tensors, {})
+    peak_mib.write_text(str((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))

@@ -35,15 +35,15 @@ CONFIG = TrainConfig(
         sessions=list(OLD),
         data_transforms=Augmentation(white_noise_std=0.5),
     ),
-    num_training_batches=160,
-    lr_max=0.01,
-    lr_max_day=0.01,
-    lr_decay_steps=160,
-    lr_decay_steps_day=160,
+    num_training_batches=80,
+    lr_max=0.02,
+    lr_max_day=0.02,
+    lr_decay_steps=80,
+    lr_decay_steps_day=80,
     lr_warmup_steps=2,
     lr_warmup_steps_day=2,
     epsilon=1e-8,
-    batches_per_val_step=160,
+    batches_per_val_step=80,
 )
 QUICK = {"batches": 3, "progress": False}
 
@@ -110,10 +110,8 @@ def test_only_the_new_layer_learns_and_all_else_stays_to_the_bit(base, turned, t
 
 
 def test_a_day_that_no_layer_reads_becomes_readable(base, turned, tmp_path):
-    overrides = ["lr_max_day=0.03", "dataset.data_transforms.white_noise_std=0.2"]
-    summary = adapt(
-        base, turned, tmp_path / "run", batches=160, overrides=overrides, progress=False
-    )
+    overrides = ["lr_max_day=0.05", "dataset.data_transforms.white_noise_std=0.2"]
+    summary = adapt(base, turned, tmp_path / "run", batches=90, overrides=overrides, progress=False)
     assert summary.val_per_before > 0.6
     assert summary.val_per < 0.5
     assert summary.val_loss < summary.val_loss_before

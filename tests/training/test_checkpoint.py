@@ -6,11 +6,10 @@ And the states that have names.
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked_training
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,6 +20,8 @@ from cortext.models import load_model
 from cortext.training import Trainer, train
 from cortext.training.checkpoint import RunDirectory, RunState, write_culprits
 from cortext.training.runlog import MetricsLog
+
+from .conftest import twelve_batches
 
 
 def lines(run: Path) -> list[dict]:
@@ -65,23 +66,41 @@ def config(config):
     return replace(config, batches_per_save=3)
 
 
+@pytest.fixture(scope="module")
+def stopped_once(packed, tmp_path_factory) -> Path:
+    """A run with states of batches 6 and 7; only to be read."""
+    config = replace(twelve_batches(), batches_per_save=3)
+    return stopped(config, packed, tmp_path_factory.mktemp("stopped") / "run", 7)
+
+
 @pytest.fixture
-def undisturbed(config, packed, tmp_path) -> Path:
-    train(config, packed, tmp_path / "undisturbed", progress=False)
-    return tmp_path / "undisturbed"
+def run(stopped_once, tmp_path) -> Path:
+    """A copy of that run, to be damaged."""
+    return shutil.copytree(stopped_once, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     ("damage", "share"), [(flip, 0.02), (flip, 0.5), (flip, 1.0), (cut, 0.0), (cut, 0.9)]
 )
-def test_a_damaged_state_is_noticed_and_the_run_goes_on_from_the_one_before(
-    config, packed, undisturbed, tmp_path, capsys, damage, share
-):
-    run = stopped(config, packed, tmp_path / "run", 7)  # states of batches 6 and 7
+def test_a_damaged_state_is_noticed_and_the_one_before_it_is_read(run, damage, share):
     damage(run / "train_state" / "state.safetensors", share)
+    notes = []
+    tensors, state = RunDirectory(run).load_state(notes.append)
+    (note,) = notes
+    assert "state.safetensors: the saved state cannot be read" in note
+    assert note.endswith("the run goes on from the state before it, batch 6")
+    assert state.step == 6
+    expected = load_file(run / "train_state" / "state.previous.safetensors")
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+
+
+def test_a_run_goes_on_from_the_state_before_a_damaged_one(
+    config, packed, undisturbed, run, capsys
+):
+    flip(run / "train_state" / "state.safetensors", 0.5)
     train(config, packed, run, resume=True)
     (note,) = capsys.readouterr().err.splitlines()
-    assert "state.safetensors: the saved state cannot be read" in note
     assert note.endswith("the run goes on from the state before it, batch 6")
     assert_same_run(undisturbed, run)
 
@@ -99,8 +118,7 @@ def test_what_was_logged_after_the_state_before_is_cut_off_and_written_again(
     assert_same_run(undisturbed, run)
 
 
-def test_a_sound_state_is_not_replaced_by_a_damaged_one(config, packed, undisturbed, tmp_path):
-    run = stopped(config, packed, tmp_path / "run", 7)
+def test_a_sound_state_is_not_replaced_by_a_damaged_one(config, packed, undisturbed, run):
     state = run / "train_state" / "state.safetensors"
     flip(state, 0.5)
     with Trainer(config, packed, run, resume=True, progress=False) as trainer:
@@ -113,10 +131,7 @@ def test_a_sound_state_is_not_replaced_by_a_damaged_one(config, packed, undistur
     assert_same_run(undisturbed, run)
 
 
-def test_a_run_killed_between_two_renames_has_the_state_before(
-    config, packed, undisturbed, tmp_path
-):
-    run = stopped(config, packed, tmp_path / "run", 7)
+def test_a_run_killed_between_two_renames_has_the_state_before(config, packed, undisturbed, run):
     (run / "train_state" / "state.safetensors").unlink()
     with pytest.raises(RunError, match="there is an unfinished run; continue it with --resume"):
         train(config, packed, run, progress=False)
@@ -124,8 +139,9 @@ def test_a_run_killed_between_two_renames_has_the_state_before(
     assert_same_run(undisturbed, run)
 
 
-def test_two_damaged_states_are_one_line_that_says_what_is_left(config, packed, tmp_path):
-    run = stopped(config, packed, tmp_path / "run", 7)
+def test_two_damaged_states_are_one_line_that_says_what_is_left(
+    config, short, packed, run, tmp_path
+):
     for state in (run / "train_state").iterdir():
         cut(state, 0.5)
     message = (
@@ -135,13 +151,12 @@ def test_two_damaged_states_are_one_line_that_says_what_is_left(config, packed, 
     with pytest.raises(RunError, match=message) as error:
         train(config, packed, run, resume=True, progress=False)
     assert "\n" not in str(error.value)
-    assert train(config, packed, tmp_path / "next", init_from=run, progress=False).steps == 12
+    assert train(short, packed, tmp_path / "next", init_from=run, progress=False).steps == 2
 
 
 def test_damaged_best_weights_are_forgotten_and_the_run_ends_with_sound_ones(
-    config, packed, tmp_path, capsys
+    config, packed, run, capsys
 ):
-    run = stopped(config, packed, tmp_path / "run", 7)
     flip(run / "model.safetensors", 0.5)
     with pytest.raises(
         RunError, match=r"model\.safetensors: the weights cannot be read: the checksum is"
@@ -155,47 +170,14 @@ def test_damaged_best_weights_are_forgotten_and_the_run_ends_with_sound_ones(
     assert load_model(run)
 
 
-def test_best_weights_that_are_lost_after_the_last_batch_are_replaced_by_the_last(
-    config, packed, undisturbed
-):
-    (undisturbed / "summary.json").unlink()
-    cut(undisturbed / "model.safetensors", 0.5)
-    summary = train(config, packed, undisturbed, resume=True, progress=False)
+def test_best_weights_that_are_lost_after_the_last_batch_are_replaced_by_the_last(packed, finished):
+    (finished / "summary.json").unlink()
+    cut(finished / "model.safetensors", 0.5)
+    summary = train(twelve_batches(), packed, finished, resume=True, progress=False)
     assert summary.best_step == 12
-    state = load_file(undisturbed / "train_state" / "state.safetensors")
-    for name, tensor in load_file(undisturbed / "model.safetensors").items():
+    state = load_file(finished / "train_state" / "state.safetensors")
+    for name, tensor in load_file(finished / "model.safetensors").items():
         assert torch.equal(tensor, state[f"model/{name}"])
-
-
-IN_A_NAMESPACE = ["unshare", "--map-root-user", "--mount"]
-"""A file system that is mounted there is gone when the process ends, however it ends."""
-
-ON_A_SMALL_DISK = """
-import shutil, sys
-from contextlib import suppress
-from pathlib import Path
-import torch
-from cortext.errors import RunError
-from cortext.training import Trainer, train
-from cortext.training.checkpoint import RunDirectory
-
-torch.set_num_threads(1)
-config, data, disk, out = map(Path, sys.argv[1:])
-run, ballast = disk / "run", disk / "ballast"
-with Trainer(config, data, run, progress=False) as trainer:
-    trainer.run(7)
-with suppress(OSError), ballast.open("wb", buffering=0) as file:
-    while True:
-        file.write(bytes(1024))
-try:
-    train(config, data, run, resume=True, progress=False)
-except RunError as error:
-    print(error)
-print(RunDirectory(run).load_state(print)[1].step, len(list(run.rglob(".*.tmp"))))
-ballast.unlink()
-train(config, data, run, resume=True, progress=False)
-shutil.copytree(run, out)
-"""
 
 
 def test_a_disk_that_fills_up_stops_the_run_whose_last_state_goes_on_when_there_is_room(
@@ -203,26 +185,22 @@ def test_a_disk_that_fills_up_stops_the_run_whose_last_state_goes_on_when_there_
 ):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode
-    ):
-        pytest.skip("no file system can be mounted here")
     save_config(config, tmp_path / "config.yaml")
-    program = [
-        sys.executable,
-        "-c",
-        ON_A_SMALL_DISK,
+    started = forked_training.Started(
+        tmp_path / "errors",
+        {},
+        forked_training.fill_a_disk,
         tmp_path / "config.yaml",
         packed,
         disk,
         tmp_path / "run",
-    ]
-    shell = ["sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
-    done = subprocess.run([*IN_A_NAMESPACE, *shell, *program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    error, state = done.stdout.splitlines()
+        tmp_path / "found",
+    )
+    errors = started.wait(120)
+    if started.process.exitcode == forked_training.NO_MOUNT:
+        pytest.skip("no file system can be mounted here")
+    assert started.process.exitcode == 0, errors
+    error, state = (tmp_path / "found").read_text().splitlines()
     assert error.startswith(str(disk / "run"))
     assert "No space left on device; free some space" in error
     assert state == "7 0"  # the last state, and no half-written files

@@ -437,13 +437,17 @@ def test_arguments_that_are_not_the_checkpoints_are_refused(
 
 
 def test_a_model_of_another_kind_is_not_exported(tmp_path):
-    config = model_config({"kind": "triple_gru", "patch_size": 2, "patch_stride": 1})
-    with torch.device("meta"):
-        network = build_model(config, n_features=2, n_days=1, n_classes=41)
-    network = network.to_empty(device="cpu")
-    network.load_state_dict(
-        {name: torch.zeros_like(tensor) for name, tensor in network.state_dict().items()}
+    config = model_config(
+        {
+            "kind": "triple_gru",
+            "patch_size": 2,
+            "patch_stride": 1,
+            "noise_units": 4,
+            "clean_units": 4,
+            "noisy_units": 4,
+        }
     )
+    network = build_model(config, n_features=2, n_days=1, n_classes=41)
     parts = {"sessions": ["a"], "n_features": 2, "inventory": RELEASE, "smoothing": Smoothing()}
     save_model(AcousticModel(network, **parts), tmp_path / "run")
     with pytest.raises(

@@ -1,10 +1,9 @@
 """The release's settings file as a configuration."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_training
 import pytest
 import release_oracle as oracle
 import yaml
@@ -68,14 +67,18 @@ def test_the_published_file_is_read_unchanged(tmp_path):
 
 def test_what_has_no_effect_is_said_once_in_one_line_that_is_not_on_stdout(tmp_path):
     path = write(tmp_path / "args.yaml", save_val_data=True)
-    code = (
-        f"from cortext.training import read_train_config; read_train_config({str(path)!r},"
-        " ['seed=3'])"
+    started = forked_training.Started(
+        tmp_path / "stderr",
+        {},
+        forked_training.read_settings,
+        path,
+        ["seed=3"],
+        tmp_path / "stdout",
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
+    stderr = started.wait(60)
+    assert (started.process.exitcode, (tmp_path / "stdout").read_text()) == (0, "")
     assert (
-        done.stderr
+        stderr
         == f"{path}: gpu_number, output_dir, checkpoint_dir, dataset.dataset_dir give way to the"
         " command line; save_val_data is not followed: the validation features are not copied;"
         " the data have them\n"

@@ -43,8 +43,7 @@ def assert_equal(run: Path, other: Path) -> None:
         assert torch.equal(tensor, theirs[name]), name
 
 
-def test_a_run_in_pieces_is_the_run_in_one(config, packed, tmp_path):
-    train(config, packed, tmp_path / "one", progress=False)
+def test_a_run_in_pieces_is_the_run_in_one(config, packed, undisturbed, tmp_path):
     with Trainer(config, packed, tmp_path / "pieces", progress=False) as trainer:
         assert trainer.run(2) is None
         assert trainer.run(3) is None
@@ -52,10 +51,10 @@ def test_a_run_in_pieces_is_the_run_in_one(config, packed, tmp_path):
         summary = trainer.run()
     assert summary is not None
     assert summary.steps == 12
-    assert_equal(tmp_path / "one", tmp_path / "pieces")
+    assert_equal(undisturbed, tmp_path / "pieces")
     without_times = [
         {k: v for k, v in line.items() if k != "trials_per_s"}
-        for line in lines(tmp_path / "one", "train")
+        for line in lines(undisturbed, "train")
     ]
     assert without_times == [
         {k: v for k, v in line.items() if k != "trials_per_s"}
@@ -63,8 +62,7 @@ def test_a_run_in_pieces_is_the_run_in_one(config, packed, tmp_path):
     ]
 
 
-def test_a_named_state_is_gone_back_to(config, packed, tmp_path):
-    train(config, packed, tmp_path / "one", progress=False)
+def test_a_named_state_is_gone_back_to(config, packed, undisturbed, tmp_path):
     with Trainer(config, packed, tmp_path / "back", progress=False) as trainer:
         trainer.run(6)
         trainer.save("six")
@@ -73,12 +71,13 @@ def test_a_named_state_is_gone_back_to(config, packed, tmp_path):
         assert trainer.state.step == 6
         assert [line["step"] for line in lines(tmp_path / "back", "val")] == [4]
         trainer.run()
-    assert_equal(tmp_path / "one", tmp_path / "back")
+    assert_equal(undisturbed, tmp_path / "back")
     assert (tmp_path / "back" / "checkpoints" / "six.safetensors").is_file()
 
 
-def test_going_back_to_the_beginning_forgets_what_the_optimiser_has_seen(config, packed, tmp_path):
-    train(config, packed, tmp_path / "one", progress=False)
+def test_going_back_to_the_beginning_forgets_what_the_optimiser_has_seen(
+    config, packed, undisturbed, tmp_path
+):
     with Trainer(config, packed, tmp_path / "back", progress=False) as trainer:
         assert trainer.run(0) is None
         assert trainer.state.step == 0
@@ -86,7 +85,7 @@ def test_going_back_to_the_beginning_forgets_what_the_optimiser_has_seen(config,
         trainer.run(5)
         trainer.load("beginning")
         trainer.run()
-    assert_equal(tmp_path / "one", tmp_path / "back")
+    assert_equal(undisturbed, tmp_path / "back")
 
 
 def test_validating_by_hand_measures_records_and_keeps_the_best(config, packed, tmp_path):
@@ -122,22 +121,21 @@ def test_callbacks_see_losses_validations_and_the_end(config, packed, tmp_path):
     assert seen[-1] == ("end", 12, SESSIONS)
 
 
-def test_a_trainer_goes_on_after_a_callback_that_failed(config, packed, tmp_path):
+def test_a_trainer_goes_on_after_a_callback_that_failed(config, packed, undisturbed, tmp_path):
     class Failing(Callback):
         def on_train(self, trainer, step, values):
             if step == 6:
                 raise ValueError("in a callback")
 
-    train(config, packed, tmp_path / "one", progress=False)
     with Trainer(
         config, packed, tmp_path / "two", callbacks=[Failing()], progress=False
     ) as trainer:
         with pytest.raises(ValueError, match="in a callback"):
             trainer.run()
         trainer.run()
-    assert_equal(tmp_path / "one", tmp_path / "two")
+    assert_equal(undisturbed, tmp_path / "two")
     for kind in ("train", "val"):
-        assert [line["step"] for line in lines(tmp_path / "one", kind)] == [
+        assert [line["step"] for line in lines(undisturbed, kind)] == [
             line["step"] for line in lines(tmp_path / "two", kind)
         ]
 
@@ -153,11 +151,10 @@ def test_a_batch_of_resident_trials_is_the_batch_of_the_file(packed):
         np.testing.assert_array_equal(resident.features(indices, n_bins).numpy(), expected_BTC)
 
 
-def test_resident_trials_train_the_same_run(config, packed, tmp_path):
-    train(config, packed, tmp_path / "host", progress=False)
+def test_resident_trials_train_the_same_run(config, packed, undisturbed, tmp_path):
     on_device = replace(config, dataset=replace(config.dataset, resident="device"))
     train(on_device, packed, tmp_path / "device", progress=False)
-    assert_equal(tmp_path / "host", tmp_path / "device")
+    assert_equal(undisturbed, tmp_path / "device")
 
 
 def test_each_process_gets_its_rows_of_the_batch_noise_included(config, packed):
@@ -235,8 +232,8 @@ def test_without_a_validation_split_a_share_of_every_day_validates(config, tmp_p
                 Trainer(wrong, data, tmp_path / "none", progress=False)
 
 
-def test_sessions_with_probability_zero_are_not_validated_on(config, packed, tmp_path):
-    config = replace(config, dataset=replace(config.dataset, dataset_probability_val=[1, 0, 1]))
+def test_sessions_with_probability_zero_are_not_validated_on(short, packed, tmp_path):
+    config = replace(short, dataset=replace(short.dataset, dataset_probability_val=[1, 0, 1]))
     train(config, packed, tmp_path / "run", progress=False)
     assert set(lines(tmp_path / "run", "val")[0]["val_per_by_session"]) == {
         SESSIONS[0],
@@ -327,8 +324,9 @@ def packed_source(packed: Path) -> Path:
     return open_packed(packed).source
 
 
-def test_float32_is_float32_whatever_the_process_has_asked_for(config, packed, tmp_path):
+def test_float32_is_float32_whatever_the_process_has_asked_for(short, packed, tmp_path):
     """Against float64: bfloat16 products, which `medium` allows, would be off by a thousandth."""
+    config = replace(short, precision="fp32")
     before = torch.get_float32_matmul_precision()
     a, b = (torch.randn(200, 300, generator=torch.Generator().manual_seed(i)) for i in range(2))
     exact = a.double() @ b.t().double()
@@ -339,11 +337,11 @@ def test_float32_is_float32_whatever_the_process_has_asked_for(config, packed, t
             assert not torch.backends.cudnn.allow_tf32
             error = (a @ b.t() - exact).abs().max()
         assert torch.get_float32_matmul_precision() == "medium"
-        train(replace(config, precision="fp32"), packed, tmp_path / "medium", progress=False)
+        train(config, packed, tmp_path / "medium", progress=False)
     finally:
         torch.set_float32_matmul_precision(before)
     assert error < 1e-4
-    train(replace(config, precision="fp32"), packed, tmp_path / "highest", progress=False)
+    train(config, packed, tmp_path / "highest", progress=False)
     assert_equal(tmp_path / "medium", tmp_path / "highest")
 
 
