@@ -5,25 +5,27 @@ from dataclasses import fields
 import pytest
 
 from cortext import _native
+from cortext.decoding import engine
 from cortext.decoding.engine import native_options
 from cortext.decoding.options import DecoderOptions, bounds_of
+from cortext.errors import DecodingError
 
-NOT_OF_THE_SEARCH = {"blank_penalty", "label_priors", "prior_weight", "recombine", "llm"}
+OF_PYTHON = {"blank_penalty", "label_priors", "prior_weight", "recombine", "llm"}
 """Fields that reach the compiled search as `offsets` and `logadd`, or not at all."""
 
 
 def test_every_field_is_an_option_of_the_search_or_known_not_to_be():
-    expected = {option.name for option in fields(DecoderOptions)} - NOT_OF_THE_SEARCH
+    expected = {option.name for option in fields(DecoderOptions)} - OF_PYTHON
     assert set(_native.Options.BOUNDS) - {"logadd"} == expected
 
 
-@pytest.mark.parametrize("name", sorted(set(bounds_of(DecoderOptions)) - NOT_OF_THE_SEARCH))
+@pytest.mark.parametrize("name", sorted(set(bounds_of(DecoderOptions)) - OF_PYTHON))
 def test_bounds_and_defaults_are_the_same_in_python_and_in_the_search(name: str):
     assert _native.Options.BOUNDS[name] == bounds_of(DecoderOptions)[name]
     assert getattr(_native.Options(), name) == getattr(DecoderOptions(), name)
 
 
-@pytest.mark.parametrize("name", sorted(set(bounds_of(DecoderOptions)) - NOT_OF_THE_SEARCH))
+@pytest.mark.parametrize("name", sorted(set(bounds_of(DecoderOptions)) - OF_PYTHON))
 def test_the_search_gets_the_value_of_every_option(name: str):
     low, high = bounds_of(DecoderOptions)[name]
     for value in (low, high):
@@ -33,3 +35,13 @@ def test_the_search_gets_the_value_of_every_option(name: str):
 def test_the_search_gets_flags():
     given = native_options(DecoderOptions(sil_required=True, recombine="max"))
     assert (given.sil_required, given.logadd) == (True, False)
+
+
+def test_a_compiled_module_older_than_an_option_is_refused(monkeypatch):
+    # As if `llm` were a new option that the compiled search has to read.
+    monkeypatch.setattr(engine, "NOT_READ_BY_NAME", engine.NOT_READ_BY_NAME - {"llm"})
+    with pytest.raises(
+        DecodingError,
+        match=r"^the compiled search does not know the option 'llm'; run `make native`$",
+    ):
+        native_options(DecoderOptions())

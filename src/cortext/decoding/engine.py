@@ -24,6 +24,12 @@ from cortext.text.phonemes import ARPABET, BLANK, SIL, Inventory
 TOKENS = (*ARPABET, SIL, BLANK)
 """The engine's own order of tokens."""
 
+NOT_READ_BY_NAME = frozenset({"blank_penalty", "label_priors", "prior_weight", "recombine", "llm"})
+"""Fields of `DecoderOptions` that the compiled search gets as `offsets` or `logadd`, or not at all.
+
+All others are read under their own name, from the lines of native/options.hpp.
+"""
+
 MAX_CHANGED_MODELS = 8
 """Models with other words or bonuses that an engine remembers; each takes about 2 MB."""
 
@@ -66,7 +72,8 @@ class NativeEngine:
     """
 
     def __init__(self, lm: LanguageModel, second: _native.NGram | None = None) -> None:
-        self.lm, self._second = lm, second
+        self.lm = lm
+        self._second = second
         codes = lm.lexicon.codes
         self._model = _native.Model.make(
             lm.ngram, list(codes), list(codes.values()), _log_weights(lm), len(ARPABET)
@@ -90,10 +97,10 @@ class NativeEngine:
     ) -> NativeStream:
         """Begin the search in a new utterance."""
         model = self._model_with(words)
-        utterance = _native.Stream(
+        stream = _native.Stream(
             model, native_options(options), _columns(inventory), self._second, hook is not None
         )
-        return NativeStream(utterance, options, hook, every_frames)
+        return NativeStream(stream, options, hook, every_frames)
 
     def score(
         self,
@@ -104,7 +111,8 @@ class NativeEngine:
         words: WordChanges = WordChanges(),
     ) -> Hypothesis:
         """Return the exact scores of a given sentence; words are separated by blanks."""
-        model, sentence = self._model_with(words), text.split()
+        model = self._model_with(words)
+        sentence = text.split()
         for word in sentence:
             if word not in model:
                 raise DecodingError(
@@ -120,7 +128,7 @@ class NativeEngine:
     def _model_with(self, words: WordChanges) -> _native.Model:
         if not words:
             return self._model
-        with self._lock:
+        with self._lock:  # engines are shared by threads, and building a model takes a while
             model = self._changed.get(words)
             if model is None:
                 model = self._model.changed(
@@ -133,7 +141,8 @@ class NativeEngine:
 
     def _spelt(self, words: WordChanges) -> list[tuple[str, str, list[float]]]:
         """Return added words with all their pronunciations, also the lexicon's, and log weights."""
-        lexicon, spelt = self.lm.lexicon, []
+        lexicon = self.lm.lexicon
+        spelt = []
         for word, variants in words.added:
             known = dict(
                 zip(lexicon.codes.get(word, "").split(), lexicon.weights(word), strict=True)
@@ -150,7 +159,7 @@ class NativeStream:
 
     def __init__(
         self,
-        utterance: _native.Stream,
+        stream: _native.Stream,
         options: DecoderOptions,
         hook: Hook | None,
         every_frames: int,
@@ -159,19 +168,23 @@ class NativeStream:
             raise DecodingError(
                 f"every_frames is {every_frames!r}; a whole number of at least 1 is needed"
             )
-        self._utterance, self._options = utterance, options
-        self._hook, self._every = hook, every_frames
-        self._frame, self._in_hook = 0, False
+        self._stream = stream
+        self._options = options
+        self._hook = hook
+        self._every = every_frames
+        self._frame = 0
+        self._in_hook = False
 
     def advance(self, log_probs_PV: np.ndarray) -> None:
         """Take in frames of log-probabilities."""
         if self._hook is None:
-            self._utterance.advance(log_probs_PV)
+            self._stream.advance(log_probs_PV)
             return
         self._refuse_within_hook()
+        # Cut the chunk where the hook is due: it must see the same frames in any chunking.
         while len(log_probs_PV):
             step = self._every - self._frame % self._every
-            self._utterance.advance(log_probs_PV[:step])
+            self._stream.advance(log_probs_PV[:step])
             self._frame += len(log_probs_PV[:step])
             if self._frame % self._every == 0:
                 self._call_hook(self._hook, is_last=False)
@@ -179,11 +192,11 @@ class NativeStream:
 
     def partial(self) -> Partial:
         """Return the words that will not change any more, and the current guess after them."""
-        return Partial(*self._utterance.partial())
+        return Partial(*self._stream.partial())
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on; the final scores use the last ones."""
-        self._utterance.set_options(native_options(options))
+        self._stream.set_options(native_options(options))
         self._options = options
 
     def finish(self) -> NBest:
@@ -191,10 +204,10 @@ class NativeStream:
         if self._hook is not None:
             self._refuse_within_hook()
             self._call_hook(self._hook, is_last=True)
-        return NativeNBest(self._utterance.finish(), self._options, self._hook is not None)
+        return NativeNBest(self._stream.finish(), self._options, self._hook is not None)
 
     def _call_hook(self, hook: Hook, is_last: bool) -> None:
-        ids, parents, words, acoustic, lm, added = self._utterance.live()
+        ids, parents, words, acoustic, lm, added = self._stream.live()
         batch = LiveBatch(
             ids=np.array(ids, dtype=np.uint32),
             parent_ids=np.array(parents, dtype=np.uint32),
@@ -205,7 +218,7 @@ class NativeStream:
             frame=self._frame,
             is_last=is_last,
         )
-        self._in_hook = True
+        self._in_hook = True  # a hook that steps its own stream would wait for itself for ever
         try:
             scores = hook(batch)
         finally:
@@ -224,7 +237,7 @@ class NativeStream:
             raise DecodingError("the hook returned scores that are not finite")
         if len(scores) and np.abs(scores).max() > LARGEST:
             raise DecodingError(f"the hook returned a score beyond {LARGEST:g}")
-        self._utterance.add_scores(ids, np.ascontiguousarray(scores))
+        self._stream.add_scores(ids, np.ascontiguousarray(scores))
 
     def _refuse_within_hook(self) -> None:
         if self._in_hook:
@@ -240,7 +253,9 @@ class NativeNBest(NBest):
     """
 
     def __init__(self, result: _native.Result, options: DecoderOptions, has_hook: bool) -> None:
-        self._result, self._options, self._has_hook = result, options, has_hook
+        self._result = result
+        self._options = options
+        self._has_hook = has_hook
 
     @cached_property
     def hypotheses(self) -> tuple[Hypothesis, ...]:  # type: ignore[override]
@@ -264,12 +279,23 @@ class NativeNBest(NBest):
 
 
 def native_options(options: DecoderOptions) -> _native.Options:
-    """Return the options as the compiled search takes them."""
+    """Return the options as the compiled search takes them.
+
+    Raises:
+        DecodingError: Where the compiled module is older than `DecoderOptions`. Without this error
+            a search would pass over the new option in silence.
+    """
+    names = {option.name for option in fields(options)} - NOT_READ_BY_NAME
+    if missing := names - _native.Options.BOUNDS.keys():
+        raise DecodingError(
+            f"the compiled search does not know the option {min(missing)!r}",
+            fix="run `make native`",
+        )
     native = _native.Options()
-    for option in fields(options):  # the search has no attribute for the few that follow below
-        if hasattr(native, option.name):
-            setattr(native, option.name, getattr(options, option.name))
+    for name in names:
+        setattr(native, name, getattr(options, name))
     native.logadd = options.recombine == "logadd"
+    # Penalty and priors are constants of a token, so all of them become one subtraction a frame.
     priors = dict(options.label_priors)
     offsets = {
         symbol: options.prior_weight * math.log(priors.get(symbol, 1.0)) for symbol in TOKENS
