@@ -1,14 +1,12 @@
 import dataclasses
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 from brand_rig import DAYS, Process, Rig, make_world
+from commands import Command
 from redis_process import wait_for
 
 from cortext.cli import run as run_cli
@@ -278,31 +276,16 @@ def test_each_trial_is_heard_with_the_layer_of_its_own_day(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_replay_with_its_summary_and_the_trial_with_its_stop(redis_server, world):
-    code = "from cortext.cli import main; main()"
     where = ["--redis-host", "127.0.0.1", "--redis-port", str(redis_server.port)]
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "replay",
-        "--data",
-        str(world.data),
-        "--loop",
-        "--speed",
-        "5",
-        *where,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = Command("replay", "--data", world.data, "--loop", "--speed", "5", *where)
     redis = redis_server.client()
     try:
         wait_for(lambda: redis.xlen("binned_spikes") > 20, "entries", 60)
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=20)
+        ended = command.interrupt()
     finally:
-        process.kill()
-        process.communicate()
-    assert (process.returncode, stderr) == (0, "")
-    assert "then interrupted" in stdout
+        command.kill()
+    assert (ended.status, ended.stderr) == (0, "")
+    assert "then interrupted" in ended.stdout
     marks = [fields[b"command"] for _, fields in redis.xrange("trial_control")]
     assert marks[-1] == b"stop"
     assert marks.count(b"start") == marks.count(b"stop")

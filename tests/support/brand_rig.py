@@ -8,18 +8,17 @@ with NumPy alone.
 
 from __future__ import annotations
 
+import gc
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from commands import Command
 from redis_process import wait_for
 
 from cortext.data import make_trial, write_session
@@ -53,11 +52,16 @@ class World:
             for n in N_BINS
         ]
 
+    @cached_property
+    def _model_and_decoder(self):
+        return load_model(self.run), Decoder.from_dir(self.lm)
+
     def offline(self, features_TC, session=DAYS[1]):
-        """The n-best list of a whole trial, as evaluation finds it."""
-        logits_PV = load_model(self.run).logits(features_TC, session)
+        """The logits and the n-best list of a whole trial, as evaluation finds them."""
+        model, decoder = self._model_and_decoder
+        logits_PV = model.logits(features_TC, session)
         log_probs_PV = torch.from_numpy(logits_PV).log_softmax(-1).numpy()
-        return logits_PV, Decoder.from_dir(self.lm).decode(log_probs_PV, "release")
+        return logits_PV, decoder.decode(log_probs_PV, "release")
 
 
 def make_world(root: Path) -> World:
@@ -184,6 +188,9 @@ class Node:
 class Thread(Node):
     def __init__(self, port, socket=None):
         self.stop, self.error = threading.Event(), None
+        # A node collects garbage when it is ready. Among the objects of pytest and torch that takes
+        # 0.1 s, more than the rest of most tests: hide them from it.
+        gc.freeze()
         self._thread = threading.Thread(target=self._run, args=(port, socket), daemon=True)
         self._thread.start()
 
@@ -203,38 +210,14 @@ class Thread(Node):
 
 
 class Process(Node):
+    """A node as a supervisor starts it: the command, in a process of its own."""
+
     def __init__(self, port, *flags):
-        code = "from cortext.cli import main; main()"
-        command = [
-            sys.executable,
-            "-c",
-            code,
-            "brand-node",
-            "-n",
-            "speech",
-            "-i",
-            "127.0.0.1",
-            "-p",
-            str(port),
-            *flags,
-        ]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.command = Command("brand-node", "-n", "speech", "-i", "127.0.0.1", "-p", port, *flags)
 
     def ended(self):
-        return self.process.poll() is not None
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=20)
-
-    def interrupt(self):
-        """Its status and what it wrote to stderr after SIGINT."""
-        self.process.send_signal(signal.SIGINT)
-        _, stderr = self.process.communicate(timeout=20)
-        return self.process.returncode, stderr
+        return not self.command.running()
 
     def end(self):
         if not self.ended():
-            self.process.kill()
-        self.process.communicate(timeout=20)
+            self.command.interrupt()

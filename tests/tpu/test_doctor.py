@@ -84,20 +84,13 @@ def test_a_crash_is_told_with_its_signal(tmp_path, monkeypatch, machine):
         "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "torch.py").write_text(
+        "from types import SimpleNamespace\ncuda = SimpleNamespace(device_count=lambda: 0)\n"
+    )
     machine({"torch": "2.13.0", "tensorflow": "2.21.0", "keras": "3.15.1"})
     report = examine()
     assert [len(engine.devices) for engine in report.engines] == [1, 0]
     assert report.broken == ["tensorflow does not start: nothing was said (signal 11)"]
-
-
-def test_an_engine_that_hangs_is_ended(tmp_path):
-    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
-    started = time.monotonic()
-    answer = ask(
-        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2
-    )
-    assert answer == ProbeAnswer([], "no answer within 2 s")
-    assert time.monotonic() - started < 20
 
 
 def test_an_error_is_told_by_its_last_line(tmp_path):
@@ -134,16 +127,28 @@ def test_an_engine_that_ends_without_an_answer_is_broken(tmp_path):
     assert answer == ProbeAnswer([], "nothing was said (status 0)")
 
 
-def test_what_an_engine_has_started_is_ended_with_it(tmp_path):
+def test_a_backend_that_hangs_is_ended_with_what_it_has_started(tmp_path):
     (tmp_path / "torch.py").write_text(
-        "import subprocess\nsubprocess.Popen(['sleep', '300']).wait()\n"
+        "import pathlib, subprocess\n"
+        "sleep = subprocess.Popen(['sleep', '300'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(sleep.pid))\n"
+        "sleep.wait()\n"
     )
     started = time.monotonic()
     answer = ask(
-        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2
+        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 1
     )
-    assert answer == ProbeAnswer([], "no answer within 2 s")
+    assert answer == ProbeAnswer([], "no answer within 1 s")
     assert time.monotonic() - started < 20
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_chips_that_no_engine_sees_are_broken(machine):
@@ -182,15 +187,20 @@ def steps_of(machine, devices, told, device=None):
 
     def step(request, env, limit_s):
         asked.append((request["engine"], request["kind"], dict(env)))
-        # As in the published recordings.
-        assert open_packed(Path(request["data"])).n_features == 512
+        assert open_packed(Path(request["data"])).n_features == 2 * doctor.DATA["n_electrodes"]
         return told
 
     report = examine(ask=answers(devices))
     return take_steps(report, device, ask=step), asked
 
 
+@pytest.fixture
+def few_electrodes(monkeypatch):
+    monkeypatch.setitem(doctor.DATA, "n_electrodes", 4)
+
+
 def test_every_engine_takes_a_step_on_every_kind_of_device(machine):
+    assert doctor.DATA["n_electrodes"] == 256  # 512 features, as in the published recordings
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CHIP] * 8, "tensorflow": [CPU]}
     told = {"device": "it", "cores": 8, "loss": 200.0, "seconds": 1.0}
     done = ProbeAnswer([{"model": "gru", **told}, {"model": "triple_gru", **told}])
@@ -206,7 +216,7 @@ def test_every_engine_takes_a_step_on_every_kind_of_device(machine):
     assert (steps[0].cores, steps[0].loss) == (8, 200.0)
 
 
-def test_a_step_may_be_asked_of_one_kind_only(machine):
+def test_a_step_may_be_asked_of_one_kind_only(machine, few_electrodes):
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CPU], "tensorflow": "broken"}
     _, asked = steps_of(machine, devices, ProbeAnswer([]), device="cpu")
     assert [(engine, kind) for engine, kind, _ in asked] == [("torch", "cpu"), ("torchax", "cpu")]
@@ -215,7 +225,7 @@ def test_a_step_may_be_asked_of_one_kind_only(machine):
     assert steps_of(machine, devices, ProbeAnswer([]), device="tpu") == ([], [])
 
 
-def test_what_was_finished_before_a_crash_counts(machine):
+def test_what_was_finished_before_a_crash_counts(machine, few_electrodes):
     devices = {"torch": [CPU], "torchax": "broken", "tensorflow": "broken"}
     told = ProbeAnswer(
         [{"model": "gru", "device": "cpu", "cores": 1, "loss": 3.0, "seconds": 1.0}],
@@ -240,10 +250,9 @@ def steps_here(engine: str) -> dict[tuple[str, str], doctor.Step]:
 
 
 @pytest.mark.slow
-# Which is no concern of torch's.
-@pytest.mark.parametrize("name", [[], ["--tpu", "grpc://127.0.0.1:9"]], ids=str)
-def test_torch_takes_a_step_of_each_model(capsys, name):
-    assert cortext(["doctor", "--run", "--device", "cpu", "--json", *name]) == 0
+def test_torch_takes_a_step_of_each_model_and_leaves_a_tpu_alone(capsys):
+    command = ["doctor", "--run", "--device", "cpu", "--json", "--tpu", "grpc://127.0.0.1:9"]
+    assert cortext(command) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
     assert [(step["model"], step["engine"], step["cores"]) for step in steps[:2]] == [
         ("gru", "torch", 1),

@@ -141,10 +141,12 @@ def use(
 
     Example: cortext report use runs/log --out use.html
     """
-    from cortext.usage.report import write_use_report
     from cortext.usage.statistics import read_use
 
     found = read_use(logs)
+    # Only now: loading what draws takes longer than refusing a log that cannot be read.
+    from cortext.usage.report import write_use_report
+
     page = out or logs[0] / "use.html"
     write_use_report(page, found)
     if as_json:
