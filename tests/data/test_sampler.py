@@ -36,10 +36,10 @@ def test_a_batch_that_does_not_divide_is_split_as_evenly_as_it_can_be() -> None:
 
 def test_days_are_equally_likely_and_so_are_the_trials_of_a_day() -> None:
     """The release's marginal distribution: 4 of 5 days, then uniform with replacement."""
-    sampler = DayBalancedSampler(DAY_N, 8, 4, seed=3)
-    n_steps = 20_000
+    sampler = DayBalancedSampler(DAY_N, 32, 4, seed=3)
+    n_steps = 5_000
     drawn = np.concatenate([sampler.indices(step) for step in range(n_steps)])
-    expected = n_steps * 8 / 5 / np.bincount(DAY_N, minlength=6)[DAY_N]
+    expected = n_steps * 32 / 5 / np.bincount(DAY_N, minlength=6)[DAY_N]
     observed = np.bincount(drawn, minlength=len(DAY_N))
     # each count is close to Poisson around its expectation (400 to 10,667)
     assert np.abs((observed - expected) / np.sqrt(expected)).max() < 5

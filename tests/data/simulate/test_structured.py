@@ -20,6 +20,8 @@ from cortext.data.simulate.write import simulate_block
 from cortext.errors import ConfigError
 from cortext.text import to_phonemes
 
+# As in conftest.py, whose simulation the workers' is compared with.
+STRUCTURED = ("structured_noise=1", "artefacts_per_min=30")
 TINY = PRESETS["tiny"]
 NOISY = replace(PRESETS["demo"], seed=4, structured_noise=1.0)
 PHONEMES = to_phonemes("could you close the window before dinner")
@@ -56,15 +58,14 @@ def test_without_it_the_recording_is_what_it_was_before_there_was_structured_noi
     )
 
 
-def test_with_a_factor_of_zero_its_other_settings_change_no_bit(tmp_path):
+def test_with_a_factor_of_zero_its_other_settings_change_no_bit(simulated, tmp_path):
     others = ["oscillation_sd=3", "n_oscillations=2", "steps_per_block=7", "artefacts_per_min=90"]
-    simulate(tmp_path / "plain", "tiny", truth=True)
     simulate(tmp_path / "set", "tiny", truth=True, overrides=others)
-    for path in (tmp_path / "plain").rglob("*.hdf5"):
-        assert (
-            path.read_bytes()
-            == (tmp_path / "set" / path.relative_to(tmp_path / "plain")).read_bytes()
-        )
+    made = list(simulated.root.rglob("*.hdf5"))
+    assert len(made) == 8
+    for path in made:
+        there = tmp_path / "set" / path.relative_to(simulated.root)
+        assert path.read_bytes() == there.read_bytes()
 
 
 def test_every_oscillation_has_unit_variance_and_its_power_at_its_frequency():
@@ -262,25 +263,28 @@ def test_noise_differs_between_trials_blocks_days_and_seeds(changed):
     assert not np.allclose(course(), course(**changed))
 
 
-def test_files_are_the_same_with_any_number_of_workers_and_the_truth_holds_the_noise(tmp_path):
-    overrides = ["structured_noise=1", "artefacts_per_min=30"]
-    for workers in (1, 2):
-        simulate(tmp_path / f"{workers}", "tiny", truth=True, workers=workers, overrides=overrides)
-    for path in (tmp_path / "1").rglob("*.hdf5"):
-        assert path.read_bytes() == (tmp_path / "2" / path.relative_to(tmp_path / "1")).read_bytes()
-    session = tmp_path / "1" / "sim.2025.01.06"
+def test_the_files_are_the_same_with_any_number_of_workers(structured, tmp_path):
+    simulate(tmp_path / "made", "tiny", truth=True, workers=3, overrides=STRUCTURED)
+    made = [path for path in (tmp_path / "made").rglob("*") if path.is_file()]
+    assert len(made) == sum(path.is_file() for path in structured.root.rglob("*")) == 2 * 4 + 5
+    for path in made:
+        there = structured.root / path.relative_to(tmp_path / "made")
+        assert path.read_bytes() == there.read_bytes()
+
+
+def test_the_truth_holds_the_noise(structured):
+    session = structured.root / "sim.2025.01.06"
     lengths = [
-        trial.n_bins for trial in open_dataset(tmp_path / "1").trials("train", [session.name])
+        trial.n_bins for trial in open_dataset(structured.root).trials("train", [session.name])
     ]
-    n_artefacts, n_steps, found = 0, 0, []
+    found = []
+    n_artefacts = n_steps = 0
     with h5py.File(session / "truth.hdf5") as truth:
         for number, n_bins in enumerate(lengths):
             group = truth[f"train/trial_{number:04d}"]
             assert group["structured_noise"].shape == (n_bins, TINY.n_electrodes)
-            n_artefacts, n_steps = (
-                n_artefacts + len(group["artefacts"]),
-                n_steps + len(group["steps"]),
-            )
+            n_artefacts += len(group["artefacts"])
+            n_steps += len(group["steps"])
             found.append(group["structured_noise"][:])
     assert n_artefacts > 0
     assert n_steps == 2 * 2  # two blocks of twelve trials
