@@ -44,6 +44,7 @@ std::vector<double> Contexts::add_scores(const std::vector<ContextId>& contexts,
         }
         own[contexts[each]] = scores + each;
     }
+    // A parent has a lower number than its children, so one pass hands scores on.
     std::vector<double> got(contexts_.size(), 0.0);
     for (ContextId context = 0; context < contexts_.size(); ++context) {
         got[context] = own[context] ? double{*own[context]} : got[contexts_[context].parent];

@@ -14,7 +14,8 @@ namespace cortext {
 using ContextId = std::uint32_t;
 
 // The contexts of one utterance, numbered as they come up, and the scores that were looked up for
-// them.
+// them. KenLM's states are minimal: they hold only the words that can still change a score, so
+// histories of equal states can be joined.
 class Contexts {
 public:
     struct Context {
@@ -41,7 +42,8 @@ public:
     // that is not among them gets what the one before it gets. Returns what each context got.
     std::vector<double> add_scores(const std::vector<ContextId>& contexts, const float* scores);
 
-    // What `word` scores after a context, and the context after it.
+    // What `word` scores after a context, and the context after it. A word ends after the same
+    // context in many frames; the n-gram is asked once.
     Next next(ContextId context, WordId word) {
         bool is_new;
         Next& known = next_.at(pair_key(context, word), is_new);

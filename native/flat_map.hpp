@@ -1,4 +1,5 @@
-// A hash map from 64-bit keys to small values: open addressing in one array, no erasure.
+// A hash map from 64-bit keys to small values: open addressing in one array, no erasure. It is at
+// most half full, so a key is mostly found in the first slot, and without a pointer on the way.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,8 @@ inline std::uint64_t pair_key(std::uint32_t high, std::uint32_t low) {
     return (std::uint64_t{high} << 32) | low;
 }
 
+// Fibonacci hashing (Knuth): times 2^64 over the golden ratio. The product's high bits are mixed
+// best, and the tables' masks take the low ones, so the high ones are folded down.
 inline std::size_t hash_key(std::uint64_t key) {
     key *= 0x9E3779B97F4A7C15ull;
     return static_cast<std::size_t>(key ^ (key >> 29));

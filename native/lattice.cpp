@@ -59,6 +59,8 @@ void Lattice::update_common() {
         CommonWords shared{};
         for (const LatticeArc* arc = arcs_of(node); arc < arcs_end(node); ++arc) {
             CommonWords words = common_[arc->from];
+            // After a word in doubt nothing more is common: the same word on all paths would not be
+            // the same word of their sentences.
             if (arc->word != kNoWord && words.exact) words.words = longer(words.words, arc->word);
             shared = is_first ? words : in_common(shared, words);
             is_first = false;

@@ -21,7 +21,12 @@ constexpr std::size_t kMostVisits =
 constexpr float kSmallestPosterior = 1e-5f;
 constexpr std::uint32_t kNoSuffix = 0xFFFFFFFFu;
 
-// The last words of sentences, as a search for them finds them, backwards.
+// The last words of sentences, found backwards by A*.
+//
+// The estimate of what is still to come is exact: `best` of a node is the score of the best path
+// from the start to it. So no estimate is too low, and sentences come off the queue in the order of
+// their best paths. A candidate is a sequence of last words with all the nodes that it leads to:
+// with a candidate for each node the same words would come up once for each of their timings.
 class SuffixSearch {
 public:
     SuffixSearch(const Lattice& lattice, double beam) : lattice_(lattice) {
@@ -147,6 +152,7 @@ std::vector<double> arc_posteriors(const Lattice& lattice) {
     std::vector<double> before(lattice.size(), kNever), after(lattice.size(), kNever);
     before[0] = 0.0;
     after[lattice.size() - 1] = 0.0;
+    // Arcs lead from lower to higher numbers: one pass forwards, one backwards.
     for (LatticeNode node = 1; node < lattice.size(); ++node) {
         for (const LatticeArc* arc = lattice.arcs_of(node); arc < lattice.arcs_end(node); ++arc) {
             before[node] = log_add(before[node], before[arc->from] + arc->score);

@@ -180,6 +180,7 @@ LookAhead::LookAhead(const Vocabulary& vocabulary, const Weights& weights)
 }
 
 void LookAhead::add_up(const Vocabulary& vocabulary) {
+    // Backwards: children have higher numbers than their parents, so they are complete by then.
     for (auto number = static_cast<NodeId>(ahead_.size()); number-- > 0;) {
         TreeNode node = vocabulary.node(number);
         for (NodeId child = node.first_child; child < node.end_child(); ++child) {

@@ -33,7 +33,8 @@ struct TreeWord {
 constexpr int kMostPhonemes = 64;
 
 // A node of the tree. Its children lie side by side, in the order of their phonemes; so do the
-// words that end in it.
+// words that end in it. A node thus takes 24 bytes and no list of its own, and a child is found by
+// counting bits, without a search.
 struct TreeNode {
     std::uint64_t phonemes;  // of the children, one bit each
     NodeId first_child;
@@ -87,7 +88,7 @@ private:
 };
 
 // What a search reads: a lexicon, a second small one of words that were added, and what each word's
-// score is changed by. Immutable; sessions keep the one that they began with.
+// score is changed by. Immutable; streams keep the one that they began with.
 class Vocabulary {
 public:
     Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const Lexicon> base,

@@ -16,7 +16,8 @@ inline double log_add(double one, double other) {
                : high + std::log1p(std::exp(low - high));
 }
 
-// log(1 + exp(-x)) for x >= 0 by linear interpolation, to 2e-6.
+// log(1 + exp(-x)) for x >= 0 by linear interpolation, to 2e-6. The table takes 8 KB, which fits
+// into the first cache of any processor.
 class SoftPlus {
 public:
     SoftPlus() {
@@ -36,7 +37,7 @@ public:
 private:
     static constexpr int kSize = 2048;
     static constexpr double kPerUnit = 128.0;
-    static constexpr float kEnd = 15.9f;
+    static constexpr float kEnd = 15.9f;  // e^-15.9 is 1.2e-7, a float's precision at 1
     std::array<float, kSize + 1> values_;
 };
 

@@ -65,6 +65,8 @@ Search::Use& Search::use(ContextId context) {
 }
 
 void Search::begin_frame(const float* scores) {
+    // Phonemes best first, and a mask of the first n for each n: `move` and `enter` try only those
+    // that can survive, without a look at the others.
     ranked_.clear();
     for (int phoneme = 0; phoneme < tokens_.n_phonemes; ++phoneme) {
         if (scores[phoneme] > kNever)
@@ -192,6 +194,7 @@ void Search::merge(Hypothesis& known, const Hypothesis& hypothesis) const {
 void Search::stay(const Hypothesis& hypothesis) {
     Hypothesis next = hypothesis;
     float blank = scores_[tokens_.blank()];
+    // The lowest bit of a position within a word: 1 after the node's phoneme, 0 after a blank.
     next.position = hypothesis.position & ~1u;
     next.score = hypothesis.score + blank;
     next.late_score = hypothesis.late_score + blank;
@@ -236,6 +239,8 @@ void Search::move(const Hypothesis& hypothesis) {
     NodeId number = hypothesis.position >> 1;
     TreeNode node = vocabulary_.node(number);
     std::uint64_t allowed = node.phonemes & likely(least_ - hypothesis.score);
+    // CTC: the same phoneme again, with no blank between, is a repeat (`stay`) and not the next
+    // one.
     if (hypothesis.position & 1u) allowed &= ~(std::uint64_t{1} << vocabulary_.phoneme(number));
     float before = (*ahead_)[number];
     for (; allowed; allowed &= allowed - 1) {
@@ -267,7 +272,7 @@ void Search::enter(const Hypothesis& hypothesis) {
     for (const auto& [added, phoneme] : ranked_) {
         float here = score + added;
         if (here + most < least_) break;
-        if (hypothesis.position == after_phoneme(phoneme)) continue;
+        if (hypothesis.position == after_phoneme(phoneme)) continue;  // a repeat, as in `move`
         for (std::size_t tree = 0; tree < 2; ++tree) {
             NodeId child = entries_[2 * std::size_t{phoneme} + tree];
             if (!child || here + ahead_->bound(child) < least_) continue;
@@ -298,6 +303,7 @@ void Search::end_word(const Hypothesis& from, std::uint32_t tree_word, std::uint
     if (from.score + gain < least_) return;  // the n-gram only takes from that
     WordId word = vocabulary_.tree_word(tree_word).word;
     Contexts::Next next = contexts_.next(from.context, word);
+    // The score holds what a hook added to the old context; it takes that of the new one instead.
     double more = contexts_[next.context].added - contexts_[from.context].added +
                   options_.lm_weight * next.log_prob;
     float added = gain + static_cast<float>(more), score = from.score + added;
@@ -308,6 +314,7 @@ void Search::end_word(const Hypothesis& from, std::uint32_t tree_word, std::uint
         used.first_end = kLastEnd;
         ended_.push_back(next.context);
     }
+    // A list for each context, linked by index through one array: nothing is allocated in a frame.
     ends_.push_back({next.context, word, score, from.start, from.late, from.late_score + added,
                      used.first_end});
     used.first_end = static_cast<std::uint32_t>(ends_.size() - 1);
@@ -320,7 +327,7 @@ float Search::survival(std::size_t& n_ties) {
          fewest = static_cast<std::size_t>(options_.min_active);
     sorted_.clear();
     for (const Hypothesis& hypothesis : reached_) sorted_.push_back(hypothesis.score);
-    auto best_of = [this](std::size_t rank) {
+    auto best_of = [this](std::size_t rank) {  // selection is linear in the number, sorting not
         auto at = sorted_.begin() + static_cast<std::ptrdiff_t>(rank - 1);
         std::nth_element(sorted_.begin(), at, sorted_.end(), std::greater<>());
         return *at;
@@ -347,6 +354,7 @@ float Search::survival(std::size_t& n_ties) {
 void Search::prune() {
     std::size_t n_ties;
     float least = survival(n_ties);
+    // A counting sort in steps of 1/4: no exact order is needed, only a good one.
     constexpr std::size_t kBuckets = 64;
     std::array<std::uint32_t, kBuckets + 1> starts{};
     auto bucket = [this](float score) {
@@ -366,6 +374,8 @@ void Search::prune() {
     for (std::uint32_t each : order_) {
         Hypothesis& hypothesis = live_[starts[bucket(reached_[each].score)]++];
         hypothesis = reached_[each];
+        // Relative scores stay small however long the utterance is, so a float holds their
+        // differences; the sum of what was taken off goes into `offset_`, a double.
         hypothesis.score -= best_;
         hypothesis.late_score -= best_;
         if (is_between(hypothesis.position)) uses_[hypothesis.context].between_frame = frame_;
@@ -395,6 +405,8 @@ void Search::add_boundary(ContextId context) {
     for (std::uint32_t each = used.first_end; each != kLastEnd; each = ends_[each].next) {
         const End& end = ends_[each];
         if (end.score < least) continue;
+        // A word with two entries gets an arc from each: the late one has its own paths, the other
+        // what remains, log(exp(score) - exp(late)).
         float late = end.late == end.start ? end.score : end.late_score, others = end.score;
         if (late < end.score && options_.logadd) others += std::log1p(-std::exp(late - end.score));
         if (late >= least || late >= others) lattice_.add_arc(end.late, end.word, late - total);
@@ -423,6 +435,7 @@ void Search::shrink_lattice() {
             scores.push_back(hypothesis.late_score);
         }
     }
+    // Half of what is allowed, so that many frames pass before it is needed again.
     std::vector<LatticeNode> renumbered =
         lattice_.prune(nodes, scores, static_cast<std::size_t>(options_.max_arcs) / 2);
     std::vector<ContextId> between;

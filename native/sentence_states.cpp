@@ -43,6 +43,8 @@ SentenceStates::SentenceStates(const std::vector<const Spelling*>& words,
             for (const Source& end : silent)
                 before.push_back({end.state, weight, std::exp(weight)});
             for (std::uint8_t token : pronunciation.tokens) {
+                // CTC: equal tokens in a row are one unless a blank stands between them, so no
+                // state leads to another of its own token, across words either.
                 auto same = [&](const Source& source) { return tokens_[source.state] == token; };
                 before.erase(std::remove_if(before.begin(), before.end(), same), before.end());
                 const std::uint32_t label = add(token, before, word);

@@ -143,6 +143,8 @@ void SentenceScores::score_together(std::vector<std::size_t> order) {
     const std::size_t n_sentences = order.size();
     if (score_shared(order, likely, cells * n_sentences > affordable_)) return;
     if (n_sentences > 1) {
+        // Alone, a sentence is the one that its frames are scaled by, so nothing of it gets too
+        // small.
         for (std::size_t i : order) score_together({i});
     } else {
         const bool affordable = cells <= affordable_;
@@ -163,6 +165,7 @@ bool SentenceScores::score_shared(std::vector<std::size_t>& order, const Sentenc
     if (labels.longest > SharedScores::kLongest) return false;
     SentenceFrames frames(scores_PV_, P_, V_);
     if (!frames.scale_by(likely, labels.tokens, labels.spread, lenient, options_)) return false;
+    // Neighbours in this order share the most first words, which are computed once.
     std::sort(order.begin(), order.end(),
               [&](std::size_t a, std::size_t b) { return spellings[a] < spellings[b]; });
     SharedScores shared(frames, options_, workspace());

@@ -40,6 +40,7 @@ inline void step(States<N>& x, int n, double in, const double* probs, const doub
     const double silent = Join::join(x.silent, x.sil);
     x.sil = Join::join(silent, ends) * sil;
     x.silent = silent * blank;
+    // From the last state to the first: each reads what its neighbours had in the frame before.
     for (int i = last; i > 0; --i) {
         const double skipping = REPEATS ? x.label[i - 1] * skips[i] : x.label[i - 1];
         x.blank[i] = Join::join(x.blank[i], x.label[i]) * blank;

@@ -39,10 +39,13 @@ bool Frames::add(const float* log_probs, const Options& options) {
     std::size_t first = scores_.size();
     scores_.resize(first + width());
     for (std::size_t token = 0; token < width(); ++token) {
-        // Whatever the array holds (another thread may write into it): NaN becomes the floor, too.
+        // Whatever the array holds (another thread may write into it): NaN becomes the floor, too,
+        // as std::max returns its first argument where the comparison fails.
         double log_prob = std::min(std::max(kFloor, number(log_probs + columns_[token])), kCeiling);
         scores_[first + token] = (log_prob - options.offsets[token]) * options.acoustic_scale;
     }
+    // The model's own probability counts here, not what the penalty leaves of it: with the default
+    // penalty of 32 no blank would be sure.
     bool only_blank = options.blank_skip < 1.0 &&
                       std::exp(number(log_probs + columns_[blank])) >= options.blank_skip;
     if (only_blank) {
@@ -58,6 +61,7 @@ Model::Model(std::shared_ptr<const Vocabulary> vocabulary, Tokens tokens)
 std::shared_ptr<const LookAhead> Model::look_ahead(const Options& options) const {
     LookAhead::Weights weights{options.lm_weight, options.word_score, options.unk_score,
                                options.acoustic_scale};
+    // Making one visits every node of the tree, so the last few are kept, for all threads.
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& known : look_aheads_) {
         if (known->weights() == weights) return known;
@@ -326,6 +330,8 @@ std::vector<NBestEntry> Stream::ranked(const std::vector<std::vector<WordId>>& s
             found.score += found.added_score;
         }
     }
+    // Equal scores, as of homophones that the n-gram does not know, are put in the order of their
+    // texts, so that the list does not hang on the order in which the lattice gave them.
     auto text = [this](const NBestEntry& found) {
         std::string joined;
         for (WordId word : found.words) joined.append(model_->vocabulary().text(word)).append(" ");
