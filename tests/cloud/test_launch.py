@@ -17,12 +17,13 @@ from refusals import complaint
 
 import cortext
 from cortext.cli import run
+from cortext.cloud import Launch
 from cortext.cloud.accelerators import GPUS, TPU_CORES
 from cortext.errors import CloudError, Interrupted, MissingLibrary
 
 
-class Engine(types.ModuleType):
-    """Stands in for SkyPilot: notes what it is asked for."""
+class SkyPilot(types.ModuleType):
+    """A stand-in for SkyPilot that notes what it is asked for."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         super().__init__("sky")
@@ -74,6 +75,13 @@ def command(wheel, tmp_path, monkeypatch):
     ]
 
 
+def test_a_launch_still_knows_its_logs_by_their_old_name():
+    job = Launch(Path("task.yaml"), "", "one", spot=False)
+    assert job.logs == "sky logs one"
+    with pytest.warns(DeprecationWarning, match=r"Launch\.watch is now Launch\.logs"):
+        assert job.watch == job.logs
+
+
 def test_launch_is_a_function_of_the_package():
     from cortext.cloud import launch
 
@@ -99,8 +107,8 @@ def test_from_python_a_dry_run_is_the_default_too(offline, launch):
 
 @pytest.mark.parametrize("spot", [False, True])
 def test_yes_shows_the_task_and_asks_skypilot_once(command, monkeypatch, capsys, spot):
-    engine = Engine()
-    monkeypatch.setitem(sys.modules, "sky", engine)
+    sky = SkyPilot()
+    monkeypatch.setitem(sys.modules, "sky", sky)
     assert run([*command, "--yes", *(["--spot"] if spot else [])]) == 0
     task = ("task", "launch/cortext-one/task.yaml")
     asked = (
@@ -108,17 +116,17 @@ def test_yes_shows_the_task_and_asks_skypilot_once(command, monkeypatch, capsys,
         if spot
         else ("launch", task, {"cluster_name": "cortext-one"})
     )
-    assert engine.calls == [asked, ("stream_and_get", "request-1")]
+    assert sky.calls == [asked, ("stream_and_get", "request-1")]
     said = capsys.readouterr().out
     assert "accelerators:" in said
     assert ("sky jobs cancel -n cortext-one" if spot else "sky down cortext-one") in said
 
 
 def test_python_submits_what_is_no_dry_run(launch, monkeypatch):
-    engine = Engine()
-    monkeypatch.setitem(sys.modules, "sky", engine)
+    sky = SkyPilot()
+    monkeypatch.setitem(sys.modules, "sky", sky)
     launch(dry_run=False)
-    assert [call[0] for call in engine.calls] == ["launch", "stream_and_get"]
+    assert [call[0] for call in sky.calls] == ["launch", "stream_and_get"]
 
 
 def test_json_is_one_object(offline, command, capsys):
@@ -135,7 +143,7 @@ def test_without_skypilot_yes_names_the_extra(offline, launch):
 
 def test_what_skypilot_refuses_is_one_line(launch, monkeypatch):
     error = RuntimeError("\n\x1b[31mFailed to provision\x1b[0m all resources.\n  more\n")
-    monkeypatch.setitem(sys.modules, "sky", Engine(error))
+    monkeypatch.setitem(sys.modules, "sky", SkyPilot(error))
     with pytest.raises(
         CloudError, match=r"SkyPilot: Failed to provision all resources; `sky check`"
     ):
@@ -143,7 +151,7 @@ def test_what_skypilot_refuses_is_one_line(launch, monkeypatch):
 
 
 def test_ctrl_c_says_that_it_may_go_on_and_how_to_stop_it(launch, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sky", Engine(KeyboardInterrupt()))
+    monkeypatch.setitem(sys.modules, "sky", SkyPilot(KeyboardInterrupt()))
     with pytest.raises(
         Interrupted, match=r"may go on and cost money; .*`sky down cortext-first-run` stops it"
     ):

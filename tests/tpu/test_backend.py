@@ -77,7 +77,7 @@ def compilations():
 
 @pytest.fixture(scope="module")
 def in_torch(packed, tmp_path_factory):
-    """A run with torch's engine."""
+    """A run with torch's backend."""
     out = tmp_path_factory.mktemp("torch") / "run"
     with Trainer(small(), packed, out, progress=False) as trainer:
         trainer.run()
@@ -102,7 +102,7 @@ def shared(packed, tmp_path_factory):
     return out, states
 
 
-def test_a_run_that_moves_between_engines_is_the_run_of_one(shared, in_torch):
+def test_a_run_that_moves_between_backends_is_the_run_of_one(shared, in_torch):
     out, _ = shared
     for kind, name in (
         ("train", "train_loss"),
@@ -115,7 +115,7 @@ def test_a_run_that_moves_between_engines_is_the_run_of_one(shared, in_torch):
     assert [line["step"] for line in lines(out, "train")] == [3, 6, 9, 12]
 
 
-def test_the_optimisers_state_goes_from_engine_to_engine_as_it_is(shared):
+def test_the_optimisers_state_goes_from_backend_to_backend_as_it_is(shared):
     _, ((_, first), (torchs, second), (last, _)) = shared
     for before, after in ((first, torchs), (second, last)):
         assert before.keys() == after.keys()
@@ -201,7 +201,7 @@ def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(
 
 
 def test_registered_augmentations_are_torchs_own(packed, tmp_path):
-    """The host draws what torch's engine draws, to the rounding to float16.
+    """The host draws what torch's backend draws, to the rounding to float16.
 
     The step then only smooths.
     """
@@ -214,16 +214,16 @@ def test_registered_augmentations_are_torchs_own(packed, tmp_path):
         config, dataset=replace(config.dataset, augmentations=[mask], data_transforms=transforms)
     )
     with Trainer(config, packed, tmp_path / "run", device=TPU, progress=False) as trainer:
-        engine = trainer.backend
-        (found,) = engine.batches(5, 6)
+        backend = trainer.backend
+        (found,) = backend.batches(5, 6)
         make = (
             trainer.layer_of_day,
             transforms,
             torch.device("cpu"),
             trainer.model.network.n_patches,
         )
-        batches = Batches(trainer.train_split, *make, extra=engine.extra)
-        (expected,) = batches.training(engine.job.sampler, config.seed, 5, 6)
+        batches = Batches(trainer.train_split, *make, extra=backend.extra)
+        (expected,) = batches.training(backend.job.sampler, config.seed, 5, 6)
     n_bins = expected.x_BTC.shape[1]
     features = np.asarray(found.batch["features"])
     np.testing.assert_allclose(features[:, :n_bins], expected.x_BTC.numpy(), atol=0.01)
@@ -356,7 +356,7 @@ def test_buffers_are_of_types_that_xla_is_given(registered):
 
 
 def test_day_layers_that_do_not_learn(packed, tmp_path):
-    """The state, which is empty where days are, is written by one engine and read by the other."""
+    """The state, which is empty where days are, is written by one backend and read by the other."""
     frozen = InputNetworkConfig(input_layer_dropout=0.0, input_trainable=False)
     config = small(batches_per_train_log=1)
     config = replace(config, model=replace(config.model, input_network=frozen))

@@ -1,4 +1,4 @@
-"""The doctor: what it says of engines that work, crash or hang, of versions, variables and
+"""The doctor: what it says of backends that work, crash or hang, of versions, variables and
 hugepages.
 """
 
@@ -45,37 +45,37 @@ def machine(monkeypatch):
 
 
 def answers(devices: dict[str, list | str]):
-    """An `ask` whose engines have these devices, or this problem."""
+    """An `ask` whose backends have these devices, or this problem."""
     return lambda request, env, limit_s: (
         ProbeAnswer([], found)
-        if isinstance(found := devices[request["engine"]], str)
+        if isinstance(found := devices[request["backend"]], str)
         else ProbeAnswer([found])
     )
 
 
-# --- engines
+# --- backends
 # ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_engine_that_trains_is_asked():
+def test_every_backend_that_trains_is_asked():
     assert set(PROBES) == set(BACKENDS)
 
 
 def test_only_what_is_installed_is_asked(machine):
     machine({"torch": "2.13.0", "jax": "0.10.2"})
     report = examine(ask=answers({"torch": [CPU]}))
-    assert [(engine.name, engine.versions) for engine in report.engines] == [
+    assert [(backend.name, backend.versions) for backend in report.backends] == [
         ("torch", {"torch": "2.13.0"})
     ]
     assert (report.broken, report.found) == ([], "no TPU")
 
 
-def test_an_engine_that_does_not_start_takes_no_other_with_it(machine):
+def test_a_backend_that_does_not_start_takes_no_other_with_it(machine):
     machine(ALL)
     report = examine(
         ask=answers({"torch": [CPU], "torchax": "ImportError: no (status 1)", "tensorflow": [CPU]})
     )
-    assert [engine.devices for engine in report.engines] == [[CPU], [], [CPU]]
+    assert [backend.devices for backend in report.backends] == [[CPU], [], [CPU]]
     assert report.broken == ["torchax does not start: ImportError: no (status 1)"]
 
 
@@ -89,14 +89,14 @@ def test_a_crash_is_told_with_its_signal(tmp_path, monkeypatch, machine):
     )
     machine({"torch": "2.13.0", "tensorflow": "2.21.0", "keras": "3.15.1"})
     report = examine()
-    assert [len(engine.devices) for engine in report.engines] == [1, 0]
+    assert [len(backend.devices) for backend in report.backends] == [1, 0]
     assert report.broken == ["tensorflow does not start: nothing was said (signal 11)"]
 
 
 def test_an_error_is_told_by_its_last_line(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libfoo.so.1 is missing')\n")
     answer = ask(
-        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+        {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
     )
     assert answer == ProbeAnswer([], "ImportError: libfoo.so.1 is missing (status 1)")
 
@@ -106,7 +106,7 @@ def test_what_a_library_writes_to_stdout_is_no_answer(tmp_path):
         "print('[libfoo] {hello}')\nprint('{')\nraise ImportError('no')\n"
     )
     answer = ask(
-        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+        {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
     )
     assert answer == ProbeAnswer([], "ImportError: no (status 1)")
     (tmp_path / "torch.py").write_text(
@@ -114,15 +114,15 @@ def test_what_a_library_writes_to_stdout_is_no_answer(tmp_path):
         " line')\ncuda = SimpleNamespace(device_count=lambda: 0)\n"
     )
     (devices,) = ask(
-        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+        {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
     ).values
     assert [device["kind"] for device in devices] == ["cpu"]
 
 
-def test_an_engine_that_ends_without_an_answer_is_broken(tmp_path):
+def test_a_backend_that_ends_without_an_answer_is_broken(tmp_path):
     (tmp_path / "torch.py").write_text("import os\nos._exit(0)\n")
     answer = ask(
-        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+        {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
     )
     assert answer == ProbeAnswer([], "nothing was said (status 0)")
 
@@ -136,7 +136,7 @@ def test_a_backend_that_hangs_is_ended_with_what_it_has_started(tmp_path):
     )
     started = time.monotonic()
     answer = ask(
-        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 1
+        {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 1
     )
     assert answer == ProbeAnswer([], "no answer within 1 s")
     assert time.monotonic() - started < 20
@@ -151,7 +151,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_chips_that_no_engine_sees_are_broken(machine):
+def test_chips_that_no_backend_sees_are_broken(machine):
     machine(ALL, V5E)
     assert (
         examine(ask=answers({"torch": [CPU], "torchax": [CHIP] * 8, "tensorflow": [CPU]})).broken
@@ -186,7 +186,7 @@ def steps_of(machine, devices, told, device=None):
     asked = []
 
     def step(request, env, limit_s):
-        asked.append((request["engine"], request["kind"], dict(env)))
+        asked.append((request["backend"], request["kind"], dict(env)))
         assert open_packed(Path(request["data"])).n_features == 2 * doctor.DATA["n_electrodes"]
         return told
 
@@ -199,13 +199,13 @@ def few_electrodes(monkeypatch):
     monkeypatch.setitem(doctor.DATA, "n_electrodes", 4)
 
 
-def test_every_engine_takes_a_step_on_every_kind_of_device(machine):
+def test_every_backend_takes_a_step_on_every_kind_of_device(machine):
     assert doctor.DATA["n_electrodes"] == 256  # 512 features, as in the published recordings
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CHIP] * 8, "tensorflow": [CPU]}
     told = {"device": "it", "cores": 8, "loss": 200.0, "seconds": 1.0}
     done = ProbeAnswer([{"model": "gru", **told}, {"model": "triple_gru", **told}])
     steps, asked = steps_of(machine, devices, done)
-    assert [(engine, kind) for engine, kind, _ in asked] == [
+    assert [(backend, kind) for backend, kind, _ in asked] == [
         ("torch", "cpu"),
         ("torch", "cuda"),
         ("torchax", "tpu"),
@@ -219,7 +219,7 @@ def test_every_engine_takes_a_step_on_every_kind_of_device(machine):
 def test_a_step_may_be_asked_of_one_kind_only(machine, few_electrodes):
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CPU], "tensorflow": "broken"}
     _, asked = steps_of(machine, devices, ProbeAnswer([]), device="cpu")
-    assert [(engine, kind) for engine, kind, _ in asked] == [("torch", "cpu"), ("torchax", "cpu")]
+    assert [(backend, kind) for backend, kind, _ in asked] == [("torch", "cpu"), ("torchax", "cpu")]
     # Or JAX would look for a TPU, which is not there.
     assert asked[1][2] == {"JAX_PLATFORMS": "cpu"}
     assert steps_of(machine, devices, ProbeAnswer([]), device="tpu") == ([], [])
@@ -238,15 +238,15 @@ def test_what_was_finished_before_a_crash_counts(machine, few_electrodes):
     ]
 
 
-def steps_here(engine: str) -> dict[tuple[str, str], doctor.Step]:
-    """Real steps with torch and another engine on what it really sees, by engine and model."""
-    (devices,) = ask({"do": "devices", "engine": engine, "tpu": None}, {}, 100).values
-    engines = [
+def steps_here(backend: str) -> dict[tuple[str, str], doctor.DoctorStep]:
+    """Real steps with torch and another backend on what it really sees, by backend and model."""
+    (devices,) = ask({"do": "devices", "backend": backend, "tpu": None}, {}, 100).values
+    backends = [
         doctor.InstalledBackend("torch", {}, [CPU]),
-        doctor.InstalledBackend(engine, {}, devices),
+        doctor.InstalledBackend(backend, {}, devices),
     ]
-    report = doctor.Report([], "no TPU", {}, engines, hugepages(None), [], [])
-    return {(step.engine, step.model): step for step in take_steps(report, "cpu", limit_s=200)}
+    report = doctor.DoctorReport([], "no TPU", {}, backends, hugepages(None), [], [])
+    return {(step.backend, step.model): step for step in take_steps(report, "cpu", limit_s=200)}
 
 
 @pytest.mark.slow
@@ -254,11 +254,12 @@ def test_torch_takes_a_step_of_each_model_and_leaves_a_tpu_alone(capsys):
     command = ["doctor", "--run", "--device", "cpu", "--json", "--tpu", "grpc://127.0.0.1:9"]
     assert cortext(command) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
-    assert [(step["model"], step["engine"], step["cores"]) for step in steps[:2]] == [
+    assert [(step["model"], step["backend"], step["cores"]) for step in steps[:2]] == [
         ("gru", "torch", 1),
         ("triple_gru", "torch", 1),
     ]
     assert all(step["loss"] > 0 for step in steps)
+    assert [step["engine"] for step in steps] == [step["backend"] for step in steps]
 
 
 @pytest.mark.tpu
@@ -428,7 +429,8 @@ def test_the_status_says_whether_something_is_broken(machine, monkeypatch, capsy
     assert cortext(["doctor", "--json"]) == status
     report = json.loads(capsys.readouterr().out)
     assert report["found"] == "no TPU"
-    assert report["engines"][0]["problem"] == problem
+    assert report["backends"][0]["problem"] == problem
+    assert report["engines"] == report["backends"]  # the key of before
 
 
 def test_equal_devices_stand_in_one_line(machine, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""Traces of steps and dumps of compiled programs, each engine in a process of its own.
+"""Traces of steps and dumps of compiled programs, each backend in a process of its own.
 
 Its flags are read once.
 """
@@ -30,13 +30,13 @@ def test_flags_that_were_set_stay(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
-def test_a_dump_that_comes_too_late_is_refused(tmp_path, engine):
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_a_dump_that_comes_too_late_is_refused(tmp_path, backend):
     env: dict[str, str] = {}
     with pytest.raises(
-        ConfigError, match=f"--xla-dump comes too late: {engine} is loaded, and has read XLA_FLAGS"
+        ConfigError, match=f"--xla-dump comes too late: {backend} is loaded, and has read XLA_FLAGS"
     ):
-        dump_xla(tmp_path, env, loaded={engine})
+        dump_xla(tmp_path, env, loaded={backend})
     assert env == {}
 
 
@@ -58,7 +58,7 @@ def test_only_the_batches_of_the_window_are_traced(first, end, batches, traced):
     assert state == {"on": False, "starts": min(1, len(traced))}
 
 
-def test_training_lets_its_engine_trace(tmp_path, monkeypatch):
+def test_training_lets_its_backend_trace(tmp_path, monkeypatch):
     simulate(
         tmp_path / "data",
         "tiny",

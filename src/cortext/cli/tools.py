@@ -22,9 +22,11 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
+from cortext.cli.options import with_options
+from cortext.cloud.job import LaunchSettings
 
 if TYPE_CHECKING:
-    from cortext.tpu.doctor import Report
+    from cortext.tpu.doctor import DoctorReport
 
 
 def demo(
@@ -127,7 +129,7 @@ def doctor(
     if run:
         steps = take_steps(report, device, tpu, limit_s=limit, stage=stage)
         failed = [
-            f"{step.model} with {step.engine} on {step.kind}: {step.problem}"
+            f"{step.model} with {step.backend} on {step.kind}: {step.problem}"
             for step in steps
             if step.problem
         ]
@@ -137,30 +139,30 @@ def doctor(
             )
         report = dataclasses.replace(report, steps=steps, broken=[*report.broken, *failed])
     if as_json:
-        print_json(dataclasses.asdict(report))
+        print_json(report.to_json())
     else:
         _print(report)
     return 1 if report.broken else 0
 
 
-def _print(report: Report) -> None:
+def _print(report: DoctorReport) -> None:
     print_table("TPU", ["looked at", "there"], report.looked, right_from=9)
     print_lines(f"found: {report.found}", "")
     rows = []
-    for engine in report.engines:
-        names = ", ".join(f"{name} {version}" for name, version in engine.versions.items())
+    for backend in report.backends:
+        names = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
         rows.append(
-            (engine.name, names, "; ".join(_devices(engine.devices)) or engine.problem or "none")
+            (backend.name, names, "; ".join(_devices(backend.devices)) or backend.problem or "none")
         )
-    print_table("Engines", ["engine", "versions", "devices"], rows, right_from=9)
+    print_table("Backends", ["backend", "versions", "devices"], rows, right_from=9)
     if report.steps:
         print_table(
             "One training step",
-            ["model", "engine", "on", "cores", "loss", "seconds"],
+            ["model", "backend", "on", "cores", "loss", "seconds"],
             [
                 (
                     step.model,
-                    step.engine,
+                    step.backend,
                     step.device or step.kind,
                     *map(_number, (step.cores, step.loss, step.seconds)),
                 )
@@ -193,6 +195,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+@with_options
 def launch(
     config: Annotated[
         str,
@@ -200,47 +203,7 @@ def launch(
             help="YAML file, or the name of a shipped recipe: gru_tpu, triple_gru_tpu ..."
         ),
     ],
-    data: Annotated[
-        str | None, typer.Option(metavar="gs://...", help="Folder in a bucket with packed data.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="gs://...", help="Folder in a bucket for the run directory."),
-    ] = None,
-    accelerator: Annotated[
-        str,
-        typer.Option(help="TPU or GPUs of one machine: tpu-v5litepod-8, v6e-4, H100, A100:8 ..."),
-    ] = "tpu-v5litepod-8",
-    lm: Annotated[
-        str | None,
-        typer.Option(metavar="gs://...", help="Folder in a bucket with a language model, for WER."),
-    ] = None,
-    spot: Annotated[
-        bool,
-        typer.Option(
-            "--spot", help="On machines that may be taken away: cheaper; goes on with the next."
-        ),
-    ] = False,
-    infra: Annotated[
-        str | None,
-        typer.Option(metavar="CLOUD[/REGION[/ZONE]]", help="Where; what is cheapest without it."),
-    ] = None,
-    idle_minutes: Annotated[
-        int, typer.Option(min=1, help="Give the machine back so long after training.")
-    ] = 10,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH|git+URL@REV",
-            help="The cortext to install there; the one that runs here without it.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the machine; after the run's folder without it.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="Task file to write; launch/NAME/task.yaml without it.")
-    ] = None,
+    settings: LaunchSettings,
     dry_run: Annotated[
         bool, typer.Option("--dry-run/--yes", help="Write and show the task only, or start it.")
     ] = True,
@@ -254,23 +217,9 @@ def launch(
 
     Example: cortext launch --config gru_tpu --data gs://lab/packed --out gs://lab/runs/first --spot
     """
-    from cortext import cloud
+    from cortext.cloud.job import write_task
 
-    job = cloud.launch(
-        config,
-        accelerator,
-        data,
-        out,
-        lm=lm,
-        spot=spot,
-        infra=infra,
-        idle_minutes=idle_minutes,
-        source=source,
-        name=name,
-        file=file,
-        overrides=overrides,
-        plugins=plugins,
-    )
+    job = write_task(config, settings, overrides, plugins)
     if not as_json:
         print_lines(*job.text.split("\n"))
         print_lines(f"written: {job.file}")
@@ -292,4 +241,4 @@ def launch(
             f"prices:  {job.prices}", f"start:   the same command with --yes, or {job.start}"
         )
     else:
-        print_lines(f"watch:  {job.watch}", f"stop:   {job.stop}")
+        print_lines(f"watch:  {job.logs}", f"stop:   {job.stop}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from cortext.cloud.accelerators import accelerator as known_accelerator
 from cortext.cloud.source import read_source
@@ -15,6 +17,64 @@ from cortext.errors import CloudError, Interrupted
 from cortext.extras import need
 from cortext.files import atomic_write
 from cortext.plugins import load_plugins
+from cortext.settings import Setting
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """Settings of a run on a rented machine; the command line makes options of them.
+
+    Attributes:
+        data: Folder in a bucket with packed data or session files.
+        out: Folder in a bucket that keeps the run directory.
+        accelerator: TPU or GPUs of one machine.
+        lm: Folder in a bucket with a language model.
+        spot: Rent machines that may be taken away.
+        infra: `CLOUD[/REGION[/ZONE]]`.
+        idle_minutes: Minutes after training until the machine is given back.
+        source: The cortext to install; None takes the running one.
+        name: Name of the machine.
+        file: Task file to write.
+    """
+
+    data: Annotated[
+        str | None, Setting(help="Folder in a bucket with packed data.", metavar="gs://...")
+    ] = None
+    out: Annotated[
+        str | None, Setting(help="Folder in a bucket for the run directory.", metavar="gs://...")
+    ] = None
+    accelerator: Annotated[
+        str, Setting(help="TPU or GPUs of one machine: tpu-v5litepod-8, v6e-4, H100, A100:8 ...")
+    ] = "tpu-v5litepod-8"
+    lm: Annotated[
+        str | None,
+        Setting(help="Folder in a bucket with a language model, for WER.", metavar="gs://..."),
+    ] = None
+    spot: Annotated[
+        bool,
+        Setting(help="On machines that may be taken away: cheaper; goes on with the next."),
+    ] = False
+    infra: Annotated[
+        str | None,
+        Setting(help="Where; what is cheapest without it.", metavar="CLOUD[/REGION[/ZONE]]"),
+    ] = None
+    idle_minutes: Annotated[
+        int, Setting(help="Give the machine back so long after training.", minimum=1)
+    ] = 10
+    source: Annotated[
+        str | Path | None,
+        Setting(
+            help="The cortext to install there; the one that runs here without it.",
+            metavar="PATH|git+URL@REV",
+            kind=str | None,
+        ),
+    ] = None
+    name: Annotated[
+        str | None, Setting(help="Name of the machine; after the run's folder without it.")
+    ] = None
+    file: Annotated[
+        Path | None, Setting(help="Task file to write; launch/NAME/task.yaml without it.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -49,9 +109,15 @@ class Launch:
         return f"sky launch --dryrun {shlex.quote(str(self.file))}"
 
     @property
-    def watch(self) -> str:
+    def logs(self) -> str:
         """SkyPilot's command that shows the output of the run."""
         return f"sky jobs logs -n {self.name}" if self.spot else f"sky logs {self.name}"
+
+    @property
+    def watch(self) -> str:
+        """The name of `logs` in the release before."""
+        warnings.warn("Launch.watch is now Launch.logs", DeprecationWarning, stacklevel=2)
+        return self.logs
 
     @property
     def stop(self) -> str:
@@ -78,7 +144,7 @@ class Launch:
             )
             sky.stream_and_get(begin)
         except KeyboardInterrupt:
-            fix = f"`{self.watch}` shows it, `{self.stop}` stops it"
+            fix = f"`{self.logs}` shows it, `{self.stop}` stops it"
             raise Interrupted(
                 "interrupted; what was asked for may go on and cost money", fix=fix
             ) from None
@@ -141,43 +207,65 @@ def launch(
         CloudError: For a bucket, an accelerator or a name that cannot be used.
         MissingLibrary: Without SkyPilot, if it is started.
     """
-    chosen = known_accelerator(accelerator)
-    if idle_minutes < 1:  # SkyPilot takes a negative number for "never"
-        raise CloudError(f"--idle-minutes is {idle_minutes}; at least 1 is needed")
-    data_folder = address(data, "--data", "gs://BUCKET/packed (`cortext pack`, then copy it there)")
-    out_folder = address(out, "--out", "gs://BUCKET/runs/NAME")
-    if not out_folder.path or data_folder.holds(out_folder):
-        what = (
-            f"--out is {out_folder}, which is"
-            f" {'a whole bucket' if not out_folder.path else 'inside --data'}"
-        )
-        raise CloudError(what, fix="give a folder of its own, such as gs://BUCKET/runs/NAME")
-    named = task_name(name, out_folder)
-    file = Path(file) if file is not None else Path("launch") / named / "task.yaml"
-    _check_ours(file)
-    _check_infra(infra, chosen.is_tpu)
-    words, uploads = _train_arguments(config, tuple(overrides), tuple(plugins), named)
-    found = read_source(source, file.parent)
-    if found.file:
-        uploads[f"{HOME}/source/{found.file.name}"] = found.file
-    lm_folder = address(lm, "--lm", "gs://BUCKET/lm") if lm else None
-    plan = TaskPlan(
-        named,
-        chosen,
-        found,
-        data_folder,
-        out_folder,
-        lm_folder,
-        words,
-        uploads,
-        spot,
-        infra,
-        idle_minutes,
+    settings = LaunchSettings(
+        data=data,
+        out=out,
+        accelerator=accelerator,
+        lm=lm,
+        spot=spot,
+        infra=infra,
+        idle_minutes=idle_minutes,
+        source=source,
+        name=name,
+        file=None if file is None else Path(file),
     )
-    job = Launch(file, task_text(plan), named, spot)
-    atomic_write(file, job.text.encode())
+    job = write_task(config, settings, overrides, plugins)
     if not dry_run:
         job.submit()
+    return job
+
+
+def write_task(
+    config: str | Path,
+    settings: LaunchSettings,
+    overrides: Iterable[str] = (),
+    plugins: Iterable[str | Path] = (),
+) -> Launch:
+    """Check the settings and write the task file, as `launch` does; return the run, not started."""
+    accelerator = known_accelerator(settings.accelerator)
+    if settings.idle_minutes < 1:  # SkyPilot takes a negative number for "never"
+        raise CloudError(f"--idle-minutes is {settings.idle_minutes}; at least 1 is needed")
+    data = address(
+        settings.data, "--data", "gs://BUCKET/packed (`cortext pack`, then copy it there)"
+    )
+    out = address(settings.out, "--out", "gs://BUCKET/runs/NAME")
+    if not out.path or data.holds(out):
+        where = "a whole bucket" if not out.path else "inside --data"
+        fix = "give a folder of its own, such as gs://BUCKET/runs/NAME"
+        raise CloudError(f"--out is {out}, which is {where}", fix=fix)
+    name = task_name(settings.name, out)
+    file = settings.file or Path("launch") / name / "task.yaml"
+    _check_ours(file)
+    _check_infra(settings.infra, accelerator.is_tpu)
+    words, uploads = _train_arguments(config, tuple(overrides), tuple(plugins), name)
+    source = read_source(settings.source, file.parent)
+    if source.file:
+        uploads[f"{HOME}/source/{source.file.name}"] = source.file
+    plan = TaskPlan(
+        name=name,
+        accelerator=accelerator,
+        source=source,
+        data=data,
+        out=out,
+        lm=address(settings.lm, "--lm", "gs://BUCKET/lm") if settings.lm else None,
+        train=words,
+        uploads=uploads,
+        spot=settings.spot,
+        infra=settings.infra,
+        idle_minutes=settings.idle_minutes,
+    )
+    job = Launch(file, task_text(plan), name, settings.spot)
+    atomic_write(file, job.text.encode())
     return job
 
 
@@ -223,7 +311,8 @@ def _train_arguments(
     words = ["--config", shlex.quote(str(config))]
     if Path(config).is_file():
         target = f"{HOME}/config/{name}/config.yaml"
-        uploads[target], words[1] = Path(config).resolve(), here(target)
+        uploads[target] = Path(config).resolve()
+        words[1] = here(target)
     for number, plugin in enumerate(plugins):
         target = f"{HOME}/config/{name}/plugin_{number}.py"
         uploads[target] = Path(plugin).resolve()

@@ -1,7 +1,7 @@
 """A report on what a machine can train with: its TPU, the backends and their devices, problems.
 
 Every backend is asked in a process of its own with a time limit: one that crashes or hangs is a
-line of the report. The report and its JSON call backends engines.
+line of the report.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,10 @@ class InstalledBackend:
 
 
 @dataclass(frozen=True)
-class Step:
+class DoctorStep:
     """A step of training on devices of a kind, or the problem that prevented it."""
 
-    engine: str
+    backend: str
     model: str
     kind: str
     device: str | None = None
@@ -72,14 +72,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """The doctor's report.
 
     Attributes:
         looked: Names of what was looked at for a TPU, and what was there.
         found: The TPU in a few words.
         versions: Versions of Python, the system and installed packages.
-        engines: Installed backends.
+        backends: Installed backends.
         hugepages: Setting of transparent hugepages.
         advice: Lines about what could be better.
         broken: Lines about what is there and does not work.
@@ -89,11 +89,22 @@ class Report:
     looked: list[tuple[str, str]]
     found: str
     versions: dict[str, str]
-    engines: list[InstalledBackend]
+    backends: list[InstalledBackend]
     hugepages: system.Hugepages
     advice: list[str]
     broken: list[str]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[DoctorStep] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `cortext doctor --json` prints.
+
+        For one release backends also stand under the key `engines`, and that of a step under
+        `engine`, as they did before.
+        """
+        found = asdict(self)
+        for step in found["steps"]:
+            step["engine"] = step["backend"]
+        return found | {"engines": found["backends"]}
 
 
 def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> ProbeAnswer:
@@ -105,24 +116,22 @@ def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Prob
         limit_s: Seconds after which the process is ended.
     """
     command = [sys.executable, "-m", "cortext.tpu.probe", json.dumps(request)]
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    env = {**os.environ, **quiet, **env}
-    pipe = subprocess.PIPE
+    problem = None
     with subprocess.Popen(
         command,
-        env=env,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **env},
         stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
         start_new_session=True,
     ) as process:
-        problem = None
         try:
             output, errors = process.communicate(timeout=limit_s)
         except BaseException as error:
-            # With the processes that it has started, which would hold its pipes open.
+            # The whole process group: a process that the backend has started would hold the pipes
+            # open, and the second `communicate` would wait for it.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
@@ -132,11 +141,15 @@ def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Prob
     lines = (line.removeprefix(ANSWER) for line in output.splitlines() if line.startswith(ANSWER))
     values = [json.loads(line) for line in lines]
     if problem is None and (process.returncode or not values):
-        said = [line for line in errors.splitlines() if line.strip()] or ["nothing was said"]
-        status = process.returncode
-        what = f"signal {-status}" if status < 0 else f"status {status}"
-        problem = f"{said[-1].removeprefix('cortext.errors.').strip()[:300]} ({what})"
+        problem = _reason(process.returncode, errors)
     return ProbeAnswer(values, problem)
+
+
+def _reason(status: int, errors: str) -> str:
+    """Return the last line of a process that failed, and its status."""
+    lines = [line for line in errors.splitlines() if line.strip()] or ["nothing was said"]
+    ended = f"signal {-status}" if status < 0 else f"status {status}"
+    return f"{lines[-1].removeprefix('cortext.errors.').strip()[:300]} ({ended})"
 
 
 def examine(
@@ -146,7 +159,7 @@ def examine(
     limit_s: float = 60,
     ask: Ask = ask,
     stage: Callable[[str], None] = lambda name: None,
-) -> Report:
+) -> DoctorReport:
     """Look for a TPU and ask every installed backend; problems are in the report.
 
     Args:
@@ -163,15 +176,19 @@ def examine(
         broken.append(str(error))
         found = Found(looked=(("--tpu", tpu or "not given"),))
     have = versions.installed()
-    engines = [
-        _engine(name, found, have, limit_s, ask, stage)
+    backends = [
+        _ask_backend(name, found, have, limit_s, ask, stage)
         for name in PROBES
         if _is_installed(name, have)
     ]
     broken += [
-        f"{engine.name} does not start: {engine.problem}" for engine in engines if engine.problem
+        f"{backend.name} does not start: {backend.problem}"
+        for backend in backends
+        if backend.problem
     ]
-    on_tpu = [device for engine in engines for device in engine.devices if device["kind"] == "tpu"]
+    on_tpu = [
+        device for backend in backends for device in backend.devices if device["kind"] == "tpu"
+    ]
     if found.attached and not on_tpu:
         broken.append(f"there are {found.chips} TPU chips, and no installed backend sees them")
     pages = system.hugepages(found.generation if found.attached else None)
@@ -184,7 +201,7 @@ def examine(
             " at once"
         )
     told = {"python": platform.python_version(), "system": platform.platform()} | have
-    return Report(list(found.looked), found.summary, told, engines, pages, advice, broken)
+    return DoctorReport(list(found.looked), found.summary, told, backends, pages, advice, broken)
 
 
 def _is_installed(name: str, have: Mapping[str, str]) -> bool:
@@ -194,7 +211,7 @@ def _is_installed(name: str, have: Mapping[str, str]) -> bool:
     )
 
 
-def _engine(
+def _ask_backend(
     name: str,
     found: Found,
     have: Mapping[str, str],
@@ -203,7 +220,7 @@ def _engine(
     stage: Callable[[str], None],
 ) -> InstalledBackend:
     stage(f"asking {name}")
-    answer = ask({"do": "devices", "engine": name, "tpu": found.address}, {}, limit_s)
+    answer = ask({"do": "devices", "backend": name, "tpu": found.address}, {}, limit_s)
     wanted = (*PROBES[name].packages, *PROBES[name].shown)
     return InstalledBackend(
         name,
@@ -214,14 +231,14 @@ def _engine(
 
 
 def take_steps(
-    report: Report,
+    report: DoctorReport,
     device: str | None = None,
     tpu: str | None = None,
     *,
     limit_s: float = 60,
     ask: Ask = ask,
     stage: Callable[[str], None] = lambda name: None,
-) -> list[Step]:
+) -> list[DoctorStep]:
     """Take a training step of each model with each backend on each kind of its devices.
 
     Args:
@@ -232,48 +249,49 @@ def take_steps(
         ask: Asks a backend; tests give their own.
         stage: Called with the name of each stage.
     """
-    from cortext.data.packed import pack
-    from cortext.data.simulate import simulate
-
     plan = [
-        (engine.name, kind, count)
-        for engine in report.engines
-        for kind, count in Counter(found["kind"] for found in engine.devices).items()
+        (backend.name, kind, count)
+        for backend in report.backends
+        for kind, count in Counter(found["kind"] for found in backend.devices).items()
         if device in (None, kind)
     ]
-    steps: list[Step] = []
+    steps: list[DoctorStep] = []
     if not plan:
         return steps
     with tempfile.TemporaryDirectory(prefix="cortext-doctor-") as folder:
         stage("simulating recordings")
-        packed = Path(folder) / "packed"
-        simulate(
-            Path(folder) / "data",
-            "tiny",
-            seed=1,
-            overrides=[f"{key}={value}" for key, value in DATA.items()],
-        )
-        pack(Path(folder) / "data", packed)
-        for engine, kind, count in plan:
-            stage(f"a step of each model with {engine} on {kind}")
-            out = str(Path(folder) / f"{engine}-{kind}")
+        packed = _packed_recordings(Path(folder))
+        for backend, kind, count in plan:
+            stage(f"a step of each model with {backend} on {kind}")
             request = {
                 "do": "steps",
-                "engine": engine,
+                "backend": backend,
                 "kind": kind,
                 "tpu": tpu,
                 "data": str(packed),
-                "out": out,
+                "out": str(Path(folder) / f"{backend}-{kind}"),
+                # A multiple of the number of devices, which share the batch evenly.
+                "batch_size": count * -(-TRIALS // count),
             }
-            request["batch_size"] = count * -(-TRIALS // count)  # cores share it evenly
-            steps += _steps(engine, kind, ask(request, PROBES[engine].env(kind), limit_s))
+            steps += _steps(backend, kind, ask(request, PROBES[backend].env(kind), limit_s))
     return steps
 
 
-def _steps(engine: str, kind: str, answer: ProbeAnswer) -> list[Step]:
+def _packed_recordings(folder: Path) -> Path:
+    """Simulate and pack recordings for one step; return the packed ones' directory."""
+    from cortext.data.packed import pack
+    from cortext.data.simulate import simulate
+
+    overrides = [f"{key}={value}" for key, value in DATA.items()]
+    simulate(folder / "data", "tiny", seed=1, overrides=overrides)
+    pack(folder / "data", folder / "packed")
+    return folder / "packed"
+
+
+def _steps(backend: str, kind: str, answer: ProbeAnswer) -> list[DoctorStep]:
     taken = {value["model"]: value for value in answer.values}
     missing = answer.problem or "nothing was said of it"
     return [
-        Step(engine, kind=kind, **taken.get(model, {"model": model, "problem": missing}))
+        DoctorStep(backend, kind=kind, **taken.get(model, {"model": model, "problem": missing}))
         for model in MODELS
     ]

@@ -143,12 +143,12 @@ PROBES = {
 
 
 def take_step(
-    engine: str, model: str, kind: str, tpu: str | None, data: Path, out: Path, batch_size: int
+    backend: str, model: str, kind: str, tpu: str | None, data: Path, out: Path, batch_size: int
 ) -> dict[str, Any]:
     """Take a training step of a recipe on simulated data.
 
     Args:
-        engine: Name of the backend.
+        backend: Name of the backend.
         model: Name of the recipe.
         kind: Kind of the device.
         tpu: Name or address of a TPU.
@@ -170,7 +170,7 @@ def take_step(
             self.value = values["train_loss"]
 
     loss, started = Loss(), time.perf_counter()
-    spec = PROBES[engine].device_spec(kind)
+    spec = PROBES[backend].device_spec(kind)
     if spec.backend_name != "torch":
         spec = replace(spec, tpu=tpu)
     overrides = [*STEP, *MODELS[model], f"dataset.batch_size={batch_size}"]
@@ -211,12 +211,12 @@ def main() -> None:
     """Answer a request, a JSON object as the only argument, in lines of JSON on stdout."""
     request = json.loads(sys.argv[1])
     if request["do"] == "devices":
-        _say(PROBES[request["engine"]].devices(request["tpu"]))
+        _say(PROBES[request["backend"]].devices(request["tpu"]))
         return
     for model in MODELS:
         try:
             answer = take_step(
-                request["engine"],
+                request["backend"],
                 model,
                 request["kind"],
                 request["tpu"],

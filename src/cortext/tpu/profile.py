@@ -104,9 +104,9 @@ def dump_xla(
     Raises:
         ConfigError: Where JAX or TensorFlow is loaded already, because XLA reads its flags once.
     """
-    for engine in ("jax", "tensorflow"):
-        if engine in loaded:
-            what = f"--xla-dump comes too late: {engine} is loaded, and has read XLA_FLAGS"
+    for backend in ("jax", "tensorflow"):
+        if backend in loaded:
+            what = f"--xla-dump comes too late: {backend} is loaded, and has read XLA_FLAGS"
             raise ConfigError(what, fix="start a new process (restart the kernel of a notebook)")
     path = Path(folder).resolve()
     with disk_errors(path):

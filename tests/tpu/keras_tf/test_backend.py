@@ -1,6 +1,6 @@
 """Training on TensorFlow through the trainer.
 
-Against torch's engine, on one device and on two, on and off.
+Against torch's backend, on one device and on two, on and off.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from cortext.tpu.keras_tf import backend as engine_module
+from cortext.tpu.keras_tf import backend as backend_module
 from cortext.tpu.keras_tf.pipeline import prepare
 from cortext.tpu.keras_tf.strategy import choose_strategy
 
@@ -72,7 +72,7 @@ def configured(transforms=QUIET, dropout=0.0, kind="gru", **settings):
 def one_device(monkeypatch):
     """TensorFlow has one device to train on."""
     one = tf.distribute.OneDeviceStrategy("/device:CPU:0")
-    monkeypatch.setattr(engine_module, "choose_strategy", lambda spec, shown: one)
+    monkeypatch.setattr(backend_module, "choose_strategy", lambda spec, shown: one)
 
 
 def trained(config, data, out, spec=TENSORFLOW, n_batches=None, **how):
@@ -101,7 +101,7 @@ def test_two_devices_are_one(packed, tmp_path, one_device):
     alone, trainer = trained(config, packed, tmp_path / "one")
     assert (trainer.backend.cores, trainer.backend.name) == (1, "cpu (1 core, tensorflow)")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "choose_strategy", choose_strategy)
+        patch.setattr(backend_module, "choose_strategy", choose_strategy)
         both, trainer = trained(config, packed, tmp_path / "two")
     assert (trainer.backend.cores, trainer.backend.name) == (2, "cpu (2 cores, tensorflow)")
     assert most_different(alone, both) < 1e-5
@@ -229,10 +229,10 @@ def test_the_step_compiles_for_xla_as_a_tpu_needs_it(packed, tmp_path, one_devic
     with Trainer(
         configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False
     ) as trainer:
-        engine = trainer.backend
-        engine._steps = tf.function(engine._replicas_step, autograph=False, jit_compile=True)
+        backend = trainer.backend
+        backend._steps = tf.function(backend._replicas_step, autograph=False, jit_compile=True)
         trainer.run(2)
-        raw = next(iter(engine.batches(2, 3)))
+        raw = next(iter(backend.batches(2, 3)))
     for ours, theirs in zip(metrics(tmp_path / "run"), metrics(by_torch[1]), strict=False):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-4)
     noise = dataclasses.replace(
