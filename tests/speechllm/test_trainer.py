@@ -42,6 +42,17 @@ def lines(run: Path, kind: str) -> list[dict]:
     return [line for line in found if line["kind"] == kind]
 
 
+@pytest.fixture(scope="module")
+def four_batches(settings, recordings, cached, tmp_path_factory):
+    """An open run after four batches and the validation of the fourth."""
+    out = tmp_path_factory.mktemp("four") / "run"
+    with speech_trainer(
+        "speech_llm", recordings, out, overrides=settings, cache=cached, progress=False
+    ) as trainer:
+        trainer.run(4)
+        yield trainer
+
+
 def assert_same_weights(run: Path, other: Path) -> None:
     for name in ("model.safetensors", FILE, "train_state/state.safetensors"):
         mine, theirs = load_file(run / name), load_file(other / name)
@@ -82,25 +93,17 @@ def test_word_errors_are_those_of_the_sentences_that_are_shown(trained, recordin
         assert line["val_wer"] == pytest.approx(errors / words)
 
 
-def test_nothing_that_is_written_depends_on_the_reference(
-    config, recordings, cached, tmp_path, monkeypatch
-):
+def test_nothing_that_is_written_depends_on_the_reference(four_batches, monkeypatch):
     """What is written with the reference before each token would change with the reference."""
-    with speech_trainer(
-        config, recordings, tmp_path / "run", cache=cached, progress=False
-    ) as trainer:
-        trainer.run(4)
-        validator = trainer.validator
-        _, results = validator.measure(trainer.backend.forward)
-        texts = [result.text for result in results]
-        validator.loss._answers = dict.fromkeys(
-            validator.loss._answers, trainer.model.network.llm.answer("not this")
-        )
-        metrics, results = validator.measure(trainer.backend.forward)
+    trainer, validator = four_batches, four_batches.validator
+    _, results = validator.measure(trainer.backend.forward)
+    texts = [result.text for result in results]
+    other = trainer.model.network.llm.answer("not this")
+    monkeypatch.setattr(validator.loss, "_answers", dict.fromkeys(validator.loss._answers, other))
+    metrics, results = validator.measure(trainer.backend.forward)
     assert [result.text for result in results] == texts
-    assert metrics["val_tokens"] != pytest.approx(
-        lines(tmp_path / "run", "val")[-1]["val_tokens"], rel=1e-3
-    )
+    (measured,) = lines(trainer.run_directory.path, "val")
+    assert metrics["val_tokens"] != pytest.approx(measured["val_tokens"], rel=1e-3)
 
 
 def test_a_run_in_pieces_is_the_run_in_one_to_the_bit(
@@ -126,7 +129,7 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, recordings, ca
         input_network=replace(config.model.input_network, input_layer_dropout=0.0),
     )
     speech = replace(config.speech, gamma=0.0, lora=replace(config.speech.lora, dropout=0.0))
-    config = replace(config, model=still, speech=speech, num_training_batches=3)
+    config = replace(config, model=still, speech=speech, num_training_batches=2)
     train_speech_llm(config, recordings, tmp_path / "whole", cache=cached, progress=False)
     config = replace(config, gradient_accumulation_steps=4)
     train_speech_llm(config, recordings, tmp_path / "pieces", cache=cached, progress=False)
@@ -148,18 +151,12 @@ def test_absent_days_stay_where_they_are(config, recordings, cached, tmp_path):
     assert moved.sum() == 1
 
 
-def test_the_frozen_language_model_stays_as_it_is(
-    config, recordings, cached, tiny_audio_llm, tmp_path
-):
+def test_the_frozen_language_model_stays_as_it_is(four_batches, tiny_audio_llm):
     before = AudioLLM.load(tiny_audio_llm, with_tower=False).network.state_dict()
-    with speech_trainer(
-        config, recordings, tmp_path / "run", cache=cached, progress=False
-    ) as trainer:
-        trainer.run(4)
-        now = {
-            name.replace(".base_layer", ""): t
-            for name, t in trainer.model.network.llm.network.state_dict().items()
-        }
+    now = {
+        name.replace(".base_layer", ""): t
+        for name, t in four_batches.model.network.llm.network.state_dict().items()
+    }
     for name, tensor in before.items():
         assert torch.equal(now[name], tensor), name
 
@@ -179,7 +176,8 @@ def test_stages_follow_each_other_and_a_stopped_one_goes_on(config, recordings, 
         " speech.lora: null, best_metric: val_per}}, {name: alignment, set: {speech.beta: 0,"
         " speech.gamma: 0, speech.lora: null, best_metric: val_loss}}, {name: end, set: {}}]"
     ]
-    start = {"overrides": stages, "cache": cached, "progress": False}
+    short = ["num_training_batches=4", "batches_per_train_log=1", "batches_per_val_step=2"]
+    start = {"overrides": short + stages, "cache": cached, "progress": False}
     train_speech_llm(config, recordings, tmp_path / "one", **start)
     ctc, alignment = (tmp_path / "one" / "stages" / name for name in ("ctc", "alignment"))
     assert set(lines(ctc, "val")[0]) >= {"val_ctc"}
@@ -189,7 +187,7 @@ def test_stages_follow_each_other_and_a_stopped_one_goes_on(config, recordings, 
 
     class Stop(Callback):
         def on_train(self, trainer, step, values):
-            if "alignment" in trainer.run_directory.path.name and step == 6:
+            if "alignment" in trainer.run_directory.path.name and step == 3:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

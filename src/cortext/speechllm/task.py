@@ -11,7 +11,7 @@ from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import AcousticModel
 from cortext.speechllm.audio_llm.cost import Load
 from cortext.speechllm.audio_llm.generate import check_positions
-from cortext.speechllm.audio_llm.loading import revision_there
+from cortext.speechllm.audio_llm.loading import AudioFacts, revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig, read_speech_config
 from cortext.speechllm.losses.speech_loss import SpeechLoss, sentences_of
@@ -96,6 +96,7 @@ class SpeechTask(Task):
         self.cache = cache
         self.with_tower = with_tower
         self._targets: TargetCache | None = None
+        self._audio_llms: dict[str, tuple[AudioFacts, str]] = {}
 
     def check(self) -> None:
         """See `Task`."""
@@ -106,7 +107,7 @@ class SpeechTask(Task):
     ) -> AcousticModel:
         """See `Task`."""
         speech, device = self.config.speech, own_device(self.device_spec.device)
-        facts = AudioLLM.check(speech.audio_llm)
+        facts, _ = self._audio_llm(speech)
         encoder = new_model(self.config, data, sessions, init_from)
         self._check_memory(self.config, data.split("train"), len(sessions))
         llm = None
@@ -149,7 +150,7 @@ class SpeechTask(Task):
         """See `Task`."""
         targets = self.targets()
         return {
-            "audio_llm": revision_there(self.config.speech.audio_llm),
+            "audio_llm": self._audio_llm(self.config.speech)[1],
             "speech": None if targets is None else targets.origin.metadata(),
         }
 
@@ -188,12 +189,23 @@ class SpeechTask(Task):
             load = Load(
                 n_features=split.n_features, n_days=n_days, n_bins=int(split.n_bins_N.max())
             )
-            check_gpu_memory(config, AudioLLM.check(config.speech.audio_llm), device, load)
+            check_gpu_memory(config, self._audio_llm(config.speech)[0], device, load)
 
     def _open_targets(self, speech: SpeechConfig) -> TargetCache:
         assert self.cache is not None  # see `check_possible`
-        width = AudioLLM.check(speech.audio_llm).audio_width
-        return TargetCache.open(self.cache, revision_there(speech.audio_llm), width)
+        facts, revision = self._audio_llm(speech)
+        return TargetCache.open(self.cache, revision, facts.audio_width)
+
+    def _audio_llm(self, speech: SpeechConfig) -> tuple[AudioFacts, str]:
+        """Return widths and sizes of the audio LLM, and its revision.
+
+        They are asked for several times before the first batch. Reading the tokenizer, the
+        configuration and a checksum of the weights each time took half of the start.
+        """
+        name = speech.audio_llm
+        if name not in self._audio_llms:
+            self._audio_llms[name] = AudioLLM.check(name), revision_there(name)
+        return self._audio_llms[name]
 
 
 def check_possible(

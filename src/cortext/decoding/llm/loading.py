@@ -112,21 +112,25 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
 def quiet(transformers: Any) -> Iterator[None]:
     """Silence the library's warnings and bars, which would stand among the lines of a command."""
     logging, hub = transformers.utils.logging, need("huggingface_hub.utils.logging", "llm")
-    level, bars, hub_level = (
-        logging.get_verbosity(),
-        logging.is_progress_bar_enabled(),
-        hub.get_verbosity(),
-    )
-    logging.set_verbosity_error()
-    hub.set_verbosity_error()
-    logging.disable_progress_bar()
+    level, hub_level = logging.get_verbosity(), hub.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    # Every change of a level clears the cache of every logger of the process, which takes longer
+    # than to render a chat template. What is quiet already, as within another call, is left alone.
+    if level != logging.ERROR:
+        logging.set_verbosity_error()
+    if hub_level != hub.ERROR:
+        hub.set_verbosity_error()
+    if bars:
+        logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
-        hub.set_verbosity(hub_level)
+        if level != logging.ERROR:
+            logging.set_verbosity(level)
+        if hub_level != hub.ERROR:
+            hub.set_verbosity(hub_level)
         if bars:
             logging.enable_progress_bar()
 

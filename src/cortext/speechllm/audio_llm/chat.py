@@ -36,10 +36,18 @@ class Chat:
                 fix="give a model with the tokenizer that it was trained with",
             )
         self.ends = self._ends(generation)
+        self._prompts: dict[str, tuple[list[int], list[int]]] = {}
         self.prompt("")
 
     def prompt(self, instruction: str) -> tuple[list[int], list[int]]:
         """Tokens before and after the audio, up to where the answer begins."""
+        if instruction not in self._prompts:  # each batch asks for the same one
+            self._prompts[instruction] = self._split(instruction)
+        before, after = self._prompts[instruction]
+        return list(before), list(after)
+
+    def _split(self, instruction: str) -> tuple[list[int], list[int]]:
+        """`prompt`, by the chat template."""
         text = self._render([_question(instruction)], True)
         tokens = self._encode(text)
         if tokens.count(self.audio_token) != 1:

@@ -129,8 +129,9 @@ class AudioLLM:
         No weights are read.
         """
         transformers, name = need("transformers", "speechllm"), str(name)
-        facts = read_facts(transformers, read_audio_config(transformers, name), name)
-        AudioLLM.read_chat(name)
+        config = read_audio_config(transformers, name)
+        facts = read_facts(transformers, config, name)
+        Chat(name, read_processor(transformers, config, name), config)
         return facts
 
     @staticmethod
