@@ -1,6 +1,6 @@
 """Attacks on whoever reads what is printed and written.
 
-Names and texts that a terminal, a spreadsheet, a page or a figure would obey, and words of 100 MB.
+Names and texts that a terminal, a spreadsheet, a page or a figure would obey, and words of 30 MB.
 A row says what a command is given and what must happen.
 """
 
@@ -32,7 +32,9 @@ a new line.
 """
 WRITTEN = re.escape(r"\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\u200f") + r"( |\\u2028)\\x7f"
 FORGED = "x\ncortext: all is well\r"
-LONG = b"a" * 100_000_000
+LONG = b"a" * 30_000_000
+MOST_MB = 600
+"""Most memory of a command: 200 MB for what it has loaded, and a dozen copies of `LONG`."""
 FORMULAS = (
     '=HYPERLINK("http://a.example/?"&A2)',
     "+1+1",
@@ -300,11 +302,11 @@ ATTACKS = [
         r"\\x1b\[2J.*does not end with SIL",
     ),
     Attack(
-        "a word of 100 MB in a lexicon",
+        "a word of 30 MB in a lexicon",
         with_lexicon(LONG + b" AY\n"),
         "aaa.*does not end with SIL; close",
     ),
-    Attack("a phoneme of 100 MB", with_lexicon(b"word " + LONG + b" SIL\n"), "aaa"),
+    Attack("a phoneme of 30 MB", with_lexicon(b"word " + LONG + b" SIL\n"), "aaa"),
     Attack(
         "a lexicon of half a character",
         with_lexicon(b"\xed\xa0\x80 AY SIL\n"),
@@ -316,7 +318,7 @@ ATTACKS = [
         "lm.arpa",
     ),
     Attack(
-        "a word of 100 MB in an ARPA file",
+        "a word of 30 MB in an ARPA file",
         with_arpa(b"\\data\\\nngram 1=1\n\n\\1-grams:\n" + LONG),
         "lm.arpa",
     ),
@@ -340,18 +342,18 @@ ATTACKS = [
         with_lists(b'{"h": ["' + b"a " * 300_000 + b'", "b"]}\n'),
         "300,000 words",
     ),
-    Attack("a word of 100 MB in a list", with_lists(b'{"h": ["i see", "' + LONG + b'"]}\n'), None),
+    Attack("a word of 30 MB in a list", with_lists(b'{"h": ["i see", "' + LONG + b'"]}\n'), None),
     Attack(
-        "a word of 100 MB in a text",
+        "a word of 30 MB in a text",
         with_text(b"i see " + LONG + b" you\n" + b"we see you\n" * 3),
         None,
     ),
     Attack(
-        "a line of 30 MB",
-        with_text(b"i see you " * 3_000_000),
+        "a line of 10 MB",
+        with_text(b"i see you " * 1_000_000),
         "no sentence in .*rejected as too_long",
     ),
-    Attack("a line of 20 MB of NULs", with_text(bytes(20_000_000)), "no sentence in"),
+    Attack("a line of 10 MB of NULs", with_text(bytes(10_000_000)), "no sentence in"),
     Attack("a text with NULs", with_text(b"i see\0you\n" * 1000), None),
     Attack(
         "a text of half a character",
@@ -364,13 +366,13 @@ ATTACKS = [
         "not UTF-8 text; save it as UTF-8",
     ),
     Attack("a text with escapes", with_text((f"i see {OBEYED} you\n" * 1000).encode()), None),
-    Attack("100 MB in 100 kB", with_text(gzip.compress(LONG, 1), "t.txt.gz"), "no sentence in"),
+    Attack("30 MB in 30 kB", with_text(gzip.compress(LONG, 1), "t.txt.gz"), "no sentence in"),
     Attack(
         "a vocabulary with escapes",
         with_vocabulary(OBEYED.encode()),
         r"'\\x1b\[2J.*is not a normalised word",
     ),
-    Attack("a vocabulary of 100 MB", with_vocabulary(LONG.upper()), "aaa|AAA"),
+    Attack("a vocabulary of 30 MB", with_vocabulary(LONG.upper()), "aaa|AAA"),
 ]
 
 
@@ -380,9 +382,9 @@ def test_what_comes_from_outside_is_printed_escaped_and_cut(
 ) -> None:
     ended = run(*attack.make(tmp_path, root), patience_s=60)
     if attack.says is not None:
-        ended.check_refused(attack.says, most_s=40)
+        ended.check_refused(attack.says, MOST_MB, most_s=40)
         return
-    ended.check_harmless(most_s=40)
+    ended.check_harmless(MOST_MB, most_s=40)
     assert ended.status == 0, ended.said[-2000:]
 
 

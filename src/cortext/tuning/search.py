@@ -112,6 +112,7 @@ def suggest(search: Search, trials: Sequence[Trial]) -> Settings | None:
         return next(islice(search.grid(), len(trials), None), None)
     optuna = load_optuna()
     known = distributions(search.space)
+    tried = [trial.settings for trial in trials]
     history = []
     if search.method == "tpe":
         history = [_observed(search.space, known, trial) for trial in trials]
@@ -126,7 +127,7 @@ def suggest(search: Search, trials: Sequence[Trial]) -> Settings | None:
         study = optuna.create_study(sampler=sampler)
         study.add_trials(history)
         settings = _decoded(search.space, study.ask(known).params)
-        if all(trial.settings != settings for trial in trials):
+        if settings not in tried:
             return settings
     return None
 

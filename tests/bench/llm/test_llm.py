@@ -152,6 +152,8 @@ def test_one_utterance_has_no_halves(tmp_path):
 )
 def test_what_does_not_go_together_is_said_before_the_work(more, words, tiny, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
+    # Without a network, asking the Hub for a model ends after five tries in 23 s.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert run(["bench", "llm", *(tiny if word == "TINY" else word for word in more)]) != 0
     assert words in capsys.readouterr().err
 
