@@ -1,6 +1,7 @@
 """Imports point down, so that a package can be understood with what lies below it alone."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,14 +31,26 @@ HEIGHT = {name: -layer for layer, names in enumerate(LAYERS) for name in names}
 XLA = {"jax", "jaxlib", "torchax", "keras", "tensorflow"}
 
 
-def imports(file: Path) -> Iterator[str]:
+@functools.cache
+def imports(file: Path) -> list[str]:
     """Dotted names of all that a file imports, also within functions."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    found: list[str] = []
+    for node in statements(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file} imports relatively"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements, outer ones first; expressions, which hold no imports, are passed over."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if not isinstance(child, ast.expr):
+            yield from statements(child)
 
 
 def points_down(importer: str, imported: str) -> bool:

@@ -71,7 +71,9 @@ def test_an_object_is_found_under_its_old_name_with_a_warning():
         found("other")
 
 
-def test_every_old_name_leads_somewhere():
-    code = "import cortext, importlib; from cortext.renamed import MODULES\n"
-    code += "for name, new in MODULES.items(): assert importlib.import_module(name) is importlib.import_module(new)"
-    warned(code)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_old_name_leads_somewhere(monkeypatch):
+    for name, new in renamed.MODULES.items():
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        assert importlib.import_module(name) is importlib.import_module(new)
+        monkeypatch.delitem(sys.modules, name)

@@ -20,7 +20,8 @@ from cortext.cli import app, run
 from cortext.decoding import DecoderOptions
 from cortext.errors import DecodingError
 from cortext.evaluation import decode, evaluate
-from cortext.evaluation.settings import LargeModelFiles
+from cortext.evaluation.recognise import recognise
+from cortext.evaluation.settings import LargeModelFiles, SearchSettings
 
 WEIGHT, CONTEXT = 0.4, "what did you see"
 OPTIONS = {"nbest": 5, "lattice_beam": 30.0, "llm": {"weight": WEIGHT, "augment": 3}}
@@ -100,24 +101,21 @@ def test_the_bar_covers_the_model_the_search_and_the_large_model(evaluated):
     assert steps[-1] == (18, 18)
 
 
-def test_a_weight_of_nothing_is_no_model(tiny, llm, tmp_path):
-    plain = {"nbest": 5}
-    evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "without", options=plain)
-    beside = plain | {"llm": {"weight": 0.0, "mode": "fusion"}}
-    evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "beside", options=beside, llm=llm)
-    for name in ("nbest.jsonl", "predictions.csv"):
-        assert (tmp_path / "without" / name).read_text() == (tmp_path / "beside" / name).read_text()
+def test_a_weight_of_nothing_is_no_model(tiny, llm):
+    beside = {"nbest": 5, "llm": {"weight": 0.0, "mode": "fusion"}}
+    without, found = (
+        recognise(tiny.run, tiny.data, "val", SearchSettings(lm=tiny.lm, **settings))
+        for settings in ({"options": {"nbest": 5}}, {"options": beside, "llm": llm})
+    )
+    assert [trial.nbest for trial in found.trials] == [trial.nbest for trial in without.trials]
 
 
-def test_fusion_goes_through_the_same_door(tiny, llm, tmp_path):
+def test_fusion_goes_through_the_same_door(tiny, llm):
     fused = {"nbest": 5, "llm": {"mode": "fusion", "every_frames": 2}}
-    metrics = evaluate(
-        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=fused, llm=llm
-    )
-    assert metrics.n_degraded == 0
-    assert any(
-        one["llm"] is not None for line in lines(tmp_path / "eval") for one in line["hypotheses"]
-    )
+    settings = SearchSettings(lm=tiny.lm, options=fused, llm=llm)
+    found = recognise(tiny.run, tiny.data, "val", settings)
+    assert found.degraded == []
+    assert any(one.llm_score is not None for trial in found.trials for one in trial.nbest)
 
 
 def test_where_the_model_fails_the_n_grams_sentences_are_kept_and_marked(tiny, llm, tmp_path):

@@ -44,6 +44,31 @@ def evaluated(tiny, tmp_path_factory):
     return out, metrics, steps
 
 
+@pytest.fixture(scope="module")
+def described(tiny, tmp_path_factory):
+    """An evaluation with a table of blocks, and without a training split."""
+    folder = tmp_path_factory.mktemp("described")
+    data = shutil.copytree(
+        tiny.data, folder / "data", ignore=shutil.ignore_patterns("data_train*", ".packed")
+    )
+    table = folder / "description.csv"
+    table.write_text(
+        "Date,Post-implant day,Block number,Number of sentences,Corpus,Split\n"
+        "2023-08-11,25,1,2,50-Word,Val\n2023-08-11,25,2,1,Switchboard,Val\n2023-08-13,27,1,2,50-Word,Val\n"
+    )
+    metrics = evaluate(tiny.run, data, "val", tiny.lm, folder / "eval", description=table)
+    return folder / "eval", metrics
+
+
+@pytest.fixture(scope="module")
+def of_training(tiny, tmp_path_factory):
+    """An evaluation of the training split, with options in a YAML file."""
+    folder = tmp_path_factory.mktemp("of_training")
+    options, out = folder / "options.yaml", folder / "eval"
+    options.write_text("nbest: 1\n")
+    return out, evaluate(tiny.run, tiny.data, "train", tiny.lm, out, options=options)
+
+
 def rows(path):
     with path.open(newline="") as file:
         return list(csv.reader(file))
@@ -97,23 +122,16 @@ def test_seen_sentences_are_those_of_the_training_split(evaluated):
     assert metrics.wer_unseen == metrics.unseen.wer
 
 
-def test_a_group_without_trials_has_null_rates(tiny, tmp_path):
-    metrics = evaluate(tiny.run, tiny.data, "train", tiny.lm, tmp_path / "eval")
+def test_a_group_without_trials_has_null_rates(of_training):
+    _, metrics = of_training
     assert metrics.wer_unseen is None
     assert metrics.wer_seen == metrics.wer
 
 
-def test_without_a_training_split_seen_and_unseen_are_null(tiny, tmp_path):
-    data = shutil.copytree(
-        tiny.data, tmp_path / "data", ignore=shutil.ignore_patterns("data_train*", ".packed")
-    )
-    metrics = evaluate(tiny.run, data, "val", tiny.lm, tmp_path / "eval")
-    assert (metrics.wer_seen, metrics.wer_unseen, metrics.seen, metrics.unseen) == (
-        None,
-        None,
-        None,
-        None,
-    )
+def test_without_a_training_split_seen_and_unseen_are_null(described):
+    _, metrics = described
+    found = (metrics.wer_seen, metrics.wer_unseen, metrics.seen, metrics.unseen)
+    assert found == (None,) * 4
 
 
 def test_words_outside_the_language_model_are_reported(evaluated):
@@ -207,28 +225,28 @@ def test_unlabelled_trials_are_predicted_and_not_measured(tiny, tmp_path):
     assert "has no labels" in (tmp_path / "eval" / "report.html").read_text()
 
 
-def test_without_a_language_model_only_phonemes_are_measured(tiny, tmp_path):
-    metrics = evaluate(tiny.run, tiny.data, "val", None, tmp_path / "eval")
+def test_an_earlier_evaluation_is_replaced_whole_here_without_a_language_model(
+    evaluated, tiny, tmp_path
+):
+    """Without a language model only phonemes are measured."""
+    out = shutil.copytree(evaluated[0], tmp_path / "eval")
+    metrics = evaluate(tiny.run, tiny.data, "val", None, out)
     assert metrics.per is not None
     assert (metrics.wer, metrics.cer, metrics.oov, metrics.bleu) == (None,) * 4
-    names = {path.name for path in (tmp_path / "eval").iterdir()}
+    names = {path.name for path in out.iterdir()}
     assert names == {"metrics.json", "report.html", "confusion.csv", "logits"}
+    assert [path.name for path in tmp_path.iterdir()] == ["eval"]
 
 
-def test_the_description_table_gives_days_and_corpora(tiny, tmp_path):
-    table = tmp_path / "description.csv"
-    table.write_text(
-        "Date,Post-implant day,Block number,Number of sentences,Corpus,Split\n"
-        "2023-08-11,25,1,2,50-Word,Val\n2023-08-11,25,2,1,Switchboard,Val\n2023-08-13,27,1,2,50-Word,Val\n"
-    )
-    metrics = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", description=table)
+def test_the_description_table_gives_days_and_corpora(described):
+    out, metrics = described
     assert metrics.post_implant_day == {DAYS[0]: 25, DAYS[1]: 27}
     assert {name: rates.n_trials for name, rates in metrics.per_corpus.items()} == {
         "50-Word": 4,
         "Switchboard": 1,
     }
     assert list(metrics.per_session_corpus[DAYS[0]]) == ["50-Word", "Switchboard"]
-    assert "days after implantation" in (tmp_path / "eval" / "report.html").read_text()
+    assert "days after implantation" in (out / "report.html").read_text()
 
 
 def test_an_unknown_session_is_named_with_the_trial_and_the_nearest_known_one(
@@ -272,15 +290,20 @@ def with_bad_trial(tiny, tmp_path):
     return data
 
 
-def test_bad_trials_are_left_out_on_request_and_reported(tiny, tmp_path, with_bad_trial):
+def test_bad_trials_and_unknown_sessions_are_left_out_on_request_and_reported(
+    tiny, tmp_path, with_bad_trial, write_days
+):
     with pytest.raises(DataError, match="NaN"):
         evaluate(tiny.run, with_bad_trial, "val", tiny.lm, tmp_path / "eval")
+    write_days(with_bad_trial, ["t15.2023.09.01"])
     metrics = evaluate(tiny.run, with_bad_trial, "val", tiny.lm, tmp_path / "eval", skip_bad=True)
-    assert (metrics.n_trials, metrics.n_skipped) == (5, 1)
-    assert metrics.skipped[0]["id"] == 0
-    assert metrics.skipped[0]["trial"] == "trial_0000"
-    assert "NaN" in metrics.skipped[0]["message"]
+    assert (metrics.n_trials, metrics.n_skipped) == (5, 4)
+    bad, *unknown = metrics.skipped
+    assert (bad["id"], bad["trial"], bad["field"]) == (0, "trial_0000", "input_features")
+    assert "NaN" in bad["message"]
     assert "NaN" in (tmp_path / "eval" / "report.html").read_text()
+    assert {trial["field"] for trial in unknown} == {"session"}
+    assert {trial["trial"].split("/")[0] for trial in unknown} == {"t15.2023.09.01"}
 
 
 def test_a_bad_trial_keeps_its_row_in_the_predictions(tiny, tmp_path, with_bad_trial):
@@ -311,14 +334,6 @@ def test_a_trial_too_short_for_the_model_is_named(tiny, tmp_path):
     )
 
 
-def test_an_earlier_evaluation_is_replaced_whole(tiny, tmp_path):
-    out = tmp_path / "eval"
-    evaluate(tiny.run, tiny.data, "val", tiny.lm, out)
-    evaluate(tiny.run, tiny.data, "val", None, out)
-    assert not (out / "predictions.csv").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["eval"]
-
-
 def test_a_directory_that_holds_something_else_is_never_replaced(tiny, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DataError, match="not an evaluation directory"):
@@ -326,9 +341,8 @@ def test_a_directory_that_holds_something_else_is_never_replaced(tiny, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_failure_while_writing_leaves_what_was_there(tiny, tmp_path, monkeypatch):
-    out = tmp_path / "eval"
-    evaluate(tiny.run, tiny.data, "val", None, out)
+def test_a_failure_while_writing_leaves_what_was_there(evaluated, tiny, tmp_path, monkeypatch):
+    out = shutil.copytree(evaluated[0], tmp_path / "eval")
     before = (out / "metrics.json").read_text()
 
     def full(*arguments):
@@ -374,23 +388,14 @@ def test_decoding_without_a_language_model_is_refused(tiny, tmp_path):
         decode(tiny.run, tiny.data, "val", None, tmp_path / "out.csv")
 
 
-def test_options_may_be_a_yaml_file(tiny, tmp_path):
-    (tmp_path / "options.yaml").write_text("nbest: 1\n")
-    evaluate(
-        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=tmp_path / "options.yaml"
-    )
-    assert {len(line["hypotheses"]) for line in nbest(tmp_path / "eval")} == {1}
+def test_options_may_be_a_yaml_file(of_training, tiny, tmp_path):
+    out, _ = of_training
+    assert {len(line["hypotheses"]) for line in nbest(out)} == {1}
+    options = tmp_path / "options.yaml"
     for text, complaint in (("nbset: 1\n", "did you mean 'nbest'"), ("nbest: 0\n", "nbest is 0")):
-        (tmp_path / "options.yaml").write_text(text)
+        options.write_text(text)
         with pytest.raises(CortextError, match=rf"options\.yaml: .*{complaint}"):
-            decode(
-                tiny.run,
-                tiny.data,
-                "val",
-                tiny.lm,
-                tmp_path / "out.csv",
-                options=tmp_path / "options.yaml",
-            )
+            decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out.csv", options=options)
 
 
 def test_perfect_logits_give_no_errors(tiny, tmp_path, monkeypatch):
@@ -408,14 +413,6 @@ def test_perfect_logits_give_no_errors(tiny, tmp_path, monkeypatch):
     lines = rows(tmp_path / "eval" / "confusion.csv")[1:]
     counts_RH = np.array([line[1:] for line in lines], dtype=int)
     assert np.array_equal(counts_RH, np.diag(np.diag(counts_RH)))
-
-
-def test_trials_of_an_unknown_session_are_left_out_on_request(tiny, tmp_path, write_days):
-    data = write_days(tmp_path / "data", [*DAYS, "t15.2023.09.01"])
-    metrics = evaluate(tiny.run, data, "val", None, tmp_path / "eval", skip_bad=True)
-    assert (metrics.n_trials, metrics.n_skipped) == (6, 3)
-    assert {trial["field"] for trial in metrics.skipped} == {"session"}
-    assert {trial["trial"].split("/")[0] for trial in metrics.skipped} == {"t15.2023.09.01"}
 
 
 def test_session_files_in_a_folder_that_cannot_be_written_are_to_be_packed_elsewhere(

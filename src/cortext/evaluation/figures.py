@@ -22,13 +22,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyBboxPatch, Patch
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from cortext.decoding.options import is_finite
 from cortext.errors import plain
-from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, Confusion, Rates
+from cortext.evaluation.scores import MANNERS, Confusion, Rates
 
 INK, MUTED, RULE, BLUE, ORANGE, PAPER = (f"#0{n}0{n}0{n}" for n in range(1, 7))
 _VARIABLES = dict(
@@ -40,9 +40,12 @@ _VARIABLES = dict(
 )
 _LIGHT = "#18222b #5a6873 #d9dfe4 #1f6fae #c24e1a #ffffff".split()
 _ON_WHITE = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), _LIGHT, strict=True))
-_BLUE_RGB, _ORANGE_RGB = (45 / 255, 128 / 255, 196 / 255), (232 / 255, 104 / 255, 42 / 255)
+# Heat maps carry their value in the opacity of one colour, legible on light and dark paper: CSS
+# variables do not reach into an image.
+BLUE_RGB = (45 / 255, 128 / 255, 196 / 255)
+ORANGE_RGB = (232 / 255, 104 / 255, 42 / 255)
 FULL_ERROR = 0.25  # share of a phoneme's occurrences at which an error is drawn in full colour
-_WIDTH_IN = 9.6
+WIDTH_IN = 9.6
 STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
     "svg.fonttype": "none",
     "text.parse_math": False,  # words and names may hold a $
@@ -78,9 +81,9 @@ STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its setting
 
 
 def to_svg(figure: Figure, name: str, label: str) -> str:
-    """The figure as an `<svg>` element for an HTML page.
+    """Return the figure as an `<svg>` element for an HTML page.
 
-    `label` is read out to those who do not see it.
+    A screen reader speaks `label`.
     """
     file = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
@@ -118,14 +121,13 @@ def panels(
     bottom: float,
     gap: float = 0.1,
 ) -> tuple[Figure, Any]:
-    """A figure and its axes [rows, columns].
+    """Return a figure and its axes [rows, columns].
 
-    Rows have the given heights, margins and gaps are in inches.
-
-    Fixed margins, because letting matplotlib find them draws everything twice.
+    Rows have the given heights; heights, margins and gaps are in inches. The margins are fixed
+    because matplotlib draws everything twice to find them.
     """
     total_in = sum(heights_in) + gap * (len(heights_in) - 1) + top + bottom
-    figure = Figure(figsize=(_WIDTH_IN, total_in))
+    figure = Figure(figsize=(WIDTH_IN, total_in))
     axes = figure.subplots(
         len(heights_in),
         columns,
@@ -133,8 +135,8 @@ def panels(
         squeeze=False,
         height_ratios=heights_in,
         gridspec_kw={
-            "left": left / _WIDTH_IN,
-            "right": 1 - 0.05 / _WIDTH_IN,
+            "left": left / WIDTH_IN,
+            "right": 1 - 0.05 / WIDTH_IN,
             "top": 1 - top / total_in,
             "bottom": bottom / total_in,
             "hspace": gap * len(heights_in) / sum(heights_in),
@@ -226,7 +228,7 @@ def is_drawable(value: Any) -> bool:
 
 
 def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
-    """Losses on the left, error rates in % on the right, along the training steps.
+    """Draw losses on the left, error rates in % on the right, along the training steps.
 
     At most two curves each.
     """
@@ -259,7 +261,7 @@ def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
 
 
 def legend_above(axis: Axes, columns: int) -> None:
-    """A legend in the margin above the axes, to the right of the title."""
+    """Put a legend in the margin above the axes, to the right of the title."""
     axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=columns, borderaxespad=0)
 
 
@@ -270,21 +272,19 @@ def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def confusion_matrix(confusion: Confusion) -> Figure:
-    """Draw shares of what each reference phoneme (row) was decoded as (column).
+    """Draw the shares in which each reference phoneme (row) was decoded as another (column).
 
-    Right ones are blue, errors orange.
-
-    Opacity grows with the square root of the share and, for errors, is full at `FULL_ERROR`: a few
-    per cent show.
+    Right ones are blue, errors orange. Opacity grows with the square root of the share, so that an
+    error of a few per cent shows; for errors it is full at `FULL_ERROR`.
     """
     n = len(confusion.symbols)
     counts_RH = confusion.counts_RH[:n]  # insertions have no reference to be a share of
     share_RH = counts_RH / np.maximum(counts_RH.sum(axis=1, keepdims=True), 1)
     image = np.zeros((*share_RH.shape, 4))
-    image[..., :3] = _ORANGE_RGB
+    image[..., :3] = ORANGE_RGB
     image[..., 3] = np.sqrt(np.minimum(share_RH / FULL_ERROR, 1))
     image[range(n), range(n)] = np.column_stack(
-        [np.tile(_BLUE_RGB, (n, 1)), np.sqrt(np.diag(share_RH))]
+        [np.tile(BLUE_RGB, (n, 1)), np.sqrt(np.diag(share_RH))]
     )
     with matplotlib.rc_context(
         STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}
@@ -321,150 +321,3 @@ def _manner_lines(axis: Axes, n: int) -> None:
             (-0.5, -0.5), n + 1, n, fill=False, edgecolor=RULE, linewidth=0.8
         )
     )
-
-
-@dataclass(frozen=True)
-class Span:
-    """A decoded word or phoneme on the time axis, in seconds."""
-
-    text: str
-    start_s: float
-    end_s: float
-    right: bool
-
-
-@dataclass(frozen=True)
-class TrialPicture:
-    """The drawing of one trial.
-
-    Attributes:
-        phonemes, words: What was decoded, and whether it is right.
-        features_TC: Smoothed features; `bin_s` seconds a row.
-        posterior_PV: Probabilities in the order of `PHONEME_ORDER`; frame p is centred on
-            `frame_start_s + p * frame_s`.
-    """
-
-    features_TC: np.ndarray
-    bin_s: float
-    posterior_PV: np.ndarray
-    frame_start_s: float
-    frame_s: float
-    phonemes: Sequence[Span]
-    words: Sequence[Span]
-
-
-def trial_figure(picture: TrialPicture) -> Figure:
-    """Features, phoneme posteriors, decoded phonemes and words of one trial on one time axis."""
-    has_words = bool(picture.words)
-    heights = [1.5, 3.7, 0.3, 0.36][: 4 if has_words else 3]
-    with matplotlib.rc_context(STYLE | {"axes.grid": False, "axes.spines.left": False}):
-        figure, axes = panels(heights, left=0.65, top=0.03, bottom=0.42)
-        axes = axes[:, 0]
-        _draw_features(axes[0], picture)
-        _draw_posteriors(axes[1], picture)
-        _draw_phonemes(axes[2], picture.phonemes)
-        if has_words:
-            _draw_words(axes[3], picture.words, picture.bin_s * len(picture.features_TC))
-        for axis in axes[:-1]:
-            axis.spines["bottom"].set_visible(False)
-            axis.tick_params(axis="x", length=0)
-        axes[0].set_xlim(0, picture.bin_s * len(picture.features_TC))
-        axes[-1].set_xlabel("seconds")
-    return figure
-
-
-def _draw_features(axis: Axes, picture: TrialPicture) -> None:
-    shown_TC = _at_most(picture.features_TC, 128)
-    scale = float(np.quantile(np.abs(shown_TC), 0.995)) or 1.0
-    level_CT = np.clip(shown_TC.T / scale, -1, 1)
-    image = np.empty((*level_CT.shape, 4))
-    image[..., :3] = np.where(level_CT[..., None] > 0, _ORANGE_RGB, _BLUE_RGB)
-    image[..., 3] = np.round(np.abs(level_CT) * 15) / 15  # few levels: a small picture
-    n_rows = level_CT.shape[0]
-    extent = (0.0, picture.bin_s * len(picture.features_TC), n_rows, 0)
-    axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
-    axis.axhline(n_rows / 2, color=PAPER, linewidth=1.5)
-    axis.set_yticks(
-        [n_rows / 4, 3 * n_rows / 4], ["threshold\ncrossings", "spike-band\npower"], fontsize=7
-    )
-
-
-def _at_most(features_TC: np.ndarray, rows: int) -> np.ndarray:
-    """Neighbouring features averaged, so that at most `rows` remain."""
-    step = -(-features_TC.shape[1] // rows)
-    whole = features_TC.shape[1] // step * step
-    averaged: np.ndarray = features_TC[:, :whole].reshape(len(features_TC), -1, step).mean(axis=-1)
-    return averaged
-
-
-def _draw_posteriors(axis: Axes, picture: TrialPicture) -> None:
-    posterior_VP = picture.posterior_PV.T
-    image = np.empty((*posterior_VP.shape, 4))
-    image[..., :3] = _BLUE_RGB
-    image[..., 3] = np.round(np.sqrt(posterior_VP) * 31) / 31
-    left = picture.frame_start_s - picture.frame_s / 2
-    n = len(PHONEME_ORDER)
-    extent = (left, left + picture.frame_s * posterior_VP.shape[1], n - 0.5, -0.5)
-    axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
-    axis.set_yticks(range(n), PHONEME_ORDER, fontsize=5.5)
-    edge = -0.5
-    for symbols in MANNERS.values():
-        edge += len(symbols)
-        axis.axhline(edge, color=RULE, linewidth=0.6)
-
-
-def _draw_phonemes(axis: Axes, phonemes: Sequence[Span]) -> None:
-    for number, phoneme in enumerate(phonemes):
-        centre = (phoneme.start_s + phoneme.end_s) / 2
-        axis.text(
-            centre,
-            0.75 - 0.5 * (number % 2),
-            phoneme.text,
-            ha="center",
-            va="center",
-            fontsize=5.5,
-            color=INK if phoneme.right else ORANGE,
-            fontweight="normal" if phoneme.right else "bold",
-        )
-    axis.set_ylim(0, 1)
-    axis.set_yticks([0.5], ["phonemes"], fontsize=7)
-
-
-def _draw_words(axis: Axes, words: Sequence[Span], duration_s: float) -> None:
-    points_per_s = 0.9 * 72 * _WIDTH_IN / duration_s
-    for word in words:
-        width = max(word.end_s - word.start_s, 0.02)
-        colour = BLUE if word.right else ORANGE
-        style = "round,pad=0,rounding_size=0.02"
-        box = FancyBboxPatch(
-            (word.start_s, 0.12),
-            width,
-            0.76,
-            boxstyle=style,
-            facecolor=colour,
-            alpha=0.16,
-            linewidth=0,
-        )
-        axis.add_patch(box)
-        axis.plot(
-            [word.start_s, word.start_s + width],
-            [0.12, 0.12],
-            color=colour,
-            linewidth=1.6,
-            linestyle="-" if word.right else (0, (2, 1)),
-            solid_capstyle="butt",
-        )
-        text = plain(word.text, 60)
-        size = float(np.clip(width * points_per_s / (0.62 * max(len(text), 1)), 5, 8.5))
-        axis.text(
-            word.start_s + width / 2,
-            0.52,
-            text,
-            ha="center",
-            va="center",
-            fontsize=size,
-            color=INK if word.right else ORANGE,
-            fontweight="normal" if word.right else "bold",
-        )
-    axis.set_ylim(0, 1)
-    axis.set_yticks([0.5], ["words"], fontsize=7)

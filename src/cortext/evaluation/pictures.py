@@ -1,30 +1,78 @@
-"""Which trials the report draws, and what it draws of them."""
+"""The trials in the report: their choice, and the figure of each one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
+import matplotlib
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 from cortext.data.trial import BIN_MS
 from cortext.decoding.log_probs import log_softmax
-from cortext.evaluation.figures import Span, TrialPicture
+from cortext.errors import plain
+from cortext.evaluation.figures import (
+    BLUE,
+    BLUE_RGB,
+    INK,
+    ORANGE,
+    ORANGE_RGB,
+    PAPER,
+    RULE,
+    STYLE,
+    WIDTH_IN,
+    panels,
+)
 from cortext.evaluation.recognise import Recognised
-from cortext.evaluation.scores import PHONEME_ORDER, TrialResult
+from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, TrialResult
 from cortext.features import gaussian_kernel, smooth
 from cortext.models import AcousticModel
 from cortext.text.metrics import align, edit_counts
 
-RULE = (
+CHOICE = (
     "half with an error-free sentence and half with errors where there are enough of each, evenly"
     " from best to worst"
 )
 
 
+@dataclass(frozen=True)
+class Span:
+    """A decoded word or phoneme on the time axis, in seconds."""
+
+    text: str
+    start_s: float
+    end_s: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class TrialPicture:
+    """The content of one trial's figure.
+
+    Attributes:
+        features_TC: Smoothed features, a row each `bin_s` seconds.
+        posterior_PV: Probabilities in the order of `PHONEME_ORDER`; frame p is centred on
+            `frame_start_s + p * frame_s`.
+        phonemes: Decoded phonemes, right or wrong.
+        words: Decoded words, right or wrong.
+    """
+
+    features_TC: np.ndarray
+    bin_s: float
+    posterior_PV: np.ndarray
+    frame_start_s: float
+    frame_s: float
+    phonemes: Sequence[Span]
+    words: Sequence[Span]
+
+
 def error_share(trial: TrialResult) -> tuple[float, float]:
-    """Word and phoneme errors of one labelled trial over its reference lengths."""
+    """Return word and phoneme errors of one labelled trial over its reference lengths."""
     words, phonemes = 0.0, 0.0
     if trial.reference and trial.text is not None:
         reference = trial.reference.split()
@@ -35,15 +83,14 @@ def error_share(trial: TrialResult) -> tuple[float, float]:
 
 
 def choose(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
-    """`n` trials to show, from best to worst.
+    """Choose `n` trials to show, from best to worst.
 
-    Half right and half wrong where there are enough, spread evenly.
-
-    Trials are ordered by word errors, then phoneme errors, then number; unlabelled ones by number
-    alone.
+    Half are right and half wrong where there are enough of each, spread evenly. Trials are ordered
+    by word errors, then phoneme errors, then number; unlabelled ones by number alone.
     """
     shares = {trial.id: error_share(trial) for trial in trials}
     ordered = sorted(trials, key=lambda trial: (shares[trial.id], trial.id))
+    # Without a language model there are no words: a trial is then right by its phonemes.
     key = 0 if any(trial.text is not None for trial in trials) else 1
     right = [trial for trial in ordered if shares[trial.id][key] == 0]
     wrong = (
@@ -61,7 +108,7 @@ def _evenly(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
 
 
 def draw(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
-    """Draw one trial for the report; `index` is its position in the split."""
+    """Prepare the figure of one trial; `index` is its position in the split."""
     model, bin_s = found.model, BIN_MS / 1000
     features_TC = torch.from_numpy(found.data.split(found.split).trial(index).features_TC)
     start_s, frame_s = frame_times(model)
@@ -79,7 +126,7 @@ def draw(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
 
 
 def frame_times(model: AcousticModel) -> tuple[float, float]:
-    """Centre of the first frame and distance between frames, in seconds of the recording.
+    """Return the first frame's centre and the distance of frames, in seconds of the recording.
 
     A frame sees one patch of smoothed bins; 'valid' smoothing cuts half a kernel from the trial's
     beginning.
@@ -103,10 +150,7 @@ def _phoneme_spans(
     start_s: float,
     frame_s: float,
 ) -> list[Span]:
-    """The greedy phonemes with the frames that emit them.
-
-    Right where they align with an equal reference phoneme.
-    """
+    """Return the greedy phonemes with the frames that emit them."""
     best_P = probabilities_PV.argmax(axis=-1)
     edges = [0, *(np.flatnonzero(np.diff(best_P)) + 1).tolist(), len(best_P)]
     runs = [(a, b) for a, b in pairwise(edges) if best_P[a] != model.inventory.blank]
@@ -128,10 +172,127 @@ def _word_spans(trial: TrialResult, shift_s: float) -> list[Span]:
 
 
 def _right(reference: Sequence[str] | None, decoded: Sequence[str]) -> list[bool]:
-    """For each decoded unit, whether it aligns with an equal reference unit.
+    """Tell for each decoded unit if it aligns with an equal reference unit.
 
-    All right where there is no reference.
+    All are right where there is no reference.
     """
     if reference is None:
         return [True] * len(decoded)
     return [true == found for true, found in align(reference, decoded) if found is not None]
+
+
+def trial_figure(picture: TrialPicture) -> Figure:
+    """Draw features, phoneme posteriors, decoded phonemes and words on one time axis."""
+    has_words = bool(picture.words)
+    heights = [1.5, 3.7, 0.3, 0.36][: 4 if has_words else 3]
+    with matplotlib.rc_context(STYLE | {"axes.grid": False, "axes.spines.left": False}):
+        figure, axes = panels(heights, left=0.65, top=0.03, bottom=0.42)
+        axes = axes[:, 0]
+        _draw_features(axes[0], picture)
+        _draw_posteriors(axes[1], picture)
+        _draw_phonemes(axes[2], picture.phonemes)
+        if has_words:
+            _draw_words(axes[3], picture.words, picture.bin_s * len(picture.features_TC))
+        for axis in axes[:-1]:
+            axis.spines["bottom"].set_visible(False)
+            axis.tick_params(axis="x", length=0)
+        axes[0].set_xlim(0, picture.bin_s * len(picture.features_TC))
+        axes[-1].set_xlabel("seconds")
+    return figure
+
+
+def _draw_features(axis: Axes, picture: TrialPicture) -> None:
+    shown_TC = _at_most(picture.features_TC, 128)
+    scale = float(np.quantile(np.abs(shown_TC), 0.995)) or 1.0
+    level_CT = np.clip(shown_TC.T / scale, -1, 1)
+    image = np.empty((*level_CT.shape, 4))
+    image[..., :3] = np.where(level_CT[..., None] > 0, ORANGE_RGB, BLUE_RGB)
+    image[..., 3] = np.round(np.abs(level_CT) * 15) / 15  # few levels: a small picture
+    n_rows = level_CT.shape[0]
+    extent = (0.0, picture.bin_s * len(picture.features_TC), n_rows, 0)
+    axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
+    axis.axhline(n_rows / 2, color=PAPER, linewidth=1.5)
+    axis.set_yticks(
+        [n_rows / 4, 3 * n_rows / 4], ["threshold\ncrossings", "spike-band\npower"], fontsize=7
+    )
+
+
+def _at_most(features_TC: np.ndarray, rows: int) -> np.ndarray:
+    """Average neighbouring features, so that at most `rows` remain."""
+    step = -(-features_TC.shape[1] // rows)
+    whole = features_TC.shape[1] // step * step
+    averaged: np.ndarray = features_TC[:, :whole].reshape(len(features_TC), -1, step).mean(axis=-1)
+    return averaged
+
+
+def _draw_posteriors(axis: Axes, picture: TrialPicture) -> None:
+    posterior_VP = picture.posterior_PV.T
+    image = np.empty((*posterior_VP.shape, 4))
+    image[..., :3] = BLUE_RGB
+    image[..., 3] = np.round(np.sqrt(posterior_VP) * 31) / 31
+    left = picture.frame_start_s - picture.frame_s / 2
+    n = len(PHONEME_ORDER)
+    extent = (left, left + picture.frame_s * posterior_VP.shape[1], n - 0.5, -0.5)
+    axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
+    axis.set_yticks(range(n), PHONEME_ORDER, fontsize=5.5)
+    edge = -0.5
+    for symbols in MANNERS.values():
+        edge += len(symbols)
+        axis.axhline(edge, color=RULE, linewidth=0.6)
+
+
+def _draw_phonemes(axis: Axes, phonemes: Sequence[Span]) -> None:
+    for number, phoneme in enumerate(phonemes):
+        centre = (phoneme.start_s + phoneme.end_s) / 2
+        axis.text(
+            centre,
+            0.75 - 0.5 * (number % 2),
+            phoneme.text,
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color=INK if phoneme.right else ORANGE,
+            fontweight="normal" if phoneme.right else "bold",
+        )
+    axis.set_ylim(0, 1)
+    axis.set_yticks([0.5], ["phonemes"], fontsize=7)
+
+
+def _draw_words(axis: Axes, words: Sequence[Span], duration_s: float) -> None:
+    points_per_s = 0.9 * 72 * WIDTH_IN / duration_s
+    for word in words:
+        width = max(word.end_s - word.start_s, 0.02)
+        colour = BLUE if word.right else ORANGE
+        style = "round,pad=0,rounding_size=0.02"
+        box = FancyBboxPatch(
+            (word.start_s, 0.12),
+            width,
+            0.76,
+            boxstyle=style,
+            facecolor=colour,
+            alpha=0.16,
+            linewidth=0,
+        )
+        axis.add_patch(box)
+        axis.plot(
+            [word.start_s, word.start_s + width],
+            [0.12, 0.12],
+            color=colour,
+            linewidth=1.6,
+            linestyle="-" if word.right else (0, (2, 1)),
+            solid_capstyle="butt",
+        )
+        text = plain(word.text, 60)
+        size = float(np.clip(width * points_per_s / (0.62 * max(len(text), 1)), 5, 8.5))
+        axis.text(
+            word.start_s + width / 2,
+            0.52,
+            text,
+            ha="center",
+            va="center",
+            fontsize=size,
+            color=INK if word.right else ORANGE,
+            fontweight="normal" if word.right else "bold",
+        )
+    axis.set_ylim(0, 1)
+    axis.set_yticks([0.5], ["words"], fontsize=7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from cortext.text.metrics import align
 if TYPE_CHECKING:
     from cortext.evaluation.scores import Metrics
 
-N_PICTURES, N_EXAMPLES, N_CONFUSIONS = 6, 16, 18
+N_PICTURES = 6
+N_EXAMPLES = 16
+N_CONFUSIONS = 18
 SMALL_VOCABULARY = "50-word"
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
@@ -43,7 +46,7 @@ def write_report(
         curves=_curves(run / "metrics.jsonl"),
         confusion=_confusion(confused),
         pictures=_pictures(found),
-        picture_rule=pictures.RULE,
+        picture_rule=pictures.CHOICE,
         examples=[
             _example(trial)
             for trial in pictures.choose(labelled, N_EXAMPLES)
@@ -60,10 +63,16 @@ def write_report(
 
 
 def render(template: str, **values: Any) -> str:
-    """A page made of one of the templates.
+    """Return a page made of one of the templates.
 
-    Whatever is not Markup is escaped, and nothing in it is hidden.
+    Whatever is not Markup is escaped, and so are characters that a page would hide.
     """
+    page = _environment().get_template(template).render(**values)
+    return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), page)
+
+
+@cache  # its templates are compiled once
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("cortext.evaluation"),
         autoescape=True,
@@ -72,22 +81,21 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "interval": interval, "number": number}
-    page = environment.get_template(template).render(**values)
-    return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), page)
+    return environment
 
 
 def percent(rate: float | None) -> str:
-    """`12.3`, or a dash where there is no rate."""
+    """Format a rate as `12.3`, or as a dash where there is none."""
     return "–" if rate is None else f"{100 * rate:.1f}"
 
 
 def interval(bounds: Sequence[float] | None) -> str:
-    """`11.0–13.9` in per cent, or a dash."""
+    """Format bounds as `11.0–13.9` in per cent, or as a dash where there are none."""
     return "–" if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
 
 
 def number(value: float | None) -> str:
-    """Thousands apart by a thin space, decimals only where they say something; a dash for None."""
+    """Format a number: a thin space between thousands, one decimal below 100, a dash for None."""
     if value is None:
         return "–"
     text = f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.1f}"
@@ -116,7 +124,7 @@ def _headline(metrics: Metrics) -> list[dict[str, Any]]:
 
 
 def vocabulary(corpus: str | None) -> str:
-    """The benchmark's two vocabularies: sentences over 50 words, and everything else."""
+    """Return the benchmark's vocabulary of a corpus: 50 words, or everything else."""
     if corpus is None:
         return "all sentences"
     return SMALL_VOCABULARY if corpus.lower().startswith("50") else "open vocabulary"
@@ -170,10 +178,7 @@ def _day_rows(metrics: Metrics) -> list[dict[str, Any]]:
 
 
 def _curves(path: Path) -> Markup | None:
-    """Learning curves from the run's `metrics.jsonl`.
-
-    One JSON object a line with `step` and some numbers.
-    """
+    """Draw learning curves from `metrics.jsonl`: a JSON object a line, with `step` and numbers."""
     lines = list(json_lines(path))
     losses = [_curve(lines, "train", ("train_loss",)), _curve(lines, "validation", ("val_loss",))]
     errors = [_curve(lines, "PER", ("val_per",), 100), _curve(lines, "WER", ("val_wer",), 100)]
@@ -214,7 +219,7 @@ def _pictures(found: Recognised) -> list[dict[str, Any]]:
     index = {trial.id: place for trial, place in zip(found.trials, found.indices, strict=True)}
     shown = []
     for trial in pictures.choose(found.trials, N_PICTURES):
-        figure = figures.trial_figure(pictures.draw(trial, index[trial.id], found))
+        figure = pictures.trial_figure(pictures.draw(trial, index[trial.id], found))
         label = f"Features, phoneme posteriors and decoded words of trial {trial.name}"
         shown.append(
             {**_example(trial), "svg": Markup(figures.to_svg(figure, f"trial{trial.id}", label))}
@@ -235,7 +240,7 @@ def _example(trial: TrialResult) -> dict[str, Any]:
 
 
 def _marked(trial: TrialResult) -> dict[str, Any]:
-    """Reference and decoded sentence as lists of (word, right)."""
+    """Return reference and decoded sentence as lists of (word, right)."""
     decoded = (trial.text or "").split()
     if trial.reference is None:
         return {"reference": None, "decoded": [(word, True) for word in decoded]}
@@ -249,7 +254,7 @@ def _marked(trial: TrialResult) -> dict[str, Any]:
 
 
 def _groups(metrics: Metrics) -> list[tuple[str, Rates]]:
-    """Groups of trials worth comparing: seen and unseen sentences, then corpora."""
+    """Return groups of trials worth comparing: seen and unseen sentences, then corpora."""
     groups = [("sentences of the training split", metrics.seen), ("new sentences", metrics.unseen)]
     rows = [(name, rates) for name, rates in groups if rates is not None and rates.n_trials]
     return rows + (list(metrics.per_corpus.items()) if len(metrics.per_corpus) > 1 else [])
