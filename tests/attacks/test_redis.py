@@ -532,14 +532,15 @@ def test_overlapping_utterances_of_json_messages_outlive_kills(lab):
             lab.start("--profile", "json", "--keep", "1")
     say("end", "u11")
 
-    def finals():
-        found = [json.loads(fields[b"message"]) for _, fields in lab.db.xrange("cortext_lm_output")]
+    def finals(found):
+        messages = [json.loads(fields[b"message"]) for _, fields in found]
         return [
             message
-            for message in found
-            if message["type"] == "final" and message["utterance"] == "u11"
+            for message in messages
+            if (message["type"], message["utterance"]) == ("final", "u11")
         ]
 
-    [final] = wait_for(finals, "the last final")
+    wait_for(lambda: finals(lab.db.xrevrange("cortext_lm_output", count=1)), "the last final")
+    [final] = finals(lab.db.xrange("cortext_lm_output"))
     assert (final["text"], final["error"]) == (TEXT, None)
     wait_for(lambda: lab.db.xlen("cortext_lm_input") <= 2, "deleted entries")
