@@ -193,7 +193,8 @@ def replay(
     """
     from cortext.data import open_data
     from cortext.live.core.log import open_log
-    from cortext.live.core.redis_link import RedisLink, Stopped
+    from cortext.live.core.redis_connection import Stopped
+    from cortext.live.core.redis_link import RedisLink
     from cortext.live.core.redis_streams import redis_url as url_of
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay

@@ -18,7 +18,7 @@ import numpy as np
 from cortext.data import PackedSplit, Trial
 from cortext.data.trial import BIN_MS
 from cortext.errors import DataError, nearest
-from cortext.live.core.redis_link import Stopped
+from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.statistics import RunningStatistics
 from cortext.live.replay_clients import Client, ReplayAnswer
 from cortext.processes import Progress

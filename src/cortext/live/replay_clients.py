@@ -22,7 +22,8 @@ from cortext.live.brand.position import NodePosition
 from cortext.live.brand.process import read_parameters
 from cortext.live.core.acoustic_stream import AcousticStream
 from cortext.live.core.log import event
-from cortext.live.core.redis_link import RedisLink, Stopped
+from cortext.live.core.redis_connection import Stopped
+from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import StreamId
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext.live.lm_server.published_protocol import PublishedStreams

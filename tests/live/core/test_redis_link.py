@@ -7,7 +7,8 @@ import pytest
 from redis_process import wait_for
 
 from cortext.errors import LiveError
-from cortext.live.core.redis_link import RedisLink, Stopped
+from cortext.live.core.redis_connection import Stopped
+from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import address, redis_url
 
 

@@ -17,7 +17,7 @@ from cortext.live.page.messages import (
     Event,
     Fanout,
     Reader,
-    Step,
+    StepMessage,
     feature_groups,
     shown_bins,
     shown_posteriors,
@@ -31,7 +31,7 @@ def step(number, utterance=1, n_bins=4, n_frames=1, **changes):
     bins_TC = np.full((n_bins, C), number % 256, dtype=np.uint8)
     posteriors_PV = np.full((n_frames, V), number % 256, dtype=np.uint8)
     stage_ms = {"total": float(number)} if n_frames else None
-    return Step(
+    return StepMessage(
         utterance, 80 * number, bins_TC, posteriors_PV, f"word{number}", "", stage_ms, **changes
     )
 

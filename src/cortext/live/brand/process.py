@@ -24,7 +24,8 @@ from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_param
 from cortext.live.core.decoder import no_long_pauses, with_llm
 from cortext.live.core.log import LOGGER, event
 from cortext.live.core.pipeline import Pipeline
-from cortext.live.core.redis_link import RedisLink, Stopped
+from cortext.live.core.redis_connection import Stopped
+from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import address, redis_url
 from cortext.models.stepping import open_stepper
 from cortext.plugins import load_plugins

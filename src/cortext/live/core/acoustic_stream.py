@@ -26,7 +26,7 @@ Reason = Literal["silence", "length"]
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """When an utterance ends by itself."""
+    """The rule by which an utterance ends by itself."""
 
     silence_ms: float = 1500.0
     """Silence after speech that ends an utterance.
@@ -109,7 +109,7 @@ class PipelineOptions:
     been.
     """
     endpoint: EndpointOptions | None = None
-    """When an utterance ends by itself; None: only when `finish` is called."""
+    """The end of an utterance by itself; None: it ends only when `finish` is called."""
 
     def __post_init__(self) -> None:
         if self.smoothing not in ("published", "causal"):

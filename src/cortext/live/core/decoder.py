@@ -79,7 +79,9 @@ LIVE_BOUNDS = {"max_active": (1, 20_000), "min_active": (1, 20_000), "nbest": (1
 take.
 """
 LONGEST_BUDGET_MS = 1_000.0
-LONGEST_WORD, MOST_HOTWORDS = 64, 1_000
+LONGEST_WORD = 64
+"""Most letters of a hotword."""
+MOST_HOTWORDS = 1_000
 
 
 def check_options(options: DecoderOptions) -> None:

@@ -1,29 +1,23 @@
-"""One connection to Redis that outlives restarts, flushes, stalls and full memory.
+"""Streams of Redis over one connection: entries are read in order, added once, and bounded.
 
-A call waits until Redis answers; the log has what happened meanwhile. An entry is added exactly
-once, even where a command is repeated: its id is decided before it is sent, and Redis takes no id
-twice.
+An entry is added exactly once, even where a command is repeated: its id is decided before it is
+sent, and Redis takes no id twice.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from cortext.errors import LiveError
-from cortext.extras import need
 from cortext.live.core.log import event
+from cortext.live.core.redis_connection import RedisConnection
 from cortext.live.core.redis_streams import (
     LAST,
     AnsweredEntries,
     Entry,
     StreamId,
-    address,
-    bad_url,
     format_id,
     in_order,
     milliseconds,
@@ -32,40 +26,25 @@ from cortext.live.core.redis_streams import (
     read_info,
 )
 
-T = TypeVar("T")
-
-SLOW_S = 1.0
-"""A command that takes longer is mentioned in the log."""
-LONGEST_WAIT_S = 1.0
-"""Between two attempts to reach a Redis that does not answer."""
 _PAGE = 500
 """Most entries that are asked for at once."""
 _MOST_AHEAD_MS = 86_400_000
 """An id further ahead of Redis's clock is no time: a client made it up."""
-_REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
-"""How replies begin that refuse to write for now.
-
-Memory or disk are full, or copies are missing.
-"""
 
 
-class Stopped(Exception):
-    """The process was asked to stop while it waited for Redis."""
+class RedisLink(RedisConnection):
+    """A connection that reads and adds entries of streams, and bounds the streams. For one thread.
 
-
-class RedisLink:
-    """A connection that is made again whenever it breaks. For one thread.
+    It is a `RedisConnection` because its users need both sides: entries, and calls of their own.
 
     Args:
-        url: redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path; never
-            logged.
-        name: Of the work; other processes that do the same are found by it. The connection's name
-            is this and a number.
-        stop: Set it, and waiting for Redis ends with `Stopped`.
-        timeout_s: Seconds that Redis may take for an answer before the connection is made anew.
+        url: See `RedisConnection`.
+        name: See `RedisConnection`.
+        stop: See `RedisConnection`.
+        timeout_s: See `RedisConnection`.
         keep: Most entries and most bytes that a stream keeps of those added or retired here; older
             ones are deleted.
-        patience_s: Seconds that Redis may be away before it is a LiveError; None: any time.
+        patience_s: See `RedisConnection`.
 
     Raises:
         MissingLibrary: The redis library is not installed.
@@ -81,77 +60,17 @@ class RedisLink:
         keep: tuple[int, int] = (10_000, 64 * 2**20),
         patience_s: float | None = None,
     ) -> None:
-        redis = need("redis", "live")
-        self.where = address(url)
-        self.name = f"{name}:{secrets.token_hex(4)}"
-        self.n_connections = 0
-        self.stop = stop or threading.Event()
-        self._errors = redis.exceptions
+        super().__init__(url, name, stop, timeout_s, patience_s, self._delete_for_room)
         self.newest: dict[str, StreamId] = {}
         """Ids of the newest entries that were added here."""
         self.n_deleted: dict[str, int] = {}
         """Number of entries of each stream that were deleted here, as Redis has confirmed."""
         self._kept = AnsweredEntries(*keep)
-        self._made_room = False
         self.in_use: Callable[[], list[tuple[str, list[StreamId]]]] | None = None
         """Gives entries that were read and are not retired.
 
         Where Redis has no memory left they are deleted, too.
         """
-        self._patience_s = patience_s
-        self._down_since: float | None = None
-        is_socket = url.startswith("unix:")
-        over_tcp = (
-            {} if is_socket else {"socket_connect_timeout": timeout_s, "socket_keepalive": True}
-        )
-        try:
-            self._redis = redis.Redis.from_url(
-                url,
-                client_name=self.name,
-                protocol=2,
-                socket_timeout=timeout_s,
-                **over_tcp,
-                redis_connect_func=self._on_connect,
-                # Repeated unseen, a command could act twice.
-                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-            )
-            pool = self._redis.connection_pool
-            # Rejects unknown options in the URL.
-            pool.connection_class(**pool.connection_kwargs)
-        except (ValueError, TypeError, AttributeError):
-            raise bad_url() from None
-
-    def call(self, do: Callable[[Any], T], expected_s: float = 0.0) -> T:
-        """Return the result of `do`, which is repeated until Redis answers, and must bear that.
-
-        Args:
-            do: Called with the client (`redis.Redis`).
-            expected_s: Seconds that it may take by itself (a blocking read).
-
-        Raises:
-            LiveError: Redis refuses (a password, a permission, a key of another kind), or
-                `patience_s` is over.
-            Stopped: `stop` was set.
-        """
-        wait_s = 0.02
-        while True:
-            start = time.monotonic()
-            try:
-                value = do(self._redis)
-            except self._errors.RedisError as error:
-                self._bear(error, start)
-            else:
-                self._mention(start, expected_s)
-                return value
-            if self.stop.wait(wait_s):
-                raise Stopped
-            down_s = time.monotonic() - (self._down_since or start)
-            if self._patience_s is not None and down_s > self._patience_s:
-                fix = "is it running, and is this its address?"
-                raise LiveError(
-                    f"Redis did not answer for {down_s:.0f} s", where=self.where, fix=fix
-                )
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
         """Return the entries of streams after given ids, in the order in which they were added.
@@ -377,9 +296,8 @@ class RedisLink:
         """Write fields of a hash; anything else that the key holds is set aside.
 
         Returns:
-            Whether the key was there before: where fields are always the same, False tells that it
-                was
-            deleted.
+            Whether the key was there before, if the fields are always the same: False then tells
+            that it was deleted.
         """
 
         def write(redis: Any) -> bool:
@@ -412,49 +330,6 @@ class RedisLink:
         event("key_set_aside", "error", redis=self.where, key=key, aside=aside)
         return aside
 
-    def rivals(self) -> list[str]:
-        """Return the addresses of older connections to this database that do the same work.
-
-        A process that has died has no connection.
-        """
-
-        def ask(redis: Any) -> tuple[int, list[dict[str, str]]]:
-            try:
-                return redis.client_id(), redis.client_list()
-            except self._errors.NoPermissionError:
-                event(
-                    "rivals_unknown",
-                    "warning",
-                    redis=self.where,
-                    reason="the Redis user may not use CLIENT LIST",
-                )
-                return 0, []
-
-        own, clients = self.call(ask)
-        databases = {client["db"] for client in clients if int(client["id"]) == own}
-        work = self.name.rpartition(":")[0]
-        return [
-            client["addr"]
-            for client in clients
-            if client["db"] in databases
-            and int(client["id"]) < own
-            and client["name"]
-            != self.name  # a connection of ours that broke, and that Redis still holds
-            and client["name"].rpartition(":")[0] == work
-        ]
-
-    def end_connection(self, rival: str) -> None:
-        """Close the connection of another process; Redis does it, by its address."""
-        self.call(lambda redis: redis.client_kill_filter(addr=rival))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._redis.close()
-
-    def _on_connect(self, connection: Any) -> None:
-        connection.on_connect()
-        self.n_connections += 1
-
     def _next_id(self, stream: str, now_ms: int, answers: StreamId) -> StreamId:
         if answers[0] > now_ms + _MOST_AHEAD_MS:  # after the last possible id there is none
             answers = (0, 0)
@@ -462,63 +337,15 @@ class RedisLink:
         newest = max(self.newest.get(stream, (0, 0)), answers)
         return (milliseconds, 0) if milliseconds > newest[0] else (newest[0], newest[1] + 1)
 
-    def _bear(self, error: Exception, start: float) -> None:
-        """Log an error that will pass; raise LiveError for one that will not."""
-        what, errors = str(error), self._errors
-        if isinstance(
-            error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError
-        ):
-            raise LiveError(
-                f"Redis refuses: {what}", where=self.where, fix="check user and password"
-            ) from None
-        if isinstance(error, errors.ConnectionError | errors.TimeoutError):
-            self._redis.connection_pool.disconnect()
-            self._down("redis_unreachable", start)
-        elif isinstance(
-            error, errors.OutOfMemoryError | errors.ReadOnlyError | errors.MasterDownError
-        ) or what.startswith(_REFUSING):
-            if self._down("redis_refuses_to_write", start, reason=what):
-                self._delete_all(self._kept.all_inputs())
-            elif (
-                self.in_use is not None
-                and isinstance(error, errors.OutOfMemoryError)
-                and not self._made_room
-            ):
-                self._made_room = True
-                self._delete_all(self.in_use())
-        else:  # a reply may quote arguments, which are private
-            what = what.partition(", with args")[0]
-            taken = what.startswith("WRONGTYPE")
-            fix = (
-                "delete that key, or choose other streams"
-                if taken
-                else "it must be Redis 5 or newer"
-            )
-            raise LiveError(f"Redis refuses: {what}", where=self.where, fix=fix) from None
+    def _delete_for_room(self, also_in_use: bool) -> None:
+        """Delete the answered requests, or else the requests in use: both can be spared.
 
-    def _down(self, name: str, start: float, **facts: Any) -> bool:
-        """Log the first failure in a row; return whether this is it."""
-        if self._down_since is not None:
-            return False
-        self._down_since = start
-        event(name, "error", redis=self.where, **facts)
-        return True
-
-    def _mention(self, start: float, expected_s: float) -> None:
-        now = time.monotonic()
-        if self._down_since is not None:
-            event(
-                "redis_answers_again",
-                "warning",
-                redis=self.where,
-                after_s=round(now - self._down_since, 3),
-            )
-            self._down_since = None
-            self._made_room = False
-        elif now - start > SLOW_S + expected_s:
-            event("redis_slow", "warning", redis=self.where, took_s=round(now - start, 3))
-
-    def _delete_all(self, found: Iterable[tuple[str, list[StreamId]]]) -> None:
+        Answers cannot: a client may not have read them yet.
+        """
+        if not also_in_use:
+            found = self._kept.all_inputs()
+        else:
+            found = self.in_use() if self.in_use is not None else []
         for stream, ids in found:
             self._delete(stream, ids)
 

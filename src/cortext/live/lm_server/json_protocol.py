@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -19,15 +19,16 @@ from cortext.decoding.options import DecoderOptions
 from cortext.errors import LiveError, nearest, shown
 from cortext.live.core.decoder import LIVE_BOUNDS, Notes, check_hotwords, check_options
 from cortext.live.core.log import event, internal_error
-from cortext.live.core.redis_link import Stopped
+from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_protocol import Answer
 from cortext.live.lm_server.utterance import ClientUtterance
 from cortext.text.phonemes import get_inventory
 
-INPUT, OUTPUT = "cortext_lm_input", "cortext_lm_output"
+INPUT = "cortext_lm_input"
+OUTPUT = "cortext_lm_output"
 MOST_UTTERANCES = 16
-"""Under way at once; each takes memory."""
+"""Most utterances in progress at once; each holds a search and its lattice."""
 LARGEST_MESSAGE = 2**20
 """Bytes of a message, beside its logits."""
 SILENT_S = 600.0
@@ -94,7 +95,7 @@ class JsonProtocol:
         """Do the work of a request."""
         name: str | None = None
         try:
-            message = _message(entry)
+            message = _message(entry, self._actions)
             name = message["utterance"]
             if name in self._utterances:
                 self._last_request_s[name] = time.monotonic()
@@ -147,7 +148,8 @@ class JsonProtocol:
             )
             self._forget(name)
         self._drop_silent_utterance()
-        changes, hotwords = _mapping(message, "options"), _mapping(message, "hotwords")
+        changes = _mapping(message, "options")
+        hotwords = _mapping(message, "hotwords")
         options = self._options.changed(changes)
         check_options(_bounded(changes))
         check_hotwords(hotwords)
@@ -156,7 +158,8 @@ class JsonProtocol:
         self._utterances[name] = ClientUtterance(
             self._decoder, options, self._stop, inventory, hotwords, context
         )
-        self._began[name], self._last_request_s[name] = entry.id, time.monotonic()
+        self._began[name] = entry.id
+        self._last_request_s[name] = time.monotonic()
         return [*answers, self._say("begun", name, order=inventory.name)]
 
     def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -170,7 +173,8 @@ class JsonProtocol:
         return [answer, self._error(name, problem, entry)] if problem else [answer]
 
     def _end(self, name: str, message: Message, entry: Entry) -> list[Answer]:
-        utterance, missing = self._under_way(name), self.missing()
+        utterance = self._under_way(name)
+        missing = self.missing()
         answers = self.lost(missing, entry) if missing else []
         self._forget(name)
         start = time.perf_counter()
@@ -244,8 +248,8 @@ class JsonProtocol:
         return self._say("error", utterance, error=what, request=asked)
 
 
-def _message(entry: Entry) -> Message:
-    """Return the message of an entry. Raises LiveError for one that is none."""
+def _message(entry: Entry, kinds: Collection[str]) -> Message:
+    """Return the message of an entry. Raises LiveError unless it is one of these kinds."""
     raw = entry.fields.get(b"message", b"")
     if len(raw) > LARGEST_MESSAGE:
         raise LiveError(f"the message has {len(raw)} bytes; at most {LARGEST_MESSAGE} are read")
@@ -253,7 +257,6 @@ def _message(entry: Entry) -> Message:
         message = json.loads(raw)
     except (ValueError, RecursionError):
         raise LiveError("the field 'message' holds no JSON") from None
-    kinds = ("begin", "frames", "end", "drop")
     if not isinstance(message, dict) or message.get("type") not in kinds:
         kind = message.get("type") if isinstance(message, dict) else None
         given = shown(kind, 40)

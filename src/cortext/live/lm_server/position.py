@@ -229,7 +229,8 @@ class ServerPosition:
     def retire(self) -> None:
         """Allow the deletion of entries up to the mark that Redis knows, if too many are there."""
         for stream, position in self.by_stream.items():
-            marked, done = parse_id(self.saved.get(stream, "0-0")), []
+            marked = parse_id(self.saved.get(stream, "0-0"))
+            done = []
             while position.done and position.done[0][0] <= marked:
                 done.append(position.done.popleft())
             self._link.retire(stream, done)
@@ -249,7 +250,8 @@ class ServerPosition:
 
     def gap(self, stream: str) -> str:
         """Report entries that were deleted unread since the last call; empty for none."""
-        position, info = self.by_stream[stream], self._link.stream_info(stream)
+        position = self.by_stream[stream]
+        info = self._link.stream_info(stream)
         if self._only_ours_were_deleted(stream, info):
             return ""
         n_waiting = self._link.count(stream, position.after, info["last"])
@@ -267,7 +269,8 @@ class ServerPosition:
         Counting the waiting entries instead would take the square of a backlog: this is asked at
         the end of each utterance.
         """
-        position, held = self.by_stream[stream], self.by_stream[stream].held
+        position = self.by_stream[stream]
+        held = position.held
         if info["added"] is None:
             return False
         n_before = position.n_foreign

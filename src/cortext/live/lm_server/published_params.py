@@ -50,7 +50,7 @@ class PublishedParams:
     top_candidates_to_augment: int = 20
     """So many of the best candidates exchange words for more candidates."""
     score_penalty_percent: float = 0.01
-    """What a candidate made so loses of its scores, as a fraction."""
+    """Fraction of its scores that a candidate made so loses."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -116,7 +116,8 @@ class PublishedParams:
 
     def updated(self, texts: Mapping[str, str]) -> tuple[PublishedParams, dict[str, str]]:
         """Return the parameters with new values, and the reason by name for each refused one."""
-        params, refused = self, {}
+        params = self
+        refused = {}
         for name, text in texts.items():
             try:
                 params = replace(params, **{name: _value(name, text)})  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from cortext.decoding.options import DecoderOptions
 from cortext.errors import shown
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event, internal_error
-from cortext.live.core.redis_link import Stopped
+from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_params import (
     PublishedParams,

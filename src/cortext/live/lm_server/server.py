@@ -15,7 +15,8 @@ from dataclasses import replace
 from cortext.decoding.decoder import Decoder
 from cortext.errors import ConfigError, LiveError, nearest
 from cortext.live.core.log import event
-from cortext.live.core.redis_link import RedisLink, Stopped
+from cortext.live.core.redis_connection import Stopped
+from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import LAST, Entry, StreamId, before, format_id
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT, JsonProtocol
 from cortext.live.lm_server.position import UNREADABLE, ServerPosition
@@ -29,10 +30,7 @@ from cortext.live.lm_server.published_protocol import (
 )
 
 BLOCK_MS = 100
-"""How long a read waits.
-
-The longest time until the server sees that it was asked to stop, or Redis flushed.
-"""
+"""Longest wait of a read, and so until the server sees that it is to stop, or Redis was flushed."""
 SAVE_EVERY = 64
 """Most entries until the position is saved in mid-utterance; otherwise each read saves it."""
 LONGEST_TEXT = 2**20
@@ -189,7 +187,9 @@ class LMServer:
         Entries after the last utterance that ended are done again, without the answers that are
         there already. An unanswered entry that begins everything anew makes earlier ones void.
         """
-        link, position, answers = self._link, self._position, self._protocol.answers
+        link = self._link
+        position = self._position
+        answers = self._protocol.answers
         readable = position.load()
         self._protocol.restore(position.changes)
         asked = self._protocol.anew
@@ -245,7 +245,8 @@ class LMServer:
 
     def _mark(self) -> dict[str, str]:
         """Mark the answered entries; return the fields that Redis does not have yet."""
-        position, self._n_unsaved = self._position, 0
+        position = self._position
+        self._n_unsaved = 0
         position.mark(self._protocol.first())
         if not position.saved:
             position.save()
@@ -255,7 +256,8 @@ class LMServer:
         """Wait for entries, and answer them."""
         position = self._position
         due = self._idle or self._n_unsaved >= self._save_every or self._protocol.first() is None
-        keys, fields = (self._announced, position.key), self._mark() if due else {}
+        keys = (self._announced, position.key)
+        fields = self._mark() if due else {}
         steady, entries = self._link.read_and_save(
             keys, position.after, BLOCK_MS, (position.key, fields)
         )

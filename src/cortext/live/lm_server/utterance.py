@@ -13,7 +13,7 @@ from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import DecodingError
 from cortext.live.core.decoder import in_time
-from cortext.live.core.redis_link import Stopped
+from cortext.live.core.redis_connection import Stopped
 from cortext.text.phonemes import LM, Inventory
 
 LARGEST_LOGIT = 1e6

@@ -27,8 +27,10 @@ MAX_READERS = 32
 """Pages that may watch at a time."""
 MAX_STRANGE_READERS = 24
 """Pages without the token among them (`open_view`): the others must always get in."""
-REQUESTS_PER_S, REQUESTS_AT_ONCE = 20.0, 60.0
-"""Changes that are let through in the long run, and in a burst."""
+REQUESTS_PER_S = 20.0
+"""Changes a second that are let through in the long run."""
+REQUESTS_AT_ONCE = 60.0
+"""Changes that are let through in a burst."""
 
 POLICY = "; ".join(
     (

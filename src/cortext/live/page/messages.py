@@ -49,7 +49,7 @@ class Event:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class StepMessage:
     """The news after the latest bins of an utterance.
 
     Attributes:
@@ -74,7 +74,7 @@ class Step:
     kind = "step"
     only_latest = False  # they are joined
 
-    def joined(self, later: Step) -> Step:
+    def joined(self, later: StepMessage) -> StepMessage:
         """Return one step for two.
 
         Words are the later one's; bins and frames beyond the largest message are dropped. Only the
@@ -112,7 +112,7 @@ class Step:
         ).text
 
 
-Message = Event | Step
+Message = Event | StepMessage
 
 
 def _largest(
@@ -223,7 +223,7 @@ class Reader:
     def _supersede(self, message: Message) -> Message:
         """Remove the messages that this one replaces; return the message that stands for both."""
         for waiting in self._waiting:
-            if isinstance(message, Step) and isinstance(waiting, Step):
+            if isinstance(message, StepMessage) and isinstance(waiting, StepMessage):
                 self._waiting.remove(waiting)
                 return waiting.joined(message)
             if message.only_latest and waiting.kind == message.kind:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -18,13 +17,12 @@ from typing import Any, cast
 import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
-from fastapi.responses import JSONResponse, Response
-from starlette.requests import ClientDisconnect, HTTPConnection
+from fastapi.responses import Response
+from starlette.requests import HTTPConnection
 
-from cortext.errors import CortextError, DataError, LiveError
+from cortext.errors import DataError, LiveError
 from cortext.live.core.log import event, internal_error, repeated_event
 from cortext.live.page.access import (
-    MAX_BODY,
     MAX_MESSAGE,
     MAX_READERS,
     MAX_STRANGE_READERS,
@@ -33,9 +31,8 @@ from cortext.live.page.access import (
 )
 from cortext.live.page.connections import Listener
 from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.messages import Reader
-from cortext.usage.log import RATINGS
+from cortext.live.page.requests import Handler, Refused, answer, error_response, handlers, read_body
 
 WEB = Path(__file__).parent / "web"
 TYPES = {
@@ -45,27 +42,17 @@ TYPES = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-"""What is served of the page's folder: nothing else, and nothing from elsewhere."""
-POLICY_VIOLATION, TRY_AGAIN = 1008, 1013
+"""Media types of the files that are served: these of the page's folder, and no others."""
+POLICY_VIOLATION = 1008
+TRY_AGAIN = 1013
 PATIENCE_S = 30.0
-"""How long one message may wait for a client that does not read."""
-BODY_S = 10.0
-"""How long the body of a request may take."""
-Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-
-
-class Refused(Exception):
-    """A request that is answered with an error of this status."""
-
-    def __init__(self, status: int, what: str) -> None:
-        super().__init__(what)
-        self.status = status
+"""Seconds that one message may wait for a client that does not read."""
 
 
 def build_app(decoding: DecodingThread, access: Access) -> Guard:
     """Return the application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    actions = _actions(decoding)
+    actions = handlers(decoding)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
     pages = {
         file.name: (file.read_bytes(), TYPES[file.suffix])
@@ -75,11 +62,11 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
 
     @app.get("/api/state")
     async def state(request: Request) -> Response:
-        return await _answer(_state(request, decoding, access))
+        return await answer(_state(request, decoding, access))
 
     @app.post("/api/{action}")
     async def change(action: str, request: Request) -> Response:
-        return await _answer(_change(action, request, access, actions))
+        return await answer(_change(action, request, access, actions))
 
     @app.websocket("/ws")
     async def page_socket(ws: WebSocket) -> None:
@@ -92,30 +79,11 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     @app.get("/{name:path}")
     async def page(name: str) -> Response:
         if (name or "index.html") not in pages:
-            return _error(404, "no such page")
+            return error_response(404, "no such page")
         content, media_type = pages[name or "index.html"]
         return Response(content, media_type=media_type)
 
     return Guard(app, access)
-
-
-async def _answer(result: Awaitable[dict[str, Any]]) -> Response:
-    """Return the result of a request, or one line about its error."""
-    try:
-        return JSONResponse(await result)
-    except Refused as refused:
-        return _error(refused.status, str(refused))
-    except LiveError as error:
-        return _error(409, str(error))
-    except CortextError as error:
-        return _error(400, str(error))
-    except Exception as error:
-        repeated_event("request_failed", "error", error=internal_error(error))
-        return _error(500, internal_error(error))
-
-
-def _error(status: int, what: str) -> JSONResponse:
-    return JSONResponse({"error": what}, status)
 
 
 def _shows_token(client: HTTPConnection, token: str | None, access: Access) -> bool:
@@ -148,111 +116,7 @@ async def _change(
         raise Refused(404, "no such request")
     if not access.allows_another_change():
         raise Refused(429, "too many requests; wait a second")
-    return {"ok": True, **await actions[action](await _body(request))}
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    """Return the JSON object of a request; an empty body is an empty object."""
-    content = b""
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for chunk in request.stream():
-                content += chunk
-                if len(content) > MAX_BODY:
-                    raise Refused(413, f"the request has more than {MAX_BODY} bytes")
-        body = json.loads(content or b"{}", parse_constant=_no_constant)
-        json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Refused(
-            400, "the request holds half of a surrogate pair, which is no character"
-        ) from None
-    except (ValueError, RecursionError):
-        raise Refused(400, "the request is no JSON") from None
-    except TimeoutError:
-        raise Refused(408, f"the request takes longer than {BODY_S:g} s") from None
-    except ClientDisconnect:
-        raise Refused(400, "the request was broken off") from None
-    if not isinstance(body, dict):
-        raise Refused(400, "the request is no JSON object")
-    return body
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-def _actions(decoding: DecodingThread) -> dict[str, Handler]:
-    """Return the handler of each request by its name."""
-
-    def handle(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
-        async def handler(body: dict[str, Any]) -> dict[str, Any]:
-            result = await asyncio.wrap_future(ask(body))
-            return {"kept": result} if isinstance(result, bool) else {}
-
-        return handler
-
-    def start(body: dict[str, Any]) -> Future[None]:
-        _check_fields(body, trial=int, session=str)
-        return decoding.start(body.get("trial"), body.get("session"))
-
-    def stop(body: dict[str, Any]) -> Future[None]:
-        _check_fields(body)
-        return decoding.stop()
-
-    def day(body: dict[str, Any]) -> Future[None]:
-        _check_fields(body, session=str)
-        return decoding.choose_day(body.get("session"))
-
-    def context(body: dict[str, Any]) -> Future[None]:
-        _check_fields(body, text=str)
-        return decoding.set_context(body.get("text") or "")
-
-    def correction(body: dict[str, Any]) -> Future[bool]:
-        _check_fields(body, utterance=int, text=str)
-        return _log_writer(decoding).correct(_required(body, "utterance"), _required(body, "text"))
-
-    def rating(body: dict[str, Any]) -> Future[bool]:
-        _check_fields(body, utterance=int, rating=str)
-        log_writer, given = _log_writer(decoding), _required(body, "rating")
-        if given not in RATINGS:
-            raise Refused(400, f"unknown rating {given[:40]!r}; known: {', '.join(RATINGS)}")
-        return log_writer.rate(_required(body, "utterance"), given)
-
-    asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
-        "start": start,
-        "stop": stop,
-        "options": decoding.set_options,
-        "hotwords": decoding.change_hotwords,
-        "context": context,
-        "day": day,
-        "correction": correction,
-        "rating": rating,
-    }
-    return {action: handle(ask) for action, ask in asks.items()}
-
-
-def _log_writer(decoding: DecodingThread) -> LogWriter:
-    if decoding.log_writer is None:
-        raise LiveError("nothing is kept", fix="start the server with --session-log DIR")
-    return decoding.log_writer
-
-
-def _check_fields(body: dict[str, Any], **fields: type) -> None:
-    """Refuse fields that are unknown or of another type; null stands for an absent field."""
-    # By hand: pydantic's errors, put into these one-line messages, take more code than the checks.
-    for name, value in body.items():
-        if name not in fields:
-            raise Refused(400, f"unknown field {name[:40]!r}; known: {', '.join(fields) or 'none'}")
-        if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
-            raise Refused(
-                400, f"{name} must be {'a number' if fields[name] is int else 'a string'}"
-            )
-
-
-def _required(body: dict[str, Any], name: str) -> Any:
-    if body.get(name) is None:
-        raise Refused(400, f"{name} is missing")
-    return body[name]
+    return {"ok": True, **await actions[action](await read_body(request))}
 
 
 # The web socket of a page

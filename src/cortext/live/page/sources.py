@@ -109,7 +109,8 @@ class Replay:
         split = self._split
         if not 0 <= number < len(split):
             raise DataError(f"no trial {number}; there are 0 to {len(split) - 1}", where=split.path)
-        n_bins, width = int(split.n_bins_N[number]), split.bins.shape[1]
+        n_bins = int(split.n_bins_N[number])
+        width = split.bins.shape[1]
         path, byte = split.location(number)
         try:
             with path.open("rb") as file:

@@ -19,7 +19,7 @@ from cortext.live.core.pipeline import Update
 from cortext.live.core.statistics import RunningStatistics, words_per_minute
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.log_writer import LogWriter
-from cortext.live.page.messages import Event, Fanout, Step, shown_bins, shown_posteriors
+from cortext.live.page.messages import Event, Fanout, StepMessage, shown_bins, shown_posteriors
 from cortext.usage.writer import session_of_today
 
 MAX_NBEST = 20
@@ -34,7 +34,7 @@ STATS_S = 1.0
 
 @dataclass
 class BinOrigin:
-    """Where bins come from: a trial of a session, or by default a feed of today.
+    """The source of bins: a trial of a session, or by default a feed of today.
 
     Attributes:
         session: The recording day; None for a feed.
@@ -71,7 +71,7 @@ class PageUtterance:
     _unsent: list[np.ndarray] = field(default_factory=list)
     _n_unsent: int = 0
 
-    def step(self, bins_TC: np.ndarray, update: Update) -> Step | None:
+    def step(self, bins_TC: np.ndarray, update: Update) -> StepMessage | None:
         """Return the message to send after decoded bins; None while there is too little to send."""
         self.n_bins += len(bins_TC)
         self._unsent.append(bins_TC)
@@ -84,7 +84,7 @@ class PageUtterance:
         self._unsent = []
         self._n_unsent = 0
         stage_ms = {stage: round(max(ms), 3) for stage, ms in update.stage_ms.items() if ms} or None
-        return Step(
+        return StepMessage(
             self.id,
             self.n_bins * BIN_MS,
             shown_TC,
@@ -202,7 +202,8 @@ class UtteranceDecoder:
         """Decode bins; where the utterance ends by itself among them, the rest begin another."""
         while len(bins_TC):
             utterance = self._utterance = self._utterance or self._begin()
-            pipeline, chunk_TC = self.days.pipeline, bins_TC[:CHUNK_BINS]
+            pipeline = self.days.pipeline
+            chunk_TC = bins_TC[:CHUNK_BINS]
             update = pipeline.push(chunk_TC)
             used = len(chunk_TC) - update.held_bins
             step = utterance.step(chunk_TC[:used], update)

@@ -1,0 +1,164 @@
+"""Requests that change something: their bodies, what they may hold, and their answers.
+
+Every error is one line of JSON, with a status that tells whose it is: 400 for a wrong request, 409
+for one that the server cannot do now, 500 for an error of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
+
+from cortext.errors import CortextError, LiveError
+from cortext.live.core.log import internal_error, repeated_event
+from cortext.live.page.access import MAX_BODY
+from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.log_writer import LogWriter
+from cortext.usage.log import RATINGS
+
+BODY_S = 10.0
+"""Seconds that the body of a request may take."""
+Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Does what the body of a request asks for; returns the fields of its answer."""
+
+
+class Refused(Exception):
+    """A request that is answered with an error of this status."""
+
+    def __init__(self, status: int, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+async def answer(result: Awaitable[dict[str, Any]]) -> Response:
+    """Return the result of a request, or one line about its error."""
+    try:
+        return JSONResponse(await result)
+    except Refused as refused:
+        return error_response(refused.status, str(refused))
+    except LiveError as error:
+        return error_response(409, str(error))
+    except CortextError as error:
+        return error_response(400, str(error))
+    except Exception as error:
+        repeated_event("request_failed", "error", error=internal_error(error))
+        return error_response(500, internal_error(error))
+
+
+def error_response(status: int, what: str) -> JSONResponse:
+    """Return the answer that reports an error."""
+    return JSONResponse({"error": what}, status)
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """Return the JSON object of a request; an empty body is an empty object."""
+    content = b""
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > MAX_BODY:
+                    raise Refused(413, f"the request has more than {MAX_BODY} bytes")
+        # Python reads NaN and Infinity, which are no JSON and which a browser could not read back.
+        body = json.loads(content or b"{}", parse_constant=_no_constant)
+        # Half of a surrogate pair can be read, but never be encoded: the log or a page would fail.
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refused(
+            400, "the request holds half of a surrogate pair, which is no character"
+        ) from None
+    except (ValueError, RecursionError):
+        raise Refused(400, "the request is no JSON") from None
+    except TimeoutError:
+        raise Refused(408, f"the request takes longer than {BODY_S:g} s") from None
+    except ClientDisconnect:
+        raise Refused(400, "the request was broken off") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "the request is no JSON object")
+    return body
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def handlers(decoding: DecodingThread) -> dict[str, Handler]:
+    """Return the handler of each request by its name."""
+
+    def handle(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
+        async def handler(body: dict[str, Any]) -> dict[str, Any]:
+            result = await asyncio.wrap_future(ask(body))
+            return {"kept": result} if isinstance(result, bool) else {}
+
+        return handler
+
+    def start(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body, trial=int, session=str)
+        return decoding.start(body.get("trial"), body.get("session"))
+
+    def stop(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body)
+        return decoding.stop()
+
+    def day(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body, session=str)
+        return decoding.choose_day(body.get("session"))
+
+    def context(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body, text=str)
+        return decoding.set_context(body.get("text") or "")
+
+    def correction(body: dict[str, Any]) -> Future[bool]:
+        _check_fields(body, utterance=int, text=str)
+        return _log_writer(decoding).correct(_required(body, "utterance"), _required(body, "text"))
+
+    def rating(body: dict[str, Any]) -> Future[bool]:
+        _check_fields(body, utterance=int, rating=str)
+        log_writer = _log_writer(decoding)
+        given = _required(body, "rating")
+        if given not in RATINGS:
+            raise Refused(400, f"unknown rating {given[:40]!r}; known: {', '.join(RATINGS)}")
+        return log_writer.rate(_required(body, "utterance"), given)
+
+    asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
+        "start": start,
+        "stop": stop,
+        "options": decoding.set_options,
+        "hotwords": decoding.change_hotwords,
+        "context": context,
+        "day": day,
+        "correction": correction,
+        "rating": rating,
+    }
+    return {action: handle(ask) for action, ask in asks.items()}
+
+
+def _log_writer(decoding: DecodingThread) -> LogWriter:
+    if decoding.log_writer is None:
+        raise LiveError("nothing is kept", fix="start the server with --session-log DIR")
+    return decoding.log_writer
+
+
+def _check_fields(body: dict[str, Any], **fields: type) -> None:
+    """Refuse fields that are unknown or of another type; null stands for an absent field."""
+    # By hand: pydantic's errors, put into these one-line messages, take more code than the checks.
+    for name, value in body.items():
+        if name not in fields:
+            raise Refused(400, f"unknown field {name[:40]!r}; known: {', '.join(fields) or 'none'}")
+        if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
+            raise Refused(
+                400, f"{name} must be {'a number' if fields[name] is int else 'a string'}"
+            )
+
+
+def _required(body: dict[str, Any], name: str) -> Any:
+    if body.get(name) is None:
+        raise Refused(400, f"{name} is missing")
+    return body[name]
