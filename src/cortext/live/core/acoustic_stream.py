@@ -109,7 +109,7 @@ class PipelineOptions:
     been.
     """
     endpoint: EndpointOptions | None = None
-    """The end of an utterance by itself; None: it ends only when `finish` is called."""
+    """The rule that ends an utterance by itself; None: it ends only when `finish` is called."""
 
     def __post_init__(self) -> None:
         if self.smoothing not in ("published", "causal"):

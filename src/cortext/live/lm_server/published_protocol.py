@@ -262,8 +262,10 @@ class PublishedProtocol:
         return [*answers, self._error(entry, problem)] if problem else answers
 
     def _finalize(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        context, missing = self._what_was_said(get), self.missing()
-        utterance, self._utterance = self._utterance or self._begin(get), None
+        context = self._what_was_said(get)
+        missing = self.missing()
+        utterance = self._utterance or self._begin(get)
+        self._utterance = None
         start = time.perf_counter()
         if missing:
             utterance.problem(missing)

@@ -17,7 +17,7 @@ from cortext.live.core.redis_connection import Stopped
 from cortext.text.phonemes import LM, Inventory
 
 LARGEST_LOGIT = 1e6
-"""What is above is no logit; other types of numbers, read as float32, are."""
+"""Largest logit: bytes of other types (float64, integers) read as float32 often exceed it."""
 LARGEST_ENTRY = 64 * 2**20
 """Bytes of logits in one entry, nine hours of speech."""
 MOST_PROBLEMS = 10
@@ -145,7 +145,8 @@ def _looks_like_float64(raw: bytes) -> bool:
     """
     if not raw or len(raw) % 8:
         return False
-    singles, doubles = np.frombuffer(raw, dtype="<f4"), np.frombuffer(raw, dtype="<f8")
+    singles = np.frombuffer(raw, dtype="<f4")
+    doubles = np.frombuffer(raw, dtype="<f8")
     with np.errstate(invalid="ignore", over="ignore"):
         if not (np.abs(doubles) < LARGEST_LOGIT).all():
             return False

@@ -264,7 +264,8 @@ class UtteranceDecoder:
 
     def _begin(self) -> PageUtterance:
         self._n_utterances += 1
-        origin, pipeline = self.origin, self.days.use(self.origin.session)
+        origin = self.origin
+        pipeline = self.days.use(origin.session)
         return PageUtterance(
             self._n_utterances,
             origin.session or session_of_today(pipeline.session),
