@@ -52,7 +52,9 @@ class Decoder:
     ) -> None:
         if engine not in ENGINES:
             raise DecodingError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
-        self.lm_dir, self.options, self.engine = lm_dir, options, engine
+        self.lm_dir = lm_dir
+        self.options = options
+        self.engine = engine
         self._engine = ENGINES[engine](lm_dir, second_lm)
         self._words = WordChanges()
         self._llm: LargeModel | None = None

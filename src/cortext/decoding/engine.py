@@ -62,7 +62,7 @@ class LiveBatch:
 
 
 Hook = Callable[[LiveBatch], np.ndarray | None]
-"""Sees the live hypotheses; returns scores to add to them, float32 [N], or nothing."""
+"""A function of the live hypotheses that returns scores to add, float32 [N], or None."""
 
 
 class NativeEngine:
@@ -259,7 +259,7 @@ class NativeNBest(NBest):
 
     @cached_property
     def hypotheses(self) -> tuple[Hypothesis, ...]:  # type: ignore[override]
-        """All of them."""
+        """All hypotheses, best first."""
         return tuple(self._hypothesis(number) for number in range(len(self._result)))
 
     @property

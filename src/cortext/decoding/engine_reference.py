@@ -110,7 +110,8 @@ class ReferenceEngine:
         )
 
     def _spellings(self, words: Sequence[str], inventory: Inventory) -> list[Spelling]:
-        lexicon, index = self.lm.lexicon, inventory.index
+        lexicon = self.lm.lexicon
+        index = inventory.index
         return [
             [
                 ([index[phoneme] for phoneme in phonemes], float(np.log(weight)))
@@ -138,7 +139,9 @@ class ReferenceStream:
     def __init__(
         self, engine: ReferenceEngine, graph: Graph, options: DecoderOptions, inventory: Inventory
     ) -> None:
-        self._engine, self._options, self._inventory = engine, options, inventory
+        self._engine = engine
+        self._options = options
+        self._inventory = inventory
         self._search = ReferenceSearch(graph)
         self._frames: list[np.ndarray] = [np.empty((0, len(inventory)))]
 

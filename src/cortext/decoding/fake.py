@@ -55,7 +55,7 @@ def fake_log_probs(
 
 
 def _symbols(sentence: str, lexicon: Lexicon | None) -> list[str]:
-    """The phonemes of a sentence, each word closed by SIL."""
+    """Return the phonemes of a sentence, each word closed by SIL."""
     words = [word for word in normalize(sentence).split() if word.strip("-'")]
     if not words:
         raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter a-z")
@@ -64,7 +64,7 @@ def _symbols(sentence: str, lexicon: Lexicon | None) -> list[str]:
 
 
 def _frames(symbols: list[str], generator: np.random.Generator) -> list[str]:
-    """One token per frame."""
+    """Return one token per frame for symbols with durations of their own."""
     frames = [BLANK] * 2
     for symbol in symbols:
         frames += [symbol] * int(generator.integers(2, 5)) + [BLANK] * int(generator.integers(1, 3))

@@ -8,9 +8,9 @@ from cortext.errors import DecodingError
 from cortext.text.phonemes import Inventory, get_inventory
 
 SUM_TOLERANCE = 1e-2
-"""How far the log of a frame's summed probabilities may be from 0.
+"""Largest distance from 0 of the log of a frame's summed probabilities.
 
-Float16 rounding stays below it.
+Rounding to float16 stays below it; logits that were given by mistake exceed it.
 """
 
 
@@ -44,9 +44,10 @@ def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
         raise DecodingError(
             f"log_probs has NaN, first in frame {int(np.isnan(log_probs_PV).any(axis=1).argmax())}"
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # logits may overflow; their sum is refused below
         sums_P = np.exp(log_probs_PV.astype(np.float64)).sum(axis=1)
-    low, high = np.exp(-SUM_TOLERANCE), np.exp(SUM_TOLERANCE)
+    low = np.exp(-SUM_TOLERANCE)
+    high = np.exp(SUM_TOLERANCE)
     wrong_P = ~((sums_P >= low) & (sums_P <= high))
     if wrong_P.any():
         frame = int(wrong_P.argmax())

@@ -32,10 +32,14 @@ class Word:
 class Hypothesis:
     """A sentence of an n-best list. Scores are natural logs.
 
+        score = acoustic_scale * acoustic_score + lm_weight * lm_score
+                + word_score * len(words) + sil_score + hotword_score + llm_score
+
+    With a large language model `LLMOptions` defines the n-gram's part. `cortext.decoding.reference`
+    defines the terms of one path.
+
     Attributes:
-        score: acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words +
-            sil_score + hotword_score + llm_score; with a large language model as `LLMOptions` has
-            it.
+        score: The sum above.
         lm_score: Unscaled log-probability of the n-gram, sentence end and unknown-word scores
             included.
         sil_score: -sil_cost for every word that follows another without SIL on the sentence's best
@@ -65,18 +69,19 @@ class NBest(Sequence[Hypothesis]):
     """An n-best list: hypotheses, best first; never empty (silence gives one with empty text).
 
     Attributes:
-        degraded: What was asked for and is missing, such as a large language model's scores; None
-            for nothing.
+        degraded: One line on what was asked for and is missing, such as a large language model's
+            scores; None where nothing is.
     """
 
     degraded: str | None = None
 
     def __init__(self, hypotheses: Iterable[Hypothesis], degraded: str | None = None) -> None:
-        self._hypotheses, self.degraded = tuple(hypotheses), degraded
+        self._hypotheses = tuple(hypotheses)
+        self.degraded = degraded
 
     @property
     def hypotheses(self) -> tuple[Hypothesis, ...]:
-        """All of them."""
+        """All hypotheses, best first."""
         return self._hypotheses
 
     @property
@@ -88,7 +93,8 @@ class NBest(Sequence[Hypothesis]):
         """Return the list with word times for frames of `frame_ms` instead of `FRAME_MS`."""
         if frame_ms == FRAME_MS:
             return self
-        by, timed = frame_ms / FRAME_MS, []
+        by = frame_ms / FRAME_MS
+        timed = []
         for hypothesis in self:
             words = [
                 replace(word, start_ms=word.start_ms * by, end_ms=word.end_ms * by)

@@ -58,7 +58,7 @@ class LLMOptions:
     `fusion`: score the live hypotheses, too, as they grow.
     """
     form: str = "interpolate"
-    """How the two language models are combined."""
+    """Combination of the two language models: `interpolate` or `add`, see above."""
     weight: float = number(0.5, 0, 1e3)
     """Weight of the large model; at most 1 where it is interpolated."""
     token_penalty: float = number(0.0, -1e3, 1e3)
@@ -98,7 +98,8 @@ class LLMOptions:
                     f" {nearest(str(getattr(self, name)), known)}"
                 )
         for name, (low, high) in bounds_of(LLMOptions).items():
-            value, is_count = getattr(self, name), isinstance(getattr(LLMOptions, name), int)
+            value = getattr(self, name)
+            is_count = isinstance(getattr(LLMOptions, name), int)
             if (
                 not isinstance(value, int | float)
                 or isinstance(value, bool)
@@ -154,10 +155,8 @@ class LLMOptions:
 class DecoderOptions:
     """Settings of the word search.
 
-    score = acoustic_scale * acoustic + lm_weight * ngram + word_score * words + sil
-
-    `cortext.decoding.reference` defines each term; `LLMOptions` says what a large language model
-    changes.
+    `cortext.decoding.Hypothesis` states the score that `acoustic_scale`, `lm_weight`, `word_score`
+    and `sil_cost` weigh.
     """
 
     acoustic_scale: float = number(1.0, 1e-3, 1e3)
@@ -213,7 +212,7 @@ class DecoderOptions:
     nbest: int = number(10, 1, 1e9)
     """Length of the list of sentences returned."""
     recombine: str = "logadd"
-    """How paths that read the same are joined.
+    """Rule that joins paths which read the same.
 
     `logadd` (sum of probabilities) or `max` (the best path).
     """
@@ -232,7 +231,8 @@ class DecoderOptions:
         if not isinstance(self.sil_required, bool):
             raise DecodingError(f"sil_required is {self.sil_required!r}; true or false is needed")
         for name, (low, high) in bounds_of(DecoderOptions).items():
-            value, is_count = getattr(self, name), isinstance(getattr(DecoderOptions, name), int)
+            value = getattr(self, name)
+            is_count = isinstance(getattr(DecoderOptions, name), int)
             if not is_finite(value) or (is_count and int(value) != value):
                 kind = "int" if is_count else "float"
                 raise DecodingError(f"{name} is {value!r}; a finite {kind} is needed")

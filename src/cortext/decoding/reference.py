@@ -14,15 +14,16 @@ cost nothing. Two equal phonemes that meet at a word boundary need a blank (or S
 within a word. A word counts when its last phoneme is there; a sentence ends only between words.
 
 A path is one token per frame, read as words in one way (`AA B` may be two ways to read one
-sentence, as where one word has the pronunciations `AA` and `AA B`). Its score is
+sentence, as where one word has the pronunciations `AA` and `AA B`). Its score is the sum of
+`cortext.decoding.nbest.Hypothesis.score`, with
 
-    acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank
-                      - prior_weight * log(label prior) per token + log weight of each
-                        pronunciation)
-    + lm_weight * ngram + word_score * words - sil_cost * boundaries without SIL
+    acoustic: sum of log-probabilities - log(blank_penalty) per blank
+              - prior_weight * log(label prior) per token + log weight of each pronunciation
+    ngram:    log p(w1 ... wn </s>) + unk_score for each word that the n-gram does not know
+              (such a word has the n-gram's `<unk>` probability)
+    sil:      -sil_cost for each boundary between words without SIL
 
-with ngram = log p(w1 ... wn </s>), and `unk_score` added to each word that the n-gram does not know
-(which has the n-gram's `<unk>` probability). The score of a *sentence* joins all its paths: the log
+The score of a *sentence* joins all its paths: the log
 of the sum of their exponentials (`logadd`) or their maximum (`max`). `cortext.decoding.sentences`
 computes it, so a reported score is exact and does not depend on the beam; the beam decides which
 sentences are found. Log-probabilities below `FLOOR` count as `FLOOR`, so that every sentence that
@@ -106,7 +107,7 @@ class LexiconTree:
 
 
 Scored = tuple[float, State]
-"""What a word adds to the score after a state of the n-gram, and the state after it."""
+"""Score that a word adds after a state of the n-gram, and the state after the word."""
 
 
 class History:
@@ -123,12 +124,16 @@ class History:
     def __init__(
         self, parent: History | None, word: str, state: State, following: dict[str, Scored]
     ) -> None:
-        self.parent, self.word, self.state, self.next = parent, word, state, following
+        self.parent = parent
+        self.word = word
+        self.state = state
+        self.next = following
         self.length: int = parent.length + 1 if parent else 0
 
     def words(self) -> list[str]:
-        """The words, first to last."""
-        backwards, history = [], self
+        """Return the words, first to last."""
+        backwards = []
+        history = self
         while history.parent is not None:
             backwards.append(history.word)
             history = history.parent
@@ -136,16 +141,19 @@ class History:
 
 
 Key = tuple[History, int, int]
-"""A hypothesis: its words, its node in the tree and the token of the last frame (the blank, or
-the node's phoneme).
+"""A hypothesis: its words, its node in the tree and the token of the last frame.
+
+That token is the blank or the node's phoneme. CTC needs it: the same phoneme is a new label after a
+blank and a repeat after itself. Histories are compared by identity; there is one object for each
+sequence of words.
 """
 
 Arc = tuple[int | None, float, tuple[tuple[str, float, float], ...]]
-"""Where a token leads from a node.
+"""A step by one token from a node of the tree.
 
-The next node (None at a leaf), what it adds to the score there, and the words that end with it,
-with what leaving the tree adds (n-gram and word score come on top) and the most that it can come
-to.
+The next node (None at a leaf) and the change of the look-ahead on the way there; the words that end
+with the token, each with the score of leaving the tree (n-gram and word score come on top) and an
+upper bound on all of it.
 """
 
 
@@ -160,8 +168,10 @@ class Graph:
     def __init__(
         self, tree: LexiconTree, ngram: NGram, options: DecoderOptions, inventory: Inventory
     ) -> None:
-        self.blank, self.after_word = inventory.blank, len(tree)
-        self.ngram, self.options = ngram, options
+        self.blank = inventory.blank
+        self.after_word = len(tree)
+        self.ngram = ngram
+        self.options = options
         self._tree = tree
         self._following: dict[State, dict[str, Scored]] = {}
         self._n_scored = 0
@@ -203,6 +213,7 @@ class Graph:
         words = []
         for word, log_weight in self._tree.words[child]:
             ends = self.options.acoustic_scale * log_weight - self._ahead[node]
+            # A log-probability is at most 0: 0 in the n-gram's place bounds the score from above.
             words.append((word, ends, ends + self._word_score(word, 0.0)))
         return (
             child if self._tree.children[child] else None,
@@ -239,6 +250,7 @@ def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Invento
     """
     scores_PV = np.maximum(log_probs_PV.astype(np.float64), FLOOR)
     blank = inventory.blank
+    # Judged by the model's own probability: with the default penalty of 32 no blank would be sure.
     passed_over_P = (
         np.exp(scores_PV[:, blank]) >= options.blank_skip
         if options.blank_skip < 1
@@ -257,7 +269,8 @@ class ReferenceSearch:
     """The search through one utterance, frame by frame."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph, self._options = graph, graph.options
+        self._graph = graph
+        self._options = graph.options
         self._join = _log_add if graph.options.recombine == "logadd" else _maximum
         self._longer: dict[tuple[History, str], History] = {}
         start = graph.history(None, "", graph.ngram.begin())
@@ -275,7 +288,8 @@ class ReferenceSearch:
         """
         table: dict[Key, float] = {}
         self._stay(scores, table)
-        blank, least = self._graph.blank, self._least(table)
+        blank = self._graph.blank
+        least = self._least(table)
         tokens = sorted(
             [
                 (score, token)
@@ -287,14 +301,16 @@ class ReferenceSearch:
         for number, (key, score) in enumerate(self._live, start=1):
             if tokens:
                 self._move(key, score, tokens, least - score, table)
-            # The best hypotheses come first, so that the threshold rises early.
+            # The best hypotheses come first, so that the threshold rises early. It sorts the whole
+            # table, so it is found again only after 4, 8, 16, ... hypotheses.
             if number & (number - 1) == 0 and number >= 4:
                 least = self._least(table)
         return table
 
     def _stay(self, scores: list[float], table: dict[Key, float]) -> None:
         """Let every live hypothesis go on with the blank or repeat its last token."""
-        join, blank = self._join, self._graph.blank
+        join = self._join
+        blank = self._graph.blank
         for key, score in self._live:
             history, node, last = key
             join(table, (history, node, blank), score + scores[blank])
@@ -318,7 +334,9 @@ class ReferenceSearch:
             least: Continuations that add less than this are left out.
             table: Continuations so far and their scores; new ones are joined.
         """
-        join, graph, after_word = self._join, self._graph, self._graph.after_word
+        join = self._join
+        graph = self._graph
+        after_word = self._graph.after_word
         history, node, last = key
         arcs = graph.arcs[node]
         for added, token in tokens:
@@ -383,7 +401,8 @@ class ReferenceSearch:
     def partial(self) -> tuple[list[str], list[str]]:
         """Return the words that all live hypotheses share, and the best one's words after them."""
         histories = list(dict.fromkeys(key[0] for key, _ in self._live))
-        best, shared = histories[0], histories[0]
+        best = histories[0]
+        shared = histories[0]
         for history in histories[1:]:
             shared = _common(shared, history)
         words = best.words()

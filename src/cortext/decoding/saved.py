@@ -34,7 +34,7 @@ MOST_BYTES = 2 << 30
 _MOST_HEADER = 1 << 16  # bytes; NumPy's own headers have 128
 _MOST_FILL = 1 << 16  # bytes that may be declared and not written
 
-# what NumPy and h5py raise on damaged files is anything: TokenError, TypeError, BadZipFile, ...
+# NumPy and h5py raise almost anything on damaged files: TokenError, TypeError, BadZipFile, ...
 _DAMAGE = Exception
 
 
@@ -89,7 +89,7 @@ def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]
 
 
 def to_log_probs(logits_PV: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """Log-softmax of logits divided by a temperature above 0, float32 [P, V], C-contiguous."""
+    """Return the log-softmax of logits / temperature, float32 [P, V], C-contiguous."""
     if not (math.isfinite(temperature) and temperature > 0):
         raise DecodingError(f"temperature is {temperature}; a number above 0 is needed")
     x_PV = logits_PV.astype(np.float64)
@@ -154,7 +154,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _declared_bytes(file: IO[bytes], n_bytes: int, where: str | Path) -> int | None:
-    """The bytes of numbers that an .npy file declares; None for what is none.
+    """Return the bytes of numbers that an .npy file declares; None for other files.
 
     NumPy takes memory for all of them before it reads the first. Raises DecodingError where the
     file is shorter.
@@ -227,9 +227,11 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
 
 def _stored_bytes(values: hdf5_input.Values, path: Path) -> int:
-    """Bytes of a dataset's numbers.
+    """Return the bytes of a dataset's numbers.
 
-    Raises DecodingError for what are none, and where none were ever written.
+    Raises:
+        DecodingError: For other than numbers, and for numbers that were never written: such a file
+            of a few bytes could declare more than the memory holds.
     """
     where = f"{path}, trial {values.name}"
     if values.dtype.kind not in "fiu" or values.id.shape is None:
@@ -243,7 +245,7 @@ def _stored_bytes(values: hdf5_input.Values, path: Path) -> int:
 
 
 def _array(file: Any, name: str, path: Path) -> np.ndarray:
-    """One array of a file, whatever is in its place."""
+    """Return one array of a file."""
     try:
         return np.asarray(file[name][()])
     except _DAMAGE as error:
@@ -255,12 +257,12 @@ def _array(file: Any, name: str, path: Path) -> np.ndarray:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts `trial_9` before `trial_10`."""
+    """Return a key that sorts `trial_9` before `trial_10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _trials(arrays: dict[str, np.ndarray], path: Path) -> Iterator[SavedTrial]:
-    """One trial per array, or the trials of a batch without the frames that do not count."""
+    """Yield one trial per array, or the trials of a batch without the frames that do not count."""
     lengths = next((name for name in arrays if name.rpartition("/")[2] == LENGTHS), None)
     if lengths is None:
         for name, array in arrays.items():
@@ -282,7 +284,8 @@ def _trials(arrays: dict[str, np.ndarray], path: Path) -> Iterator[SavedTrial]:
             where=path,
             fix="save one batch per file",
         )
-    batch_BPV, lengths_B = arrays[batches[0]], arrays[lengths]
+    batch_BPV = arrays[batches[0]]
+    lengths_B = arrays[lengths]
     if lengths_B.shape != batch_BPV.shape[:1] or lengths_B.dtype.kind not in "iu":
         raise DecodingError(
             f"{LENGTHS!r} is {lengths_B.dtype} of shape {list(lengths_B.shape)}; {len(batch_BPV)}"
@@ -300,7 +303,8 @@ def _trials(arrays: dict[str, np.ndarray], path: Path) -> Iterator[SavedTrial]:
 
 def _check(trial: SavedTrial, inventory: Inventory, path: Path) -> None:
     """Raise DecodingError unless the array can be logits of the inventory's tokens."""
-    logits_PV, where = trial.logits_PV, f"{path}, trial {trial.name}"
+    logits_PV = trial.logits_PV
+    where = f"{path}, trial {trial.name}"
     if logits_PV.dtype.kind != "f" or logits_PV.dtype.itemsize > 8:
         raise DecodingError(
             f"has type {logits_PV.dtype}; float16, float32 or float64 is needed", where=where

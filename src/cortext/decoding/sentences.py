@@ -1,4 +1,4 @@
-"""What given sentences score, exactly, and when their words were said.
+"""Exact scores of given sentences, and the times of their words.
 
 CTC forward and Viterbi, no beam.
 
@@ -18,7 +18,9 @@ from cortext.decoding.options import DecoderOptions
 from cortext.text.phonemes import Inventory
 
 _NO_WORD = -1
-_MAX_CELLS = 20_000_000  # frames x states of the sentences that are scored together
+_MAX_CELLS = 20_000_000
+"""Frames times states of the sentences that are scored together; `viterbi` keeps a byte of each."""
+
 
 Spelling = Sequence[tuple[Sequence[int], float]]
 """The pronunciations of a word: token numbers, and the log of the weight."""
@@ -47,7 +49,8 @@ class _States:
     """
 
     def __init__(self, inventory: Inventory, options: DecoderOptions) -> None:
-        self.blank, self.sil = inventory.blank, inventory.sil
+        self.blank = inventory.blank
+        self.sil = inventory.sil
         self.scale = options.acoustic_scale
         self.cost = np.inf if options.sil_required else options.sil_cost
         self.tokens: list[int] = []
@@ -57,7 +60,7 @@ class _States:
         self.finals: list[list[int]] = []
 
     def state(self, token: int, sources: Sequence[tuple[int, float]], word: int = _NO_WORD) -> int:
-        """A state that can repeat itself and that follows `sources` (state, added score)."""
+        """Add a state that can repeat itself and that follows `sources` (state, added score)."""
         number = len(self.tokens)
         self.tokens.append(token)
         self.words.append(word)
@@ -67,15 +70,17 @@ class _States:
     def add(self, spellings: Sequence[Spelling]) -> None:
         """Add the states of one sentence, given the pronunciations of its words."""
         start = self.state(self.blank, [])
-        self.sources[start] = []
+        self.sources[start] = []  # before the first frame: nothing leads here, not even itself
         self.starts.append(start)
-        ends, cost = [(start, 0.0), (self.state(self.blank, [(start, 0.0)]), 0.0)], 0.0
+        ends = [(start, 0.0), (self.state(self.blank, [(start, 0.0)]), 0.0)]
+        cost = 0.0
         entries = ends + self._silence(ends)
         for word, spelling in enumerate(spellings):
             ends = []
             for tokens, log_weight in spelling:
                 before = [(state, added + self.scale * log_weight) for state, added in entries]
                 for token in tokens:
+                    # Equal tokens in a row are one label for CTC, unless a blank stands between.
                     label = self.state(
                         token, [each for each in before if self.tokens[each[0]] != token], word
                     )
@@ -86,7 +91,7 @@ class _States:
         self.finals.append([state for state, _ in entries])
 
     def _silence(self, ends: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        """SIL, any number of times, after `ends`: the states from which the next word may begin."""
+        """Add SIL, any number of times, after `ends`; return the states before the next word."""
         sil = self.state(self.sil, ends)
         blank = self.state(self.blank, [(sil, 0.0)])
         self.sources[sil].append((blank, 0.0))
@@ -100,7 +105,8 @@ class _Arrays:
     """
 
     def __init__(self, states: _States) -> None:
-        n_states, width = len(states.tokens), max(map(len, states.sources))
+        n_states = len(states.tokens)
+        width = max(map(len, states.sources))
         self.tokens_S = np.array(states.tokens)
         self.sources_SK = np.full((n_states, width), n_states)
         self.added_SK = np.zeros((n_states, width))
@@ -112,13 +118,13 @@ class _Arrays:
         self.before_S[states.starts] = 0.0
 
     def forward(self, scores_PV: np.ndarray) -> np.ndarray:
-        """Log of the summed exponentials of all paths into each state, float64 [S]."""
+        """Return the log of the summed exponentials of all paths into each state, float64 [S]."""
         alpha_S = self.before_S.copy()
         with np.errstate(divide="ignore"):
             for scores_V in scores_PV:
                 paths_SK = alpha_S[self.sources_SK] + self.added_SK
                 best_S = paths_SK.max(axis=1)
-                best_S[best_S == -np.inf] = 0.0
+                best_S[best_S == -np.inf] = 0.0  # -inf less -inf would be NaN
                 summed_S = np.log(np.exp(paths_SK - best_S[:, None]).sum(axis=1))
                 alpha_S[:-1] = best_S + summed_S + scores_V[self.tokens_S]
         return alpha_S
@@ -129,6 +135,7 @@ class _Arrays:
         float64 [S], and [P, S]: the number of the source in each frame.
         """
         alpha_S = self.before_S.copy()
+        # The number of the source among a state's sources takes a byte, its own number eight.
         came_PS = np.zeros(
             (len(scores_PV), len(self.tokens_S)), dtype=np.min_scalar_type(self.sources_SK.shape[1])
         )
@@ -168,14 +175,15 @@ def score_sentences(
 def _groups(
     sentences: Sequence[Sequence[Spelling]], n_frames: int
 ) -> Iterator[list[Sequence[Spelling]]]:
-    """Sentences in groups that fit into memory together."""
+    """Yield the sentences in groups that fit into memory together."""
     group: list[Sequence[Spelling]] = []
     cells = 0
     for sentence in sentences:
         own = n_frames * sum(4 + 2 * len(tokens) for spelling in sentence for tokens, _ in spelling)
         if group and cells + own > _MAX_CELLS:
             yield group
-            group, cells = [], 0
+            group = []
+            cells = 0
         group.append(sentence)
         cells += own
     if group:
@@ -210,7 +218,7 @@ def _score_group(
 
 
 def _trace(arrays: _Arrays, came_PS: np.ndarray, state: int) -> list[int]:
-    """The states of the best path that ends in `state`, one per frame."""
+    """Return the states of the best path that ends in `state`, one per frame."""
     path = []
     for came_S in came_PS[::-1]:
         path.append(state)
@@ -221,16 +229,19 @@ def _trace(arrays: _Arrays, came_PS: np.ndarray, state: int) -> list[int]:
 def _read(
     path: list[int], states: _States, n_words: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Boundaries without SIL, and the frames of each word."""
-    first, last = [0] * n_words, [_NO_WORD] * n_words
-    boundaries, silent = 0, True
+    """Return the number of boundaries without SIL, and the frames of each word."""
+    first = [0] * n_words
+    last = [_NO_WORD] * n_words
+    boundaries = 0
+    silent = True
     for frame, state in enumerate(path):
         word = states.words[state]
         if word != _NO_WORD:
             if last[word] == _NO_WORD:
                 first[word] = frame
                 boundaries += not silent
-            last[word], silent = frame, False
+            last[word] = frame
+            silent = False
         elif states.tokens[state] == states.sil:
             silent = True
     return boundaries, tuple((start, end + 1) for start, end in zip(first, last, strict=True))

@@ -123,7 +123,10 @@ class DecoderStream:
     ) -> None:
         self._search: EngineStream | None = search
         self._hook = hook
-        self._options, self._inventory, self._llm, self.context = options, inventory, llm, context
+        self._options = options
+        self._inventory = inventory
+        self._llm = llm
+        self.context = context
         self._began_with = options.llm
 
     @property
@@ -143,9 +146,9 @@ class DecoderStream:
             DecodingError: As in `Decoder.decode`; a refused chunk changes nothing.
         """
         check_log_probs(chunk_PV, self._inventory)
-        utterance = self._open()
-        utterance.advance(chunk_PV)
-        return utterance.partial()
+        search = self._open()
+        search.advance(chunk_PV)
+        return search.partial()
 
     def set_options(self, **changes: Any) -> None:
         """Change options (fields of `DecoderOptions`) from the next frame on.

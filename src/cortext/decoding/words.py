@@ -1,4 +1,4 @@
-"""Words that a user adds to a decoder or a session, takes away from it, or favours."""
+"""Words that a user adds to a decoder or a stream, takes away from it, or favours."""
 
 from __future__ import annotations
 

@@ -156,13 +156,16 @@ class _Build:
     """One build, in the directory `partial`."""
 
     def __init__(self, partial: Path, options: BuildOptions, stage: Stage) -> None:
-        self.partial, self.options, self.stage = partial, options, stage
+        self.partial = partial
+        self.options = options
+        self.stage = stage
         self.work = partial / "work"
         self.arpa = partial / "lm.arpa"
         self.respell = spelt if options.kind == "spelling" else None
         self.facts: dict[str, Any] = {}
 
     def run(self, texts: Sequence[Path | list[str]]) -> None:
+        """Read, count, estimate and write."""
         options = self.options
         self.work.mkdir()
         bar = self.stage("reading") or silent
@@ -193,7 +196,8 @@ class _Build:
 
     def _estimate(self, corpus: Corpus, words: list[str]) -> None:
         """Write the ARPA file."""
-        options, order = self.options, self.options.order
+        options = self.options
+        order = options.order
         number = {word: index for index, word in enumerate(words)}
         renumber = renumbered(corpus.words, number)
         keys = counts.Keys.of(max(len(words), int(renumber.max()) + 1), order)
@@ -252,7 +256,8 @@ def write_binary(
     directory: Path, binary: str, keep_arpa: bool = False, memory_bytes: int = 1 << 30
 ) -> None:
     """Make `lm.bin` of the `lm.arpa` in a directory; `binary` is one of BINARIES."""
-    arpa, out = directory / "lm.arpa", directory / "lm.bin"
+    arpa = directory / "lm.arpa"
+    out = directory / "lm.bin"
     in_background(
         lambda: _native.write_binary(
             str(arpa), str(out), **BINARIES[binary], memory_bytes=memory_bytes
@@ -280,7 +285,7 @@ def write_rest(directory: Path, lexicon: Lexicon, facts: dict[str, Any]) -> None
 
 
 def refuse_foreign(out: Path) -> None:
-    """A directory to write may be absent, empty, or hold a language model."""
+    """Raise unless a directory to write is absent, empty or that of a language model."""
     if out.exists() and not out.is_dir():
         raise LanguageModelError("is a file; a directory to write is needed", where=out)
     if out.resolve() == Path.cwd():
@@ -309,7 +314,7 @@ def in_place_of(out: Path) -> Iterator[Path]:
 
 
 def _steps(bar: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
-    """Counts the steps of a stage."""
+    """Return a function that reports one more step of a stage as done."""
     done = 0
 
     def step() -> None:

@@ -29,7 +29,11 @@ def silent(done: int, total: int) -> None:
 
 
 _BLOCK = 1 << 20
+"""Word numbers of a text that are held at once."""
+
 _LINES = 1 << 12
+"""Lines between two reports of progress."""
+
 _LONGEST = 1 << 20
 """Characters of a line that are held at once."""
 
@@ -55,7 +59,7 @@ class Corpus:
 
 
 class _Numbers(dict[str, int]):
-    """Numbers words as they come; pieces without a letter get -1."""
+    """Word numbers in the order of first occurrence; pieces without a letter have -1."""
 
     def __init__(self, words: list[str]) -> None:
         super().__init__((word, number) for number, word in enumerate(words))
@@ -90,10 +94,13 @@ def read_corpus(
     Raises:
         LanguageModelError: For texts that are missing, unreadable or without a sentence.
     """
-    corpus, done, total = Corpus(), 0, sum(_size(text) for text in texts)
+    corpus = Corpus()
+    done = 0
+    total = sum(_size(text) for text in texts)
     numbers = _Numbers(corpus.words)
     for text in texts:
         read = (
+            # The text has been read when `done` changes.
             _lines(text, lambda here: progress(done + here, total))  # noqa: B023
             if isinstance(text, Path)
             else iter(text)
@@ -125,7 +132,7 @@ def read_corpus(
 
 
 def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
-    """The files one by one, sentences that were given directly as one list."""
+    """Return the files one by one, and sentences that were given directly as one list."""
     if isinstance(texts, str | Path):
         raise LanguageModelError(
             f"texts is {str(texts)!r}; a list of Paths and sentences is needed"
@@ -147,7 +154,7 @@ def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
 def sentences_of(
     text: Path | list[str], respell: Respell | None = None, progress: Progress = silent
 ) -> Iterator[str]:
-    """The normalised sentences of one text, as `read_corpus` takes them."""
+    """Yield the normalised sentences of one text, as `read_corpus` takes them."""
     size = _size(text)
     lines = (
         _lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
@@ -157,7 +164,7 @@ def sentences_of(
 
 
 def blocks(file: Path, overlap: int = 0) -> Iterator[np.ndarray]:
-    """The word numbers of a file, int32, block by block.
+    """Yield the word numbers of a file, int32, block by block.
 
     Each begins with the last `overlap` numbers before it.
     """
@@ -176,6 +183,7 @@ def _encode(sentences: Iterable[str], numbers: _Numbers, file: Path) -> dict[str
     with file.open("ab") as out:
 
         def flush() -> int:
+            # -1 is a piece without a letter: it is in the sentence, but no word of the model.
             block = np.array(buffer, np.int32)
             block = block[block >= 0]
             block.tofile(out)
@@ -205,9 +213,10 @@ def _size(text: Path | Sequence[str]) -> int:
 
 
 def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
-    """The lines of a stream.
+    """Yield the lines of a stream.
 
-    Those without an end come in parts that close with a sentence, or at least a word.
+    A line of more than `_LONGEST` characters comes in parts, so that a text without line ends does
+    not have to fit into memory. A part closes with a sentence, or at least with a word.
     """
     rest = ""
     while read := text.readline(_LONGEST):
@@ -221,7 +230,7 @@ def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
-    """The lines of a text, plain or .gz; `progress` gets the number of bytes read of the file."""
+    """Yield the lines of a text, plain or .gz; `progress` gets the bytes read of the file."""
     try:
         with ExitStack() as opened:
             raw = opened.enter_context(path.open("rb"))

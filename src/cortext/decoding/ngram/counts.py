@@ -32,9 +32,10 @@ class Keys:
 
     @staticmethod
     def of(n_words: int, order: int) -> Keys:
-        """The packing for `n_words` different words.
+        """Return the packing for `n_words` different words.
 
-        Raises LanguageModelError where they are too many.
+        Raises:
+            LanguageModelError: Where they are too many.
         """
         bits = max(2, (n_words - 1).bit_length())
         if bits * order > 2 * _WORD_BITS:
@@ -51,24 +52,24 @@ class Keys:
         return (1 << self.bits) - 1
 
     def type(self, order: int) -> str:
-        """The SQL type of n-grams of an order."""
+        """Return the SQL type of n-grams of an order."""
         return "HUGEINT" if self.bits * order > _WORD_BITS else "BIGINT"
 
     def word(self, key: str, from_end: int) -> str:
-        """A word of an n-gram, counted from its last (0)."""
+        """Return the SQL of one word of an n-gram, counted from its last (0)."""
         return f"(({key} >> {self.bits * from_end}) & {self.mask})::INTEGER"
 
     def prefix(self, key: str, order: int) -> str:
-        """An n-gram without its last word: its context."""
+        """Return the SQL of an n-gram without its last word: its context."""
         return f"({key} >> {self.bits})::{self.type(order - 1)}" if order > 1 else "0::BIGINT"
 
     def suffix(self, key: str, order: int) -> str:
-        """An n-gram without its first word."""
+        """Return the SQL of an n-gram without its first word."""
         mask = (1 << (self.bits * (order - 1))) - 1
         return f"({key} & {mask}::{self.type(order)})::{self.type(order - 1)}"
 
     def real(self, key: str, order: int) -> str:
-        """Tell whether it is an n-gram: not one that was filled with more than one <s>."""
+        """Return SQL that tells whether it is an n-gram, not a window filled with several <s>."""
         if order == 1:
             return "true"
         return (
@@ -99,7 +100,8 @@ def write_windows(
         text = renumber[block]
         size = len(text) - order + 1
         closing = text[order - 1 :] != BOS_ID
-        hi, lo = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        hi = np.zeros(size, np.int64)
+        lo = np.zeros(size, np.int64)
         begun = np.zeros(size, bool)
         for back in range(order):
             word = np.where(begun, BOS_ID, text[order - 1 - back : len(text) - back])
@@ -112,7 +114,7 @@ def write_windows(
 
 
 def joined(keys: Keys, order: int) -> str:
-    """The SQL of a window's n-gram."""
+    """Return the SQL of a window's n-gram."""
     low = min(order, _WORD_BITS // keys.bits)
     return (
         f"(hi::HUGEINT << {keys.bits * low}) | lo::HUGEINT"

@@ -34,7 +34,9 @@ class Database:
             config={
                 "memory_limit": f"{max(memory_bytes >> 20, 128)}MiB",
                 "temp_directory": str(directory / "spill"),
+                # Order costs memory, and the results are keyed or sorted where it matters.
                 "preserve_insertion_order": False,
+                # Nothing is fetched from the network.
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
             },
@@ -51,11 +53,11 @@ class Database:
         self._run(query)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query that has few."""
+        """Return the rows of a query that has few."""
         return self._run(query).fetchall()
 
     def arrays(self, query: str) -> dict[str, np.ndarray]:
-        """The columns of a query."""
+        """Return the columns of a query."""
         return self._run(query).fetchnumpy()
 
     def append(self, table: str, columns: Mapping[str, np.ndarray]) -> None:

@@ -109,7 +109,9 @@ def estimate(
     Raises:
         LanguageModelError: If no sentence is long enough for the order.
     """
-    seen, kept, discounts = [], [], []
+    seen = []
+    kept = []
+    discounts = []
     for number in range(1, order + 1):
         n_seen, n_kept, discount = _statistics(database, f"{name}_n{number}", keys, number)
         if not n_seen:
@@ -138,7 +140,7 @@ def _statistics(
 
 
 def _contexts(database: Database, name: str, keys: Keys, number: int, discount: Discounts) -> None:
-    """The table `_b` of one order, with the sum of counts after each context besides."""
+    """Make the table `_b` of one order, with the sum of counts after each context."""
     values = discount.values
     which = ("adjusted = 1", "adjusted = 2", "adjusted > 2")
     mass = " + ".join(
@@ -156,7 +158,7 @@ def _contexts(database: Database, name: str, keys: Keys, number: int, discount: 
 def _probabilities(
     database: Database, name: str, keys: Keys, number: int, discount: Discounts, n_words: int
 ) -> None:
-    """The table `_p` of one order."""
+    """Make the table `_p` of one order."""
     own = f"(adjusted - {discount.sql}) / total"
     if number == 1:
         # <s> has probability 1 as lmplz writes it; it is never asked for.

@@ -48,7 +48,7 @@ class NGrams:
 
 
 def read_ngrams(fst: Fst, words: Words, path: Path) -> tuple[list[str], list[NGrams]]:
-    """The vocabulary of a grammar with `<s>` and `</s>`, and its n-grams, shortest first.
+    """Return the vocabulary of a grammar with `<s>` and `</s>`, and its n-grams, shortest first.
 
     Raises:
         LanguageModelError: Which names `path`, if the transducer is not a back-off n-gram model
@@ -68,7 +68,10 @@ class _Grammar:
     """
 
     def __init__(self, fst: Fst, words: Words, path: Path) -> None:
-        self.path, self.words, self.start, self.final = path, words, fst.start, fst.final.copy()
+        self.path = path
+        self.words = words
+        self.start = fst.start
+        self.final = fst.final.copy()
         if len(fst.outputs) and max(int(fst.outputs.max()), int(fst.inputs.max())) >= len(
             words.names
         ):
@@ -90,7 +93,10 @@ class _Grammar:
 
         The last two are there unless they were made final weights.
         """
-        sources, targets, weights, labels = fst.sources, fst.targets, fst.weights, fst.outputs
+        sources = fst.sources
+        targets = fst.targets
+        weights = fst.weights
+        labels = fst.outputs
         backs = (labels == _EPSILON) | (labels == self.words.backoff)
         if (fst.inputs[~backs] != labels[~backs]).any() or not np.isin(
             fst.inputs[backs], (_EPSILON, self.words.backoff)
@@ -100,17 +106,18 @@ class _Grammar:
             raise self.error("has states with more than one back-off; it is no n-gram model")
         self.backoff_to = np.full(len(self.final), -1, dtype=np.int32)
         self.backoff = np.zeros(len(self.final), dtype=np.float64)
-        self.backoff_to[sources[backs]], self.backoff[sources[backs]] = (
-            targets[backs],
-            weights[backs],
-        )
-        ends, begins = labels == self.words.end, labels == self.words.begin
+        self.backoff_to[sources[backs]] = targets[backs]
+        self.backoff[sources[backs]] = weights[backs]
+        ends = labels == self.words.end
+        begins = labels == self.words.begin
         self.final[sources[ends]] = weights[ends] + fst.final[targets[ends]]
         self.final[targets[ends]] = np.inf
         if begins.any():
             self.start = int(targets[begins][0])
         spoken = ~(backs | ends | begins)
-        self.sources, self.targets, self.labels = sources[spoken], targets[spoken], labels[spoken]
+        self.sources = sources[spoken]
+        self.targets = targets[spoken]
+        self.labels = labels[spoken]
         self.weights = weights[spoken].astype(np.float64)
 
     def _fold_bare_states(self) -> None:
@@ -149,11 +156,9 @@ class _Grammar:
         )
         self.level[empty] = 0
         if self.start != empty:
-            self.level[self.start], self.parent[self.start], self.word[self.start] = (
-                1,
-                empty,
-                self.words.begin,
-            )
+            self.level[self.start] = 1
+            self.parent[self.start] = empty
+            self.word[self.start] = self.words.begin
         for level in range(MAX_ORDER + 1):
             arcs = np.flatnonzero(
                 (self.level[self.sources] == level) & (self.level[self.targets] < 0)
@@ -164,14 +169,15 @@ class _Grammar:
                     "has a state that several histories lead to; it is no n-gram model"
                 )
             self.level[found] = level + 1
-            self.parent[found], self.word[found] = self.sources[arcs], self.labels[arcs]
+            self.parent[found] = self.sources[arcs]
+            self.word[found] = self.labels[arcs]
         if (self.level > MAX_ORDER).any():
             raise self.error(
                 f"has an order above the highest supported, {MAX_ORDER}", "build a lower order"
             )
 
     def _histories(self, states: np.ndarray, length: int) -> np.ndarray:
-        """The last `length` words of the histories of `states`, int32 [states, length]."""
+        """Return the last `length` words of the histories of `states`, int32 [states, length]."""
         words = np.empty((len(states), length), dtype=np.int32)
         for column in reversed(range(length)):
             words[:, column] = self.word[states]
@@ -179,7 +185,7 @@ class _Grammar:
         return words
 
     def _check_histories(self) -> None:
-        """Arcs and back-offs must lead to histories that are the end of what was said before."""
+        """Raise unless arcs and back-offs lead to histories that end what was said before."""
         for level in range(int(self.level.max()) + 1):
             states = np.flatnonzero((self.level == level) & (self.backoff_to >= 0))
             self._check_ends(self._histories(states, level), self.backoff_to[states], level - 1)
@@ -228,7 +234,7 @@ class _Grammar:
         return [self.words.names[label] for label in labels], numbered
 
     def _of_level(self, level: int) -> NGrams:
-        """The n-grams of the histories of one level, with the numbers of `words.txt`."""
+        """Return the n-grams of the histories of one level, with the numbers of `words.txt`."""
         arcs = np.flatnonzero(self.level[self.sources] == level)
         ends = np.flatnonzero((self.level == level) & np.isfinite(self.final))
         closing = np.column_stack(
@@ -238,7 +244,8 @@ class _Grammar:
         own = (self.parent[targets] == self.sources[arcs]) & (self.level[targets] == level + 1)
         backoffs = np.where(own, self.backoff[targets], 0.0)
         ngrams = [self._ngrams(arcs, level), closing]
-        costs, backs = [self.weights[arcs], self.final[ends]], [backoffs, np.zeros(len(ends))]
+        costs = [self.weights[arcs], self.final[ends]]
+        backs = [backoffs, np.zeros(len(ends))]
         if level == 0:  # <s> is a context, never said
             ngrams.append(np.array([[self.words.begin]], dtype=np.int32))
             costs.append(np.array([-_START_LOG10_PROB * LN10]))

@@ -60,7 +60,8 @@ def fit_weights(
         renumber: Numbers of these words in the models, int64.
         n_words: Size of the vocabulary.
     """
-    keys, order = models[0].keys, models[0].order
+    keys = models[0].keys
+    order = models[0].order
     known = np.where(renumber < n_words, renumber, UNK_ID)
     write_windows(database, "held_windows", keys, held_out, order, known)
     database.run(
@@ -110,8 +111,10 @@ def mix(
     weights: Sequence[float],
     step: Callable[[], None] = lambda: None,
 ) -> Estimated:
-    """The mixture as one model named `mixed`; the tables of the models are dropped."""
-    keys, order, name = models[0].keys, models[0].order, "mixed"
+    """Return the mixture as one model named `mixed`; the tables of the models are dropped."""
+    keys = models[0].keys
+    order = models[0].order
+    name = "mixed"
     each = ", ".join(f"p{i}" for i in range(len(models)))
     mixed = " + ".join(f"{weight!r}::DOUBLE * p{i}" for i, weight in enumerate(weights))
     kept = []
@@ -125,6 +128,8 @@ def mix(
             f" SELECT key, {each}, {mixed} AS p FROM ({probabilities})"
         )
         if number > 1:
+            # Where the listed words have all of the shorter context's mass, nothing is left to back
+            # off to, and any weight will do; rounding must not make one below zero.
             database.run(
                 f"CREATE TABLE mixed_b{number} AS SELECT key, CASE WHEN shorter > 1 - 1e-9 THEN 1.0"
                 " ELSE greatest(1 - longer, 0) / (1 - shorter) END AS backoff FROM (SELECT"
@@ -142,9 +147,9 @@ def mix(
 def _probabilities_query(
     models: Sequence[Estimated], keys: Keys, number: int, ngrams: str, shorter: str
 ) -> str:
-    """What each model gives to n-grams, by backing off from those it does not list.
+    """Return a query for the probability of n-grams under each model.
 
-    Columns key, p0, p1, ...
+    A model backs off where it does not list the n-gram. Columns key, p0, p1, ...
     """
     if number == 1:
         tables = " JOIN ".join(
@@ -171,9 +176,10 @@ def _probabilities_query(
 
 
 def _held_out_query(models: Sequence[Estimated], keys: Keys, order: int) -> str:
-    """What each model gives to the n-grams of `held{order}`: columns times, p0, p1, ...
+    """Return a query for the probability of the n-grams of `held{order}` under each model.
 
-    N-grams filled with <s> are in no model, so that they take what their real part has.
+    Columns times, p0, p1, ... N-grams filled with <s> are in no model, so they take the probability
+    of their real part.
     """
     parts = [f"ngrams{order} AS (SELECT key FROM held{order})"]
     for number in range(order - 1, 0, -1):

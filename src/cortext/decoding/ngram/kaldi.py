@@ -151,9 +151,9 @@ def read_words(path: Path) -> Words:
 
 
 def _names(words: list[str]) -> list[str]:
-    """Words in lower case.
+    """Return words in lower case.
 
-    One that would then equal another (`US` and `us`) stays as it is written.
+    A word that would then equal another (`US` and `us`) stays as it is written.
     """
     as_written = set(words)
     names: dict[str, None] = {}
@@ -167,7 +167,8 @@ def _names(words: list[str]) -> list[str]:
 
 def _lexicon(folder: Path, words: list[str], progress: Progress) -> tuple[Lexicon, dict[str, int]]:
     """Return pronunciations of `words`, and counts of those from the folder, others, and none."""
-    own, lexicon = _folder_lexicon(folder), Lexicon()
+    own = _folder_lexicon(folder)
+    lexicon = Lexicon()
     for done, word in enumerate(words, start=1):
         if done % 1000 == 0:
             progress(done, len(words))
@@ -185,7 +186,7 @@ def _lexicon(folder: Path, words: list[str], progress: Progress) -> tuple[Lexico
 
 
 def _folder_lexicon(folder: Path) -> Lexicon:
-    """The lexicon that lies in the folder; an empty one if none does."""
+    """Return the lexicon that lies in the folder; an empty one if none does."""
     units: dict[str, str] = {}
     for name in ("lexicon.txt", "lexiconp.txt", "lexicon_numbers.txt"):
         path = folder / name
@@ -227,7 +228,7 @@ def _read_lexicon(path: Path, units: dict[str, str]) -> Lexicon:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and fields of the lines of a file that are not empty."""
+    """Yield number and fields of the lines of a file that are not empty."""
     try:
         check_file(path, _MOST_BYTES)
         with path.open(encoding="utf-8") as file:
@@ -256,10 +257,8 @@ def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:
                     " ".join([names[number] for number in ngram])
                     for ngram in level.words[rows].tolist()
                 ]
-                probs, backoffs = (
-                    level.log10_prob[rows].tolist(),
-                    level.log10_backoff[rows].tolist(),
-                )
+                probs = level.log10_prob[rows].tolist()
+                backoffs = level.log10_backoff[rows].tolist()
                 if order == len(levels):
                     file.writelines(
                         f"{prob:.7g}\t{text}\n" for prob, text in zip(probs, texts, strict=True)

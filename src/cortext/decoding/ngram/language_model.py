@@ -49,14 +49,14 @@ class TextScore:
 
     @property
     def perplexity(self) -> float:
-        """Per word and sentence end, unknown words included."""
+        """Perplexity per word and sentence end, unknown words included."""
         return (
             math.exp(-self.log_prob / (self.words + self.sentences)) if self.sentences else math.nan
         )
 
     @property
     def perplexity_known(self) -> float:
-        """Per known word and sentence end."""
+        """Perplexity per known word and sentence end."""
         known = self.words - self.unknown_words + self.sentences
         return math.exp(-self.log_prob_known / known) if self.sentences else math.nan
 
@@ -78,7 +78,10 @@ class LanguageModel:
     def __init__(
         self, directory: Path, ngram: _native.NGram, lexicon: Lexicon, tokens: tuple[str, ...]
     ) -> None:
-        self.directory, self.ngram, self.lexicon, self.tokens = directory, ngram, lexicon, tokens
+        self.directory = directory
+        self.ngram = ngram
+        self.lexicon = lexicon
+        self.tokens = tokens
 
     @classmethod
     def build(
@@ -139,26 +142,26 @@ class LanguageModel:
         return cls(directory, _native.NGram.open(str(model)), lexicon, tokens)
 
     def begin(self) -> _native.State:
-        """The state at the start of a sentence."""
+        """Return the state at the start of a sentence."""
         return self.ngram.begin()
 
     def score(self, state: _native.State, word: str) -> tuple[float, _native.State]:
-        """Log-probability of `word` after `state`, and the state after it.
+        """Return the log-probability of `word` after `state`, and the state after it.
 
         Unknown words score as `<unk>`.
         """
         return self.ngram.score(state, word)
 
     def end(self, state: _native.State) -> float:
-        """Log-probability that the sentence ends after `state`."""
+        """Return the log-probability that the sentence ends after `state`."""
         return self.ngram.end(state)
 
     def sentence(self, text: str) -> float:
-        """Log-probability of a sentence (normalised here) and its end."""
+        """Return the log-probability of a sentence (normalised here) and its end."""
         return self.ngram.sentence(normalize(text))
 
     def info(self) -> dict[str, Any]:
-        """What `lm.json` records (nothing without one), and the model as it is on the disk."""
+        """Return the facts of `lm.json`, if there is one, and those of the files on the disk."""
         file = Path(self.ngram.path)
         return self._recorded() | {
             "order": self.ngram.order,
@@ -186,7 +189,7 @@ class LanguageModel:
     def evaluate(
         self, texts: Path | Iterable[str | Path], progress: Progress = silent
     ) -> dict[str, Any]:
-        """Perplexity and rate of unknown words of texts (as in `build`).
+        """Return perplexity and rate of unknown words of texts (as in `build`).
 
         `perplexity` is per word and sentence end; `perplexity_known` leaves unknown words out. The
         text of a spelling model is spelt first.

@@ -13,7 +13,7 @@ from cortext.errors import LanguageModelError
 
 
 def find_lmplz() -> str:
-    """The path of `lmplz`; raises LanguageModelError where it is not installed."""
+    """Return the path of `lmplz`; raise LanguageModelError where it is not installed."""
     found = shutil.which("lmplz")
     if not found:
         fix = (
@@ -45,7 +45,8 @@ def run_lmplz(
     Raises:
         LanguageModelError: With the last line of lmplz's output.
     """
-    words, text = directory / "vocabulary.txt", directory / "text.txt"
+    words = directory / "vocabulary.txt"
+    text = directory / "text.txt"
     words.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
     with text.open("w", encoding="utf-8") as file:
         for part in corpus.files:
@@ -86,8 +87,9 @@ def run_lmplz(
 
 
 def _lines(file: Path, words: Sequence[str]) -> Iterator[str]:
-    """The sentences of a file of word numbers as text."""
+    """Yield the sentences of a file of word numbers as text."""
     names = [f" {word}" for word in words]
-    names[BOS_ID], names[EOS_ID] = "", "\n"
+    names[BOS_ID] = ""
+    names[EOS_ID] = "\n"
     for block in blocks(file):
         yield "".join([names[number] for number in block])

@@ -18,10 +18,13 @@ import numpy as np
 
 from cortext.errors import LanguageModelError
 
-_MAGIC, _SYMBOLS_MAGIC = 2125659606, 2125658996
-_HAS_INPUT_SYMBOLS, _HAS_OUTPUT_SYMBOLS = 1, 2
+_MAGIC = 2125659606
+_SYMBOLS_MAGIC = 2125658996
+_HAS_INPUT_SYMBOLS = 1
+_HAS_OUTPUT_SYMBOLS = 2
 _LONGEST_NAME = 4096
-_STATE, _ARC = struct.Struct("<fq"), 16  # bytes of a state's head (12), and of an arc
+_STATE = struct.Struct("<fq")  # a state's head, 12 bytes
+_ARC = 16  # bytes of an arc
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,13 +86,16 @@ class _Reader:
     """Reads from a position on, never beyond the end of the file."""
 
     def __init__(self, path: Path, content: mmap.mmap) -> None:
-        self.path, self.content, self.position, self.size = path, content, 0, len(content)
+        self.path = path
+        self.content = content
+        self.position = 0
+        self.size = len(content)
 
     def error(self, what: str, fix: str = "copy or download it again") -> LanguageModelError:
         return LanguageModelError(what, where=self.path, fix=fix)
 
     def take(self, layout: str) -> int:
-        """The next number, of a `struct` layout."""
+        """Return the next number, of a `struct` layout."""
         form = struct.Struct(f"<{layout}")
         if self.position + form.size > self.size:
             raise self.error("the file is truncated: it ends in its header")
@@ -109,7 +115,8 @@ class _Reader:
     def read(self) -> Fst:
         if self.size < 4 or self.take("i") != _MAGIC:
             raise self.error("no OpenFst file", fix="give the binary G.fst of a Kaldi folder")
-        kind, arc = self.name(), self.name()
+        kind = self.name()
+        arc = self.name()
         if kind != "vector":
             raise self.error(
                 f"a transducer of type {kind!r}; 'vector' is needed",
@@ -120,8 +127,12 @@ class _Reader:
                 f"arcs of type {arc!r}; 'standard' ones are needed",
                 "convert it with OpenFst's fstmap",
             )
-        _version, flags, _properties = self.take("i"), self.take("i"), self.take("Q")
-        start, n_states, _n_arcs = self.take("q"), self.take("q"), self.take("q")
+        _version = self.take("i")
+        flags = self.take("i")
+        _properties = self.take("Q")
+        start = self.take("q")
+        n_states = self.take("q")
+        _n_arcs = self.take("q")
         for flag in (_HAS_INPUT_SYMBOLS, _HAS_OUTPUT_SYMBOLS):
             if flags & flag:
                 self.symbols()
@@ -139,15 +150,17 @@ class _Reader:
             self.take("q")
 
     def states(self, n_states: int) -> np.ndarray:
-        """Walk over the states.
+        """Return the number of the first arc of each state, int64 [S + 1].
 
-        The number of the first arc of each, int64 [S + 1]. -1 states: up to the end.
+        -1 states: an unknown number, up to the end of the file.
         """
         if n_states < -1 or n_states * _STATE.size > self.size:
             raise self.error(
                 f"damaged: the header announces {n_states} states in {self.size} bytes"
             )
-        position, first, total = self.position, [0], 0
+        position = self.position
+        first = [0]
+        total = 0
         while len(first) <= n_states or (n_states == -1 and position < self.size):
             if position + _STATE.size > self.size:
                 raise self.error(
@@ -165,7 +178,8 @@ class _Reader:
 
     def checked(self, start: int, first: np.ndarray) -> Fst:
         """Gather final weights and arcs, all of four-byte fields, and check where the arcs lead."""
-        n_states, n_arcs = len(first) - 1, int(first[-1])
+        n_states = len(first) - 1
+        n_arcs = int(first[-1])
         fields = np.frombuffer(self.content, "<u4", 3 * n_states + 4 * n_arcs, self.position)
         heads = 3 * np.arange(n_states) + 4 * first[:-1]
         final = fields[heads].view(np.float32)

@@ -18,7 +18,9 @@ from cortext.text.pronunciation import pronounce, spell
 if TYPE_CHECKING:
     from cortext.decoding.ngram.corpus import Corpus
 
-UNK, BOS, EOS = "<unk>", "<s>", "</s>"
+UNK = "<unk>"
+BOS = "<s>"
+EOS = "</s>"
 SPECIAL = (UNK, BOS, EOS)
 UNK_ID, BOS_ID, EOS_ID = range(3)
 MAX_ORDER = 6

@@ -59,8 +59,9 @@ def write_model(
 
 
 def _copy(model: Estimated, number: int, part: Path, ordered: bool) -> str:
-    """The statement that writes the n-grams of one order."""
-    keys, name = model.keys, model.name
+    """Return the statement that writes the n-grams of one order."""
+    keys = model.keys
+    name = model.name
     positions = range(number - 1, -1, -1)
     joins = " ".join(
         f"JOIN words w{back} ON w{back}.id = {keys.word('n.key', back)}" for back in positions
