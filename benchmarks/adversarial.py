@@ -59,8 +59,8 @@ STRONG = {"noisy_weight": 1.0, "reversal_end": 1.0, "reversal_ramp": 0.3}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a training differs in."""
+class TrainingSetting:
+    """One training of the comparison: its model, learning rate, sizes and loss."""
 
     kind: str
     lr: float
@@ -70,19 +70,21 @@ class Setting:
     noise: float = NOISE
 
 
-def triple(lr: float = 0.004, units: dict[str, int] | None = None, **loss: Any) -> Setting:
+def triple(lr: float = 0.004, units: dict[str, int] | None = None, **loss: Any) -> TrainingSetting:
     """The three networks; the loss is the default one but for what is named."""
-    return Setting("triple_gru", lr, {**(units or TRIPLE_UNITS), "rnn_dropout": DROPOUT}, loss)
+    return TrainingSetting(
+        "triple_gru", lr, {**(units or TRIPLE_UNITS), "rnn_dropout": DROPOUT}, loss
+    )
 
 
-def plain(lr: float, n_layers: int = 2) -> Setting:
+def plain(lr: float, n_layers: int = 2) -> TrainingSetting:
     """The GRU with as many parameters as the three networks."""
-    return Setting(
+    return TrainingSetting(
         "gru", lr, {"n_units": equal_units(n_layers), "n_layers": n_layers, "rnn_dropout": DROPOUT}
     )
 
 
-def settings() -> dict[str, Setting]:
+def settings() -> dict[str, TrainingSetting]:
     """By name: the rows of the table."""
     return {
         "gru: lr 0.002": plain(0.002),
@@ -106,7 +108,7 @@ def settings() -> dict[str, Setting]:
     }
 
 
-def beside() -> dict[str, Setting]:
+def beside() -> dict[str, TrainingSetting]:
     """Runs that do not compete at the budget, by name.
 
     The GRU without structured noise, and all with more batches.
@@ -142,7 +144,7 @@ def n_parameters(kind: str, model: tuple[tuple[str, Any], ...]) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def configuration(setting: Setting, seed: int) -> TrainConfig:
+def configuration(setting: TrainingSetting, seed: int) -> TrainConfig:
     """The demo's recipe with the benchmark's budget and the setting."""
     config = read_train_config("demo", COMMON)
     counts = "num_training_batches", "lr_decay_steps", "lr_decay_steps_day"
@@ -181,7 +183,7 @@ def dataset(out: Path, seed: int, noise: float) -> Path:
     return folder
 
 
-def run(name: str, setting: Setting, seed: int, out: Path) -> dict[str, Any]:
+def run(name: str, setting: TrainingSetting, seed: int, out: Path) -> dict[str, Any]:
     """The result of one training, from `runs.json` where it is there already."""
     found = [one for one in read_runs(out) if (one["name"], one["seed"]) == (name, seed)]
     if found:

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from cortext.bench.harness import (
-    Cost,
+    MeasuredCost,
     cost_of,
     in_turns,
     markdown_table,
@@ -119,7 +119,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     return summary(costs, arguments)
 
 
-def summary(costs: dict[str, list[Cost]], arguments: argparse.Namespace) -> dict[str, Any]:
+def summary(costs: dict[str, list[MeasuredCost]], arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {"settings": {**vars(arguments), "json": None}}
     for name, found in costs.items():
         median = statistics.median(cost.seconds for cost in found)

@@ -80,7 +80,7 @@ def processes(lm: Path, arguments: list[str]) -> Iterator[tuple[redis.Redis, Pat
                 process.wait()
 
 
-class Client:
+class TimedClient:
     """Asks, and waits for the answer."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -95,7 +95,9 @@ class Client:
         return 1000 * (time.perf_counter() - start)
 
 
-def measure(client: Client, logits: list[np.ndarray], pace_ms: float) -> dict[str, list[float]]:
+def measure(
+    client: TimedClient, logits: list[np.ndarray], pace_ms: float
+) -> dict[str, list[float]]:
     """Round trips in milliseconds."""
     times: dict[str, list[float]] = {"reset": [], "frame": [], "finalize": []}
     for logits_PV in logits:
@@ -156,7 +158,7 @@ def main() -> None:
         expected = texts_without_hurry(options.llm, options.demo / "lm", logits)
     for name, arguments in servers.items():
         with processes(options.demo / "lm", arguments) as (connection, log):
-            times = measure(Client(connection), logits, options.pace)
+            times = measure(TimedClient(connection), logits, options.pace)
             finals = connection.xrange("remote_lm_output_final")
             lines = [json.loads(line) for line in log.read_text().splitlines()]
         done = [line for line in lines if line["event"] == "utterance_finished"]

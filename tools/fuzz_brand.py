@@ -64,7 +64,7 @@ Message = tuple[str, dict[bytes, bytes]]
 
 
 @dataclass
-class Utterance:
+class FuzzedUtterance:
     """Messages of an utterance: a start, bins, a stop.
 
     Attributes:
@@ -80,7 +80,7 @@ class Utterance:
 
 
 JUDGED = ("same", "named", "alive")
-Change = Callable[[Utterance, random.Random], None]
+Change = Callable[[FuzzedUtterance, random.Random], None]
 
 
 def main() -> int:
@@ -119,7 +119,7 @@ def fuzz(bench: Bench, out: Path, seed: int, seconds: float) -> int:
         random.Random(seed),
         time.monotonic() + seconds,
         0,
-        list[Utterance](),
+        list[FuzzedUtterance](),
     )
     while time.monotonic() < end and failures < MOST_FAILURES:
         utterance = bench.utterance(rng)
@@ -154,7 +154,7 @@ class Bench:
         self._seen = "0-0"
         self._rig.start()
 
-    def utterance(self, rng: random.Random | None) -> Utterance:
+    def utterance(self, rng: random.Random | None) -> FuzzedUtterance:
         """An utterance of a source that goes on, and by chance makes a pause or begins anew."""
         self._number += 1
         if rng is not None:
@@ -177,9 +177,9 @@ class Bench:
             *(("binned_spikes", fields) for fields in bins),
             ("marks", stop),
         ]
-        return Utterance(self._number, messages)
+        return FuzzedUtterance(self._number, messages)
 
-    def fault(self, utterance: Utterance) -> str:
+    def fault(self, utterance: FuzzedUtterance) -> str:
         """Send an utterance and another, undisturbed one; what is wrong with the answers."""
         self._write(utterance.messages)
         results = self._wait(0.5)
@@ -254,7 +254,7 @@ def uint64(number: int) -> bytes:
     return np.uint64(number).tobytes()
 
 
-def as_json(utterance: Utterance) -> dict[str, Any]:
+def as_json(utterance: FuzzedUtterance) -> dict[str, Any]:
     """An utterance as JSON; bytes are written as Latin-1."""
     messages = [
         [
@@ -266,7 +266,7 @@ def as_json(utterance: Utterance) -> dict[str, Any]:
     return vars(utterance) | {"messages": messages}
 
 
-def from_json(kept: dict[str, Any]) -> Utterance:
+def from_json(kept: dict[str, Any]) -> FuzzedUtterance:
     """An utterance that was kept."""
     messages = [
         (
@@ -275,27 +275,27 @@ def from_json(kept: dict[str, Any]) -> Utterance:
         )
         for stream, fields in kept["messages"]
     ]
-    return Utterance(**(kept | {"messages": messages}))
+    return FuzzedUtterance(**(kept | {"messages": messages}))
 
 
-def a_bin(utterance: Utterance, rng: random.Random) -> int:
+def a_bin(utterance: FuzzedUtterance, rng: random.Random) -> int:
     """Place of an entry of the data."""
     return rng.choice(
         [n for n, (stream, _) in enumerate(utterance.messages) if stream == "binned_spikes"]
     )
 
 
-def a_mark(utterance: Utterance, rng: random.Random) -> int:
+def a_mark(utterance: FuzzedUtterance, rng: random.Random) -> int:
     """Place of a mark."""
     return rng.choice([n for n, (stream, _) in enumerate(utterance.messages) if stream == "marks"])
 
 
-def worse(utterance: Utterance, judged: Literal["named", "alive"]) -> None:
+def worse(utterance: FuzzedUtterance, judged: Literal["named", "alive"]) -> None:
     """Judge an utterance at most like this."""
     utterance.judged = max(utterance.judged, judged, key=JUDGED.index)
 
 
-def repeat(utterance: Utterance, rng: random.Random) -> None:
+def repeat(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """An entry comes again, at once or up to five entries later, perhaps with another time."""
     place = a_bin(utterance, rng)
     stream, fields = utterance.messages[place]
@@ -303,21 +303,21 @@ def repeat(utterance: Utterance, rng: random.Random) -> None:
     utterance.messages.insert(to, (stream, fields | rng.choice(({}, {b"ts": rng.randbytes(8)}))))
 
 
-def repeat_many(utterance: Utterance, rng: random.Random) -> None:
+def repeat_many(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """Some entries come again, one after the other."""
     first = a_bin(utterance, rng)
     last = min(first + rng.randrange(2, 30), len(utterance.messages) - 1)
     utterance.messages[last:last] = utterance.messages[first:last]
 
 
-def swap(utterance: Utterance, rng: random.Random) -> None:
+def swap(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """Two entries that follow each other are swapped."""
     place = rng.randrange(1, len(utterance.messages) - 2)
     messages = utterance.messages
     messages[place], messages[place + 1] = messages[place + 1], messages[place]
 
 
-def lose(utterance: Utterance, rng: random.Random) -> None:
+def lose(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """Some entries never come."""
     first = rng.randrange(1, len(utterance.messages) - 1)
     del utterance.messages[
@@ -327,14 +327,14 @@ def lose(utterance: Utterance, rng: random.Random) -> None:
     worse(utterance, "alive" if "invent" in utterance.done else "named")
 
 
-def delay(utterance: Utterance, rng: random.Random) -> None:
+def delay(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """An entry comes at another place."""
     message = utterance.messages.pop(rng.randrange(1, len(utterance.messages) - 1))
     utterance.messages.insert(rng.randrange(1, len(utterance.messages)), message)
     worse(utterance, "named")
 
 
-def damage_number(utterance: Utterance, rng: random.Random) -> None:
+def damage_number(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """A number becomes another one."""
     _, fields = utterance.messages[a_bin(utterance, rng)]
     number = bytearray(fields[b"i"])
@@ -344,7 +344,7 @@ def damage_number(utterance: Utterance, rng: random.Random) -> None:
     worse(utterance, "named")
 
 
-def damage_field(utterance: Utterance, rng: random.Random) -> None:
+def damage_field(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """A field of an entry is missing, or something else."""
     _, fields = utterance.messages[a_bin(utterance, rng)]
     name = rng.choice(list(fields))
@@ -354,7 +354,7 @@ def damage_field(utterance: Utterance, rng: random.Random) -> None:
     worse(utterance, "named")
 
 
-def invent(utterance: Utterance, rng: random.Random) -> None:
+def invent(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """An entry that nobody recorded: a number of another one, or none; other samples, or none."""
     _, fields = utterance.messages[a_bin(utterance, rng)]
     _, other = utterance.messages[a_bin(utterance, rng)]
@@ -366,7 +366,7 @@ def invent(utterance: Utterance, rng: random.Random) -> None:
     worse(utterance, "alive" if "lose" in utterance.done else "named")
 
 
-def damage_mark(utterance: Utterance, rng: random.Random) -> None:
+def damage_mark(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """A mark says something else."""
     _, fields = utterance.messages[a_mark(utterance, rng)]
     name = rng.choice((b"i", b"i", b"i", b"command", b"trial", b"context"))
@@ -376,7 +376,7 @@ def damage_mark(utterance: Utterance, rng: random.Random) -> None:
     worse(utterance, "alive")
 
 
-def invent_mark(utterance: Utterance, rng: random.Random) -> None:
+def invent_mark(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """A mark that nobody gave."""
     _, fields = utterance.messages[a_bin(utterance, rng)]
     number = rng.choice((*NUMBERS, fields[b"i"], fields[b"i"]))
@@ -385,7 +385,7 @@ def invent_mark(utterance: Utterance, rng: random.Random) -> None:
     worse(utterance, "alive")
 
 
-def lose_mark(utterance: Utterance, rng: random.Random) -> None:
+def lose_mark(utterance: FuzzedUtterance, rng: random.Random) -> None:
     """The start or the stop never comes."""
     if sum(stream == "marks" for stream, _ in utterance.messages) > 1:
         del utterance.messages[a_mark(utterance, rng)]

@@ -138,7 +138,7 @@ def phoneme_error_rate(model: g2p.JointModel, words: list[str], lexicon: Lexicon
 
 
 @dataclass(frozen=True)
-class Batch:
+class SpellingBatch:
     """Word-pronunciation pairs with equal numbers of letters (L) and phonemes (P)."""
 
     letters_BL: np.ndarray
@@ -156,7 +156,7 @@ class Batch:
         return indices, [table[index] for index in indices]
 
 
-def make_batches(pairs: list[tuple[str, tuple[str, ...]]]) -> list[Batch]:
+def make_batches(pairs: list[tuple[str, tuple[str, ...]]]) -> list[SpellingBatch]:
     number = {phoneme: index for index, phoneme in enumerate(ARPABET)}
     shapes = defaultdict(list)
     for word, phonemes in pairs:
@@ -165,7 +165,7 @@ def make_batches(pairs: list[tuple[str, tuple[str, ...]]]) -> list[Batch]:
                 ([g2p.LETTERS.index(letter) for letter in word], [number[p] for p in phonemes])
             )
     return [
-        Batch(
+        SpellingBatch(
             np.array([letters for letters, _ in same]), np.array([phonemes for _, phonemes in same])
         )
         for _, same in sorted(shapes.items())
@@ -189,7 +189,7 @@ def sweep(values: list[np.ndarray], maximum: bool = False) -> np.ndarray:
     return alpha
 
 
-def expected_counts(batch: Batch, table: np.ndarray, counts: np.ndarray) -> None:
+def expected_counts(batch: SpellingBatch, table: np.ndarray, counts: np.ndarray) -> None:
     """Add each graphone's expected count under `table` to `counts`."""
     indices, values = batch.emissions(table)
     alpha = sweep(values)
@@ -202,7 +202,7 @@ def expected_counts(batch: Batch, table: np.ndarray, counts: np.ndarray) -> None
         counts += np.bincount(index.ravel(), posterior.ravel(), minlength=len(counts))
 
 
-def best_alignments(batch: Batch, table: np.ndarray) -> np.ndarray:
+def best_alignments(batch: SpellingBatch, table: np.ndarray) -> np.ndarray:
     """The graphone index of every letter [B, L] along the best alignment."""
     indices, values = batch.emissions(table)
     alpha = sweep(values, maximum=True)

@@ -7,7 +7,7 @@ from cortext.bench.posteriors import (
     INVENTORY,
     LEAD,
     Confusions,
-    Trial,
+    PseudoTrial,
     blank_share,
     evaluation_posteriors,
     halves,
@@ -23,8 +23,8 @@ def ids(symbols: str) -> np.ndarray:
     return INVENTORY.ids(symbols.split())
 
 
-def trial(true: str, decoded: str) -> Trial:
-    return Trial("", ids(true), ids(decoded))
+def trial(true: str, decoded: str) -> PseudoTrial:
+    return PseudoTrial("", ids(true), ids(decoded))
 
 
 def test_confusions_are_counts_plus_a_tenth():

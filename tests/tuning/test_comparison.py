@@ -4,22 +4,22 @@ import json
 import re
 from pathlib import Path
 
-from cortext.tuning import Study, Trial
+from cortext.tuning import Study, TuningTrial
 
 FINISHED = {"val_loss": 2.0, "val_wer": None, "best_step": 4, "steps": 6, "seconds": 1.5}
 
 
-def study(*trials: Trial) -> Study:
+def study(*trials: TuningTrial) -> Study:
     return Study(Path("out"), "val_per", {"search": {"seed": 0}}, 5, list(trials))
 
 
-def finished(number: int, **metrics) -> Trial:
-    return Trial(number, "finished", {"x": number}, metrics=FINISHED | metrics)
+def finished(number: int, **metrics) -> TuningTrial:
+    return TuningTrial(number, "finished", {"x": number}, metrics=FINISHED | metrics)
 
 
 def test_folders_have_safe_names():
     settings = {"model": {"kind": "gru", "n": [1, 2]}, "lr_max": 1e-5, "text": "a/../b c" * 30}
-    trial = Trial(1, "finished", settings)
+    trial = TuningTrial(1, "finished", settings)
     folder = study(trial).folder(trial)
     assert re.fullmatch(
         r"0001-model=_kind[A-Za-z0-9._=-]+lr_max=1e-05-text=a_.._b-c[ab._c-]+", folder.name
@@ -31,14 +31,14 @@ def test_folders_have_safe_names():
 def test_best_comes_first_then_what_has_no_result():
     values = [(0.3, 5.0), (0.2, 9.0), (0.2, 1.0), (float("nan"), 0.0)]
     trials = [finished(n, val_per=per, val_loss=loss) for n, (per, loss) in enumerate(values, 1)]
-    found = study(*trials, Trial(5, "failed", {"x": 0}, reason="no"))
+    found = study(*trials, TuningTrial(5, "failed", {"x": 0}, reason="no"))
     assert [trial.number for trial in found.ranked()] == [3, 2, 1, 4, 5]
     assert found.best is trials[2]
 
 
 def test_nothing_is_best_before_a_trial_has_finished():
     assert study().best is None
-    assert study(Trial(1, "failed", {"x": 0}, reason="no")).best is None
+    assert study(TuningTrial(1, "failed", {"x": 0}, reason="no")).best is None
 
 
 def test_the_json_is_best_first():

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from cortext.errors import ConfigError, MissingLibrary
-from cortext.tuning.search import Search, Settings, Trial, suggest
+from cortext.tuning.search import Search, Settings, TuningTrial, suggest
 from cortext.tuning.space import Choice, Range
 
 
 def first(search: Search, n: int) -> list[Settings]:
     """The first settings that the search tries, or all of them where it has fewer."""
-    trials: list[Trial] = []
+    trials: list[TuningTrial] = []
     for number in range(n):
         if (settings := suggest(search, trials)) is None:
             break
-        trials.append(Trial(number, "finished", settings, 0.5))
+        trials.append(TuningTrial(number, "finished", settings, 0.5))
     return [trial.settings for trial in trials]
 
 
@@ -90,14 +90,14 @@ def bowl(settings) -> float:
 SPACE = {"rate": Range(1e-5, 1.0, log=True), "units": Range(1, 100)}
 
 
-def tpe(n: int, seed: int, value) -> list[Trial]:
-    trials: list[Trial] = []
+def tpe(n: int, seed: int, value) -> list[TuningTrial]:
+    trials: list[TuningTrial] = []
     search = Search("tpe", SPACE, n, seed)
     for number in range(n):
         settings = suggest(search, trials)
         found = value(settings)
         state = "failed" if found is None else "finished"
-        trials.append(Trial(number, state, settings, found))
+        trials.append(TuningTrial(number, state, settings, found))
     return trials
 
 
@@ -130,9 +130,9 @@ def test_tpe_leaves_the_region_in_which_trials_fail():
 def test_tpe_does_not_repeat_what_has_run_or_is_running_and_ends_when_all_has():
     pytest.importorskip("optuna")
     search = Search("tpe", {"a": Choice(([1], [2], [3]))}, 5)
-    trials = [Trial(0, "finished", {"a": [2]}, 0.1), Trial(1, "running", {"a": [3]})]
+    trials = [TuningTrial(0, "finished", {"a": [2]}, 0.1), TuningTrial(1, "running", {"a": [3]})]
     assert suggest(search, trials) == {"a": [1]}
-    assert suggest(search, [*trials, Trial(2, "finished", {"a": [1]}, math.inf)]) is None
+    assert suggest(search, [*trials, TuningTrial(2, "finished", {"a": [1]}, math.inf)]) is None
 
 
 @pytest.mark.parametrize("method", ["random", "tpe"])

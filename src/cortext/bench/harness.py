@@ -102,7 +102,7 @@ class Sides:
         return answers
 
 
-class Cost(NamedTuple):
+class MeasuredCost(NamedTuple):
     """The cost of one call."""
 
     seconds: float
@@ -112,13 +112,15 @@ class Cost(NamedTuple):
     """Pages of memory that the system had to give meanwhile."""
 
 
-def cost_of(function: Callable[[], object]) -> Cost:
+def cost_of(function: Callable[[], object]) -> MeasuredCost:
     """Call a function and return what it cost."""
     pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     cpu, clock = time.process_time(), time.perf_counter()
     function()
     seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - cpu
-    return Cost(seconds, cpu_seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages)
+    return MeasuredCost(
+        seconds, cpu_seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages
+    )
 
 
 def median_and_spread(values: Sequence[float]) -> tuple[float, list[float]]:

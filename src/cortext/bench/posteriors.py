@@ -8,9 +8,8 @@ true phoneme t decoded as d, `I[d]` d decoded where nothing was, `D[t]` t missed
 of gaps where something may be missed (decoded phonemes + 1 of each trial). With the number `PRIOR`
 added to every cell,
 
-    q_d(t) ~ C[t, d],  q_d(blank) ~ I[d]              what was really said where the network decoded
-    d
-    g(t) = D[t] / G,   g(blank) = 1 - sum of g(t)     what was really said where it decoded nothing
+    q_d(t) ~ C[t, d],  q_d(blank) ~ I[d]            said where the network decoded d
+    g(t) = D[t] / G,   g(blank) = 1 - sum of g(t)   said where it decoded nothing
 
 A trial begins with one or two blank frames. Then each decoded phoneme d takes 2, 3 or 4 frames with
 equal probability: first m frames of d (m equally likely from 1 to all but one), then blank frames.
@@ -51,9 +50,11 @@ SHARPNESS = tuple(round(0.2 + 0.1 * step, 1) for step in range(19))
 
 @dataclass(frozen=True)
 class Utterance:
-    """One trial to decode. log_probs_PV.
+    """One trial to decode.
 
-    Float32 [P, V] natural-log probabilities in `INVENTORY`'s order.
+    Attributes:
+        reference: The sentence.
+        log_probs_PV: Natural-log probabilities float32 [P, V] in `INVENTORY`'s order.
     """
 
     reference: str
@@ -61,7 +62,7 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Trial:
+class PseudoTrial:
     """A real trial.
 
     Its sentence, its phonemes and the decoded ones (token numbers of `INVENTORY`).
@@ -83,7 +84,7 @@ class Confusions:
     given_VV: np.ndarray
 
     @classmethod
-    def of(cls, trials: Sequence[Trial], inventory: Inventory = INVENTORY) -> Confusions:
+    def of(cls, trials: Sequence[PseudoTrial], inventory: Inventory = INVENTORY) -> Confusions:
         """Estimate from trials whose true phonemes may be looked at."""
         size, blank = len(inventory), inventory.blank
         counts = confusion(
@@ -106,7 +107,7 @@ class Confusions:
         return sharpened_VV
 
 
-def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[Trial]:
+def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[PseudoTrial]:
     """Trials of a file with one JSON object per line.
 
     `reference`, `true_phonemes`, `gru_phonemes` (`|` is SIL).
@@ -126,7 +127,9 @@ def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[Trial]:
                 for name in ("true", "gru")
             )
             trials.append(
-                Trial(normalize(fields["reference"]), inventory.ids(true), inventory.ids(decoded))
+                PseudoTrial(
+                    normalize(fields["reference"]), inventory.ids(true), inventory.ids(decoded)
+                )
             )
         except (ValueError, KeyError, TypeError, TextError) as error:
             raise DataError(f"no trial: {error}", where=f"{path}, line {number}") from None
@@ -146,14 +149,23 @@ def pseudo_posterior(
     inventory: Inventory = INVENTORY,
 ) -> np.ndarray:
     """Log-probabilities float32 [P, V] of one trial by the recipe above."""
+    return _log(probabilities_VV)[_frames(decoded, seed, number, inventory.blank)]
+
+
+def _frames(decoded: np.ndarray, seed: int, number: int, blank: int) -> list[int]:
+    """Draw the token of each frame of a trial."""
     generator = np.random.default_rng([seed, number])
-    rows = [inventory.blank] * int(generator.integers(1, 3))
+    frames = [blank] * int(generator.integers(1, 3))
     for token in decoded.tolist():
-        frames = int(generator.choice(FRAMES))
-        own = int(generator.integers(1, frames))
-        rows += [token] * own + [inventory.blank] * (frames - own)
-    log_probs_PV: np.ndarray = np.log(probabilities_VV[rows]).astype(np.float32)
-    return log_probs_PV
+        length = int(generator.choice(FRAMES))
+        own = int(generator.integers(1, length))
+        frames += [token] * own + [blank] * (length - own)
+    return frames
+
+
+def _log(probabilities_VV: np.ndarray) -> np.ndarray:
+    log_probs_VV: np.ndarray = np.log(probabilities_VV).astype(np.float32)
+    return log_probs_VV
 
 
 def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[str, Any]]:
@@ -163,8 +175,14 @@ def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[
     if not tuning:
         raise DataError("no trials", where=path)
     confusions = Confusions.of(tuning)
+    # The frames do not depend on the sharpness; drawing them anew for each took most of the time.
+    frames = [
+        _frames(trial.decoded, seed, 2 * number, INVENTORY.blank)
+        for number, trial in enumerate(tuning)
+    ]
     fits = {
-        sharpness: _fit(tuning, confusions.sharpened(sharpness), seed) for sharpness in SHARPNESS
+        sharpness: _fit(tuning, frames, _log(confusions.sharpened(sharpness)))
+        for sharpness in SHARPNESS
     }
     sharpness = max(fits, key=lambda value: fits[value])
     probabilities_VV = confusions.sharpened(sharpness)
@@ -176,13 +194,14 @@ def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[
     return utterances, facts | {"log_prob_per_phoneme": fits[sharpness]}
 
 
-def _fit(tuning: Sequence[Trial], probabilities_VV: np.ndarray, seed: int) -> float:
+def _fit(
+    tuning: Sequence[PseudoTrial], frames: Sequence[list[int]], log_probs_VV: np.ndarray
+) -> float:
     """Mean CTC log-probability of a true phoneme, over the tuning trials with frames enough."""
-    total = length = 0.0
-    for number, trial in enumerate(tuning):
-        log_probs_PV = torch.from_numpy(
-            pseudo_posterior(trial.decoded, probabilities_VV, seed, 2 * number)
-        )
+    total = 0.0
+    length = 0
+    for trial, rows in zip(tuning, frames, strict=True):
+        log_probs_PV = torch.from_numpy(log_probs_VV[rows])
         loss = torch.nn.functional.ctc_loss(
             log_probs_PV,
             torch.from_numpy(trial.true),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cortext.extras import lazily
+from cortext.renamed import renamed
 
 if TYPE_CHECKING:
     from cortext.tuning.comparison import Study
     from cortext.tuning.decoder.result import Tuned
     from cortext.tuning.decoder.search import tune_decoder
     from cortext.tuning.decoder.space import DecoderSearch
-    from cortext.tuning.search import Search, Trial
+    from cortext.tuning.search import Search, TuningTrial
     from cortext.tuning.space import Choice, Range, parse_space
     from cortext.tuning.training import tune_training
 
@@ -21,14 +22,14 @@ __all__ = [
     "Range",
     "Search",
     "Study",
-    "Trial",
     "Tuned",
+    "TuningTrial",
     "parse_space",
     "tune_decoder",
     "tune_training",
 ]
 # Training needs torch; the processes that try decoder options do without it.
-__getattr__ = lazily(
+_load = lazily(
     __name__,
     {
         "Choice": ".space",
@@ -36,10 +37,11 @@ __getattr__ = lazily(
         "Range": ".space",
         "Search": ".search",
         "Study": ".comparison",
-        "Trial": ".search",
         "Tuned": ".decoder.result",
+        "TuningTrial": ".search",
         "parse_space": ".space",
         "tune_decoder": ".decoder.search",
         "tune_training": ".training",
     },
 )
+__getattr__ = renamed(__name__, {"Trial": "TuningTrial"}, _load)

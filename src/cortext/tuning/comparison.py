@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from cortext.evaluation.figures import is_drawable
 from cortext.files import atomic_write, json_lines
 from cortext.tables import csv_table
-from cortext.tuning.search import Trial
+from cortext.tuning.search import TuningTrial
 from cortext.tuning.space import Choice, Range, Space, label, short
 
 METRICS = ("val_per", "val_wer", "val_loss")
@@ -62,21 +62,21 @@ class Study:
     metric: str
     description: Mapping[str, Any]
     total: int
-    trials: list[Trial]
+    trials: list[TuningTrial]
 
-    def folder(self, trial: Trial) -> Path:
+    def folder(self, trial: TuningTrial) -> Path:
         """Return the trial's run directory."""
         safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", label(trial.settings).replace(" ", "-"))
         return self.out / "trials" / f"{trial.number:04d}-{safe[:80]}"
 
-    def value(self, trial: Trial) -> float:
+    def value(self, trial: TuningTrial) -> float:
         """Return what is minimised; infinite where the trial has no such number."""
         return metric_value(trial.metrics, self.metric)
 
-    def ranked(self) -> list[Trial]:
+    def ranked(self) -> list[TuningTrial]:
         """Return finished trials from best to worst, then the others by number."""
 
-        def rank(trial: Trial) -> tuple[Any, ...]:
+        def rank(trial: TuningTrial) -> tuple[Any, ...]:
             # Equal rates are common on a small validation split: the loss decides.
             loss = metric_value(trial.metrics, "val_loss")
             return trial.state != "finished", self.value(trial), loss, trial.number
@@ -84,7 +84,7 @@ class Study:
         return sorted(self.trials, key=rank)
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> TuningTrial | None:
         """The best of the finished trials."""
         return next((trial for trial in self.ranked() if trial.state == "finished"), None)
 
@@ -226,7 +226,7 @@ def _drawn(metric: str, value: float) -> float:
 def _draw_curves(
     axes: Axes,
     study: Study,
-    ranked: Sequence[Trial],
+    ranked: Sequence[TuningTrial],
     curves: Mapping[int, Sequence[tuple[int, float]]],
     colours: Mapping[int, str],
 ) -> None:

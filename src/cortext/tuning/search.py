@@ -31,7 +31,7 @@ OPEN = ("running", "unfinished")
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningTrial:
     """One setting of a search and what came of it.
 
     Attributes:
@@ -101,7 +101,7 @@ class Search:
         return [values.values for values in self.space.values() if isinstance(values, Choice)]
 
 
-def suggest(search: Search, trials: Sequence[Trial]) -> Settings | None:
+def suggest(search: Search, trials: Sequence[TuningTrial]) -> Settings | None:
     """Return the settings to try after these trials; None if no new ones are found.
 
     TPE is the tree-structured Parzen estimator of Bergstra et al. 2011. It takes a failed trial for
@@ -169,7 +169,7 @@ def _decoded(space: Space, params: dict[str, Any]) -> Settings:
     return found
 
 
-def _observed(space: Space, known: dict[str, Any], trial: Trial) -> Any:
+def _observed(space: Space, known: dict[str, Any], trial: TuningTrial) -> Any:
     """Return a trial as the sampler is to see it."""
     import optuna
 

@@ -27,7 +27,7 @@ from cortext.tuning.search import (
     Search,
     Settings,
     State,
-    Trial,
+    TuningTrial,
     distributions,
     encoded,
     load_optuna,
@@ -152,7 +152,7 @@ class TrialStore:
             self._import_sqlite(out / "study.db")
             self._study = self._open(self.file)
 
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[TuningTrial]:
         """Return all trials by number, each as its last attempt went. Raises RunError."""
         trials = [self._trial(attempt) for attempt in self._attempts().values()]
         if [trial.number for trial in trials] != list(
@@ -162,7 +162,7 @@ class TrialStore:
             raise RunError(what, where=self.file, fix=ANOTHER)
         return trials
 
-    def claim(self) -> Trial | None:
+    def claim(self) -> TuningTrial | None:
         """Return a trial for this process to run: one without a process, a given or a new one.
 
         None where all are done or other processes run the rest.
@@ -209,7 +209,7 @@ class TrialStore:
         """Return a value that was kept, or None."""
         return self._study.user_attrs.get(key)
 
-    def restore(self, trials: Sequence[Trial]) -> None:
+    def restore(self, trials: Sequence[TuningTrial]) -> None:
         """Add trials that an earlier version has kept elsewhere, where they are not there yet."""
         with self._exclusive():
             for trial in trials[len(self._attempts()) :]:  # the rest, after a kill
@@ -247,7 +247,7 @@ class TrialStore:
         )
         new.replace(self.file)
 
-    def _next(self) -> Trial | None:
+    def _next(self) -> TuningTrial | None:
         """Add the next new trial; it has failed where its options are refused."""
         trials = self.trials()
         if len(trials) >= self._search.total:
@@ -256,7 +256,9 @@ class TrialStore:
         tried = [trial.options for trial in trials]
         for given in self._given:
             if given.options not in tried:
-                return self._add(Trial(number, "running", given.settings, options=given.options))
+                return self._add(
+                    TuningTrial(number, "running", given.settings, options=given.options)
+                )
         settings = suggest(self._search, trials)
         if settings is None:  # the whole space has been tried
             self.total = len(trials)
@@ -264,10 +266,10 @@ class TrialStore:
         try:
             options = (self._as_options or dict)(settings)
         except CortextError as error:
-            return self._add(Trial(number, "failed", settings, reason=str(error)))
-        return self._add(Trial(number, "running", settings, options=options))
+            return self._add(TuningTrial(number, "failed", settings, reason=str(error)))
+        return self._add(TuningTrial(number, "running", settings, options=options))
 
-    def _add(self, trial: Trial) -> Trial:
+    def _add(self, trial: TuningTrial) -> TuningTrial:
         names = {own: name for name, own in STATES.items()}
         known = distributions(self._search.space)
         facts = {"number": trial.number, "settings": trial.settings, "options": trial.options}
@@ -300,10 +302,10 @@ class TrialStore:
         return found
 
     @staticmethod
-    def _trial(attempt: Any) -> Trial:
+    def _trial(attempt: Any) -> TuningTrial:
         facts = attempt.user_attrs
         return checked(
-            Trial(
+            TuningTrial(
                 facts.get("number", attempt.number),
                 STATES[attempt.state.name],
                 facts["settings"],
@@ -340,7 +342,7 @@ class TrialStore:
             raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None
 
 
-def checked(trial: Trial) -> Trial:
+def checked(trial: TuningTrial) -> TuningTrial:
     """Return a trial that was read; raise RunError for what no search writes of one.
 
     The file may come from somebody else, and a trial's number names its folder and its lock.

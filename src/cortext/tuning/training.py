@@ -18,7 +18,7 @@ from cortext.training import TrainConfig, read_train_config
 from cortext.training.checkpoint import RunDirectory
 from cortext.training.progress import reading_bar
 from cortext.tuning.comparison import METRICS, Study, metric_value, write_picture, write_table
-from cortext.tuning.search import OPEN, Search, Trial, load_optuna
+from cortext.tuning.search import OPEN, Search, TuningTrial, load_optuna
 from cortext.tuning.space import fit_space, label, space_to_json, with_settings
 from cortext.tuning.study import ANOTHER, CORRECT, JOURNAL, TrialStore, begin_study, checked
 from cortext.tuning.workers import InProcess, Outcome, RayTasks, WorkerProcesses, Workers, run_all
@@ -243,7 +243,7 @@ class _TrainingSearch:
         metric = self.base.best_metric
         return Study(self.out, metric, self.description, self.store.total, trials)
 
-    def _name(self, trial: Trial) -> str:
+    def _name(self, trial: TuningTrial) -> str:
         return f"trial {trial.number} of {self.store.total}, {label(trial.settings)}"
 
 
@@ -300,12 +300,12 @@ def _describe(
     }
 
 
-def _restored(content: Mapping[str, Any], metric: str, out: Path) -> list[Trial]:
+def _restored(content: Mapping[str, Any], metric: str, out: Path) -> list[TuningTrial]:
     """Return the trials that `study.json` has kept up to version 1."""
     found = []
     try:
         for one in content.get("trials", ()):
-            trial = Trial(
+            trial = TuningTrial(
                 one["number"],
                 "running" if one["state"] == "unfinished" else one["state"],
                 one["settings"],

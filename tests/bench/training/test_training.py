@@ -6,7 +6,7 @@ import pytest
 from matplotlib.image import imread
 
 from cortext.bench.training import compare
-from cortext.bench.training.compare import Shape, TrainingPlan, ratios, shapes, too_large
+from cortext.bench.training.compare import TrainingPlan, TrainingShape, ratios, shapes, too_large
 from cortext.bench.training.curves import training_curves
 from cortext.bench.training.data import Recording, ReleaseBatches
 from cortext.bench.training.sides import PARTS, Clock
@@ -37,7 +37,9 @@ def small_matrix(monkeypatch):
 @pytest.fixture
 def tiny_shapes(monkeypatch):
     monkeypatch.setattr(
-        compare, "shapes", lambda model, batch_size: {"tiny": Shape("tiny", TINY, OVERRIDES)}
+        compare,
+        "shapes",
+        lambda model, batch_size: {"tiny": TrainingShape("tiny", TINY, OVERRIDES)},
     )
 
 
@@ -89,7 +91,7 @@ def test_operations_are_counted_by_hand():
     """
     matrices = 24 * (14 * 4 + 8) + 24 * (8 + 8) + 41 * 8
     plan = TrainingPlan(["ours"], turns=1, steps=1, warmup=1, parts=1, threads=1)
-    result = compare.bench_training({"tiny": Shape("tiny", TINY, OVERRIDES)}, plan)
+    result = compare.bench_training({"tiny": TrainingShape("tiny", TINY, OVERRIDES)}, plan)
     found = result["shapes"]["tiny"]
     assert result["ratio"] is None
     assert found["sides"]["ours"]["flops_per_patch"] == 6 * matrices
@@ -226,4 +228,4 @@ def test_unknown_names_are_one_line(capsys):
     assert run(["bench", "training", "--only", "our"]) == 2
     assert run(["bench", "training", "--model", "grou"]) == 2
     with pytest.raises(ConfigError):
-        compare.start("theirs", None, replace(Shape("tiny", TINY)), TrainingPlan([]))
+        compare.start("theirs", None, replace(TrainingShape("tiny", TINY)), TrainingPlan([]))

@@ -63,7 +63,7 @@ CLAIMS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class TrainingShape:
     """A model to train, and its recordings."""
 
     recipe: str
@@ -71,17 +71,20 @@ class Shape:
     overrides: tuple[str, ...] = ()
 
 
-def shapes(model: str, batch_size: int) -> dict[str, Shape]:
+def shapes(model: str, batch_size: int) -> dict[str, TrainingShape]:
     """The shapes of a model, by name; `batch_size` is that of the published shape."""
     published = Recording(n_sessions=45, trials_per_session=4, n_features=512, bins=900)
     batch = f"dataset.batch_size={batch_size}"
     if model == "gru":
         demo = Recording(n_sessions=6, trials_per_session=40, n_features=128, bins=0, preset="demo")
-        return {"demo": Shape("demo", demo), "published": Shape("gru", published, (batch,))}
+        return {
+            "demo": TrainingShape("demo", demo),
+            "published": TrainingShape("gru", published, (batch,)),
+        }
     if model == "triple_gru":
         widths = {"noise 768": 768, "noise 7168": 7168}
         return {
-            name: Shape("triple_gru", published, (batch, f"model.noise_units={width}"))
+            name: TrainingShape("triple_gru", published, (batch, f"model.noise_units={width}"))
             for name, width in widths.items()
         }
     raise ConfigError(
@@ -125,7 +128,7 @@ def default_sides(model: str, device: str) -> list[str]:
 
 
 def bench_training(
-    chosen: Mapping[str, Shape],
+    chosen: Mapping[str, TrainingShape],
     plan: TrainingPlan,
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
@@ -153,7 +156,7 @@ def bench_training(
     }
 
 
-def too_large(shape: Shape, device: str) -> str | None:
+def too_large(shape: TrainingShape, device: str) -> str | None:
     """Why there is not enough memory for the shape's model, or None."""
     config = read_train_config(shape.recipe, shape.overrides)
     recording = shape.recording
@@ -182,7 +185,7 @@ def _available_bytes(device: str) -> float:
 
 
 def _measure(
-    folder: Path, name: str, shape: Shape, plan: TrainingPlan, stage: Stage
+    folder: Path, name: str, shape: TrainingShape, plan: TrainingPlan, stage: Stage
 ) -> dict[str, Any]:
     stage(f"{name}: recording")
     shape.recording.write(folder)
@@ -230,7 +233,7 @@ def _measure(
     }
 
 
-def start(name: str, folder: Path, shape: Shape, plan: TrainingPlan) -> WorkerProcess:
+def start(name: str, folder: Path, shape: TrainingShape, plan: TrainingPlan) -> WorkerProcess:
     """The process of a side; raises Missing where it cannot be had."""
     if name not in VARIANTS:
         raise ConfigError(f"unknown side {name!r}; {nearest(name, VARIANTS)}")
@@ -252,7 +255,7 @@ def start(name: str, folder: Path, shape: Shape, plan: TrainingPlan) -> WorkerPr
     )
 
 
-def batch_facts(folder: Path, shape: Shape, n_batches: int) -> dict[str, float]:
+def batch_facts(folder: Path, shape: TrainingShape, n_batches: int) -> dict[str, float]:
     """Return the mean contents of the first batches.
 
     Trials, padded length, bins and patches without padding.

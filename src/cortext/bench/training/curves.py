@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cortext.bench.harness import Stage
-from cortext.bench.training.compare import Shape, TrainingPlan, start
+from cortext.bench.training.compare import TrainingPlan, TrainingShape, start
 from cortext.bench.training.data import Recording
 from cortext.evaluation.figures import Curve, learning_curves, save_picture
 from cortext.files import disk_errors
@@ -50,7 +50,7 @@ def training_curves(
     recording = recording or Recording(6, 110, 128, 0, preset="demo")
     schedule = [f"{name}={steps}" for name in ("lr_decay_steps", "lr_decay_steps_day")]
     schedule += [f"{name}={steps // 10}" for name in ("lr_warmup_steps", "lr_warmup_steps_day")]
-    shape = Shape("demo", recording, (*schedule, *overrides, "batches_per_train_log=1"))
+    shape = TrainingShape("demo", recording, (*schedule, *overrides, "batches_per_train_log=1"))
     if picture is not None:
         with disk_errors(picture):  # before the work
             picture.parent.mkdir(parents=True, exist_ok=True)

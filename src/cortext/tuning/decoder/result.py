@@ -19,7 +19,7 @@ from cortext.text.metrics import bootstrap_interval
 from cortext.tuning.comparison import COLOURS, OTHERS, Point, draw, write_rows
 from cortext.tuning.decoder.material import Part
 from cortext.tuning.decoder.space import DecoderSearch
-from cortext.tuning.search import Trial
+from cortext.tuning.search import TuningTrial
 from cortext.tuning.space import Space
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Tuned:
     """
 
     out: Path
-    trials: list[Trial]
+    trials: list[TuningTrial]
     judged: list[Judged]
     options: DecoderOptions
     search: DecoderSearch
@@ -107,14 +107,14 @@ class Tuned:
     space: Space
     sweep: Sequence[Reranked] | None = None
 
-    def ranked(self) -> list[Trial]:
+    def ranked(self) -> list[TuningTrial]:
         """Return finished trials from best to worst, then the others by number."""
         return sorted(
             self.trials,
             key=lambda one: (one.value is None or one.state != "finished", one.value or 0.0),
         )
 
-    def wer(self, trial: Trial) -> float | None:
+    def wer(self, trial: TuningTrial) -> float | None:
         """Return the word error rate of a finished trial on what it decoded."""
         return sum(trial.metrics["errors"]) / self.n_words if trial.state == "finished" else None
 
@@ -166,7 +166,7 @@ def write_results(tuned: Tuned) -> None:
     _draw(tuned)
 
 
-def _lacking(trial: Trial) -> str | None:
+def _lacking(trial: TuningTrial) -> str | None:
     """Return why a trial failed, or what was missing, such as a large model without memory."""
     return trial.reason or trial.metrics.get("degraded")
 

@@ -18,7 +18,7 @@ from cortext.tuning.decoder.material import Part, describe, is_search_file
 from cortext.tuning.decoder.result import Judged, Tuned, judged, write_results
 from cortext.tuning.decoder.space import DecoderSearch
 from cortext.tuning.decoder.trial import DecodeJob, ScoreJob, parts
-from cortext.tuning.search import Search, Trial, load_optuna
+from cortext.tuning.search import Search, TuningTrial, load_optuna
 from cortext.tuning.space import Space, label, settings_of, with_settings, within_space
 from cortext.tuning.study import CORRECT, Given, TrialStore, begin_study, make_directory
 from cortext.tuning.workers import Outcome, Work, WorkerOptions, Workers, run_all
@@ -146,7 +146,7 @@ class _DecoderSearch:
         self.searched = self.decoder if fuses else replace(self.decoder, llm=None)
         self.tuned = self.tuned.shuffled(self.search.seed)
         self.sample = self.tuned.first(self.search.sample)
-        self.running: dict[int, Trial] = {}
+        self.running: dict[int, TuningTrial] = {}
 
     def search_all(self) -> None:
         """Try options until enough are tried, or other processes run the rest."""

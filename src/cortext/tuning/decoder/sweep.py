@@ -20,7 +20,7 @@ from cortext.decoding.options import DecoderOptions
 from cortext.files import atomic_write, parse_json
 from cortext.tables import json_text
 from cortext.tuning.decoder.trial import word_errors
-from cortext.tuning.search import Search, Settings, Trial, suggest
+from cortext.tuning.search import Search, Settings, TuningTrial, suggest
 from cortext.tuning.space import Space, settings_of, with_settings, within_space
 
 Lists = Sequence[Sequence[tuple[Hypothesis, TextScore]]]
@@ -72,7 +72,7 @@ def sweep(
         earlier = []
         for number, point in enumerate(found):
             tried = within_space(space, settings_of(options, space) | point.settings)
-            earlier.append(Trial(number, "finished", tried, point.errors))
+            earlier.append(TuningTrial(number, "finished", tried, point.errors))
         if (settings := suggest(search, earlier)) is None:
             break
         found.append(measure(settings))
