@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_server import serve
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -70,6 +71,16 @@ def real_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no real data at {path}; set CORTEXT_REAL_DATA")
     return path
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the PATH: its `cortext` and `python -c` have loaded the package already.
+
+    The one that users start is started by tests/test_demo.py.
+    """
+    with serve(tmp_path_factory.mktemp("commands") / "bin") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_server import serve
+from command_server import SPEECH_LLM, serve
 
 from cortext.demo import run_demo
 
@@ -41,13 +40,6 @@ def demo(tmp_path_factory) -> tuple[str, str]:
     return r"^cortext demo .*--out runs/demo$", f"mkdir -p runs && cp -r {out} runs/demo"
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory) -> Iterator[Path]:
-    """The folder of a `cortext` that is loaded already. The README's test starts the real one."""
-    with serve(tmp_path_factory.mktemp("commands") / "bin") as folder:
-        yield folder
-
-
 def run_blocks(
     document: Path, folder: Path, substitutions: list[tuple[str, str]], *programs: Path
 ) -> list[str]:
@@ -65,7 +57,7 @@ def run_blocks(
         for pattern, replacement in substitutions:
             code = re.sub(pattern, replacement, code, flags=re.MULTILINE)
         command = (
-            [sys.executable, "-c", code]
+            ["python", "-c", code]
             if language == "python"
             else ["bash", "-euo", "pipefail", "-c", code]
         )
@@ -229,7 +221,7 @@ def test_decoder_options_are_searched_as_written(tmp_path, demo, commands):
 
 
 @pytest.mark.slow
-def test_a_speech_llm_goes_as_written(tmp_path, demo, commands):
+def test_a_speech_llm_goes_as_written(tmp_path, demo):
     pytest.importorskip("transformers")
     copied = (r"^cortext demo --llm .*$", f"{demo[1]} && cortext lm train-neural runs/demo/data/text/lm.txt --steps 2 "
               "--width 24 --out runs/demo/llm")  # fmt: skip
@@ -242,14 +234,15 @@ def test_a_speech_llm_goes_as_written(tmp_path, demo, commands):
         (r"n_units=256", "n_units=32"),
         (r"speech_llm --data", "speech_llm --set dataset.days_per_batch=2 --data"),
     ]
-    run_blocks(ROOT / "docs" / "speech_llm.md", tmp_path, [copied, *smaller], commands)
+    with serve(tmp_path / "commands", SPEECH_LLM) as commands:
+        run_blocks(ROOT / "docs" / "speech_llm.md", tmp_path, [copied, *smaller], commands)
     for name in ("reads-eval", "speech-eval"):
         assert (tmp_path / "runs" / name / "report.html").is_file()
 
 
 @pytest.mark.slow
-def test_readme_works_as_written_at_tiny_size(tmp_path):
-    ran = run_blocks(ROOT / "README.md", tmp_path, TINY)
+def test_readme_works_as_written_at_tiny_size(tmp_path, commands):
+    ran = run_blocks(ROOT / "README.md", tmp_path, TINY, commands)
     assert any("cortext demo --preset tiny" in block for block in ran)
     assert (tmp_path / "runs" / "demo" / "eval" / "report.html").is_file()
 

@@ -45,10 +45,10 @@ def execute(name: str, text: str, names: dict) -> None:
 
 
 @pytest.fixture
-def shown(tmp_path, monkeypatch) -> list[str]:
-    """In an empty folder, with this environment's programs; what cells display."""
+def shown(tmp_path, monkeypatch, commands) -> list[str]:
+    """Enter an empty folder with the commands at hand; return the list of what cells display."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    monkeypatch.setenv("PATH", str(commands), prepend=":")
     found: list[str] = []
     display = types.ModuleType("IPython.display")
     display.HTML, display.display = str, found.append  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""`cortext` for shell scripts, without the seconds of loading it for each command.
+"""`cortext` and `python -c` for shell scripts, without the seconds of loading the package.
 
-`serve` loads the package once and forks a process for each call of a small program, `cortext`, which
-stands first on a script's PATH. The process gets the caller's arguments, folder, environment, input and
-outputs, and runs the console script's own function.
+`serve` loads the package once and forks a process for each call of two small programs, `cortext` and
+`python`, which stand first on a script's PATH. The process gets the caller's arguments, folder,
+environment, input and outputs. It runs the console script's own function, or the given Python code.
 """
 
 from __future__ import annotations
@@ -15,25 +15,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+import traceback
+import types
+from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-MODULES = (
-    "cortext.training",
-    "cortext.evaluation",
-    "cortext.decoding",
-    "cortext.cli.options",
-    "rich.progress",
-    "rich.table",
-)
-"""Modules that most commands import."""
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
+if {name!r} == "python" and sys.argv[1:2] != ["-c"]:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-call = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)])
+call = json.dumps([[{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ)])
 socket.send_fds(server, [call.encode()], [0, 1, 2])
 pid = int(server.recv(20))
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -41,21 +36,50 @@ for number in (signal.SIGINT, signal.SIGTERM):
 status = server.recv(20)
 sys.exit(int(status) if status else "the command died")
 """
+LOADED = (
+    "cortext.cli.options",
+    "cortext.cli.train",
+    "cortext.training.torch_backend",
+    "cortext.evaluation.run",
+    "cortext.evaluation.report",
+    "cortext.decoding.ngram.build",
+    "cortext.decoding.fake",
+    "cortext.data.simulate",
+    "cortext.tuning.study",
+    "duckdb",
+    "pydantic",
+    "rich.progress",
+    "rich.table",
+)
+"""Modules that most commands import when they begin to work."""
+SPEECH_LLM = (
+    "cortext.speechllm.inference",
+    "cortext.speechllm.stages",
+    "cortext.speechllm.targets.build",
+    "cortext.speechllm.teach",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2_audio.modeling_qwen2_audio",
+)
+"""Modules that the commands of the speech LLM import, too: five seconds each time."""
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[Path]:
-    """Serve while the context lasts; yield the folder with the program `cortext`."""
+def serve(folder: Path, more: Sequence[str] = ()) -> Iterator[Path]:
+    """Serve while the context lasts; yield the folder with the two programs.
+
+    `more` are modules to load beside `LOADED`.
+    """
     folder.mkdir()
     address = folder / "socket"
-    program = folder / "cortext"
-    program.write_text(CLIENT.format(python=sys.executable, address=str(address)))
-    program.chmod(0o755)
+    for name in ("cortext", "python"):
+        program = folder / name
+        program.write_text(CLIENT.format(python=sys.executable, address=str(address), name=name))
+        program.chmod(0o755)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(address))
     listening.listen()
     # A process that has loaded nothing yet: what this one holds must not be in every command.
-    server = get_context("spawn").Process(target=_serve, args=(listening,))
+    server = get_context("spawn").Process(target=_serve, args=(listening, [*LOADED, *more]))
     server.start()
     try:
         yield folder
@@ -65,18 +89,11 @@ def serve(folder: Path) -> Iterator[Path]:
         listening.close()
 
 
-def _serve(listening: socket.socket) -> None:
+def _serve(listening: socket.socket, modules: list[str]) -> None:
     main: Any = next(
         iter(importlib.metadata.entry_points(group="console_scripts", name="cortext"))
     ).load()
-    for module in (
-        "cortext.cli.train",
-        "rich.progress",
-        "rich.table",
-        "cortext.training",
-        "cortext.evaluation",
-        "cortext.decoding",
-    ):
+    for module in modules:
         importlib.import_module(module)
     gc.freeze()  # a search of what is loaded would copy its memory into every command
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
@@ -100,10 +117,10 @@ def _answer(caller: socket.socket, main: Any) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["cortext", *arguments]
+    sys.argv = arguments
     status: Any = 1
     try:
-        status = main()
+        status = main() if arguments[0] == "cortext" else _run_code(arguments)
     except SystemExit as ended:
         status = ended.code
     finally:
@@ -112,3 +129,17 @@ def _answer(caller: socket.socket, main: Any) -> None:
             sys.stderr.flush()
         caller.send(str(status if isinstance(status, int) else int(status is not None)).encode())
         os._exit(0)
+
+
+def _run_code(arguments: list[str]) -> int:
+    """Run `python -c CODE` in a `__main__` of its own."""
+    _, option, code, *more = arguments
+    sys.argv = [option, *more]
+    sys.path.insert(0, "")  # a module in the caller's folder can be imported
+    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    try:
+        exec(compile(code, "<string>", "exec"), vars(module))
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
