@@ -86,7 +86,7 @@ def _settings(llm: str) -> SpeechLLMConfig:
         lr_warmup_steps=20,
         lr_warmup_steps_day=20,
         epsilon=1e-8,
-        batches_per_val_step=BATCHES // 4,
+        batches_per_val_step=BATCHES,
         val_wer_trials=32,
         best_metric="val_wer",
     )

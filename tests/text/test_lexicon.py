@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortext.errors import TextError
@@ -171,9 +171,10 @@ variants = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(words, variants, min_size=1, max_size=5))
 def test_lexicon_survives_writing_and_reading(tmp_path_factory, entries):
-    path = tmp_path_factory.mktemp("lexicon") / "lexicon.txt"
+    path = tmp_path_factory.getbasetemp() / "lexicon.txt"
     Lexicon(entries).write(path)
     again = Lexicon.read(path)
     assert {word: list(again.pronunciations(word)) for word in again} == entries

@@ -3,7 +3,7 @@ import json
 import jiwer
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortext.errors import TextError
@@ -38,6 +38,7 @@ def test_edits_are_as_few_as_possible_and_balance_the_lengths(reference, hypothe
     assert counts.reference_length == len(reference)
 
 
+@settings(max_examples=40)
 @given(pairs)
 def test_word_error_rate_and_counts_agree_with_jiwer(trials):
     references, found = map(list, zip(*trials, strict=True))
@@ -51,6 +52,7 @@ def test_word_error_rate_and_counts_agree_with_jiwer(trials):
     )
 
 
+@settings(max_examples=40)
 @given(pairs)
 def test_character_error_rate_and_counts_agree_with_jiwer_blanks_included(trials):
     references, found = map(list, zip(*trials, strict=True))

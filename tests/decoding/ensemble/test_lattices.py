@@ -68,6 +68,7 @@ def runs(tmp_path_factory):
     return root / "one", root / "two"
 
 
+@functools.cache
 def all_sentences(path, number):
     """Every sentence that a run's frames can say, with its probability."""
     frames_PV = np.load(path / "logits" / f"{number:05d}.npy").astype(np.float64)

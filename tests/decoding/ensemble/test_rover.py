@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions, combine
@@ -166,6 +166,7 @@ def test_the_order_of_systems_of_different_weights_does_not_matter(texts):
     assert votes_of(network_of(*texts, options=options)) == [slot.votes for slot in same]
 
 
+@settings(max_examples=40)
 @given(networks, tables, st.sampled_from([0.1, 1.0]), st.sampled_from([-1.0, 0.0, 2.0]))
 def test_the_search_with_an_ngram_finds_the_best_of_all_paths(pairs, table, lm_weight, word_score):
     options, lm = EnsembleOptions(lm_weight=lm_weight, word_score=word_score), Bigram(table)

@@ -578,7 +578,7 @@ def test_a_panic_in_compiled_code_fails_the_same_way(counting):
 
 
 def test_threads_end_with_their_utterances(counting):
-    """A thousand of them, and some that nobody finishes."""
+    """A hundred of them, and some that nobody finishes."""
     before = set(threading.enumerate())
 
     def of_fusion():
@@ -588,7 +588,7 @@ def test_threads_end_with_their_utterances(counting):
             if each.name == "cortext-fusion" and each not in before
         ]
 
-    for number in range(1000):
+    for number in range(100):
         hook = Fusion(Bytes(), options())
         hook(batch(f"a{number % 7}", is_last=True))
         assert not of_fusion()
