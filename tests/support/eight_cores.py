@@ -18,7 +18,7 @@ from small_training import (
     weights_of,
 )
 
-from cortext.tpu import layers as xla
+from cortext.tpu import recurrence
 from cortext.tpu.mesh import by_trial, data_mesh, everywhere, put
 from cortext.tpu.optimizer import first_state
 from cortext.tpu.step import Programs, numbers
@@ -77,7 +77,7 @@ if sys.argv[1] == "gru":
     _, pieces, _ = steps("gru", devices[:4], 4)  # a trial of each core at a time
     found["pieces"] = difference(one_weights, pieces)
 else:
-    xla.WIDE_BYTES = 0  # two cores share out the units of every layer, 12, 10 and 8
+    recurrence.WIDE_BYTES = 0  # two cores share out the units of every layer, 12, 10 and 8
     _, shared, text = steps("triple_gru", devices[:2], 1)
     found["wide"] = [difference(one_weights, shared), "all-gather" in text]
 print(json.dumps(found))

@@ -26,10 +26,11 @@ from small_training import (
     weights_of,
 )
 
+import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.features import prepare
-from cortext.tpu.layers import tracing
 from cortext.tpu.mesh import data_mesh, everywhere, put
 from cortext.tpu.optimizer import AdamW, first_state
+from cortext.tpu.products import tracing
 from cortext.tpu.step import Programs, numbers
 from cortext.training.loss import build_loss, ctc_loss
 from cortext.training.optim import Optimizer, day_learning_rate, learning_rate

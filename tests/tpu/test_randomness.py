@@ -22,9 +22,10 @@ from small_training import (
     write_recordings,
 )
 
+import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.data.packed import pack
-from cortext.tpu.layers import tracing
 from cortext.tpu.mesh import data_mesh
+from cortext.tpu.products import tracing
 from cortext.tpu.step import Programs, numbers
 from cortext.training import Trainer
 from cortext.training.config import TPUConfig

@@ -21,15 +21,16 @@ from jax.sharding import Mesh
 from torch import nn
 from torchax.interop import call_torch
 
+import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.errors import ConfigError
 from cortext.models import build_model
 from cortext.models.precision import uses_bf16
 from cortext.text.phonemes import RELEASE
 from cortext.tpu.augment import prepare
 from cortext.tpu.cores import check_shares
-from cortext.tpu.layers import tracing  # and, by being imported, XLA's layers and CTC
 from cortext.tpu.mesh import by_trial, everywhere
 from cortext.tpu.optimizer import AdamW, State, Tensors, first_state
+from cortext.tpu.products import tracing
 from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
 from cortext.training.config import TrainConfig
 from cortext.training.loss import Loss, build_loss, check_losses
