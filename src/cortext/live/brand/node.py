@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
-from typing import Any
 
-import numpy as np
-
-from cortext.data.trial import BIN_MS
-from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError
 from cortext.live.brand.control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand.entries import (
@@ -19,20 +13,19 @@ from cortext.live.brand.entries import (
     NodeUtterance,
     index_of,
     no_index,
-    timestamp,
-    uint64,
 )
+from cortext.live.brand.outputs import NodeOutputs
 from cortext.live.brand.parameters import NodeParameters
-from cortext.live.brand.position import Missed, NodePosition, catch_up, newest_of
+from cortext.live.brand.position import Missed, NodePosition, catch_up
 from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntry, Sequencer
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event
-from cortext.live.core.pipeline import Pipeline, Update
+from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import Entry, StreamId
 
 BLOCK_MS = 100
-"""How long a read waits for entries, and so how soon a signal is obeyed."""
+"""Longest wait of a read for entries; a signal is obeyed after at most that."""
 HURRY_MS = 5
 """The same while a stop waits for what was recorded before it."""
 ENTRIES_AT_ONCE = 64
@@ -69,7 +62,7 @@ class BrandNode:
         """
         self._read_s = 0.0
         self._utterance: NodeUtterance | None = None
-        self._newest = Entry(parameters.input_stream, (0, 0), {})
+        self._outputs = NodeOutputs(link, nickname, parameters)
         self._outside = deque[OrderedEntry](maxlen=N_RECENT)
         """The newest entries between trials.
 
@@ -150,7 +143,8 @@ class BrandNode:
                 if known
                 else "it began before the node was ready"
             )
-            self._write_missed(mark.trial, f"missed: {away}")
+            self._position.utterance += 1
+            self._outputs.write_missed(self._position, mark.trial, f"missed: {away}")
         if known and missed:
             trials = f", {len(missed.trials)} trials in them" if missed.trials else ""
             self._states.write("NODE_WARNING", f"while the node was away {missed}{trials}")
@@ -159,44 +153,31 @@ class BrandNode:
     def _interrupted(self, missed: Missed) -> None:
         """Report the utterance in which the last node was killed, unless it has a result."""
         number = self._position.utterance
-        final = self._newest_of(self._parameters.final_stream)
-        if final.get(b"utterance") == str(number).encode():
+        if self._outputs.newest_result().get(b"utterance") == str(number).encode():
             return
-        step = self._newest_of(self._parameters.output_stream)
+        step = self._outputs.newest_step()
         same = step.get(b"utterance") == str(number).encode()
         text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
-        self._write_missed(
-            self._position.trial,
-            f"interrupted: the node was killed in mid-utterance; {missed}",
-            number,
-            text,
-        )
+        error = f"interrupted: the node was killed in mid-utterance; {missed}"
+        self._outputs.write_missed(self._position, self._position.trial, error, text)
 
     def _count_unsaved(self) -> int:
         """Return the number of results that the node before this one wrote after its position.
 
         The numbers of steps go on, too.
         """
-        i_out = index_of(
-            self._newest_of(self._parameters.output_stream).get(
-                self._parameters.index_field.encode()
-            )
-        )
-        self._position.i_out = max(self._position.i_out, -1 if i_out is None else i_out + 1)
-        number = self._newest_of(self._parameters.final_stream).get(b"utterance", b"")
-        return (
-            max(int(number) - self._position.utterance, 0)
-            if number.isdigit() and len(number) < 19
-            else 0
-        )
-
-    def _newest_of(self, stream: str) -> dict[bytes, bytes]:
-        found = newest_of(self._link, stream)
-        return found.fields if found else {}
+        i_out = index_of(self._outputs.newest_step().get(self._parameters.index_field.encode()))
+        if i_out is not None:
+            self._position.i_out = max(self._position.i_out, i_out + 1)
+        number = self._outputs.newest_result().get(b"utterance", b"")
+        if not number.isdigit() or len(number) >= 19:
+            return 0
+        return max(int(number) - self._position.utterance, 0)
 
     def _take(self, entry: Entry) -> None:
         """Take an entry of the control stream or of the data."""
-        p, sequence = self._parameters, self._sequence
+        p = self._parameters
+        sequence = self._sequence
         self._read[entry.stream] = entry.id
         if entry.stream == p.control_stream:
             if (mark := self._control.mark(entry, sequence.reach)) is not None:
@@ -240,7 +221,7 @@ class BrandNode:
                 self._begin(b"", None)
             if self._utterance is not None:
                 self._note_missing(item, self._utterance)
-            self._newest = item.entry
+            self._outputs.newest = item.entry
             self._position.i_in = item.index
             if self._utterance is not None:
                 self._decode(item, self._utterance)
@@ -270,7 +251,7 @@ class BrandNode:
         while True:
             update = self._pipeline.push(bins_TC)
             if len(update.logits_PV):
-                self._write_step(update, utterance.trial)
+                self._outputs.write_step(self._position, utterance.trial, update)
             if not update.ended:
                 return
             utterance.n_bins -= update.held_bins
@@ -314,8 +295,10 @@ class BrandNode:
 
     def _decode_earlier(self, utterance: NodeUtterance) -> None:
         """Decode the entries of a trial that came before its start; report those no longer held."""
-        outside, first, i_in = list(self._outside), utterance.first_index, self._position.i_in
+        outside = list(self._outside)
         self._outside.clear()
+        first = utterance.first_index
+        i_in = self._position.i_in
         if first is None or i_in is None or first > i_in:
             return
         held = [item for item in outside if item.index is not None and item.index >= first]
@@ -323,7 +306,7 @@ class BrandNode:
         for item in held:
             if self._utterance is utterance:
                 self._note_missing(item, utterance)
-                self._newest = item.entry
+                self._outputs.newest = item.entry
                 self._decode(item, utterance)
 
     def _note_gone(self, gone: range, utterance: NodeUtterance) -> None:
@@ -399,15 +382,6 @@ class BrandNode:
             return f"{item.entry.id[0]}-{item.entry.id[1]}"
         return f"{self._parameters.index_field} {item.index}"
 
-    def _write_step(self, update: Update, trial: bytes) -> None:
-        p, position = self._parameters, self._position
-        fields = self._common(position.i_out, trial) | {
-            p.logits_field: update.logits_PV.astype(np.float32).tobytes(),
-            p.partial_field: update.text,
-        }
-        position.i_out += 1
-        self._link.add(p.output_stream, fields)
-
     def _finish(self, ended: str, problem: str | None = None) -> None:
         """End the utterance with a result, and with all its problems."""
         utterance = self._utterance or NodeUtterance()
@@ -420,60 +394,9 @@ class BrandNode:
             self._problem(utterance, problem)
         if not utterance.n_bins:
             self._problem(utterance, "no usable bins came")
-        candidates = [hypothesis_json(hypothesis) for hypothesis in nbest]
-        facts = {"final_ms": round(final_ms, 3), "degraded": nbest.degraded or ""}
-        self._write_final(utterance, ended, nbest[0].text, candidates, **facts)
+        self._outputs.write_result(self._position, utterance, ended, nbest, final_ms)
         self._utterance = None
         self._position.running = False
-
-    def _write_missed(
-        self, trial: bytes, error: str, number: int | None = None, text: bytes = b""
-    ) -> None:
-        """Write the error of an utterance that has no result."""
-        if number is None:
-            self._position.utterance += 1
-        utterance = NodeUtterance(trial)
-        utterance.add_problem(error)
-        self._write_final(utterance, "missed", text.decode(errors="replace"), [])
-
-    def _write_final(
-        self, utterance: NodeUtterance, ended: str, text: str, nbest: list[Any], **facts: Any
-    ) -> None:
-        p = self._parameters
-        facts = {"degraded": ""} | facts
-        facts |= {
-            "ended": ended,
-            "error": utterance.error,
-            **utterance.counts,
-        }
-        fields = self._common(self._position.utterance - 1, utterance.trial)
-        fields |= {p.final_field: text, p.nbest_field: json.dumps(nbest)}
-        self._link.add(p.final_stream, fields | facts)
-        level = "warning" if utterance.error or facts["degraded"] else "info"
-        seconds = utterance.n_bins * BIN_MS / 1000
-        number = self._position.utterance
-        event(
-            "utterance_ended",
-            level,
-            {"text": text},
-            node=self._nickname,
-            utterance=number,
-            seconds=seconds,
-            **facts,
-        )
-
-    def _common(self, i: int, trial: bytes) -> dict[str, Any]:
-        """Return the fields that entries of both output streams have: times, numbers, labels."""
-        p, i_in = self._parameters, self._position.i_in
-        labels = self._newest.fields.get(p.sync_key.encode(), b"{}")
-        return {
-            p.time_key: timestamp(),
-            p.index_field: uint64(i),
-            f"{p.index_field}_in": b"" if i_in is None else uint64(i_in),
-            p.sync_key: labels if len(labels) <= LONGEST_LABEL else b"{}",
-            "utterance": self._position.utterance,
-            "trial": trial,
-        }
 
     def _save(self, first: bool = False) -> None:
         """Write the position; where the one before is gone, Redis was emptied."""
