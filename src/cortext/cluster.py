@@ -36,7 +36,7 @@ class Cluster:
             raise ConfigError(
                 f"a task is given {gpus:g} GPUs; up to 1, or a whole number is needed"
             )
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of it
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report every use
         self.ray = need("ray", "ray")
         _check_reachable(address)
         self._joined = not self.ray.is_initialized()
@@ -56,9 +56,8 @@ class Cluster:
             if address == "local"
             else {}
         )
-        with interrupts(
-            (signal.SIGINT,)
-        ) as interrupted:  # which in the middle of it crashes the process
+        # A Ctrl-C in the middle of joining would crash the process.
+        with interrupts((signal.SIGINT,)) as interrupted:
             try:
                 self.ray.init(address, log_to_driver=False, logging_level="ERROR", **here)
             except (OSError, RuntimeError, ValueError) as error:

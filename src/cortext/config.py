@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._level = self._n_nodes = 0
-        self._counted: dict[int, tuple[int, int]] = {}
+        self._counted: dict[int, tuple[int, int]] = {}  # values and levels of each node, by id
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -77,7 +77,8 @@ class _Loader(yaml.SafeLoader):
         n_levels = 0
         for child in below:
             values, levels = self._counted[id(child)]
-            n_values, n_levels = n_values + values, max(n_levels, levels)
+            n_values += values
+            n_levels = max(n_levels, levels)
         _check_count(n_values, n_levels + 1, node)
         self._counted[id(node)] = n_values, n_levels + 1
         return node
@@ -199,9 +200,8 @@ def from_mapping(
         raise ConfigError(f"missing key {prefix}{required[0]}", where=where)
     try:
         return cls(**values)
-    except (
-        CortextError
-    ) as error:  # of the dataclass itself, which does not know where its values came from
+    except CortextError as error:
+        # The dataclass checks its values and does not know which file they came from.
         raise type(error)(error.what, where=error.where or where, fix=error.fix) from None
 
 

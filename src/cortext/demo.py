@@ -156,10 +156,7 @@ def _with_llm(
 
 
 def _fresh_directory(out: Path) -> Path:
-    """An empty directory with the demo's mark.
-
-    An earlier demo is removed, anything else is left alone.
-    """
+    """Make an empty directory with the demo's mark; remove an earlier demo, and nothing else."""
     if out.exists() and not out.is_dir():
         raise CortextError("is a file; a directory is needed", where=out)
     if out.is_dir() and any(out.iterdir()):
@@ -182,7 +179,8 @@ def _examples(nbest: Path, count: int = 5) -> tuple[tuple[str, str], ...]:
 
 
 def _peak_memory_gb() -> float:
-    """The largest resident memory that this process or one of its workers had."""
+    """Return the most resident memory that this process or one of its workers had."""
+    # ru_maxrss is in bytes on macOS, in KiB on Linux.
     unit = 1 if sys.platform == "darwin" else 1024
     usages = (
         resource.getrusage(who).ru_maxrss

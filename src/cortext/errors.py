@@ -13,8 +13,8 @@ MOST_CHARACTERS = 1000
 HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
-"""What terminals obey and pages hide, what turns the direction of writing, and halves of
-characters.
+"""Characters that a terminal obeys, that a page hides, or that turn the direction of writing, and
+halves of surrogate pairs, which no file can hold.
 """
 
 
@@ -62,7 +62,9 @@ class CortextError(Exception):
     def __init__(
         self, what: str, *, where: str | Path | None = None, fix: str | None = None
     ) -> None:
-        self.what, self.where, self.fix = what, where, fix
+        self.what = what
+        self.where = where
+        self.fix = fix
         line = f"{where}: {what}" if where is not None else what
         super().__init__(shown(f"{line}; {fix}" if fix else line))
 

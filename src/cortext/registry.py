@@ -26,7 +26,8 @@ class Registry(dict[str, Any]):
 
     def __init__(self, noun: str, fields: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.noun, self.fields = noun, fields
+        self.noun = noun
+        self.fields = fields
 
     def register(self, name: str) -> Callable[[T], T]:
         """Register the decorated class by name.

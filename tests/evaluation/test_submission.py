@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cortext.data import Problem
+from cortext.data.dataset import Description
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.nbest import Hypothesis, NBest, Word
-from cortext.evaluation.description import Description
 from cortext.evaluation.recognise import number_trials
 from cortext.evaluation.scores import TrialResult, bleu
 from cortext.evaluation.submission import write_nbest, write_predictions

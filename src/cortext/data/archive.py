@@ -79,7 +79,9 @@ def _check(member: zipfile.ZipInfo, archive: Path) -> None:
     """Refuse what could be written outside (absolute paths, drives, `..`), links, endless paths."""
     name = member.filename
     mode = member.external_attr >> 16
-    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    # A backslash or a drive is part of a plain name here, and a way out on Windows.
+    posix = PurePosixPath(name)
+    windows = PureWindowsPath(name)
     outside = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts
     special = stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR)
     if outside or special or not 0 < len(posix.parts) <= _MOST_LEVELS:
@@ -113,6 +115,7 @@ def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> 
         path.mkdir(parents=True, exist_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    # x: a name that comes twice must not write over what is there.
     with zipped.open(member) as source, path.open("xb") as target:
         shutil.copyfileobj(source, target, _CHUNK)
     sync(path)

@@ -42,10 +42,9 @@ PATCH = PatchGeometry()
 class Limits:
     """The largest trial that is read from a session file.
 
-    20 minutes of 20 ms bins, and more features than any array.
-
-    What a file declares is compared with it before memory is taken. `bins * features` float32
-    values bound wider types.
+    The defaults are 20 minutes of 20 ms bins, and more features than any array has. The size that a
+    file declares is compared with them before memory is taken; `bins * features` float32 values
+    bound wider types.
     """
 
     bins: int = 60_000
@@ -57,13 +56,13 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a trial, or (`trial` is None) a whole file, cannot be used.
+    """The reason why a trial, or a whole file (`trial` is None), cannot be used.
 
     Attributes:
         file: Path of the session file.
         trial: Name of the trial's group (`trial_0003`).
         field: The dataset or attribute concerned.
-        message: What was found and expected, and what to do.
+        message: The value found, the value expected, and what to do.
     """
 
     file: str
@@ -104,7 +103,11 @@ class FaultError(Exception):
 
 
 def frames_needed(labels_U: np.ndarray) -> int:
-    """Return the fewest CTC frames for a label: one per token, and a blank between equal ones."""
+    """Return the fewest CTC frames for a label: one per token, and a blank between equal ones.
+
+    CTC merges equal tokens of neighbouring frames: only a blank keeps two of them apart (Graves et
+    al. 2006). With fewer frames no path writes the label, and torch's loss is infinite.
+    """
     return len(labels_U) + int(np.count_nonzero(labels_U[1:] == labels_U[:-1]))
 
 

@@ -10,6 +10,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class BlockDescription:
     """One row of the release's table of blocks.
 
     Attributes:
+        date: Recording day, YYYY-MM-DD.
         split: May be `Val/Test` for a block divided between the two.
     """
 
@@ -70,8 +72,47 @@ def _number(text: str) -> int:
 
 
 @dataclass(frozen=True)
+class Description:
+    """Post-implant day and corpus of each block, looked up in the release's table of blocks.
+
+    Attributes:
+        days: Days since implantation by recording date; empty without a table.
+        corpora: Corpus by recording date and block number; empty without a table.
+    """
+
+    days: dict[date, int] = field(default_factory=dict)
+    corpora: dict[tuple[date, int], str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Description:
+        """Read the table; raises DataError where the file is not one."""
+        return cls.of(read_description(path))
+
+    @classmethod
+    def of(cls, rows: Iterable[BlockDescription]) -> Description:
+        """Make a description of rows that have been read."""
+        days = {}
+        corpora = {}
+        for row in rows:
+            recorded = date.fromisoformat(row.date)
+            days[recorded] = row.post_implant_day
+            corpora[recorded, row.block] = row.corpus
+        return cls(days, corpora)
+
+    def corpus(self, session: str, block: int) -> str | None:
+        """Return the corpus of a block of the session, or None where the table does not list it."""
+        recorded = Session(session, {}).date
+        return self.corpora.get((recorded, block)) if recorded else None
+
+    def post_implant_day(self, session: str) -> int | None:
+        """Return days from implantation to the session; None where the table does not list it."""
+        recorded = Session(session, {}).date
+        return self.days.get(recorded) if recorded else None
+
+
+@dataclass(frozen=True)
 class Dataset:
-    """A directory of session files; nothing but names is in memory.
+    """A directory of session files; only names are in memory.
 
     Attributes:
         sessions: Recording days in the order of their names, which for `t15.YYYY.MM.DD` is by date.
@@ -93,9 +134,9 @@ class Dataset:
 
     @cached_property
     def n_features(self) -> int:
-        """Features of the dataset's first readable session file (most of its trials').
+        """Number of features of most trials in the first session file that can be read.
 
-        All others must agree.
+        All other trials must have as many.
         """
         problem: Problem | None = None
         for session in self.sessions:
@@ -196,7 +237,7 @@ class Dataset:
 
 
 def _ignore(problem: Problem) -> None:
-    """Leave out what is bad without saying why."""
+    """Leave a bad trial out without recording why."""
 
 
 def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:

@@ -178,7 +178,8 @@ def _json(url: str) -> Any:
 
 
 def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
-    name, size = entry["path"], entry.get("size")
+    name = entry["path"]
+    size = entry.get("size")
     if not is_plain_name(name):
         raise DataError(
             f"the list of files names {name!r}, which is no plain file name", where=base_url

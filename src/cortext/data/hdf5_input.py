@@ -28,7 +28,7 @@ from cortext.data.checks import FaultError, Limits
 
 AGAIN = "copy or download the file again"
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
-"""What h5py raises on structures that make no sense."""
+"""Errors that h5py raises for structures that make no sense."""
 _SURROGATE = re.compile("[\ud800-\udfff]")  # what h5py makes of bytes that are not UTF-8
 _WRITE = "write the trial with write_session"
 _INSIDE = "copy the values into the file itself"
@@ -102,7 +102,8 @@ def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
         if kind == h5l.TYPE_HARD:
             here = h5o.open(here, part)
         elif kind == h5l.TYPE_SOFT and n_links < _MOST_LINKS:
-            target, n_links = here.links.get_val(part), n_links + 1
+            target = here.links.get_val(part)
+            n_links += 1
             here = h5o.open(group.file.id, b"/") if target.startswith(b"/") else here
             rest = target.split(b"/") + rest
         elif kind == h5l.TYPE_SOFT:
@@ -215,7 +216,8 @@ def _attribute(group: h5py.Group, name: str) -> Any:
         if h5a.exists(group.id, name.encode()):
             raise
         raise FaultError(name, "attribute missing, expected in every trial", _WRITE) from None
-    kind, shape = attribute.get_type().get_class(), attribute.shape
+    kind = attribute.get_type().get_class()
+    shape = attribute.shape
     if kind not in _SINGLE_VALUES or shape is None or math.prod(shape) != 1:
         raise FaultError(name, "a value of another type found, one number or text expected", _WRITE)
     if attribute.get_storage_size() > _MOST_ATTRIBUTE:
@@ -371,12 +373,15 @@ def _lzf_length(content: bytes, most: int) -> int:
     end = len(content)
     while at < end and length < most:
         control = content[at]
-        if control < 32:
-            length, at = length + control + 1, at + control + 2
-        elif control < 224:
-            length, at = length + (control >> 5) + 2, at + 2
-        elif at + 1 < end:
-            length, at = length + 9 + content[at + 1], at + 3
+        if control < 32:  # so many literals and one more
+            length += control + 1
+            at += control + 2
+        elif control < 224:  # a short copy: its length in 3 bits, its distance in 13
+            length += (control >> 5) + 2
+            at += 2
+        elif at + 1 < end:  # a long copy, with a byte for the rest of its length
+            length += 9 + content[at + 1]
+            at += 3
         else:
             return 0
     return length if at <= end or length >= most else 0

@@ -204,10 +204,12 @@ class _Survey:
         row.n_trials += 1
         row.minutes += trial.n_bins * BIN_MS / 60_000
         lengths = [n for n in (row.shortest_bins, row.longest_bins, trial.n_bins) if n is not None]
-        row.shortest_bins, row.longest_bins = min(lengths), max(lengths)
+        row.shortest_bins = min(lengths)
+        row.longest_bins = max(lengths)
         values = [v for v in (row.lowest, row.highest) if v is not None]
         values += [float(trial.features_TC.min()), float(trial.features_TC.max())]
-        row.lowest, row.highest = min(values), max(values)
+        row.lowest = min(values)
+        row.highest = max(values)
         if trial.corpus is not None:
             row.corpora[trial.corpus] = row.corpora.get(trial.corpus, 0) + 1
         if trial.sentence is not None:

@@ -34,20 +34,22 @@ _MOST_FEATURES = 1 << 24  # and 2^31 bins: no size in bytes is beyond 64 bits
 _NUMBERS = ("n_bins", "day", "block", "trial", "n_labels")
 _RECORDS = ("file", "byte")
 _DAMAGE = (
-    *(
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        MemoryError,
-        EOFError,
-        SyntaxError,
-    ),
-    *(ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError),
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TokenError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
 )
-"""What the readers of JSON, zip archives and arrays raise."""
+"""Errors that the readers of JSON, zip archives and arrays raise for damaged files."""
 
 
 def is_packed(path: Path) -> bool:

@@ -19,9 +19,10 @@ from cortext.errors import ConfigError, DataError, nearest
 
 BadTrials = Mapping[str, Mapping[Any, Iterable[int]]]
 
-
 MAX_BUFFERS = 4
+"""Most buffers that are kept; further batches that live at once get memory of their own."""
 HEADROOM = 1.25
+"""Size of a new buffer over the batch it is made for: a batch that is a little longer fits, too."""
 
 
 class BufferPool:
@@ -62,6 +63,7 @@ def _references_when_free() -> int:
     return pool._references(0)
 
 
+# Measured: the number depends on how the interpreter holds an argument while it counts.
 _FREE = _references_when_free()
 
 
@@ -202,7 +204,7 @@ class PackedSplit:
         firsts = self.first_bin_N[chosen].tolist()
         for features_TC, first, length in zip(features_BTC, firsts, n_bins_B.tolist(), strict=True):
             features_TC[:length] = rows(first, length)[:, columns]
-            features_TC[length:] = 0
+            features_TC[length:] = 0  # the buffer still holds an earlier batch
         return Batch(features_BTC, n_bins_B, *self.labels_batch(chosen), self.day_N[chosen])
 
     def labels_batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -118,6 +118,7 @@ class DayBalancedSampler:
             self._others, self.days_per_batch - len(self.must_include_days), replace=False
         )
         days = np.concatenate([self.must_include_days, drawn])
+        # As even as can be; the days that give one trial fewer are drawn, too.
         counts = np.full(len(days), -(-self.batch_size // len(days)))
         surplus = int(counts.sum()) - self.batch_size
         counts[generator.permutation(len(days))[:surplus]] -= 1
@@ -125,6 +126,8 @@ class DayBalancedSampler:
         chosen = []
         for day, count in zip(days.tolist(), counts.tolist(), strict=True):
             trials = self._trials[day]
+            # A quantile and not a number of trials: a day with fewer trials than bands still has
+            # one for every band. `minimum` because the product may round up to the length.
             quantiles = (band + generator.random(count)) / self.length_buckets
             chosen.append(
                 trials[np.minimum((quantiles * len(trials)).astype(np.int64), len(trials) - 1)]

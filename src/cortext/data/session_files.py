@@ -104,6 +104,7 @@ def read_trials(
 
 def trial_names(file: h5py.File) -> list[str]:
     """Return the names of a session file's trials, in order. Raises FaultError for none."""
+    # By length first: trial_10000 comes after trial_9999.
     names = sorted(
         (name for name in file if _TRIAL.fullmatch(name)), key=lambda name: (len(name), name)
     )

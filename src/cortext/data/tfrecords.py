@@ -46,7 +46,8 @@ class RecordFiles:
 
     def __init__(self, folder: Path, split: str) -> None:
         self._tf = need("tensorflow", "tensorflow")
-        self._folder, self._split = folder, split
+        self._folder = folder
+        self._split = split
         self._writer: Any = None
         self.sizes: dict[str, int] = {}
         self.records: list[tuple[int, int]] = []

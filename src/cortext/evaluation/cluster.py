@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +22,8 @@ from cortext.evaluation.settings import LargeModelFiles
 from cortext.processes import Progress
 from cortext.text.phonemes import Inventory
 
-if TYPE_CHECKING:
-    pass
-
 TASKS_PER_CPU = 4
-"""So many tasks for each processor of the cluster: one that is slow holds up few trials."""
+"""Tasks for each processor of the cluster; several, so that a slow one holds up few trials."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class DecoderFiles:
     llm: LargeModelFiles | None = None
 
     def open(self) -> Decoder:
-        """The decoder; a process opens each language model once."""
+        """Return the decoder; a process opens each language model once."""
         decoder = _opened(self.lm, self.engine).with_options(**vars(self.options))
         return decoder if self.llm is None else decoder.with_llm(self.llm.open())
 
@@ -110,11 +107,9 @@ def decode_on_cluster(
 
 
 def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:
-    """So many of `n` trials for each of at most so many jobs.
-
-    A large model reads some lists together, and the last digits of its scores depend on which: the
-    same ones, always.
-    """
+    """Return the number of trials for each of at most `jobs` tasks, `n` trials in all."""
+    # A large model reads some lists together, and the last digits of its scores depend on which. So
+    # a task gets whole groups of those that one machine would read together.
     together = 1
     if llm is not None:
         from cortext.decoding.llm.large_model import LISTS_AT_ONCE as together

@@ -32,6 +32,7 @@ from cortext.evaluation.recognise import Recognised
 from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, TrialResult
 from cortext.features import gaussian_kernel, smooth
 from cortext.models import AcousticModel
+from cortext.models.stepping import patch_shape
 from cortext.text.metrics import align, edit_counts
 
 CHOICE = (
@@ -73,7 +74,8 @@ class TrialPicture:
 
 def error_share(trial: TrialResult) -> tuple[float, float]:
     """Return word and phoneme errors of one labelled trial over its reference lengths."""
-    words, phonemes = 0.0, 0.0
+    words = 0.0
+    phonemes = 0.0
     if trial.reference and trial.text is not None:
         reference = trial.reference.split()
         words = edit_counts(reference, trial.text.split()).errors / len(reference)
@@ -109,14 +111,14 @@ def _evenly(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
 
 def draw(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
     """Prepare the figure of one trial; `index` is its position in the split."""
-    model, bin_s = found.model, BIN_MS / 1000
+    model = found.model
     features_TC = torch.from_numpy(found.data.split(found.split).trial(index).features_TC)
     start_s, frame_s = frame_times(model)
     columns = [model.inventory.index[symbol] for symbol in PHONEME_ORDER]
     probabilities_PV = np.exp(log_softmax(trial.logits_PV))
     return TrialPicture(
         features_TC=smooth(features_TC[None], 2.0, 100)[0].numpy(),
-        bin_s=bin_s,
+        bin_s=BIN_MS / 1000,
         posterior_PV=probabilities_PV[:, columns],
         frame_start_s=start_s,
         frame_s=frame_s,
@@ -131,9 +133,7 @@ def frame_times(model: AcousticModel) -> tuple[float, float]:
     A frame sees one patch of smoothed bins; 'valid' smoothing cuts half a kernel from the trial's
     beginning.
     """
-    size, stride = max(model.network.config.patch_size, 1), model.network.config.patch_stride
-    if model.network.config.patch_size == 0:
-        stride = 1
+    size, stride = patch_shape(model.network.config.patch_size, model.network.config.patch_stride)
     cut = 0.0
     if model.smoothing.smooth_data:
         kernel = gaussian_kernel(

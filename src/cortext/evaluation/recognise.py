@@ -17,6 +17,7 @@ import numpy as np
 
 from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
+from cortext.data.dataset import Description
 from cortext.data.trial import BIN_MS
 from cortext.decoding import Decoder
 from cortext.decoding.decoder import notes_of, part_of
@@ -25,7 +26,6 @@ from cortext.decoding.nbest import NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError, nearest
 from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
-from cortext.evaluation.description import Description
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import SearchSettings, read_options
 from cortext.models import AcousticModel, load_model
@@ -113,7 +113,7 @@ def recognise(
         reader = search.llm.open() if search.llm is not None and search.ray is None else None
         packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
         trials_of = packed.split(split)
-        packed.verify(splits=[split])
+        packed.verify(splits=[split])  # reads every byte: a damaged copy would only decode worse
         word_search = vocabulary = None
         if search.lm is not None:
             decoder = Decoder.from_dir(search.lm, options, engine=search.engine)
@@ -186,7 +186,8 @@ class _WordSearch:
         progress: Progress | None,
     ) -> tuple[list[NBest], dict[str, Any] | None]:
         """Return each trial's sentences, and a description of the large model if there is one."""
-        settings, decoder = self.settings, self.decoder
+        settings = self.settings
+        decoder = self.decoder
         log_probs = [log_softmax(trial.logits_PV) for trial in trials]
         about_llm: dict[str, Any] = {}
         with stage(seconds, "search"):
@@ -216,7 +217,9 @@ class _WordSearch:
 
     @property
     def _files(self) -> DecoderFiles:
-        decoder, llm = self.decoder, self.settings.llm
+        decoder = self.decoder
+        llm = self.settings.llm
+        # Absolute paths: a task may run in another directory.
         return DecoderFiles(
             decoder.lm_dir.resolve(), decoder.options, decoder.engine, llm and llm.resolved()
         )
@@ -258,13 +261,13 @@ def number_trials(
             skipped[-1 - len(skipped)] = problem
         else:
             bad.setdefault(file.parent.name, {})[int(problem.trial.rpartition("_")[2])] = problem
-    ids, number, position = [0] * len(split), 0, 0
-    for session in split.sessions:
-        left, rows = (
-            bad.get(session, {}),
-            np.flatnonzero(split.day_N == split.sessions.index(session)),
-        )
+    ids = [0] * len(split)
+    number = 0
+    for day, session in enumerate(split.sessions):
+        left = bad.get(session, {})
+        rows = np.flatnonzero(split.day_N == day)
         waiting = iter(rows.tolist())
+        # Packing kept the file's order: the trials that are left fill the places between bad ones.
         for position in range(len(rows) + len(left)):
             if position in left:
                 skipped[number] = left[position]
@@ -288,7 +291,7 @@ def _choose(
     skip_bad: bool,
     where: Path,
 ) -> list[int]:
-    """Positions of the trials that the model can read.
+    """Return the positions of the trials that the model can read, in the order of their numbers.
 
     The others are added to `skipped`, or are an error.
     """
@@ -329,10 +332,8 @@ def _unfit(
 def _logits(
     model: AcousticModel, split: PackedSplit, chosen: Sequence[int], progress: Progress | None
 ) -> list[np.ndarray]:
-    """float32 [P, V] of each chosen trial.
-
-    Trials of similar length go through the model together.
-    """
+    """Return the logits of each chosen trial, float32 [P, V]."""
+    # Trials of similar length go through the model together: a batch is padded to its longest.
     by_length = sorted(range(len(chosen)), key=lambda n: int(split.n_bins_N[chosen[n]]))
     logits: list[Any] = [None] * len(chosen)
     for start in range(0, len(by_length), TRIALS_AT_ONCE):
@@ -358,7 +359,9 @@ def _trial(
     model: AcousticModel,
     blocks: Description,
 ) -> TrialResult:
-    labels, session, block = split.labels(i), split.session(i), int(split.block_N[i])
+    labels = split.labels(i)
+    session = split.session(i)
+    block = int(split.block_N[i])
     return TrialResult(
         id=number,
         session=session,

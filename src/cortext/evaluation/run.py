@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from cortext.config import read_mapping
+from cortext.data.dataset import Description
 from cortext.errors import DataError
-from cortext.evaluation.description import Description
 from cortext.evaluation.recognise import Recognised, frame_ms, recognise, stage
 from cortext.evaluation.scores import (
     BLEU_HINT,

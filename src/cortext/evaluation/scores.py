@@ -99,9 +99,8 @@ class Rates:
 class Metrics(Rates):
     """The contents of `metrics.json`.
 
-    Rates are fractions (0.1 is 10 %); what cannot be measured is None.
-
-    The fields of `Rates` (`per, wer, cer`, their `_ci95`, counts) are those of all trials.
+    Rates are fractions (0.1 is 10 %), None where they cannot be measured. The fields of `Rates`
+    (`per, wer, cer`, their `_ci95`, counts) are those of all trials.
     """
 
     split: str
@@ -110,7 +109,7 @@ class Metrics(Rates):
     wer_unseen: float | None
     """WER of all other trials."""
     seen: Rates | None
-    """All rates of those trials.
+    """All rates of the trials of `wer_seen`.
 
     None where the data have no labelled training split to compare with.
     """
@@ -155,7 +154,8 @@ def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
     spelt = [trial for trial in trials if trial.phonemes]
     said = [trial for trial in trials if trial.reference]
     words = [trial for trial in said if trial.text is not None]
-    said_words, read_words = [t.reference for t in words], [t.text for t in words]
+    said_words = [t.reference for t in words]
+    read_words = [t.text for t in words]
     found: dict[str, Any] = {"edits": {}}
     for name, unit, references, hypotheses in (
         ("per", "phoneme", [t.phonemes for t in spelt], [t.greedy for t in spelt]),
@@ -186,7 +186,7 @@ def group_rates(trials: Sequence[TrialResult], keys: Iterable[str]) -> dict[str,
 def split_by_seen(
     trials: Sequence[TrialResult], known: Collection[str]
 ) -> tuple[list[TrialResult], list[TrialResult]]:
-    """Part the trials by whether their normalised sentence is in `known`: seen, then unseen."""
+    """Part the trials into those whose normalised sentence is in `known`, and the others."""
     labelled = [trial for trial in trials if trial.reference]
     seen = [trial for trial in labelled if trial.reference in known]
     return seen, [trial for trial in labelled if trial.reference not in known]
@@ -226,23 +226,22 @@ def bleu_available() -> bool:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Aligned phonemes.
+    """Counts of aligned phonemes.
 
-    `counts_RH` int [41, 41], rows the reference and columns the decoded phoneme.
-
-    The last row counts insertions by decoded phoneme, the last column deletions by reference
-    phoneme.
+    Attributes:
+        symbols: Phonemes in the order of rows and columns.
+        counts_RH: Int [41, 41], a row for each reference phoneme and a column for each decoded one;
+            the last row counts insertions, the last column deletions.
     """
 
     symbols: tuple[str, ...]
     counts_RH: np.ndarray
 
     def top(self, n: int) -> list[tuple[str | None, str | None, int, float]]:
-        """The `n` most frequent errors.
+        """Return the `n` most frequent errors, the most frequent first.
 
-        Reference, decoded, count, and their share of the reference's occurrences.
-
-        None stands for an inserted or deleted phoneme; an insertion's share is of all insertions.
+        Each is reference, decoded, count, and share of the reference's occurrences. None stands for
+        the missing side of an insertion or deletion; an insertion's share is of all insertions.
         """
         names = (*self.symbols, None)
         errors = self.counts_RH.copy()

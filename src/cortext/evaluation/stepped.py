@@ -97,7 +97,8 @@ def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
     x_TC = np.asarray(features_TC, dtype=np.float32)
     needed = stepper.patch_size
     if stepper.smoothing.smooth_data:
-        std_bins, size = stepper.smoothing.smooth_kernel_std, stepper.smoothing.smooth_kernel_size
+        std_bins = stepper.smoothing.smooth_kernel_std
+        size = stepper.smoothing.smooth_kernel_size
         needed += len(gaussian_kernel(std_bins, size)) - 1
     if len(x_TC) < needed:
         raise DataError(f"a trial has {len(x_TC)} bins; one frame of this model needs {needed}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cortext.data.simulate.speech import STEPS_PER_BIN, TimedPhonemes
+from cortext.data.simulate.speech import STEP_MS, STEPS_PER_BIN, TimedPhonemes
 from cortext.text.phonemes import RELEASE
 
 ARTICULATORS = (
@@ -197,8 +197,8 @@ def articulate(utterance: TimedPhonemes, undershoot: float = 1.0, pad_bins: int 
 
 def _half_segments(utterance: TimedPhonemes, pad_steps: int) -> np.ndarray:
     """Return the row of the flattened tables that holds at each 5 ms step: token * 2 + half."""
-    ends, starts = utterance.ends_S, utterance.starts_S
-    boundaries = np.stack([(starts + ends) // 2, ends], axis=1).ravel()
+    ends = utterance.ends_S
+    boundaries = np.stack([(utterance.starts_S + ends) // 2, ends], axis=1).ravel()
     rows = np.stack([utterance.ids_S * 2, utterance.ids_S * 2 + 1], axis=1).ravel()
     segment = np.repeat(rows, np.diff(boundaries, prepend=0))
     return np.concatenate([segment, np.full(pad_steps, segment[-1])])
@@ -206,7 +206,8 @@ def _half_segments(utterance: TimedPhonemes, pad_steps: int) -> np.ndarray:
 
 def _kernels(undershoot: float) -> np.ndarray:
     """Return Gaussian windows in steps of 5 ms, float64 [L, K]; each sums to one."""
-    sigmas = SIGMA_MS * undershoot / (1000 / 200)
+    sigmas = SIGMA_MS * undershoot / STEP_MS
+    # Three standard deviations hold 99.7 % of the widest window.
     half = int(np.ceil(3 * sigmas.max()))
     offsets = np.arange(-half, half + 1)[:, None]
     kernels = np.exp(-0.5 * (offsets / sigmas) ** 2)
@@ -218,6 +219,7 @@ def _convolve(x: np.ndarray, kernels: np.ndarray) -> np.ndarray:
     """Convolve along axis 0, 'same', each column with its own kernel; the edges are held."""
     half = len(kernels) // 2
     padded = np.concatenate([np.repeat(x[:1], half, 0), x, np.repeat(x[-1:], half, 0)])
+    # By FFT, in a length that is fast and long enough that nothing wraps around.
     size = 1 << int(np.ceil(np.log2(len(padded) + len(kernels))))
     spectrum = np.fft.rfft(padded, size, axis=0) * np.fft.rfft(kernels, size, axis=0)
     convolved: np.ndarray = np.fft.irfft(spectrum, size, axis=0)[2 * half : 2 * half + len(x)]

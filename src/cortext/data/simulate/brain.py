@@ -165,7 +165,8 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     directions = _normal(first, N_BASIS, config.n_latents + N_MOVEMENTS)
     alive = first.random(len(arrays)) >= config.dead_fraction
     tuning = _fresh_tuning(first, config, arrays)
-    gain, base = np.zeros(len(arrays)), np.zeros(len(arrays))
+    gain = np.zeros(len(arrays))
+    base = np.zeros(len(arrays))
     for before, day in pairwise(days):
         generator = stream(config.seed, Purpose.DRIFT, day)
         gap = day - before
@@ -255,6 +256,10 @@ def _revert(
 def _turn_over(
     alive: np.ndarray, config: SimulatorConfig, days: int, generator: np.random.Generator
 ) -> np.ndarray:
+    """Return the living electrodes `days` later: a two-state Markov chain in continuous time.
+
+    Electrodes appear so often that the chain's stationary share of dead ones is `dead_fraction`.
+    """
     dead = config.dead_fraction
     appear = config.channel_turnover * (1 - dead) / dead if dead else 0.0
     die = config.channel_turnover if dead else 0.0

@@ -47,7 +47,7 @@ class SimulatorConfig:
 
     # Speech
     attempt: Literal["vocalized", "silent"] = "vocalized"
-    """How speech is attempted.
+    """Manner of speaking: `vocalized`, or `silent`, mouthing without voice.
 
     `silent` is slower and drives the electrodes less, the larynx least of all.
     """
@@ -246,7 +246,7 @@ class SimulatorConfig:
 
     @property
     def n_features(self) -> int:
-        """Threshold crossings of every electrode, then spike-band power of every electrode."""
+        """Number of features: all threshold crossings come first, then all spike-band powers."""
         return 2 * self.n_electrodes
 
 

@@ -82,6 +82,8 @@ def splits(
     """
     if text is not None:
         return _splits_of_text(text, n_train, n_val, n_test, seed)
+    # One generator shuffles the text, val, test and train, in this order: another order would give
+    # every seed other sentences.
     rng = _generator(seed, "text", 0)
     written = _shuffled(handwritten(), rng)
     n_max = int(MAX_HELD_SHARE * len(written))
@@ -242,7 +244,9 @@ def _splits_of_text(
     rng = _generator(seed, "text", 0)
     pool = _shuffled([Sentence(line, "handwritten", None) for line in _distinct(text)], rng)
     n_held = max(1, len(pool) // 10)
-    val, test, rest = pool[:n_held], pool[n_held : 2 * n_held], pool[2 * n_held :]
+    val = pool[:n_held]
+    test = pool[n_held : 2 * n_held]
+    rest = pool[2 * n_held :]
     known = Known(sentence.text for sentence in [*val, *test])
     train = [sentence for sentence in rest if not known.shares(sentence.text)]
     if not train:

@@ -134,6 +134,7 @@ def simulate_block(
 
 def zscore(features_TC: np.ndarray) -> None:
     """Bring every feature to mean 0 and deviation 1, in place; a constant one becomes 0."""
+    # Summed in float64: a block has tens of thousands of bins.
     features_TC -= features_TC.mean(axis=0, dtype=np.float64).astype(np.float32)
     sd = np.sqrt(
         np.einsum("tc,tc->c", features_TC, features_TC, dtype=np.float64) / len(features_TC)
@@ -230,6 +231,7 @@ def _write_days(
     progress: Progress | None,
 ) -> None:
     """Write one session after another, or several at a time in processes of their own."""
+    # A day is the smallest job: its electrodes have drifted through all days before it.
     jobs = [(root, config, day, truth) for day in days]
     total = sum(day.n_trials for day in days)
     done = 0
