@@ -10,12 +10,13 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commands import GIB, run
+from command_loop import CommandLoop, command_loop
+from commands import GIB
 from tiny_llm import save_tiny_lm
 
 TESTS = Path(__file__).parents[1] / "decoding" / "ngram"
@@ -123,7 +124,7 @@ def facts(content: str) -> Change:
     return write("lm.json", content)
 
 
-LINES = 400_000
+LINES = 40_000
 LEXICONS = [
     Attack("no lexicon", remove("lexicon.txt"), "lexicon.txt: .*No such file"),
     Attack("an empty lexicon", write("lexicon.txt", ""), "no pronunciations"),
@@ -179,7 +180,7 @@ LEXICONS = [
         command="decode --fake-text go --lm FOLDER",
     ),
     Attack(
-        "a word of 400,000 pronunciations",
+        "a word of 40,000 pronunciations",
         lambda folder: write(
             "lexicon.txt", "".join(f"go {spelt(number)} SIL\n" for number in range(LINES))
         )(folder),
@@ -466,8 +467,8 @@ BUILD = "lm build FOLDER/text.txt --out FOLDER/out --order 2"
 TEXTS = [
     Attack("no text", remove("text.txt"), "text.txt", SCORE),
     Attack("an empty text", write("text.txt", ""), "no sentence", SCORE),
-    Attack("a text of zeros", write("text.txt", bytes(10**7)), "no sentence", SCORE),
-    Attack("a text of one line of 50 MB", write("text.txt", "go home " * 6_000_000), "", SCORE),
+    Attack("a text of zeros", write("text.txt", bytes(3 * 10**6)), "no sentence", SCORE),
+    Attack("a text of one line of 25 MB", write("text.txt", "go home " * 3_000_000), "", SCORE),
     Attack("a text of escapes", write("text.txt", f"go home {ESCAPE}\n"), "", SCORE),
     Attack(
         "a bomb as a text",
@@ -587,18 +588,24 @@ def large(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def loop() -> Iterator[CommandLoop]:
+    with command_loop() as commands:
+        yield commands
+
+
 @pytest.mark.parametrize("attack", [*LEXICONS, *TOKENS, *FACTS, *ARPAS, *BINARIES, *TEXTS], ids=str)
 def test_a_spoilt_directory_is_named_in_one_line(
-    sound: Path, tmp_path: Path, attack: Attack
+    loop: CommandLoop, sound: Path, tmp_path: Path, attack: Attack
 ) -> None:
-    check(sound, tmp_path, attack)
+    check(loop, sound, tmp_path, attack)
 
 
 @pytest.mark.parametrize("attack", KALDI, ids=str)
 def test_a_spoilt_kaldi_folder_is_named_in_one_line(
-    kaldi: Path, tmp_path: Path, attack: Attack
+    loop: CommandLoop, kaldi: Path, tmp_path: Path, attack: Attack
 ) -> None:
-    check(kaldi, tmp_path, attack)
+    check(loop, kaldi, tmp_path, attack)
     left = {path.name for path in tmp_path.glob("folder/out*")}
     assert left <= {"out"}
 
@@ -606,18 +613,18 @@ def test_a_spoilt_kaldi_folder_is_named_in_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", LARGE, ids=str)
 def test_a_spoilt_large_model_is_named_in_one_line(
-    large: Path, tmp_path: Path, attack: Attack
+    loop: CommandLoop, large: Path, tmp_path: Path, attack: Attack
 ) -> None:
-    check(large, tmp_path, attack)
+    check(loop, large, tmp_path, attack)
 
 
-def check(sound: Path, tmp_path: Path, attack: Attack) -> None:
+def check(loop: CommandLoop, sound: Path, tmp_path: Path, attack: Attack) -> None:
     """Spoil a copy of the folder and run the command."""
     folder = tmp_path / "folder"
     shutil.copytree(sound, folder)
     attack.change(folder)
     arguments = [argument.replace("FOLDER", str(folder)) for argument in attack.command.split()]
-    ended = run(*arguments, patience_s=60, memory=6 * GIB)
+    ended = loop.run(*arguments)
     if attack.says:
         ended.check_refused(attack.says)
     else:
@@ -625,6 +632,6 @@ def check(sound: Path, tmp_path: Path, attack: Attack) -> None:
 
 
 @pytest.mark.parametrize("command", ["lm info FOLDER", SCORE, "decode --fake-text go --lm FOLDER"])
-def test_the_folder_itself_is_sound(sound: Path, command: str) -> None:
-    ended = run(*[argument.replace("FOLDER", str(sound)) for argument in command.split()])
+def test_the_folder_itself_is_sound(loop: CommandLoop, sound: Path, command: str) -> None:
+    ended = loop.run(*[argument.replace("FOLDER", str(sound)) for argument in command.split()])
     assert ended.status == 0, ended.said
