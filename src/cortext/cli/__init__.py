@@ -53,7 +53,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         ),
     },
     "Language models": {
-        "finetune-llm": "lm_neural.finetune",
+        "finetune-llm": "lm.finetune",
         "lm": Group(
             "Build, describe and use n-gram language models.",
             {
@@ -61,8 +61,8 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
                 "info": "lm.info",
                 "score": "lm.score",
                 "import": "lm.import_folder",
-                "train-neural": "lm_neural.train",
-                "compare": "lm_neural.compare",
+                "train-neural": "lm.train",
+                "compare": "lm.compare",
             },
         ),
     },

@@ -25,18 +25,6 @@ DEVICE = typer.Option("cpu", "--device", help="Where the model runs: cpu, cuda o
 PLUGINS = typer.Option(
     [], "--plugin", metavar="FILE", help="Python file that registers own models and the like."
 )
-REDIS_HOST = typer.Option("localhost", "--redis-host", help="Host of the Redis server.")
-REDIS_PORT = typer.Option(6379, "--redis-port", min=1, max=65535, help="Port of the Redis server.")
-REDIS_URL = typer.Option(
-    None,
-    "--redis-url",
-    envvar="CORTEXT_REDIS_URL",
-    show_default=False,
-    help=(
-        "Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path."
-        " Never logged."
-    ),
-)
 MOST_PRINTED = 2_000
 """Longest line, or cell of a table, that is printed."""
 SKIP_BAD = typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +30,7 @@ from cortext.cli.options import Data, PromptedModelOptions, Run, check_ray
 from cortext.errors import ConfigError, DecodingError
 from cortext.evaluation.settings import SearchSettings
 from cortext.plugins import load_plugins
+from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
@@ -49,6 +50,39 @@ FORMS = {
 SEE_HELP = "see `cortext decode --help`"
 
 
+@dataclass(frozen=True)
+class SavedLogits:
+    """Logits in a file, which `cortext decode` reads instead of running a model."""
+
+    logits: Annotated[
+        Path | None,
+        Setting(
+            help=(
+                "File of anyone's logits or log-probabilities (.npz, .npy, .h5); needs --order,"
+                " --out. What is read "
+                "is treated as logits, for which log-softmax of log-probabilities is the identity."
+            )
+        ),
+    ] = None
+    order: Annotated[
+        str | None, Setting(help="Order of the tokens in --logits: release or lm.")
+    ] = None
+    temperature: Annotated[float, Setting(help="What --logits are divided by.")] = 1.0
+
+
+@dataclass(frozen=True)
+class MadeUpSentence:
+    """A sentence for which `cortext decode` makes up log-probabilities."""
+
+    fake_text: Annotated[str | None, Setting(help="Sentence to make up log-probabilities for.")] = (
+        None
+    )
+    noise: Annotated[
+        float, Setting(help="Noise of the made-up logits; from 2 on it does harm.")
+    ] = 1.0
+    seed: Annotated[int, Setting(help="Seed of the noise.", minimum=0)] = 0
+
+
 def decode(
     call: typer.Context,
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
@@ -60,27 +94,8 @@ def decode(
         Path | None, typer.Option(help="Directory of session files, or a packed one.")
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    logits: Annotated[
-        Path | None,
-        typer.Option(
-            help=(
-                "File of anyone's logits or log-probabilities (.npz, .npy, .h5); needs --order,"
-                " --out. What is read "
-                "is treated as logits, for which log-softmax of log-probabilities is the identity."
-            )
-        ),
-    ] = None,
-    order: Annotated[
-        str | None, typer.Option(help="Order of the tokens in --logits: release or lm.")
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="What --logits are divided by.")] = 1.0,
-    fake_text: Annotated[
-        str | None, typer.Option(help="Sentence to make up log-probabilities for.")
-    ] = None,
-    noise: Annotated[
-        float, typer.Option(help="Noise of the made-up logits; from 2 on it does harm.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
+    saved: SavedLogits,
+    made_up: MadeUpSentence,
     out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
     search: SearchSettings,
     large: PromptedModelOptions,
@@ -117,20 +132,23 @@ def decode(
             skip_bad,
             as_json,
         )
-    elif logits is not None and order is not None and out is not None:
+    elif saved.logits is not None and saved.order is not None and out is not None:
         from cortext.decoding.saved import decode_saved
 
         decoder = _decoder(search)
         settings: dict[str, Any] = {
-            "temperature": temperature,
+            "temperature": saved.temperature,
             "context": search.context,
             "threads": search.threads or os.cpu_count() or 1,
         }
         _decode_logits(
-            partial(decode_saved, logits, order, decoder, out, **settings), decoder, out, as_json
+            partial(decode_saved, saved.logits, saved.order, decoder, out, **settings),
+            decoder,
+            out,
+            as_json,
         )
-    elif fake_text is not None:
-        _decode_fake(fake_text, noise, seed, _decoder(search), search.context, as_json)
+    elif made_up.fake_text is not None:
+        _decode_fake(made_up, _decoder(search), search.context, as_json)
 
 
 def _searching(
@@ -227,17 +245,17 @@ def _decode_logits(
     print_lines(f"{out}: {len(found)} rows")
 
 
-def _decode_fake(
-    sentence: str, noise: float, seed: int, decoder: Decoder, context: str, as_json: bool
-) -> None:
+def _decode_fake(made_up: MadeUpSentence, decoder: Decoder, context: str, as_json: bool) -> None:
     from cortext.decoding.fake import fake_log_probs
     from cortext.decoding.nbest import hypothesis_json
     from cortext.text.lexicon import Lexicon
     from cortext.text.normalize import normalize
 
+    assert made_up.fake_text is not None
+    sentence = made_up.fake_text
     lexicon = Lexicon.read(decoder.lm_dir / "lexicon.txt")
     unknown = [word for word in normalize(sentence).split() if word not in lexicon]
-    log_probs_PV = fake_log_probs(sentence, noise, seed, "release", lexicon)
+    log_probs_PV = fake_log_probs(sentence, made_up.noise, made_up.seed, "release", lexicon)
     start = time.perf_counter()
     nbest = decoder.decode(log_probs_PV, "release", context=context)
     seconds = time.perf_counter() - start
@@ -245,8 +263,8 @@ def _decode_fake(
     if as_json:
         facts: dict[str, Any] = {
             "text": sentence,
-            "noise": noise,
-            "seed": seed,
+            "noise": made_up.noise,
+            "seed": made_up.seed,
             "n_frames": len(log_probs_PV),
         }
         facts |= {"seconds": seconds, "not_in_lexicon": unknown, "notes": notes}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.models import ParameterInfo
 
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import LargeModelFiles
@@ -23,7 +24,9 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with an option for each `Setting` that it takes.
 
     A parameter whose type is a dataclass becomes one option for each of its fields with a
-    `Setting`; the command gets the dataclass. Typer reads the options from the signature.
+    `Setting`; the command gets the dataclass. Typer reads the options from the signature. A
+    dataclass of the command line alone may have fields with `typer.Option`, too, which knows more:
+    other names, and variables of the environment.
     """
     hints = get_type_hints(command, include_extras=True)
     settings: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -48,15 +51,18 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _options(cls: Any) -> list[Parameter]:
     hints = get_type_hints(cls, include_extras=True)
-    defaults = {
-        field.name: Parameter.empty if field.default is MISSING else field.default
-        for field in fields(cls)
-    }
+    defaults = {field.name: _default(field) for field in fields(cls)}
     return [
         _option(name, hints[name], default)
         for name, default in defaults.items()
-        if _setting(hints[name]) is not None
+        if _is_option(hints[name])
     ]
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return Parameter.empty if field.default is MISSING else field.default
 
 
 def _option(name: str, hint: Any, default: Any) -> Parameter:
@@ -73,9 +79,16 @@ def _option(name: str, hint: Any, default: Any) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
+def _is_option(hint: Any) -> bool:
+    return any(isinstance(each, Setting | ParameterInfo) for each in _metadata(hint))
+
+
 def _setting(hint: Any) -> Setting | None:
-    found = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)]
-    return found[0] if found else None
+    return next((each for each in _metadata(hint) if isinstance(each, Setting)), None)
+
+
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    return getattr(hint, "__metadata__", ())
 
 
 @dataclass(frozen=True)
@@ -158,3 +171,32 @@ def check_ray(
             f"--llm-device is {llm_device}, and a task on Ray sees only the GPUs that it is given"
         )
         raise ConfigError(what, fix="leave it out, and give --gpus-per-worker")
+
+
+@dataclass(frozen=True)
+class RedisServer:
+    """A Redis server, as the command line names it."""
+
+    redis_host: Annotated[str, Setting(help="Host of the Redis server.")] = "localhost"
+    redis_port: Annotated[
+        int, Setting(help="Port of the Redis server.", minimum=1, maximum=65535)
+    ] = 6379
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            "--redis-url",
+            envvar="CORTEXT_REDIS_URL",
+            show_default=False,
+            help=(
+                "Instead of host and port: redis[s]://[user:password@]host[:port][/db] or"
+                " unix:///path. Never logged."
+            ),
+        ),
+    ] = None
+
+    @property
+    def url(self) -> str:
+        """The address that clients connect to."""
+        from cortext.live.core.redis_streams import redis_url
+
+        return self.redis_url or redis_url(self.redis_host, self.redis_port)

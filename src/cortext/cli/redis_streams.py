@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +12,6 @@ from cortext.cli.console import (
     JSON,
     OVERRIDES,
     PLUGINS,
-    REDIS_HOST,
-    REDIS_PORT,
-    REDIS_URL,
     SKIP_BAD,
     percent,
     print_json,
@@ -22,10 +19,11 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import PromptedModelOptions
+from cortext.cli.options import PromptedModelOptions, RedisServer
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import Engine, OptionsFile
 from cortext.plugins import load_plugins
+from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.live.core.redis_link import RedisLink
@@ -33,12 +31,29 @@ if TYPE_CHECKING:
     from cortext.live.replay_clients import Client
 
 
+@dataclass(frozen=True)
+class StreamNames:
+    """Names of the streams of a language-model server; the profile's own where None."""
+
+    input_stream: Annotated[str | None, Setting(help="Stream of logits.")] = None
+    partial_output_stream: Annotated[str | None, Setting(help="Stream of partial sentences.")] = (
+        None
+    )
+    final_output_stream: Annotated[str | None, Setting(help="Stream of final sentences.")] = None
+
+    def by_role(self) -> dict[str, str | None]:
+        """Return the names as `make_protocol` takes them."""
+        return {
+            "input": self.input_stream,
+            "partial": self.partial_output_stream,
+            "final": self.final_output_stream,
+        }
+
+
 def lm_server(
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
     *,
-    redis_host: str = REDIS_HOST,
-    redis_port: int = REDIS_PORT,
-    redis_url: str | None = REDIS_URL,
+    redis: RedisServer,
     profile: Annotated[
         str, typer.Option(help="published (that of the NEJM 2024 release), or json.")
     ] = "published",
@@ -50,13 +65,7 @@ def lm_server(
     engine: Engine = "native",
     large: PromptedModelOptions,
     overrides: list[str] = OVERRIDES,
-    input_stream: Annotated[str | None, typer.Option(help="Stream of logits.")] = None,
-    partial_output_stream: Annotated[
-        str | None, typer.Option(help="Stream of partial sentences.")
-    ] = None,
-    final_output_stream: Annotated[
-        str | None, typer.Option(help="Stream of final sentences.")
-    ] = None,
+    streams: StreamNames,
     keep: Annotated[
         int, typer.Option(min=1, help="Most answered entries that stay in a stream.")
     ] = 10_000,
@@ -85,7 +94,6 @@ def lm_server(
     from cortext.evaluation.settings import read_options
     from cortext.live.core.decoder import no_long_pauses, with_llm
     from cortext.live.core.log import open_log
-    from cortext.live.core.redis_streams import redis_url as url_of
     from cortext.live.lm_server.server import LMServer, make_protocol
     from cortext.processes import stop_event
 
@@ -93,15 +101,10 @@ def lm_server(
         decoder = Decoder.from_dir(lm, read_options(options), engine)
         if large.llm is not None:
             decoder = with_llm(decoder, large.llm, large.llm_lora, large.llm_device)
-        streams = {
-            "input": input_stream,
-            "partial": partial_output_stream,
-            "final": final_output_stream,
-        }
-        protocol = make_protocol(decoder, profile, preset, overrides, streams, stop, large.context)
-        url = redis_url or url_of(redis_host, redis_port)
+        names = streams.by_role()
+        protocol = make_protocol(decoder, profile, preset, overrides, names, stop, large.context)
         with no_long_pauses():
-            LMServer(protocol, url, stop, (keep, 64 * 2**20), take_over=take_over).run()
+            LMServer(protocol, redis.url, stop, (keep, 64 * 2**20), take_over=take_over).run()
 
 
 def brand_node(
@@ -144,21 +147,29 @@ def brand_node(
 PROFILES = ("brand", "lm", "json")
 
 
+@dataclass(frozen=True)
+class ChosenTrials:
+    """The trials to replay; all of the split where neither sessions nor trials are named."""
+
+    split: Annotated[str, Setting(help="train, val or test.")] = "val"
+    session: Annotated[
+        list[str], Setting(help="Only this session; may be given several times.")
+    ] = field(default_factory=list)
+    trial: Annotated[
+        list[int], Setting(help="Only this trial, counted in the split; several times.")
+    ] = field(default_factory=list)
+
+
 def replay(
     data: Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")],
+    *,
     profile: Annotated[
         str,
         typer.Option(
             help="brand: features for a BRAND node; lm or json: logits for `cortext lm-server`."
         ),
     ] = "brand",
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
-    session: Annotated[
-        list[str], typer.Option(help="Only this session; may be given several times.")
-    ] = [],  # noqa: B006
-    trial: Annotated[
-        list[int], typer.Option(help="Only this trial, counted in the split; several times.")
-    ] = [],  # noqa: B006
+    chosen: ChosenTrials,
     speed: Annotated[
         str, typer.Option(help="1 is real time, 2 twice as fast, max as fast as it is taken.")
     ] = "1",
@@ -174,9 +185,7 @@ def replay(
     run: Annotated[
         Path | None, typer.Option(help="lm, json: run directory of the model that makes logits.")
     ] = None,
-    redis_host: str = REDIS_HOST,
-    redis_port: int = REDIS_PORT,
-    redis_url: str | None = REDIS_URL,
+    redis: RedisServer,
     keep: Annotated[int, typer.Option(min=10, help="Most entries that stay in a stream.")] = 3000,
     patience: Annotated[
         float, typer.Option(min=1, help="Seconds to wait for whoever takes the data.")
@@ -195,7 +204,6 @@ def replay(
     from cortext.live.core.log import open_log
     from cortext.live.core.redis_connection import Stopped
     from cortext.live.core.redis_link import RedisLink
-    from cortext.live.core.redis_streams import redis_url as url_of
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay
     from cortext.processes import stop_event
@@ -205,10 +213,9 @@ def replay(
     _check_form(profile, pace, node, run)
     with open_log(level="warning"), stop_event() as stop:
         with progress_bar("reading") as report:
-            trials = open_data(data, skip_bad=skip_bad, progress=report).split(split)
-        numbers = choose(trials, session, trial)
-        url = redis_url or url_of(redis_host, redis_port)
-        link = RedisLink(url, "cortext-replay", stop, keep=(keep, 2**30), patience_s=patience)
+            trials = open_data(data, skip_bad=skip_bad, progress=report).split(chosen.split)
+        numbers = choose(trials, chosen.session, chosen.trial)
+        link = RedisLink(redis.url, "cortext-replay", stop, keep=(keep, 2**30), patience_s=patience)
         try:
             client = _client(profile, link, patience, node, run, keep)
             with progress_bar("bins") as report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from cortext.cli.console import (
     print_table,
 )
 from cortext.evaluation.settings import Ray
+from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.tuning import Search, Study
@@ -25,6 +27,62 @@ if TYPE_CHECKING:
 
 SHOWN = 30
 """Trials in the table on the screen; trials.csv has them all."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The search for training settings, as the command line describes it."""
+
+    grid: Annotated[
+        list[str] | None,
+        Setting(metavar="KEY=V,V,...", help="Try these values, with all others; repeatable."),
+    ] = None
+    random: Annotated[
+        list[str] | None,
+        Setting(
+            metavar="KEY=LOW:HIGH[:log]", help="Draw from a range, or from KEY=V,V,...; repeatable."
+        ),
+    ] = None
+    tpe: Annotated[
+        list[str] | None,
+        Setting(
+            metavar="KEY=LOW:HIGH[:log]",
+            help="The same, more often where earlier trials were good.",
+        ),
+    ] = None
+    trials: Annotated[
+        int | None, Setting(minimum=1, help="Settings to try, 20 without it; not for a grid.")
+    ] = None
+    seed: Annotated[int, Setting(minimum=0, help="Decides what is drawn.")] = 0
+
+    def search(self) -> Search:
+        """Return the search. Raises ConfigError, and BadParameter unless one kind is given."""
+        given = {"grid": self.grid, "random": self.random, "tpe": self.tpe}
+        kinds = [(method, texts) for method, texts in given.items() if texts]
+        if len(kinds) != 1:
+            raise typer.BadParameter(
+                "give one kind of search: --grid, --random or --tpe, each as often as needed"
+            )
+        from cortext.tuning import Search, parse_space
+
+        ((method, texts),) = kinds
+        drawn = method != "grid"
+        trials = self.trials or 20 if drawn else self.trials
+        return Search(method, parse_space(texts, drawn), trials, self.seed)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class TrialPlaces:
+    """Places where trials are trained; the fields are arguments of `tune_training`."""
+
+    jobs: Annotated[int, Setting(minimum=1, help="Trials at the same time.")] = 1
+    threads: Annotated[
+        int | None, Setting(minimum=1, help="Threads of a trial; shares the cores without it.")
+    ] = None
+    ray: Ray = None
+    device: Annotated[
+        str, Setting(help="cpu, cuda or cuda:N; several with commas are shared by the jobs.")
+    ] = "cpu"
 
 
 def training(
@@ -38,27 +96,8 @@ def training(
     out: Annotated[
         Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
     ],
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=V,V,...", help="Try these values, with all others; repeatable."),
-    ] = None,
-    random: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=LOW:HIGH[:log]", help="Draw from a range, or from KEY=V,V,...; repeatable."
-        ),
-    ] = None,
-    tpe: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=LOW:HIGH[:log]",
-            help="The same, more often where earlier trials were good.",
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Settings to try, 20 without it; not for a grid.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
+    *,
+    space: SearchOptions,
     metric: Annotated[
         str | None,
         typer.Option(help="val_per, val_wer or val_loss; the configuration's without it."),
@@ -66,14 +105,7 @@ def training(
     lm: Annotated[
         Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a trial; shares the cores without it.")
-    ] = None,
-    ray: Ray = None,
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda or cuda:N; several with commas are shared by the jobs.")
-    ] = "cpu",
+    where: TrialPlaces,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Train again what failed before.")
     ] = False,
@@ -89,7 +121,7 @@ def training(
     Example: cortext tune training --config demo --data runs/packed --out runs/rates --grid
     lr_max=0.001,0.005,0.01
     """
-    search = _search(grid or [], random or [], tpe or [], trials, seed)
+    search = space.search()
     from cortext.tuning import tune_training
 
     study = tune_training(
@@ -99,10 +131,7 @@ def training(
         search,
         metric=metric,  # type: ignore[arg-type]  # an unknown one is an error of the configuration
         lm=lm,
-        jobs=jobs,
-        ray=ray,
-        threads=threads,
-        device=device,
+        **vars(where),
         overrides=overrides,
         plugins=plugins,
         retry_failed=retry_failed,
@@ -113,23 +142,6 @@ def training(
         print_json(study.to_json())
     else:
         _print(study)
-
-
-def _search(
-    grid: list[str], random: list[str], tpe: list[str], trials: int | None, seed: int
-) -> Search:
-    given = {"grid": grid, "random": random, "tpe": tpe}
-    methods = [method for method, texts in given.items() if texts]
-    if len(methods) != 1:
-        raise typer.BadParameter(
-            "give one kind of search: --grid, --random or --tpe, each as often as needed"
-        )
-    from cortext.tuning import Search, parse_space
-
-    (method,) = methods
-    if method != "grid":
-        trials = trials or 20
-    return Search(method, parse_space(given[method], method != "grid"), trials, seed)  # type: ignore[arg-type]
 
 
 def _print(study: Study) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +13,10 @@ from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_lines,
 from cortext.cli.options import PromptedModelOptions, check_ray
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import Engine, GpusPerWorker, OptionsFile, Ray
+from cortext.settings import Setting
 
 if TYPE_CHECKING:
-    from cortext.tuning import Tuned
+    from cortext.tuning import DecoderSearch, Tuned
     from cortext.tuning.decoder.result import Rate
 
 SHOWN = 10
@@ -30,6 +33,112 @@ NEEDED = {
 """Options that have no effect without another one."""
 
 
+@dataclass(frozen=True)
+class MaterialOptions:
+    """The trials that options are tuned on, and those that the result is measured on."""
+
+    data: Annotated[
+        Path | None, Setting(help="Directory of session files, or a packed one, for a run.")
+    ] = None
+    split: Annotated[str, Setting(help="Split of --data to tune on.")] = "val"
+    held_out: Annotated[
+        str,
+        Setting(
+            metavar="SHARE|DIR|SPLIT",
+            help=(
+                "What the result is only measured on: a share of the sentences, another evaluation"
+                " directory, or another split of --data; 0 for nothing."
+            ),
+        ),
+    ] = "0.3"
+
+    def directories(
+        self, source: Path, evaluate: Callable[[Path, str], Path]
+    ) -> tuple[Path, float | Path]:
+        """Return the evaluation directory to tune on, and the share or directory to hold out.
+
+        Args:
+            source: Evaluation directory, or with `data` the run that is evaluated.
+            evaluate: Returns the evaluation directory of a split of the data.
+        """
+        tuned = source if self.data is None else evaluate(self.data, self.split)
+        if _is_number(self.held_out):
+            return tuned, float(self.held_out)
+        other = Path(self.held_out)
+        if not other.is_dir():
+            if self.data is None:
+                fix = "give a share such as 0.3, or an evaluation directory"
+                what = f"--held-out is {self.held_out!r}, which is no directory"
+                raise ConfigError(what, fix=fix)
+            other = evaluate(self.data, self.held_out)
+        return tuned, other
+
+
+@dataclass(frozen=True)
+class DecoderSearchOptions:
+    """The search for decoder options, as the command line describes it."""
+
+    tried: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--try", metavar="FILE", help="YAML file of options to try first; repeatable."
+        ),
+    ] = None
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            metavar="KEY=LOW:HIGH[:log]",
+            help="Search this range; replaces the usual ones.",
+        ),
+    ] = None
+    choices: Annotated[
+        list[str] | None,
+        typer.Option("--choice", metavar="KEY=V,V,...", help="Search these values; repeatable."),
+    ] = None
+    trials: Annotated[int, Setting(minimum=1, help="Options to try, those given included.")] = 50
+    seed: Annotated[
+        int, Setting(minimum=0, help="Decides what is drawn, held out and sampled.")
+    ] = 0
+    time_weight: Annotated[
+        float, Setting(minimum=0, help="Points of WER that a millisecond per frame is worth.")
+    ] = 1.0
+    sample: Annotated[
+        int | None,
+        Setting(minimum=1, help="Utterances for each trial; the best are judged by all."),
+    ] = None
+    finalists: Annotated[
+        int, Setting(minimum=1, help="So many of the best are judged by all, with --sample.")
+    ] = 5
+    prune: Annotated[bool, Setting(help="Give up trials that are worse than most on the way.")] = (
+        False
+    )
+
+    def settings(self, llm_trials: int) -> DecoderSearch:
+        """Return the search, which tries so many weights of a large model."""
+        from cortext.tuning import DecoderSearch, parse_space
+
+        return DecoderSearch(
+            parse_space([*(self.ranges or ()), *(self.choices or ())]),
+            self.trials,
+            self.seed,
+            self.time_weight,
+            self.sample,
+            self.finalists,
+            self.prune,
+            llm_trials,
+        )
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The fields of `cortext.tuning.workers.WorkerOptions`, without loading that module."""
+
+    jobs: Annotated[int, Setting(minimum=1, help="Trials at the same time.")] = 1
+    ray: Ray = None
+    gpus_per_worker: GpusPerWorker = 0.0
+
+
 def decoder(
     call: typer.Context,
     source: Annotated[
@@ -41,63 +150,14 @@ def decoder(
         Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
     ],
     *,
-    data: Annotated[
-        Path | None, typer.Option(help="Directory of session files, or a packed one, for a run.")
-    ] = None,
-    split: Annotated[str, typer.Option(help="Split of --data to tune on.")] = "val",
-    held_out: Annotated[
-        str,
-        typer.Option(
-            metavar="SHARE|DIR|SPLIT",
-            help=(
-                "What the result is only measured on: a share of the sentences, another evaluation"
-                " directory, or another split of --data; 0 for nothing."
-            ),
-        ),
-    ] = "0.3",
+    material: MaterialOptions,
     options: OptionsFile = None,
-    tried: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--try", metavar="FILE", help="YAML file of options to try first; repeatable."
-        ),
-    ] = None,
-    ranges: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--range",
-            metavar="KEY=LOW:HIGH[:log]",
-            help="Search this range; replaces the usual ones.",
-        ),
-    ] = None,
-    choices: Annotated[
-        list[str] | None,
-        typer.Option("--choice", metavar="KEY=V,V,...", help="Search these values; repeatable."),
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Options to try, those given included.")] = 50,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Decides what is drawn, held out and sampled.")
-    ] = 0,
-    time_weight: Annotated[
-        float, typer.Option(min=0, help="Points of WER that a millisecond per frame is worth.")
-    ] = 1.0,
-    sample: Annotated[
-        int | None,
-        typer.Option(min=1, help="Utterances for each trial; the best are judged by all."),
-    ] = None,
-    finalists: Annotated[
-        int, typer.Option(min=1, help="So many of the best are judged by all, with --sample.")
-    ] = 5,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Give up trials that are worse than most on the way.")
-    ] = False,
+    search: DecoderSearchOptions,
     model: PromptedModelOptions,
     llm_trials: Annotated[
         int, typer.Option(min=1, help="Weights of the large model to try.")
     ] = 200,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
-    ray: Ray = None,
-    gpus_per_worker: GpusPerWorker = 0.0,
+    workers: WorkerOptions,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try again what failed before.")
     ] = False,
@@ -121,45 +181,35 @@ def decoder(
     from cortext.decoding import DecoderOptions
     from cortext.evaluation.cluster import DecoderFiles
     from cortext.evaluation.settings import read_options
-    from cortext.tuning import DecoderSearch, parse_space, tune_decoder
+    from cortext.tuning import tune_decoder
+    from cortext.tuning import workers as tuning_workers
     from cortext.tuning.decoder.material import evaluated, tuning_parts
-    from cortext.tuning.workers import WorkerOptions
 
     def report(line: str) -> None:
         print_lines(line, err=True)
 
     _check_given(call)
-    check_ray(ray, gpus_per_worker, llm_device=model.llm_device)
+    check_ray(workers.ray, workers.gpus_per_worker, llm_device=model.llm_device)
     large = model.files
     start = read_options(options)
-    given = [load_config(path, DecoderOptions) for path in tried or ()]
-    space = parse_space([*(ranges or ()), *(choices or ())])
-    search = DecoderSearch(space, trials, seed, time_weight, sample, finalists, prune, llm_trials)
-    search.spaces(start, large is not None)
+    given = [load_config(path, DecoderOptions) for path in search.tried or ()]
+    settings = search.settings(llm_trials)
+    settings.spaces(start, large is not None)
 
-    def evaluation(name: str) -> Path:
-        assert data is not None
-        return evaluated(source, data, name, lm, out, start, device, report)
+    def evaluation(data: Path, split: str) -> Path:
+        return evaluated(source, data, split, lm, out, start, device, report)
 
-    directory = source if data is None else evaluation(split)
-    other: float | Path = float(held_out) if _is_number(held_out) else Path(held_out)
-    if isinstance(other, Path) and not other.is_dir():
-        if data is None:
-            fix = "give a share such as 0.3, or an evaluation directory"
-            raise ConfigError(f"--held-out is {held_out!r}, which is no directory", fix=fix)
-        other = evaluation(held_out)
-    part, rest = tuning_parts(directory, other, seed)
+    part, rest = tuning_parts(*material.directories(source, evaluation), search.seed)
     files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
-    where = WorkerOptions(jobs, ray, gpus_per_worker)
     tuned = tune_decoder(
         part,
         rest,
         files,
         out,
-        search,
+        settings,
         given=given,
         context=model.context,
-        where=where,
+        where=tuning_workers.WorkerOptions(**vars(workers)),
         retry_failed=retry_failed,
         report=report,
     )
