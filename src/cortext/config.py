@@ -7,6 +7,7 @@ repeat through aliases, and neither names the key that a misspelt one is nearest
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
 import typing
@@ -210,22 +211,30 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
 
     Values are YAML, keys are dotted (`dataset.batch_size=16`).
     """
-    mapping = to_mapping(config)
+    return from_mapping(type(config), overridden(to_mapping(config), overrides))
+
+
+def overridden(mapping: Mapping[Any, Any], overrides: Iterable[str]) -> dict[Any, Any]:
+    """Return a copy of the mapping with `key=value` texts applied; see `with_overrides`.
+
+    A section that the mapping lacks is made.
+    """
+    changed = copy.deepcopy(dict(mapping))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"--set {override!r} has no '='; write key=value")
-        section = mapping
+        section = changed
         *parents, last = key.strip().split(".")
         for parent in parents:
-            if not isinstance(section.get(parent), dict):
+            if not isinstance(section.setdefault(parent, {}), dict):
                 raise ConfigError(f"unknown key {key}; {nearest(parent, section)}")
             section = section[parent]
         try:
             section[last] = parse_yaml(text)
         except ConfigError as error:
             raise ConfigError(f"--set {override!r}: the value is {error.what}") from None
-    return from_mapping(type(config), mapping)
+    return changed
 
 
 def to_mapping(config: Any) -> dict[str, Any]:

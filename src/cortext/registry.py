@@ -98,9 +98,12 @@ class Registry(dict[str, Any]):
         if kind is None:
             raise ConfigError(f"{section} has no kind; {nearest('', self)}", where=where)
         if not isinstance(kind, str) or kind not in self:
-            what = f"unknown {self.noun} {kind!r}; {nearest(str(kind), self)}"
+            hint = nearest(str(kind), self)
+            end = " Or" if hint.endswith("?") else "; or"
             raise ConfigError(
-                what, where=where, fix="or give the file that registers it with --plugin"
+                f"unknown {self.noun} {kind!r}; {hint}{end} give the file that registers it with"
+                " --plugin",
+                where=where,
             )
         return from_mapping(self[kind].Config, mapping, where=where, prefix=f"{section}.")
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from cortext.cli import run as cortext
 from cortext.data.packed import open_packed
 from cortext.errors import ConfigError, RunError
-from cortext.models.storage import read_tensors, write_tensors
+from cortext.models import load_model
+from cortext.models.storage import read_tensors
 from cortext.text.phonemes import Inventory
-from cortext.training import Task, Trainer, register_task, train
+from cortext.training import Task, Trainer, read_train_config, register_task, train
 from cortext.training.config import TASKS
 from cortext.training.setup import new_model
 
@@ -52,9 +54,6 @@ class Regression(Task):
     def loss(self, model, split):
         return SquaredError(split)
 
-    def save(self, model, folder):
-        return write_tensors(folder / "model.safetensors", model.network.state_dict(), {})
-
 
 @pytest.fixture
 def regression(config, monkeypatch):
@@ -64,7 +63,7 @@ def regression(config, monkeypatch):
     yield replace(
         config,
         task={"kind": "regression"},
-        best_metric="val_loss",
+        best_metric=None,
         model=replace(config.model, patch_size=1, patch_stride=1, rnn_dropout=0.0),
         dataset=replace(
             config.dataset,
@@ -130,6 +129,10 @@ def test_settings_that_a_task_does_not_have_are_refused(regression, packed, tmp_
         replace(regression, best_metric="val_per")
     with pytest.raises(ConfigError, match="task 'regression' uses no language model"):
         train(regression, packed, tmp_path / "run", lm=tmp_path)
+    with pytest.raises(ConfigError, match="task 'regression' has a loss of its own; leave out"):
+        train(regression, packed, tmp_path / "run", overrides=["loss={kind: ctc}"])
+    with pytest.raises(ConfigError, match="task 'regression' keeps no logits of validations"):
+        train(regression, packed, tmp_path / "run", overrides=["save_val_logits=true"])
     with pytest.raises(ConfigError, match="unknown task 'regresion'; did you mean 'regression'"):
         replace(regression, task={"kind": "regresion"})
     assert not (tmp_path / "run").exists()
@@ -141,3 +144,46 @@ def test_the_default_task_is_ctc_and_may_be_named(config, packed, undisturbed, t
     default = json.loads((undisturbed / "summary.json").read_text())
     assert ours.val_loss == default["val_loss"]
     assert ours.loss == "CTC loss"
+
+
+def test_the_first_metric_of_a_task_that_an_override_names_is_its_best_metric(regression, tmp_path):
+    (tmp_path / "a.yaml").write_text("num_training_batches: 3\n")
+    (tmp_path / "b.yaml").write_text("best_metric: val_wer\n")
+    read = lambda name, *changes: read_train_config(tmp_path / name, changes)  # noqa: E731
+    assert read("a.yaml").best_metric == "val_per"
+    assert read("a.yaml", "task.kind=regression").best_metric == "val_loss"
+    with pytest.raises(ConfigError, match="best_metric is 'val_wer'; one of 'val_loss' is needed"):
+        read("b.yaml", "task.kind=regression")
+    assert read("b.yaml", "task.kind=regression", "best_metric=null").best_metric == "val_loss"
+    (tmp_path / "c.yaml").write_text("lr_max: -1\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml: lr_max is -1"):
+        read("c.yaml", "seed=3")
+    assert read("c.yaml", "lr_max=0.1").lr_max == 0.1
+    with pytest.raises(ConfigError, match=r"^lr_max is -2") as error:
+        read("a.yaml", "lr_max=-2")
+    assert "a.yaml" not in str(error.value)
+
+
+def test_commands_for_phonemes_refuse_a_run_of_another_task(regression, packed, tmp_path, capsys):
+    run = tmp_path / "run"
+    with Trainer(regression, packed, run, progress=False) as trainer:
+        trainer.validate()
+    data, out = ["--data", str(packed)], ["--out", str(tmp_path / "out")]
+    for command in (
+        ["evaluate", str(run), *data, *out],
+        ["adapt", str(run), *data, *out],
+        ["export", str(run), "--format", "release", *out],
+        ["train", "--init-from", str(run), "--config", "tiny", *data, *out],
+    ):
+        assert cortext(command) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"cortext: {run}: a run of task 'regression'; a run of phonemes"), (
+            error
+        )
+        assert error.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+    assert load_model(run, task="regression").inventory.symbols == NAMES
+    with Trainer(regression, packed, tmp_path / "next", init_from=run, progress=False) as trainer:
+        started = trainer.model.network.state_dict()
+    kept = load_model(run, task="regression").network.state_dict()
+    assert all(torch.equal(started[name], kept[name]) for name in kept)

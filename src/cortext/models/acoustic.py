@@ -27,6 +27,8 @@ from cortext.models.storage import check_finite, read_tensors, write_tensors
 from cortext.text.phonemes import BLANK, SIL, Inventory
 
 FORMAT_VERSION = 1
+CTC = "ctc"
+"""The task of a model of phonemes, which every command reads."""
 MOST_FEATURES = 65_536
 """Most features of a bin, bins of a patch and tokens of a model that is read."""
 
@@ -60,6 +62,8 @@ class ModelCard:
     config: dict[str, Any]
     backend: str = "torch"
     format_version: int = FORMAT_VERSION
+    task: str = CTC
+    """The task of the run. A card of another task than CTC may name any outputs."""
 
     def __post_init__(self) -> None:
         check_sessions(self.sessions)
@@ -79,7 +83,14 @@ class ModelCard:
         size, stride = (self.patch.get(name, -1) for name in ("size", "stride"))
         if not (0 <= size <= MOST_FEATURES and 1 <= stride <= MOST_FEATURES):
             raise ConfigError(f"patch is {self.patch}; a size and a stride in bins are needed")
-        _check_symbols(self.inventory)
+        _check_symbols(self.inventory, (BLANK, SIL) if self.task == CTC else ())
+
+    def to_json(self) -> bytes:
+        """Return the content of `model.json`, in which CTC is not named."""
+        mapping = asdict(self)
+        if self.task == CTC:
+            del mapping["task"]
+        return json.dumps(mapping, indent=2).encode()
 
 
 def check_sessions(sessions: Sequence[str]) -> None:
@@ -94,8 +105,8 @@ def check_sessions(sessions: Sequence[str]) -> None:
         raise ConfigError("sessions names a session twice", fix="name each once")
 
 
-def _check_symbols(inventory: dict[str, Any]) -> None:
-    """Raise ConfigError unless the mapping has the name and the tokens of an `Inventory`."""
+def _check_symbols(inventory: dict[str, Any], all_of: Sequence[str]) -> None:
+    """Raise ConfigError unless the mapping has the name and the symbols of an `Inventory`."""
     for key in ("name", "symbols"):
         if key not in inventory:
             raise ConfigError(f"inventory has no {key!r}")
@@ -104,7 +115,7 @@ def _check_symbols(inventory: dict[str, Any]) -> None:
         isinstance(symbol, str) for symbol in (name, *symbols)
     ):
         raise ConfigError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed")
-    for needed in (BLANK, SIL):
+    for needed in all_of:
         if needed not in symbols:
             raise ConfigError(f"inventory.symbols lacks {needed!r}")
     if len(set(symbols)) < len(symbols) or len(symbols) > MOST_FEATURES:
@@ -125,6 +136,7 @@ class AcousticModel:
         inventory: Tokens, in the order of the logits.
         smoothing: Smoothing of the features in training.
         feature_subset: Numbers of the features that the model uses; None uses all.
+        task: The task that it was trained for.
     """
 
     def __init__(
@@ -136,6 +148,7 @@ class AcousticModel:
         inventory: Inventory,
         smoothing: Smoothing,
         feature_subset: Sequence[int] | None = None,
+        task: str = CTC,
     ) -> None:
         self.network: Any = network.eval()
         self.sessions = tuple(sessions)
@@ -143,6 +156,7 @@ class AcousticModel:
         self.inventory = inventory
         self.smoothing = smoothing
         self.feature_subset = list(feature_subset) if feature_subset is not None else None
+        self.task = task
 
     @property
     def device(self) -> torch.device:
@@ -324,6 +338,7 @@ class AcousticModel:
             smoothing=self.smoothing,
             inventory={"name": self.inventory.name, "symbols": list(self.inventory.symbols)},
             config=to_mapping(config),
+            task=self.task,
         )
 
 
@@ -352,25 +367,31 @@ def save_model(model: AcousticModel, run_dir: str | Path) -> str:
         RunError: Where the directory cannot be written (a full disk).
     """
     run_dir = Path(run_dir)
-    atomic_write(run_dir / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
+    atomic_write(run_dir / "model.json", model.card().to_json())
     return write_tensors(
         run_dir / "model.safetensors", model.network.state_dict(), {"format": "pt"}
     )
 
 
-def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> AcousticModel:
+def load_model(
+    run_dir: str | Path, device: str | torch.device = "cpu", task: str = CTC
+) -> AcousticModel:
     """Read the best model of a run directory.
 
     Args:
         run_dir: What `cortext train` wrote.
         device: Where to put the weights.
+        task: A task whose model is read, too, beside one of phonemes.
 
     Raises:
-        RunError: For a directory without a model, a broken or foreign file, or weights that do not
-            fit or that are not finite.
+        RunError: For a directory without a model, a model of another task, a broken or foreign
+            file, or weights that do not fit or that are not finite.
     """
     run_dir = Path(run_dir)
     card = read_card(run_dir / "model.json")
+    if card.task not in (CTC, task):
+        what = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"
+        raise RunError(what, where=run_dir, fix="read its weights with a program of your own")
     path = run_dir / "model.safetensors"
     symbols = tuple(card.inventory["symbols"])
     n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
@@ -403,6 +424,7 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
         inventory=Inventory(card.inventory["name"], symbols),
         smoothing=card.smoothing,
         feature_subset=card.feature_subset,
+        task=card.task,
     )
 
 

@@ -110,7 +110,7 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
             "crc32": _checksum(content),
             "largest_difference": difference,
         }
-    card = json.dumps(asdict(model.card()), indent=2).encode()
+    card = model.card().to_json()
     export = OnnxExport(
         FORMAT_VERSION,
         cortext.__version__,

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cortext.config import from_mapping, load_config, read_mapping, with_overrides
+from cortext.config import from_mapping, load_config, overridden, read_mapping, with_overrides
 from cortext.errors import ConfigError, RunError, nearest, shown
 from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
-from cortext.models.acoustic import check_sessions
+from cortext.models.acoustic import CTC, check_sessions
 from cortext.registry import Registry
 from cortext.training.loss import loss_config
 from cortext.training.release.settings import translate
@@ -202,10 +202,11 @@ class TrainConfig:
     """Write the logits of the best validation to `val_logits/`, a float16 array a
     trial.
     """
-    best_metric: str = "val_per"
+    best_metric: str | None = None
     """The metric in which the kept weights are best: `val_per`, `val_wer` or `val_loss`.
 
-    Another task than CTC has others. Equal values are decided by `val_loss`.
+    Another task than CTC has others. Null takes the task's first, for CTC `val_per`. Equal values
+    are decided by `val_loss`.
     """
     early_stopping: bool = False
     """Stop when the metric no longer improves."""
@@ -222,7 +223,9 @@ class TrainConfig:
         self.model = model_config(self.model)
         self.loss = None if self.loss is None else loss_config(self.loss)
         self.task = None if self.task is None else TASKS.config(self.task, "task")
-        metrics = TASKS["ctc" if self.task is None else self.task.kind].metrics
+        metrics = TASKS[self.task_name].metrics
+        if self.best_metric is None:
+            self.best_metric = metrics[0]
         if self.best_metric not in metrics:
             known = ", ".join(map(repr, metrics))
             raise ConfigError(f"best_metric is {self.best_metric!r}; one of {known} is needed")
@@ -271,6 +274,17 @@ class TrainConfig:
             if not getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be below 1")
 
+    @property
+    def metric(self) -> str:
+        """`best_metric`, which is set once the settings are checked."""
+        assert self.best_metric is not None
+        return self.best_metric
+
+    @property
+    def task_name(self) -> str:
+        """The registered name of the task."""
+        return CTC if self.task is None else str(self.task.kind)
+
 
 def read_train_config(
     config: TrainConfig | str | Path,
@@ -304,7 +318,13 @@ def read_train_config(
     if cls is TrainConfig and "speech" in mapping:
         what = "is the configuration of a speech LLM"
         raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
-    settings = with_overrides(from_mapping(cls, mapping, where=path), overrides)
+    try:
+        # Together: a setting of the file may be right only with an override, as `best_metric` is
+        # with another task.
+        settings = from_mapping(cls, overridden(mapping, overrides))
+    except ConfigError:
+        from_mapping(cls, mapping, where=path)  # an error of the file itself names the file
+        raise
     if notes:
         logging.getLogger(__name__).warning(shown(f"{path}: {'; '.join(notes)}"))
     return settings

@@ -113,7 +113,7 @@ def validate(trainer: Trainer) -> dict[str, Any]:
     trainer.log.write("val", state.step, metrics | {"val_seconds": seconds})
     state.last = {"step": state.step, **metrics}
     state.validations_since_best += 1
-    if _is_best(metrics, state.best, config.best_metric):
+    if _is_best(metrics, state.best, config.metric):
         state.validations_since_best = 0
         trainer.keep_best(state.last)
         if trainer.processes.first:

@@ -84,6 +84,7 @@ def prepare(
     if model is None:
         with own_random_numbers(torch.device("cpu")):
             model = task.new_model(data, sessions, init_from)
+        model.task = config.task_name
     freeze(model.network, config.trainable)
     task.check_trials(model, train, val)
     layer_of_day = day_layers(data, sessions)
@@ -215,7 +216,9 @@ def new_model(
         config.model, n_features=n_features, n_days=len(sessions), n_classes=len(inventory)
     )
     if init_from is not None:
-        _start_from(network, sessions, load_model(init_from), Path(init_from))
+        _start_from(
+            network, sessions, load_model(init_from, task=config.task_name), Path(init_from)
+        )
     transforms = config.dataset.data_transforms
     return AcousticModel(
         network,

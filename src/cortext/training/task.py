@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel, save_model
+from cortext.models.acoustic import CTC
 from cortext.training.backend import Backend, DeviceSpec
 from cortext.training.batches import Batches
 from cortext.training.config import TASKS, TrainConfig, register_task
@@ -36,10 +37,11 @@ class Task(ABC):
 
     Attributes:
         Config: A registered task's dataclass of settings, with a field `kind`.
-        metrics: What `best_metric` may name; `val_loss` must be among them, it decides ties.
-        loss_name: What the summary calls `val_loss`.
-        all_used: Whether every parameter that learns has a gradient in every batch. Several
-            processes that train together must look for the others, which takes time.
+        metrics: Names that `best_metric` may have, the default first. `val_loss`, which decides
+            ties, must be among them.
+        loss_name: Name of `val_loss` in the summary.
+        all_used: True where every parameter that learns has a gradient in every batch. Otherwise
+            several processes that train together must look for the others, which takes time.
     """
 
     Config: ClassVar[type]
@@ -55,10 +57,15 @@ class Task(ABC):
         self.lm = lm
 
     def check(self) -> None:
-        """Raise ConfigError for settings that exclude each other."""
+        """Raise ConfigError for settings that exclude each other, or that have no effect."""
+        name = self.config.task_name
         if self.lm is not None:
-            kind = self.config.task.kind
-            raise ConfigError(f"task {kind!r} uses no language model", fix="leave out --lm")
+            raise ConfigError(f"task {name!r} uses no language model", fix="leave out --lm")
+        if self.config.loss is not None:
+            raise ConfigError(f"task {name!r} has a loss of its own", fix="leave out loss")
+        if self.config.save_val_logits:
+            what = f"task {name!r} keeps no logits of validations"
+            raise ConfigError(what, fix="leave out save_val_logits")
 
     @abstractmethod
     def new_model(
@@ -104,10 +111,10 @@ class CTCTaskConfig:
     """Section `task` for `kind: ctc`."""
 
     kind: Literal["ctc"] = "ctc"
-    """Which task this is."""
+    """Name of the task."""
 
 
-@register_task("ctc")
+@register_task(CTC)
 class CTCTask(Task):
     """Phonemes by connectionist temporal classification: what a run learns by default.
 
@@ -160,6 +167,5 @@ def check_all_labels_fit(
 
 def build_task(config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None) -> Task:
     """Return the task that the configuration names; CTC where it names none."""
-    kind = "ctc" if config.task is None else config.task.kind
-    task: Task = TASKS[kind](config, device_spec, lm)
+    task: Task = TASKS[config.task_name](config, device_spec, lm)
     return task

@@ -94,7 +94,7 @@ def tune_training(
         description = _describe(base, search, dataset, lm)
         content = begin_study(out, description, {"packed", "trials", JOURNAL}.__contains__)
         with closing(TrialStore(out, search, first=1)) as store:
-            store.restore(_restored(content, base.best_metric, out))
+            store.restore(_restored(content, base.metric, out))
             if retry_failed:
                 store.retry_failed()
             common = TrainJob(
@@ -227,7 +227,7 @@ class _TrainingSearch:
             self.store.fail(number, outcome.reason or "unknown")
             self.report(f"{self._name(trial)}: failed: {outcome.reason}")
         else:
-            metric = self.base.best_metric
+            metric = self.base.metric
             value = metric_value(outcome.metrics, metric)
             self.store.finish(number, value, outcome.metrics)
             seconds = outcome.metrics["seconds"]
@@ -240,7 +240,7 @@ class _TrainingSearch:
             replace(trial, state="unfinished") if trial.state in OPEN else trial
             for trial in self.store.trials()
         ]
-        metric = self.base.best_metric
+        metric = self.base.metric
         return Study(self.out, metric, self.description, self.store.total, trials)
 
     def _name(self, trial: TuningTrial) -> str:
@@ -270,7 +270,7 @@ def _check(
             raise ConfigError("best_metric decides which trial is best and cannot be searched")
     if metric is not None:
         base = with_settings(base, {"best_metric": metric})
-    if base.best_metric == "val_wer" and lm is None:
+    if base.metric == "val_wer" and lm is None:
         raise ConfigError(
             "the metric is 'val_wer', which needs a language model",
             fix="give --lm or another metric",
@@ -292,7 +292,7 @@ def _describe(
     """Return what makes two searches the same: not the number of trials, so that it can grow."""
     space = {"method": search.method, "seed": search.seed, "space": space_to_json(search.space)}
     return {
-        "metric": base.best_metric,
+        "metric": base.metric,
         "search": space,
         "config": to_mapping(base),
         "data": dict(data.checksums),
