@@ -151,7 +151,8 @@ def augment(
         cut = int(
             torch.randint(settings.random_cut, (1,), generator=generator, device=x_BTC.device)
         )
-        x_BTC, n_bins_B = x_BTC[:, cut:], n_bins_B - cut
+        x_BTC = x_BTC[:, cut:]
+        n_bins_B = n_bins_B - cut
     return x_BTC, n_bins_B
 
 
@@ -181,7 +182,8 @@ def prepare(
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, generator)
         for augmentation in extra:
             x_BTC = augmentation(x_BTC, n_bins_B, generator)
-    x_BTC, n_bins_B = x_BTC[rows], n_bins_B[rows]
+    x_BTC = x_BTC[rows]
+    n_bins_B = n_bins_B[rows]
     if settings.smooth_data:
         return smooth(x_BTC, settings.smooth_kernel_std, settings.smooth_kernel_size), n_bins_B
     return x_BTC.float(), n_bins_B

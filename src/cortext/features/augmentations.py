@@ -23,7 +23,7 @@ class ChannelDropoutConfig:
     """An entry of `dataset.augmentations` for `kind: channel_dropout`."""
 
     kind: Literal["channel_dropout"] = "channel_dropout"
-    """Which augmentation this is."""
+    """Name of the augmentation."""
     probability: float = 0.1
     """Probability of an electrode to be silent in a trial."""
     features_per_electrode: int = 1
@@ -86,7 +86,7 @@ class GainConfig:
     """An entry of `dataset.augmentations` for `kind: gain`."""
 
     kind: Literal["gain"] = "gain"
-    """Which augmentation this is."""
+    """Name of the augmentation."""
     trial_std: float = 0.05
     """Standard deviation of the trial's factor around 1."""
     feature_std: float = 0.1
@@ -129,7 +129,7 @@ class TimeMaskConfig:
     """An entry of `dataset.augmentations` for `kind: time_mask`."""
 
     kind: Literal["time_mask"] = "time_mask"
-    """Which augmentation this is."""
+    """Name of the augmentation."""
     n_masks: int = 2
     """Masks per trial; they may overlap."""
     max_share: float = 0.1

@@ -19,7 +19,8 @@ KERNEL_FLOOR = 0.01
 TRUNCATE = 4.0
 """Standard deviations after which `scipy.ndimage.gaussian_filter1d` ends its own kernel."""
 
-MOST_STD, MOST_POINTS = 1_000, 10_000
+MOST_STD = 1_000
+MOST_POINTS = 10_000
 """Widest smoothing in bins, and most points of its kernel, which takes a tenth of a second."""
 
 

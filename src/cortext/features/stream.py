@@ -144,7 +144,8 @@ class RollingZScore:
         least_bins: int = 250,
         limit: float = 10.0,
     ) -> None:
-        self.n_features, self.limit = n_features, limit
+        self.n_features = n_features
+        self.limit = limit
         self._least_bins = least_bins
         self._utterances: deque[_Moments] = deque(maxlen=window_utterances)
         self._nothing = _Moments(0, np.zeros(n_features), np.zeros(n_features))
@@ -182,7 +183,8 @@ class RollingZScore:
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
         """Normalise the next bins, float32 [T, C]."""
-        z_TC, first = np.empty_like(x_TC, dtype=np.float32), 0
+        z_TC = np.empty_like(x_TC, dtype=np.float32)
+        first = 0
         while first < len(x_TC):
             if self._is_known:
                 until = min(first + BLOCK_BINS - self._n_pending, len(x_TC))
@@ -206,7 +208,9 @@ class RollingZScore:
 
     def drop_utterance(self) -> None:
         """Forget the bins since the last utterance."""
-        self._known, self._utterance, self._n_pending = self._before, self._nothing, 0
+        self._known = self._before
+        self._utterance = self._nothing
+        self._n_pending = 0
 
     @property
     def _is_known(self) -> bool:
@@ -239,7 +243,8 @@ def _checked_statistics(
         raise DataError(
             "a warm start needs a mean and a standard deviation", fix="give both, or neither"
         )
-    mean_C, std_C = np.array(mean_C, dtype=np.float64), np.array(std_C, dtype=np.float64)
+    mean_C = np.array(mean_C, dtype=np.float64)
+    std_C = np.array(std_C, dtype=np.float64)
     if mean_C.shape != (n_features,) or std_C.shape != (n_features,):
         found = (
             f"a mean of shape {list(mean_C.shape)} and a standard deviation of shape"

@@ -110,7 +110,8 @@ def _check_symbols(inventory: dict[str, Any], all_of: Sequence[str]) -> None:
     for key in ("name", "symbols"):
         if key not in inventory:
             raise ConfigError(f"inventory has no {key!r}")
-    name, symbols = inventory["name"], inventory["symbols"]
+    name = inventory["name"]
+    symbols = inventory["symbols"]
     if not isinstance(symbols, list) or not all(
         isinstance(symbol, str) for symbol in (name, *symbols)
     ):

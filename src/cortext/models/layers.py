@@ -93,7 +93,9 @@ class _Patches(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
-        ctx.n_bins, ctx.size, ctx.stride = x_BTC.shape[1], size, stride
+        ctx.n_bins = x_BTC.shape[1]
+        ctx.size = size
+        ctx.stride = stride
         return x_BTC.unfold(1, size, stride).transpose(2, 3).flatten(2)
 
     @staticmethod
@@ -163,7 +165,8 @@ def gru(
     lengths = (
         [n_patches] * n_trials if n_patches_B is None else n_patches_B.clamp(1, n_patches).tolist()
     )
-    x_NI, last = without_padding(x_BPI, lengths), []
+    x_NI = without_padding(x_BPI, lengths)
+    last = []
     ends_B = torch.tensor(lengths).cumsum(0)
     for layer in range(module.num_layers):
         w_ih, w_hh, b_ih, b_hh = (

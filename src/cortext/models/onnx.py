@@ -40,7 +40,8 @@ FORMAT_VERSION = 1
 TOLERANCE = 1e-5
 """Largest difference from torch's logits, times the largest logit where that is above 1."""
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
-CARD, DESCRIPTION = "model.json", "onnx.json"
+CARD = "model.json"
+DESCRIPTION = "onnx.json"
 _STATES = "state", "next_state"
 
 
@@ -88,7 +89,8 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
             by more than 1e-5, and where the directory cannot be written.
     """
     need("onnxruntime", "onnx")
-    model, out = load_model(run), Path(out)
+    model = load_model(run)
+    out = Path(out)
     graph = _graph(model)
     contents = {"fp32": _with_first_state(graph, model)}
     if int8:
@@ -142,7 +144,8 @@ class _Step(nn.Module):
     def __init__(self, model: AcousticModel, structure: Any) -> None:
         super().__init__()
         self.network = with_forwards(model.network, _plain_gru)
-        self.columns, self.structure = model.feature_subset, structure
+        self.columns = model.feature_subset
+        self.structure = structure
 
     def forward(
         self, x_BSC: torch.Tensor, day_B: torch.Tensor, *state: torch.Tensor
@@ -162,7 +165,8 @@ def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor
     """
 
     def forward(x_BPI: torch.Tensor, state_LBD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x_BI, states = x_BPI[:, 0], []
+        x_BI = x_BPI[:, 0]
+        states = []
         for layer in range(module.num_layers):
             w_ih, w_hh, b_ih, b_hh = (
                 getattr(module, f"{name}_l{layer}")
@@ -170,7 +174,8 @@ def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor
             )
             in_r, in_z, in_n = F.linear(x_BI, w_ih, b_ih).chunk(3, -1)
             rec_r, rec_z, rec_n = F.linear(state_LBD[layer], w_hh, b_hh).chunk(3, -1)
-            r, z = torch.sigmoid(in_r + rec_r), torch.sigmoid(in_z + rec_z)
+            r = torch.sigmoid(in_r + rec_r)
+            z = torch.sigmoid(in_z + rec_z)
             n = torch.tanh(in_n + r * rec_n)
             x_BI = n + z * (state_LBD[layer] - n)
             states.append(x_BI)
@@ -258,7 +263,9 @@ def _without_warnings() -> Iterator[None]:
 def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tuple[float, float]:
     """The largest difference from torch's logits, over random trials of a few days, and logit."""
     size, stride = _patch(model)
-    rng, differences, largest = np.random.default_rng(0), [], 0.0
+    rng = np.random.default_rng(0)
+    differences = []
+    largest = 0.0
     runner = _Runner(content, model.network.config.kind)
     for day in sorted({0, len(model.sessions) // 2, len(model.sessions) - 1}):
         x_TC = rng.normal(size=(size + (n_patches - 1) * stride, model.n_features)).astype(
@@ -281,7 +288,8 @@ class _Runner:
     """A graph in ONNX Runtime, on one thread, with its state."""
 
     def __init__(self, content: bytes, where: str | Path) -> None:
-        runtime, self._where = need("onnxruntime", "onnx"), where
+        runtime = need("onnxruntime", "onnx")
+        self._where = where
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -332,7 +340,8 @@ class OnnxStepper:
         directory = Path(directory)
         content, path = _read_graph(directory, precision)
         card = read_card(directory / CARD)
-        self.sessions, self.n_features = tuple(card.sessions), card.n_features
+        self.sessions = tuple(card.sessions)
+        self.n_features = card.n_features
         self.patch_size, self.patch_stride = patch_shape(card.patch["size"], card.patch["stride"])
         self.smoothing = card.smoothing
         self.inventory = Inventory(card.inventory["name"], tuple(card.inventory["symbols"]))
@@ -373,7 +382,8 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
     again = "export the run again with cortext export RUN --format onnx --out DIR"
     try:
         written = read_json(description)
-        graphs, card = written["graphs"], written["card"]
+        graphs = written["graphs"]
+        card = written["card"]
         expected = {name: graphs[name]["crc32"] for name in FILES if name in graphs}
     except OSError as error:
         raise RunError(

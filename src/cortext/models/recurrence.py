@@ -99,9 +99,12 @@ class _Native(torch.autograd.Function):
         w_hh: torch.Tensor,
         b_hh: torch.Tensor,
     ) -> torch.Tensor:
-        n_rows, n_units = len(input_NG), h0_BD.shape[1]
-        starts, h0_BD = torch.cat([ends_B.new_zeros(1), ends_B]), h0_BD.float().contiguous()
-        h_ND, gates_N4D = h0_BD.new_empty(n_rows, n_units), h0_BD.new_empty(n_rows, 4 * n_units)
+        n_rows = len(input_NG)
+        n_units = h0_BD.shape[1]
+        starts = torch.cat([ends_B.new_zeros(1), ends_B])
+        h0_BD = h0_BD.float().contiguous()
+        h_ND = h0_BD.new_empty(n_rows, n_units)
+        gates_N4D = h0_BD.new_empty(n_rows, 4 * n_units)
         h_before_ND = torch.empty_like(h_ND, dtype=torch.bfloat16)
         _native.recurrence_forward(
             starts,
@@ -123,7 +126,8 @@ class _Native(torch.autograd.Function):
         _refuse_second_derivatives()
         starts, h0_BD, w_hh, h_ND, h_before_ND, gates_N4D = ctx.saved_tensors
         d_input_NG = torch.empty(len(h_ND), len(w_hh), dtype=torch.bfloat16)
-        d_recurrent_NG, d_h0_BD = torch.empty_like(d_input_NG), torch.empty_like(h0_BD)
+        d_recurrent_NG = torch.empty_like(d_input_NG)
+        d_h0_BD = torch.empty_like(h0_BD)
         d_b_hh_G = h0_BD.new_empty(len(w_hh))
         _native.recurrence_backward(
             starts,
@@ -174,7 +178,8 @@ class _Scan(torch.autograd.Function):
         gates = input_BPG.new_empty(n_steps, n_trials, 3 * n_units)
         recurrent = torch.empty_like(gates, dtype=dtype)
         h[0] = h0_BD
-        weight, bias = w_hh.t().to(dtype), b_hh.to(dtype)
+        weight = w_hh.t().to(dtype)
+        bias = b_hh.to(dtype)
         in_rz, in_n = (
             part.unbind(1) for part in torch.split(input_BPG, [2 * n_units, n_units], -1)
         )
@@ -183,7 +188,8 @@ class _Scan(torch.autograd.Function):
         )
         rz, n = (part.unbind(0) for part in torch.split(gates, [2 * n_units, n_units], -1))
         r, z = (part.unbind(0) for part in torch.split(gates[..., : 2 * n_units], n_units, -1))
-        steps, products = h.unbind(0), recurrent.unbind(0)
+        steps = h.unbind(0)
+        products = recurrent.unbind(0)
         with torch.autocast("cpu", enabled=False):
             for p in range(n_steps):
                 torch.addmm(bias, steps[p].to(dtype), weight, out=products[p])
@@ -197,7 +203,9 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, d_hidden_BPD: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         _refuse_second_derivatives()
         h, gates, recurrent, w_hh = ctx.saved_tensors
-        n_steps, n_trials, n_units = h.shape[0] - 1, h.shape[1], h.shape[2]
+        n_steps = h.shape[0] - 1
+        n_trials = h.shape[1]
+        n_units = h.shape[2]
         dtype = recurrent.dtype
         r, z, n = gates.split(n_units, -1)
         # d(gate before its nonlinearity) / d(h), for all steps; what is left for the loop is
@@ -211,11 +219,11 @@ class _Scan(torch.autograd.Function):
         weight = w_hh.to(dtype)
         d_h = gates.new_empty(n_steps, n_trials, 1, n_units)
         d_recurrent = torch.empty_like(slope, dtype=dtype)
-        d_products, d_flat = (
-            d_recurrent.unbind(0),
-            d_recurrent.view(n_steps, n_trials, -1).unbind(0),
-        )
-        slopes, d_steps, kept = slope_recurrent.unbind(0), d_h.unbind(0), z.unsqueeze(2).unbind(0)
+        d_products = d_recurrent.unbind(0)
+        d_flat = d_recurrent.view(n_steps, n_trials, -1).unbind(0)
+        slopes = slope_recurrent.unbind(0)
+        d_steps = d_h.unbind(0)
+        kept = z.unsqueeze(2).unbind(0)
         d_outside = d_hidden_BPD.unsqueeze(2).unbind(1)
         d_steps[-1].copy_(d_outside[-1])
         for p in range(n_steps - 1, -1, -1):

@@ -131,7 +131,8 @@ def _gru_step(
         tuple(getattr(module, f"{name}_l{layer}").detach().contiguous().numpy() for name in names)
         for layer in range(module.num_layers)
     ]
-    fast, whole = _native.StepGRU(layers, precision), module.forward
+    fast = _native.StepGRU(layers, precision)
+    whole = module.forward
 
     def forward(
         x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None
@@ -146,7 +147,8 @@ def _gru_step(
 
 
 def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch.Tensor]:
-    weight, bias = module.weight.detach(), module.bias
+    weight = module.weight.detach()
+    bias = module.bias
     fast = _native.StepLinear(
         weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), precision
     )
@@ -165,11 +167,9 @@ class _InputsStep:
     """`DayLayers.inputs` of one patch, without computing bins of the patch before again."""
 
     def __init__(self, module: DayLayers) -> None:
-        self._module, self._whole, self._n_bins = (
-            module,
-            module.inputs,
-            max(module.config.patch_size, 1),
-        )
+        self._module = module
+        self._whole = module.inputs
+        self._n_bins = max(module.config.patch_size, 1)
         self._day: int | None = None
         self._layer: Any = None
         self._known: dict[bytes, np.ndarray] = {}
@@ -193,7 +193,8 @@ class _InputsStep:
             self._layer = _native.StepLinear(
                 weight_CC.T.contiguous().numpy(), bias_C.contiguous().numpy(), "fp32"
             )
-            self._day, self._known = day, {}
+            self._day = day
+            self._known = {}
 
     def _computed(self, x_C: np.ndarray) -> np.ndarray:
         y_C = np.empty_like(x_C)

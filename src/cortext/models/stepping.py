@@ -128,11 +128,14 @@ class TorchStepper:
                 f"no steps in {precision} on {model.device.type}", fix="use fp32 or bf16"
             )
         config = model.network.config
-        self.sessions, self.n_features = model.sessions, model.n_features
+        self.sessions = model.sessions
+        self.n_features = model.n_features
         self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
-        self.smoothing, self.inventory = model.smoothing, model.inventory
+        self.smoothing = model.smoothing
+        self.inventory = model.inventory
         self._network: Any = for_single_steps(model.network, precision) if on_cpu else model.network
-        self._device, self._autocast = model.device, precision == "bf16" and not on_cpu
+        self._device = model.device
+        self._autocast = precision == "bf16" and not on_cpu
         self._columns = model.feature_subset
         self._state: Any = None
         self.use(session)

@@ -146,7 +146,8 @@ def _header(
     end = 0
     for name in order:
         tensor = tensors[name]
-        begin, end = end, end + tensor.numel() * tensor.element_size()
+        begin = end
+        end = end + tensor.numel() * tensor.element_size()
         described[name] = {
             "dtype": _DTYPES[tensor.dtype],
             "shape": list(tensor.shape),

@@ -84,7 +84,8 @@ class AdaptSummary:
     def __str__(self) -> str:
         learnt = "the whole model" if self.whole_model else "its day layer"
         old = f" and {self.n_old_trials} old ones" if self.n_old_trials else ""
-        before, after = 100 * self.val_per_before, 100 * self.val_per
+        before = 100 * self.val_per_before
+        after = 100 * self.val_per
         found = f"PER {before:.1f} % with the layer of {self.nearest}, {after:.1f} % now"
         what = (
             f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in"
@@ -139,7 +140,8 @@ def adapt(
     Raises:
         ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
     """
-    started, out = time.perf_counter(), Path(out)
+    started = time.perf_counter()
+    out = Path(out)
     _check_arguments(out, trials, whole_model, old_data, old_trials, batches)
     source = load_model(run)
     config = _run_config(Path(run), source)
@@ -367,7 +369,8 @@ def _settings(
     The numbers were chosen on simulated drift over two days to three weeks; see docs/adapt.md.
     """
     lr_day = min(4e-3, 1e-4 * n_trials)
-    lr, warmup = lr_day / 8, batches // 10
+    lr = lr_day / 8
+    warmup = batches // 10
     n_days = 2 if mixed else 1
     dataset = replace(
         config.dataset,
@@ -412,8 +415,11 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
 
     Returns the losses by session.
     """
-    network, sessions, backend = trainer.model.network, trainer.model.sessions, trainer.backend
-    split, transforms = trainer.train_split, trainer.config.dataset.data_transforms
+    network = trainer.model.network
+    sessions = trainer.model.sessions
+    backend = trainer.backend
+    split = trainer.train_split
+    transforms = trainer.config.dataset.data_transforms
     new = np.flatnonzero(trainer.layer_of_day[split.day_N] == day)
     compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]
     batch = Batches(split, trainer.layer_of_day, transforms, backend.host, network.n_patches).batch(

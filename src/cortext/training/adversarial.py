@@ -21,7 +21,7 @@ class AdversarialConfig:
     """Section `loss` for `kind: adversarial`."""
 
     kind: Literal["adversarial"] = "adversarial"
-    """Which loss this is."""
+    """Name of the loss."""
     noisy_weight: float = 0.2
     """Weight of the adversary's CTC loss."""
     noise_weight: float = 0.001
@@ -91,7 +91,8 @@ class Adversarial:
             n_patches_B=batch.n_patches_B,
         )
         labels = batch.n_patches_B, batch.labels_BU, batch.n_labels_B
-        clean_B, noisy_B = ctc_loss(clean_BPV, *labels), ctc_loss(noisy_BPV, *labels)
+        clean_B = ctc_loss(clean_BPV, *labels)
+        noisy_B = ctc_loss(noisy_BPV, *labels)
         noise_B = noise_energy(noise_BPI, batch.n_patches_B)
         loss_B = clean_B + self.config.noisy_weight * noisy_B + self.config.noise_weight * noise_B
         return {

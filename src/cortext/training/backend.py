@@ -99,8 +99,8 @@ class Job:
         split: The training trials; layer_of_day: int64, the day layer of each of its sessions (-1:
             none).
         sampler: Says which trials are in which batch.
-        all_used: Whether every parameter that learns has a gradient in every batch.
-        shown: Whether to tell the user what is going on.
+        all_used: True where every parameter that learns has a gradient in every batch.
+        shown: True shows progress to the user.
     """
 
     config: TrainConfig
@@ -133,7 +133,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class StepValues:
-    """An `StepResult` on the host."""
+    """A `StepResult` on the host."""
 
     step: int
     indices: np.ndarray
@@ -148,13 +148,13 @@ class Backend(Protocol):
     """
 
     job: Job
-    """What it trains."""
+    """The model, the trials and the settings of the run."""
     name: str
-    """Where it computes, as the summary says it."""
+    """Name of the device that computes, for the summary."""
     cores: int
     """Devices that share a batch."""
     host: torch.device
-    """Where batches for `forward` are to lie."""
+    """Device on which `forward` needs its batches."""
     synchronous: bool
     """True if reading the results after every step costs no time."""
 

@@ -23,7 +23,9 @@ from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation, Augmenter, prepare
 from cortext.training.memory import ResidentTrials
 
-DROPOUT, AUGMENTATION = 1, 2  # independent streams of random numbers
+# Independent streams of random numbers.
+DROPOUT = 1
+AUGMENTATION = 2
 
 
 def derived_seed(seed: int, stream: int, step: int) -> int:

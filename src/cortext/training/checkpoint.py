@@ -34,7 +34,7 @@ class RunState:
     """The state of a run: everything that resuming needs beside tensors."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    """What the training data were (sessions, trials, features): resuming on others is refused."""
+    """Identity of the training data (sessions, trials, features). Other data are refused."""
     step: int = 0
     """Batches trained on."""
     best: dict[str, Any] | None = None
@@ -68,11 +68,10 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.jsonl"
-        self.state, self.summary = (
-            self.path / "train_state" / "state.safetensors",
-            self.path / "summary.json",
-        )
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.state = self.path / "train_state" / "state.safetensors"
+        self.summary = self.path / "summary.json"
         self.previous = self.state.with_name("state.previous.safetensors")
         self._newest_is_sound = True
 
@@ -175,7 +174,8 @@ class RunDirectory:
             raise RunError(
                 "there is no run to resume", where=self.path, fix="leave out --resume to start one"
             )
-        before, now = to_mapping(load_config(self.config, type(config))), to_mapping(config)
+        before = to_mapping(load_config(self.config, type(config)))
+        now = to_mapping(config)
         for settings in (before, now):
             settings.pop("tpu")  # what a device needs may change, as the device may
         if changed := first_difference(before, now):
@@ -279,10 +279,8 @@ class RunDirectory:
                 " until then"
             )
         except (RunError, FileNotFoundError) as error:
-            checksum, reason = (
-                None,
-                "is missing" if isinstance(error, FileNotFoundError) else error.what,
-            )
+            checksum = None
+            reason = "is missing" if isinstance(error, FileNotFoundError) else error.what
         if checksum != progress.best_crc32:
             note(
                 f"{weights}: {reason}; the next validation's weights are kept, whatever they"
@@ -304,7 +302,8 @@ def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], RunState]:
         tensors, metadata, checksum = read_tensors(path, what)
         if checksum is None:
             raise ValueError("it has no checksum")
-        version, text = metadata["version"], metadata["progress"]
+        version = metadata["version"]
+        text = metadata["progress"]
         if version == str(STATE_VERSION):
             return tensors, from_mapping(RunState, parse_json_object(text))
     except (FileNotFoundError, KeyError, TypeError, ValueError, ConfigError) as error:

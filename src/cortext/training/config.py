@@ -29,7 +29,7 @@ MOST_SEED = (1 << 63) - 1
 """Largest seed that torch and NumPy both take."""
 
 TASKS = Registry("task")
-"""What a run can learn, see `cortext.training.task`."""
+"""The registered tasks, see `cortext.training.task`."""
 register_task = TASKS.register
 
 
@@ -73,7 +73,7 @@ class DatasetConfig:
     smoothing.
     """
     resident: Literal["auto", "device", "host"] = "auto"
-    """Where the training trials lie: all on the model's device, or read batch by batch.
+    """Place of the training trials: all on the model's device, or read batch by batch.
 
     `auto` goes by free memory.
     """
@@ -124,11 +124,11 @@ class TrainConfig:
     model: Any = field(default_factory=GRUConfig)
     """The model; its key `kind` names one of the registered ones."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
-    """Which trials, and how they become batches."""
+    """Selection of the trials, and their batches."""
     tpu: TPUConfig = field(default_factory=TPUConfig)
     """Training on a TPU."""
     task: Any = None
-    """What is learnt; its key `kind` names one of the registered tasks. Null is CTC on phonemes."""
+    """The task; its key `kind` names one of the registered ones. Null is CTC on phonemes."""
 
     num_training_batches: int = 120_000
     """Batches to train on."""

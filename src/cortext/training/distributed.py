@@ -60,7 +60,8 @@ class Processes:
         Raises:
             CortextError: In all processes, where the action raises one.
         """
-        result, error = None, None
+        result = None
+        error = None
         if self.first:
             try:
                 result = action()

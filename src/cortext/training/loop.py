@@ -44,8 +44,12 @@ def run_batches(
         RunError: For a loss or a gradient that is not finite, and for a full disk.
         Interrupted: After Ctrl-C, when the state is saved.
     """
-    config, state, log, backend = trainer.config, trainer.state, trainer.log, trainer.backend
-    started, seconds_before = time.perf_counter(), state.seconds
+    config = trainer.config
+    state = trainer.state
+    log = trainer.log
+    backend = trainer.backend
+    started = time.perf_counter()
+    seconds_before = state.seconds
     log.start_timing(state.step)
     with closing(backend.batches(state.step, end)) as batches:
         for batch in batches:
@@ -107,7 +111,9 @@ class Due:
 
 def validate(trainer: Trainer) -> dict[str, Any]:
     """Measure the model, write the metrics to the log, and keep the weights of the best."""
-    started, config, state = time.perf_counter(), trainer.config, trainer.state
+    started = time.perf_counter()
+    config = trainer.config
+    state = trainer.state
     metrics, results = trainer.validator.measure(trainer.backend.forward, trainer.processes)
     seconds = round(time.perf_counter() - started, 3)
     trainer.log.write("val", state.step, metrics | {"val_seconds": seconds})
@@ -126,7 +132,9 @@ def validate(trainer: Trainer) -> dict[str, Any]:
 
 
 def _log_training(trainer: Trainer, rate: float) -> None:
-    config, state, log = trainer.config, trainer.state, trainer.log
+    config = trainer.config
+    state = trainer.state
+    log = trainer.log
     means = log.take_means(state)
     values = {"train_loss": means.pop("loss")}
     values |= {f"train_{name}": mean for name, mean in means.items()}

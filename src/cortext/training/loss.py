@@ -89,7 +89,7 @@ class CTCConfig:
     """Section `loss` for `kind: ctc`."""
 
     kind: Literal["ctc"] = "ctc"
-    """Which loss this is."""
+    """Name of the loss."""
 
 
 @register_loss("ctc")

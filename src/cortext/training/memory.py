@@ -25,14 +25,17 @@ class ResidentTrials:
         self._bins = torch.empty(n_bins, split.n_features, dtype=torch.float16, device=device)
         self._first_N = np.cumsum(split.n_bins_N) - split.n_bins_N
         self._n_bins_N = split.n_bins_N
-        at, waiting = 0, 0
+        at = 0
+        waiting = 0
         parts: list[np.ndarray] = []
         for i in range(len(split)):
             parts.append(split.features(i))
             waiting += len(parts[-1])
             if waiting >= UPLOAD_BINS or i == len(split) - 1:
                 self._bins[at : at + waiting] = torch.from_numpy(np.concatenate(parts)).to(device)
-                at, waiting, parts = at + waiting, 0, []
+                at = at + waiting
+                waiting = 0
+                parts = []
 
     def features(self, indices: np.ndarray, n_bins: int) -> torch.Tensor:
         """float16 [B, n_bins, C], zero beyond each trial's bins."""
@@ -70,7 +73,10 @@ def resident_trials(split: PackedSplit, device: torch.device, wanted: str) -> Re
     return None
 
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # from glibc's malloc.h
+# From glibc's malloc.h.
+M_TRIM_THRESHOLD = -1
+M_TOP_PAD = -2
+M_MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> bool:

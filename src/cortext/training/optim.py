@@ -38,7 +38,8 @@ def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps
 
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Learning rate of batch `step`, from 0, of all parameters but the day layers."""
-    c, kind = config, config.lr_scheduler_type
+    c = config
+    kind = config.lr_scheduler_type
     return c.lr_max * lr_factor(
         step, kind, c.lr_min / c.lr_max, c.lr_decay_steps, c.lr_warmup_steps
     )
@@ -68,7 +69,9 @@ class FusedAdamW:
     def __init__(
         self, groups: list[tuple[list[nn.Parameter], float]], betas: tuple[float, float], eps: float
     ) -> None:
-        self.groups, self.betas, self.eps = groups, betas, eps
+        self.groups = groups
+        self.betas = betas
+        self.eps = eps
         self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
 
     @torch.no_grad()
@@ -127,12 +130,10 @@ class DayAdamW:
         eps: float,
         weight_decay: float,
     ) -> None:
-        self.parameters, self.betas, self.eps, self.weight_decay = (
-            parameters,
-            betas,
-            eps,
-            weight_decay,
-        )
+        self.parameters = parameters
+        self.betas = betas
+        self.eps = eps
+        self.weight_decay = weight_decay
         self.mean = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         self.square = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         shapes = {(len(parameter), parameter.device) for parameter in parameters.values()}
@@ -151,15 +152,19 @@ class DayAdamW:
             return
         self.steps[days] += (1 - skipped).long()
         steps = self.steps[days].double()
-        step_sizes, roots = lr / (1 - self.betas[0] ** steps), (1 - self.betas[1] ** steps).sqrt()
+        step_sizes = lr / (1 - self.betas[0] ** steps)
+        roots = (1 - self.betas[1] ** steps).sqrt()
         moves = skipped == 0
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
                 continue
             per_day = (-1, *[1] * (parameter.dim() - 1))
-            step_size, root = step_sizes.float().view(per_day), roots.float().view(per_day)
-            gradient, before = parameter.grad[days], parameter[days]
-            mean_before, square_before = self.mean[name][days], self.square[name][days]
+            step_size = step_sizes.float().view(per_day)
+            root = roots.float().view(per_day)
+            gradient = parameter.grad[days]
+            before = parameter[days]
+            mean_before = self.mean[name][days]
+            square_before = self.square[name][days]
             mean = torch.lerp(mean_before, gradient, 1 - self.betas[0])
             square = (square_before * self.betas[1]).addcmul_(
                 gradient, gradient, value=1 - self.betas[1]

@@ -128,7 +128,9 @@ class RunLog:
         """Return the mean losses by name since the last call, and begin anew; all must call."""
         self.gather(state)
         means = {name: total / state.loss_count for name, total in state.loss_sums.items()}
-        self._sums, state.loss_sums, state.loss_count = {}, {}, 0
+        self._sums = {}
+        state.loss_sums = {}
+        state.loss_count = 0
         return means
 
     def go_on_from(self, state: RunState) -> None:

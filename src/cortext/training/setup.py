@@ -206,7 +206,8 @@ def new_model(
         ConfigError: For a number of features that the data do not have.
         RunError: For weights that do not fit.
     """
-    subset, wanted = config.dataset.feature_subset, config.model.n_input_features
+    subset = config.dataset.feature_subset
+    wanted = config.model.n_input_features
     n_features = len(subset) if subset is not None else data.n_features
     if wanted not in (None, n_features):
         what = f"model.n_input_features is {wanted}; the data have {n_features} features"

@@ -47,7 +47,7 @@ class RunSummary:
     seconds: float
     """Training and validation, in all sittings."""
     loss: str = "CTC loss"
-    """What `val_loss` is."""
+    """Name of `val_loss`, as the task gives it."""
 
     def __str__(self) -> str:
         per = "" if self.val_per is None else f"PER {100 * self.val_per:.1f} %, "

@@ -31,9 +31,12 @@ class TorchBackend:
     """Torch, on a CPU or on a GPU; in several processes each takes its share of every batch."""
 
     def __init__(self, job: Job) -> None:
-        config, settings = job.config, job.config.dataset
-        self.job, self.host = job, own_device(job.device_spec.device)
-        self.name, self.cores = str(self.host), job.processes.world
+        config = job.config
+        settings = job.config.dataset
+        self.job = job
+        self.host = own_device(job.device_spec.device)
+        self.name = str(self.host)
+        self.cores = job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
         # Move the weights before the trials, which may take half of the memory that is then free.
         network = job.model.network.to(self.host)
@@ -79,12 +82,15 @@ class TorchBackend:
 
     def update(self, step: int, batch: TrainBatch) -> StepResult:
         """See `Backend`."""
-        config, network, world = self.job.config, self.network.train(), self.job.processes.world
+        config = self.job.config
+        network = self.network.train()
+        world = self.job.processes.world
         # The process with the most trials takes so many pieces; others may take fewer.
         most_pieces = config.gradient_accumulation_steps
         pieces = min(most_pieces, len(batch))
         seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
-        finished, indices = [], []
+        finished = []
+        indices = []
         for piece in range(pieces):
             part = batch.part(piece, pieces) if pieces > 1 else batch
             torch.manual_seed(seed + piece)

@@ -200,7 +200,8 @@ class Trainer:
             RunError: For a loss that is not finite (the trials' names are in `not_finite.json`
                 beside the run), when interrupted, and for a full disk; the last state stays.
         """
-        state, total = self.state, self.config.num_training_batches
+        state = self.state
+        total = self.config.num_training_batches
         wanted = total if n_batches is None else n_batches
         end = state.step if state.finished else min(total, state.step + wanted)
         with (
@@ -292,7 +293,8 @@ class Trainer:
     def _write_state(self, name: str | None = None) -> None:
         self.log.sync(self.state)
         self.backend.gather_weights()
-        weights, moments = self.model.network.state_dict(), self.backend.state()
+        weights = self.model.network.state_dict()
+        moments = self.backend.state()
         tensors = {f"model/{key}": tensor for key, tensor in weights.items()}
         tensors |= {f"optimizer/{key}": tensor for key, tensor in moments.items()}
         if name is None:

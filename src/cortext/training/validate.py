@@ -169,7 +169,8 @@ class Validator:
             write_logits(folder / "val_logits", self.batches.split, results)
 
     def _chunk(self, forward: Forward, indices: np.ndarray) -> dict[int, ValidatedTrial]:
-        batch, split = self.batches.batch(indices), self.batches.split
+        batch = self.batches.batch(indices)
+        split = self.batches.split
         logits_BPV, losses = self.read(forward, batch)
         losses_of = {name: loss_B.tolist() for name, loss_B in losses.items()}
         log_probs_BPV = logits_BPV.float().log_softmax(-1).cpu().numpy()
@@ -193,7 +194,8 @@ class Validator:
         return results
 
     def _metrics(self, results: list[ValidatedTrial]) -> dict[str, Any]:
-        split, per_day = self.batches.split, dict[int, EditCounts]()
+        split = self.batches.split
+        per_day = dict[int, EditCounts]()
         for day, result in zip(split.day_N.tolist(), results, strict=True):
             per_day[day] = per_day.get(day, EditCounts()) + result.phonemes
         words = [_word_errors(split.sentence(i), result.text) for i, result in enumerate(results)]

@@ -71,7 +71,8 @@ def import_checkpoint(directory: str | Path, out: str | Path, name: str = WEIGHT
     Nothing in the checkpoint is run. Raises RunError and ConfigError, and then leaves nothing
     behind.
     """
-    folder, out = Path(directory), Path(out)
+    folder = Path(directory)
+    out = Path(out)
     if (folder / "checkpoint").is_dir():
         folder = folder / "checkpoint"
     for needed in (name, ARGUMENTS):
@@ -110,7 +111,8 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
     Raises:
         RunError: For a run that the release's model cannot hold.
     """
-    run, out = Path(run), Path(out)
+    run = Path(run)
+    out = Path(out)
     model = load_model(run)
     if (kind := model.network.config.kind) != "gru":
         raise RunError(
@@ -142,7 +144,8 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
         )
     }
     if saved is not None and not is_last:
-        last, step = _metrics(progress.last, kept, progress.step), progress.step
+        last = _metrics(progress.last, kept, progress.step)
+        step = progress.step
         final = _checkpoint(config, model, parts["model"], parts["optimizer"], kept, step, last)
         files[f"final_checkpoint_batch_{step - 1}"] = final
     with _new_directory(out) as made:
@@ -178,9 +181,9 @@ def _checkpoint(
     step: int,
     metrics: dict[str, float],
 ) -> dict[str, Any]:
-    """What the release's trainer saves after `step` batches. state: of our optimiser.
+    """Return the content that the release's trainer saves after `step` batches.
 
-    Empty leaves out the moments.
+    `state` is that of our optimiser; an empty one leaves out the moments.
     """
     expected = layout.shapes(
         model.network.config, _n_used(model), len(model.sessions), len(RELEASE)
@@ -190,10 +193,8 @@ def _checkpoint(
     if kept is None:
         groups, schedule = layout.fresh_optimizer(config, names)
     else:
-        groups, schedule = (
-            [group | {"betas": tuple(group["betas"])} for group in kept.groups],
-            kept.schedule,
-        )
+        groups = [group | {"betas": tuple(group["betas"])} for group in kept.groups]
+        schedule = kept.schedule
     if kept is None or kept.step != step:
         groups, schedule = layout.at_step(groups, schedule, config, step)
     moments = layout.moments_to_theirs(state) if state else {}
@@ -220,8 +221,10 @@ def _arguments(
     config: TrainConfig, model: AcousticModel, kept: ReleaseExtras | None, run: Path
 ) -> tuple[dict[str, Any], list[str]]:
     """The mapping of args.yaml, and notes on what the release does otherwise."""
-    ours, n_used = to_mapping(config), _n_used(model)
-    sessions, chances = list(model.sessions), config.dataset.dataset_probability_val
+    ours = to_mapping(config)
+    n_used = _n_used(model)
+    sessions = list(model.sessions)
+    chances = config.dataset.dataset_probability_val
     if chances is None or config.dataset.sessions != sessions:
         chances = [1] * len(sessions)
     values = {key: setting.published for key, setting in ELSEWHERE.items()}
@@ -343,7 +346,8 @@ def _exchanged(
     metrics: dict[str, float],
     notes: list[str],
 ) -> Exchanged:
-    val_per, val_loss = metrics.get("val_PER"), metrics.get("val_loss")
+    val_per = metrics.get("val_PER")
+    val_loss = metrics.get("val_loss")
     return Exchanged(
         str(path),
         files,

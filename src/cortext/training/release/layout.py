@@ -30,7 +30,8 @@ def shapes(
     config: GRUConfig, n_features: int, n_days: int, n_classes: int
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of all parameters, in the order of the release's `named_parameters`."""
-    n_units, n_inputs = config.n_units, n_features * max(config.patch_size, 1)
+    n_units = config.n_units
+    n_inputs = n_features * max(config.patch_size, 1)
     found: dict[str, tuple[int, ...]] = {"h0": (1, 1, n_units)}
     found |= {f"day_weights.{day}": (n_features, n_features) for day in range(n_days)}
     found |= {f"day_biases.{day}": (1, n_features) for day in range(n_days)}

@@ -1,4 +1,4 @@
-"""What a checkpoint of the release holds, checked and in our terms. Nothing here is trusted.
+"""The content of a checkpoint of the release, checked and in our terms. Nothing is trusted.
 
 Every error is a RunError (a ConfigError where it is about the arguments) that says what does not
 fit.
@@ -68,7 +68,8 @@ def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
         raise ConfigError(
             what, where=path, fix="give the args.yaml that lies beside the checkpoint"
         )
-    used, subset = config.model.n_input_features, config.dataset.feature_subset
+    used = config.model.n_input_features
+    subset = config.dataset.feature_subset
     n_features = used if subset is None else lookup(arguments, "dataset.neural_dim", None)
     if subset is None:
         return config, n_features
@@ -230,7 +231,8 @@ def _moments(
     Raises RunError.
     """
     names = layout.by_group(list(expected))
-    groups, entries = state.get("param_groups"), state.get("state")
+    groups = state.get("param_groups")
+    entries = state.get("state")
     if (
         not isinstance(entries, dict)
         or not isinstance(groups, list)

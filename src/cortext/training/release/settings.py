@@ -81,7 +81,7 @@ ELSEWHERE: dict[str, ReleaseSetting] = {
 """By dotted key."""
 
 COMMAND_LINE = ("gpu_number", "output_dir", "checkpoint_dir", "dataset.dataset_dir")
-"""What the command line says here: in a published file these never count."""
+"""Settings that the command line gives here: in a published file they never count."""
 
 SAME = (
     *(
@@ -212,7 +212,9 @@ class _References:
     """
 
     def __init__(self, root: Any, where: str | Path) -> None:
-        self.root, self.where, self._n_written = root, where, 0
+        self.root = root
+        self.where = where
+        self._n_written = 0
 
     def resolved(self, value: Any, path: tuple[str, ...] = (), level: int = 0) -> Any:
         """Return a value with its references resolved and all sections copied.

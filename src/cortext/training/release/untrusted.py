@@ -123,7 +123,10 @@ def _reason(error: Exception) -> str:
 
 def _check_content(content: Any, path: Path) -> None:
     """Raise RunError for unknown types, too many or too deep objects, and too large tensors."""
-    left, n_objects, n_bytes, length = [(content, 0)], 0, 0, path.stat().st_size
+    left = [(content, 0)]
+    n_objects = 0
+    n_bytes = 0
+    length = path.stat().st_size
     while left:
         item, level = left.pop()
         n_objects += 1
