@@ -9,14 +9,12 @@ import functools
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import Command
 from engine_cases import SENTENCES, sentence_entries, write_lm
 from lm_cases import SAID, Log, normalised, served, spoken_logits
 from redis_process import wait_for
@@ -415,37 +413,19 @@ def test_the_command_serves_with_a_model_and_a_context(
     redis_server, plain, tiny_lm_dir, log_prob, tmp_path
 ):
     log = Log(tmp_path / "log")
-    command = [
-        Path(sys.executable).parent / "cortext",
-        "lm-server",
-        "--lm",
-        plain.lm_dir,
-        "--preset",
-        "published",
-    ]
-    command += [
-        "--llm",
-        tiny_lm_dir,
-        "--llm-device",
-        "cpu",
-        "--context",
-        "how are you",
-        "--log",
-        log.path,
-    ]
-    command += ["--redis-port", str(redis_server.port), "--set", "alpha=0.3"]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    files = ["--lm", plain.lm_dir, "--llm", tiny_lm_dir, "--log", log.path]
+    options = ["--preset", "published", "--llm-device", "cpu", "--context", "how are you"]
+    options += ["--redis-port", str(redis_server.port), "--set", "alpha=0.3"]
+    server = Command("lm-server", *files, *options)
     try:
         wait_for(lambda: log.path.exists() and log.lines("serving"), "server", 60)
         assert log.lines("llm_loaded")[0]["model"] == str(tiny_lm_dir)
         client = ReleaseClient(redis_server.client())
         check(client.decode(spoken_logits("are you there"), 5), log_prob, 0.3, "how are you")
     finally:
-        process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=20)
-    assert (process.returncode, stderr) == (0, b"")
+        os.kill(server.process.pid, signal.SIGTERM)
+        ended = server.wait(20)
+    assert (ended.status, ended.stderr) == (0, "")
 
 
 def test_a_model_that_cannot_be_used_is_one_line(plain, tmp_path):

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import Command
 from engine_cases import SENTENCES, sentence_entries, write_lm
 from lm_cases import Log, normalised, spoken_logits
 from redis_process import wait_for
 from release_client import ReleaseClient
 
+from cortext.cli import run as run_command
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.live.lm_server.published_params import PublishedParams
 
@@ -35,32 +37,26 @@ def decoder(tmp_path_factory):
 
 @pytest.fixture
 def process(decoder, tmp_path):
-    """Starts `cortext lm-server` as a user would; all are ended with the test."""
+    """Starts `cortext lm-server` in a process of its own; all are ended with the test."""
     started = []
 
     def start(redis, *arguments):
         log = Log(tmp_path / f"process-{len(started)}.log")
-        command = [
-            Path(sys.executable).parent / "cortext",
-            "lm-server",
-            "--lm",
-            decoder.lm_dir,
-            "--log",
-            log.path,
-        ]
-        command += ["--preset", "published", "--redis-port", str(redis.port), *arguments]
-        started.append(
-            subprocess.Popen(
-                command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
-            )
-        )
+        files = ["--lm", decoder.lm_dir, "--log", log.path]
+        options = ["--preset", "published", "--redis-port", str(redis.port), *arguments]
+        started.append(Command("lm-server", *files, *options))
         wait_for(lambda: log.path.exists() and log.lines("serving"), "server")
         return started[-1], log
 
     yield start
     for one in started:
         one.kill()
-        one.communicate()
+
+
+def end(server, number=signal.SIGTERM):
+    """End a server with a signal; return how it ended."""
+    os.kill(server.process.pid, number)
+    return server.wait(10)
 
 
 @pytest.mark.slow
@@ -74,7 +70,6 @@ def test_a_server_that_was_killed_goes_on_where_it_ended(redis_server, decoder, 
     client.send(LOGITS[:5])
     client.send(LOGITS[5:HALF])
     first.kill()
-    first.wait()
     client.redis.xadd("remote_lm_input", {"logits": LOGITS[HALF:].tobytes()})
     client.redis.xadd("remote_lm_finalize", {"done": 0})
     _, log = process(redis_server)
@@ -107,10 +102,9 @@ def test_a_signal_ends_the_server_and_what_it_leaves_undone_is_named(redis_serve
     client.reset()
     client.send(LOGITS[:HALF])
     start = time.monotonic()
-    server.send_signal(number)
-    assert server.wait(timeout=10) == 0
+    ended = end(server, number)
     assert time.monotonic() - start < 3
-    assert server.stderr.read() == b""
+    assert (ended.status, ended.stderr) == (0, "")
     assert [line["event"] for line in log.lines()][-1] == "stopped"
     assert log.lines("utterance_dropped")[0]["why"] == "the server stops"
     assert client.redis.xrange("remote_lm_errors")[-1][1] == {
@@ -123,14 +117,12 @@ def test_a_signal_ends_a_server_that_waits_for_redis_or_searches_for_long(redis_
     server, log = process(redis_server)
     redis_server.client().xadd("remote_lm_input", {"logits": np.tile(LOGITS, (4000, 1)).tobytes()})
     time.sleep(0.1)
-    server.terminate()
-    assert server.wait(timeout=10) == 0
+    assert end(server).status == 0
     assert log.lines("utterance_dropped")
     server, log = process(redis_server)
     redis_server.stop()
     log.wait("redis_unreachable")
-    server.terminate()
-    assert server.wait(timeout=10) == 0
+    assert end(server).status == 0
 
 
 @pytest.mark.slow
@@ -153,15 +145,12 @@ def test_a_full_disk_under_the_log_ends_nothing(redis_server, decoder):
         assert (server.wait(timeout=10), server.stderr.read()) == (0, b"")
 
 
-@pytest.mark.slow
-def test_wrong_arguments_are_one_line(tmp_path, decoder):
+def test_wrong_arguments_are_one_line(tmp_path, decoder, capfd):
     def run(*arguments):
-        command = [Path(sys.executable).parent / "cortext", "lm-server", *arguments]
-        done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, timeout=60
-        )
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        return done.stderr
+        status = run_command(["lm-server", *map(str, arguments)])
+        told = capfd.readouterr().err
+        assert (status, told.count("\n")) == (2, 1), told
+        return told
 
     assert "lexicon.txt" in run("--lm", tmp_path)
     assert "unknown preset 'publised'; did you mean 'published'?" in run(
@@ -182,12 +171,10 @@ def test_a_server_killed_over_and_over_gives_every_sentence_once(redis_server, p
         client.redis.xadd("remote_lm_input", {"logits": LOGITS.tobytes()})
         client.redis.xadd("remote_lm_finalize", {"done": 0})
         server.kill()  # before, while or after it answers
-        server.wait()
         server, _ = process(redis_server)
         final = client.wait("remote_lm_output_final")
         assert final[b"lm_response_final"].decode() == TEXT
         server.kill()
-        server.wait()
     assert client.redis.xlen("remote_lm_output_final") == 3
     assert client.redis.xlen("remote_lm_output_partial") == 3
 
@@ -210,7 +197,6 @@ def test_a_killed_server_of_json_messages_goes_on_too(redis_server, process):
     say("frames", logits=LOGITS[:HALF].tobytes())
     wait_for(lambda: heard()[-1]["type"] == "partial", "partial")
     first.kill()
-    first.wait()
     say("frames", logits=LOGITS[HALF:].tobytes())
     say("end")
     process(redis_server, "--profile", "json")
@@ -238,11 +224,9 @@ def test_parameters_outlive_a_kill_but_not_an_end(redis_server, process):
     client.update(nbest=3, beam="wide")
     assert announced() == (b"3", b"17.0")
     server.kill()
-    server.wait()
     server, log = process(redis_server, "--set", "beam=12")
     assert log.lines("parameters_restored")
     assert announced() == (b"3", b"12.0")
-    server.terminate()
-    server.wait()
+    end(server)
     process(redis_server)
     assert announced() == (b"100", b"17.0")

@@ -5,13 +5,12 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 import torch
+from commands import Command
 from page_process import DAYS, N_FEATURES, prepare
-from serving import Page, Served
+from serving import Page, Served, wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -44,33 +43,28 @@ def root(tmp_path_factory):
 @pytest.fixture
 def start(root):
     """Starts `cortext serve` on a free port with more options; all that were started are ended."""
-    processes = []
+    servers = []
 
     def started(*options):
-        command = [
-            sys.executable,
-            "-c",
-            "from cortext.cli import main; main()",
-            "serve",
-            str(root / "run"),
-        ]
-        command += ["--lm", str(root / "lm"), "--data", str(root / "data"), "--port", "0", *options]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        processes.append(
-            subprocess.Popen(command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, **pipes)
-        )
-        return processes[-1]
+        files = ["--lm", root / "lm", "--data", root / "data"]
+        servers.append(Command("serve", root / "run", *files, "--port", "0", *options))
+        return servers[-1]
 
     yield started
-    for process in processes:
-        process.kill()
-        process.communicate()
+    for server in servers:
+        server.kill()
+
+
+def first_lines(server, n_lines):
+    """The first lines that a server prints."""
+    wait_until(lambda: server.stdout.count("\n") >= n_lines or not server.running(), "its address")
+    return server.stdout.splitlines()[:n_lines]
 
 
 @pytest.mark.slow
 def test_says_the_day_the_look_ahead_and_the_address_and_ends_at_a_signal(start, tmp_path):
-    process = start("--session-log", str(tmp_path / "log"))
-    day, look_ahead, address = (process.stdout.readline().strip() for _ in range(3))
+    server = start("--session-log", tmp_path / "log")
+    day, look_ahead, address = first_lines(server, 3)
     assert day == f"day: {DAYS[-1]}, or that of each trial"
     assert look_ahead == "look-ahead: 80 ms"
     port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]{43})", address).groups()
@@ -78,27 +72,27 @@ def test_says_the_day_the_look_ahead_and_the_address_and_ends_at_a_signal(start,
         page, headers = Page(socket), {"Authorization": f"Bearer {token}"}
         Served(None, int(port)).post("start", {"trial": 0}, headers=headers)
         page.next("step")
-        process.send_signal(signal.SIGINT)
+        os.kill(server.process.pid, signal.SIGINT)
         utterance = page.next("utterance")
         assert (utterance["ended"], utterance["error"]) == ("stop", "the server was ended")
         with pytest.raises(ConnectionClosed) as closed:
             page.next("nothing")
         assert closed.value.rcvd.code == 1012  # the server restarts or ends
-    out, err = process.communicate(timeout=5)
-    assert (process.returncode, out, err) == (0, "", "")
+    ended = server.wait(5)
+    assert (ended.status, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [day, look_ahead, address]
     assert (tmp_path / "log" / "utterances.jsonl").read_text().count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_second_signal_is_not_needed_when_somebody_never_reads(start):
-    process = start("--token", "t", "--speed", "max", "--loop")
-    address = [process.stdout.readline() for _ in range(3)][-1]
+    server = start("--token", "t", "--speed", "max", "--loop")
+    address = first_lines(server, 3)[-1]
     port = int(re.search(r":(\d+)/", address)[1])
     with connect(f"ws://127.0.0.1:{port}/ws?token=t", max_queue=1, close_timeout=0.1):
         Served(None, port).post("start", headers={"Authorization": "Bearer t"})
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=5)
-    assert process.returncode == 0
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.wait(5).status == 0
 
 
 def test_a_port_in_use_is_one_line(root, capsys):
@@ -146,12 +140,12 @@ def test_what_cannot_be_served_is_one_line(root, capsys, options, line):
 
 @pytest.mark.slow
 def test_an_address_that_others_reach_is_warned_of(start):
-    process = start("--host", "0.0.0.0", "--json")
-    printed = json.loads("".join(process.stdout.readline() for _ in range(5)))
+    server = start("--host", "0.0.0.0", "--json")
+    printed = json.loads("".join(first_lines(server, 5)))
     assert (printed["day"], printed["look_ahead_ms"]) == (DAYS[-1], 80)
     assert re.search(r":\d+/#token=[\w-]{43}$", printed["url"])
-    process.send_signal(signal.SIGINT)
+    ended = server.interrupt()
     assert (
         "warning: 0.0.0.0 can be reached from other machines, and nothing is encrypted"
-        in process.stderr.read()
+        in ended.stderr
     )
