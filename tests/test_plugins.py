@@ -12,7 +12,7 @@ from cortext.cli import run
 from cortext.errors import ConfigError, RunError
 from cortext.features.augment import AUGMENTATIONS
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.plugins import load_plugin, load_plugins
 from cortext.registry import Registry
 from cortext.text.phonemes import RELEASE

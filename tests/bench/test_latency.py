@@ -22,7 +22,7 @@ from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, GRUConfig, build_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
 
 TORCH = [EAGER, "torch fp32", "torch bf16"]

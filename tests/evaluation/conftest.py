@@ -14,7 +14,7 @@ from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation.scores import TrialResult
 from cortext.models import AcousticModel, build_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
 N_FEATURES = 8

@@ -14,7 +14,7 @@ from cortext.evaluation import decode, error_rate, evaluate
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.settings import SearchSettings
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")

@@ -111,3 +111,14 @@ def test_prepare_smooths_after_augmenting_and_only_smooths_without_a_generator()
 def test_settings_that_cannot_be_right_name_themselves(field, value):
     with pytest.raises(ConfigError, match=field):
         Augmentation(**{field: value})
+
+
+def test_the_result_is_float32_where_torchs_default_is_float64():
+    settings = Augmentation(static_gain_std=0.1, random_walk_std=0.1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        generator = torch.Generator().manual_seed(0)
+        found, _ = augment(torch.zeros(2, 9, 3), torch.tensor([9, 8]), settings, generator)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == torch.float32

@@ -15,7 +15,7 @@ from cortext.models import (
     model_config,
     save_model,
 )
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")

@@ -18,7 +18,7 @@ from cortext.models import (
     model_config,
     save_model,
 )
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import build_loss

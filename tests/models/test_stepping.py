@@ -10,7 +10,7 @@ from torch import nn
 
 from cortext.errors import DataError, RunError
 from cortext.models import GRU, AcousticModel, GRUConfig, TripleGRUConfig, build_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.models.single_step import for_single_steps
 from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.text.phonemes import RELEASE

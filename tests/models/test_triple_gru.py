@@ -7,7 +7,7 @@ from torch import nn
 
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel, GRUConfig, TripleGRUConfig, build_model, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.triple_gru import CleanSpeechModel, NoiseModel, NoisySpeechModel, TripleGRU
 from cortext.text.phonemes import RELEASE

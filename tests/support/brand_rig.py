@@ -26,7 +26,7 @@ from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.live.brand.process import run_node
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
 N_FEATURES = 8

@@ -26,7 +26,7 @@ from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.server import listen, run_server
 from cortext.live.page.sources import Replay
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 from cortext.usage.writer import UsageLog
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from cortext.models import AcousticModel, build_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")

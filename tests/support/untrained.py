@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from cortext.models import AcousticModel, build_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
 

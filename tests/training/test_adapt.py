@@ -18,7 +18,7 @@ from cortext.features import Augmentation
 from cortext.models import load_model
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig, Trainer, adapt, train
-from cortext.training.adapt import _old_days, _recorded
+from cortext.training.adapt_trials import in_order_of_recording, trials_of_old_days
 
 OLD = ("t15.2023.08.11", "t15.2023.08.13")
 NEW = "t15.2023.08.18"
@@ -147,7 +147,7 @@ def test_trials_count_in_the_order_of_recording(recordings, tmp_path):
     ]
     write_session(tmp_path / "files" / NEW / "data_train.hdf5", trials)
     split = pack(tmp_path / "files", tmp_path / "packed").split("train")
-    assert _recorded(split, NEW).tolist() == [3, 1, 2, 0]
+    assert in_order_of_recording(split, NEW).tolist() == [3, 1, 2, 0]
 
 
 def test_where_learning_does_harm_the_nearest_layer_is_kept(base, packed, tmp_path):
@@ -193,9 +193,9 @@ def test_without_old_trials_the_whole_model_learns_and_the_old_layers_stay(base,
 
 
 def test_old_trials_are_spread_over_the_known_days_and_the_latest_get_the_rest(base, packed):
-    chosen = _old_days(open_packed(packed), load_model(base).sessions, 7, TrainConfig()).split(
-        "train"
-    )
+    chosen = trials_of_old_days(
+        open_packed(packed), load_model(base).sessions, 7, TrainConfig()
+    ).split("train")
     counts = {
         name: int((chosen.day_N == chosen.sessions.index(name)).sum()) for name in (*OLD, NEW)
     }

@@ -18,7 +18,7 @@ from cortext.cli import run as cli
 from cortext.config import load_config
 from cortext.errors import ConfigError, CortextError, RunError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.models.storage import write_tensors
 from cortext.text.phonemes import RELEASE
 from cortext.training import TrainConfig, read_train_config, train

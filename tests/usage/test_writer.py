@@ -21,7 +21,7 @@ from cortext.data import open_dataset, read_trials, write_session
 from cortext.data.trial import Trial
 from cortext.errors import LiveError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 from cortext.usage import writer
 from cortext.usage.log import read_log

@@ -43,7 +43,7 @@ from cortext.live.core.decoder import no_long_pauses
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.statistics import StageTimes
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.models.stepping import Stepper, TorchStepper
 from cortext.provenance import provenance
 from cortext.text.metrics import error_rate

@@ -28,12 +28,12 @@ class Augmenter(Protocol):
         """Augment a batch.
 
         Args:
-            x_BTC: Float [B, T, C] on the generator's device; it is not changed.
+            x_BTC: Float32 [B, T, C] on the generator's device; it is not changed.
             n_bins_B: int64 [B] on any device, bins of each trial; the others are padding.
             generator: The only source of random numbers.
 
         Returns:
-            The augmented batch, of the same shape and dtype.
+            The augmented batch, float32 of the same shape.
         """
         ...
 
@@ -133,10 +133,11 @@ def augment(
     n_trials, _, n_features = x_BTC.shape
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=x_BTC.device)
+        # Not torch's default dtype, which a program may have set: the result is float32.
+        return torch.randn(shape, generator=generator, device=x_BTC.device, dtype=torch.float32)
 
     if settings.static_gain_std > 0:
-        gain_BCC = torch.eye(n_features, device=x_BTC.device)
+        gain_BCC = torch.eye(n_features, device=x_BTC.device, dtype=torch.float32)
         gain_BCC = gain_BCC + normal(n_trials, n_features, n_features) * settings.static_gain_std
         x_BTC = x_BTC @ gain_BCC
     if settings.white_noise_std > 0:

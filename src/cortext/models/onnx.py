@@ -30,7 +30,8 @@ import cortext
 from cortext.errors import RunError, first_line
 from cortext.extras import need
 from cortext.files import atomic_write, read_json
-from cortext.models.acoustic import AcousticModel, day_of, load_model, read_card
+from cortext.models.acoustic import AcousticModel, day_of, load_model
+from cortext.models.card import read_card
 from cortext.models.single_step import with_forwards
 from cortext.models.stepping import check_first_step, check_patch, patch_shape
 from cortext.text.phonemes import Inventory

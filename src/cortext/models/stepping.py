@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from cortext.errors import DataError, RunError
-from cortext.models.acoustic import NOT_FINITE, AcousticModel, Smoothing, day_of, load_model
+from cortext.models.acoustic import NOT_FINITE, AcousticModel, day_of, load_model
+from cortext.models.card import Smoothing
 from cortext.models.precision import autocast, full_float32
 from cortext.models.single_step import Precision, computes_ahead, for_single_steps
 from cortext.text.phonemes import Inventory

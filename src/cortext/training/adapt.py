@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,12 +22,18 @@ import numpy as np
 import torch
 
 from cortext.data.checks import Problem
-from cortext.data.packed import PackedDataset, PackedSplit, open_data
+from cortext.data.packed import PackedDataset
 from cortext.data.packed_dataset import joined
-from cortext.errors import ConfigError, DataError, Interrupted, RunError, nearest
+from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.files import atomic_write
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.provenance import provenance
+from cortext.training.adapt_trials import (
+    opened,
+    session_to_adapt_to,
+    trials_of_day,
+    trials_of_old_days,
+)
 from cortext.training.batches import Batches
 from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.loss import ctc_loss
@@ -146,10 +152,10 @@ def adapt(
     source = load_model(run)
     config = _run_config(Path(run), source)
     with reading_bar(progress) as bar:
-        new = _checked(data, source, ("train", "val"), skip_bad, bar)
-        old = None if old_data is None else _checked(old_data, source, ("train",), skip_bad, bar)
-    name = _session(source, new, session)
-    chosen = _trials_of(new, name, trials, config)
+        new = opened(data, source, ("train", "val"), skip_bad, bar)
+        old = None if old_data is None else opened(old_data, source, ("train",), skip_bad, bar)
+    name = session_to_adapt_to(source, new, session)
+    chosen = trials_of_day(new, name, trials, config)
     model = source if name in source.sessions else _with_day(source, name)
     day = model.sessions.index(name)
     settings = _settings(
@@ -157,7 +163,12 @@ def adapt(
     )
     if old is not None:
         chosen = joined(
-            [chosen, _old_days(old, [s for s in source.sessions if s != name], old_trials, config)]
+            [
+                chosen,
+                trials_of_old_days(
+                    old, [s for s in source.sessions if s != name], old_trials, config
+                ),
+            ]
         )
     with (
         Trainer(
@@ -224,110 +235,6 @@ def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
         feature_subset=model.feature_subset,
     )
     return replace(config, model=architecture, dataset=dataset)
-
-
-def _checked(
-    data: str | Path | PackedDataset,
-    model: AcousticModel,
-    splits: Sequence[str],
-    skip_bad: bool,
-    reading: Any,
-) -> PackedDataset:
-    """The data, opened and verified.
-
-    Raises DataError, also for another number of features than the model's.
-    """
-    if not isinstance(data, PackedDataset):
-        data = open_data(data, skip_bad=skip_bad, progress=reading)
-        data.verify(reading, splits=[name for name in splits if name in data.splits])
-    if data.n_features != model.n_features:
-        found = f"{data.n_features} features found, the model needs {model.n_features}"
-        raise DataError(
-            found, where=data.path, fix="give recordings like those the run was trained on"
-        )
-    return data
-
-
-def _session(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
-    """Return the day to adapt to.
-
-    It is the one named, else the only one that the model does not know, else the only one.
-    """
-    split = data.split("train")
-    recorded = [data.sessions[day] for day in np.unique(split.day_N)]
-    if wanted is not None:
-        if wanted not in recorded:
-            what = (
-                f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
-            )
-            raise DataError(what, where=data.path)
-        return wanted
-    unknown = [name for name in recorded if name not in model.sessions]
-    choice: list[str] = unknown or recorded
-    if len(choice) > 1:
-        what = (
-            f"{len(choice)} sessions are new to the model"
-            if unknown
-            else "the model knows every session here"
-        )
-        raise DataError(
-            f"{what}: {', '.join(choice)}", where=data.path, fix="name one with --session"
-        )
-    return choice[0]
-
-
-def _recorded(split: PackedSplit, session: str) -> np.ndarray:
-    """int64: numbers of the session's trials, in the order of recording."""
-    trials = np.flatnonzero(split.day_N == split.sessions.index(session))
-    return trials[np.lexsort((split.trial_N[trials], split.block_N[trials]))]
-
-
-def _trials_of(
-    data: PackedDataset, session: str, trials: int | None, config: TrainConfig
-) -> PackedDataset:
-    """Return the data with only the day's first training trials and its validation split."""
-    data = data.select(bad_trials=config.dataset.bad_trials_dict)
-    train = data.split("train")
-    recorded = _recorded(train, session)
-    validates = "val" in data.splits and len(_recorded(data.split("val"), session)) > 0
-    count = len(recorded) if trials is None else trials
-    if count > len(recorded):
-        what = f"session {session} has {len(recorded)} training trials, and {count} are asked for"
-        raise DataError(
-            what, where=data.path, fix=f"give --trials {len(recorded)}, or leave it out"
-        )
-    if count < 2 and not validates:
-        what = f"one trial of session {session} cannot be both learnt from and validated on"
-        raise DataError(what, where=data.path, fix="give --trials 2 or more")
-    splits = {"train": train.take(recorded[:count])}
-    if validates:
-        splits["val"] = data.split("val").select(sessions=[session])
-    return data.showing(splits)
-
-
-def _old_days(
-    data: PackedDataset, known: Sequence[str], most: int, config: TrainConfig
-) -> PackedDataset:
-    """The data with at most that many training trials, evenly spread over the known days.
-
-    The latest get the rest.
-    """
-    data = data.select(bad_trials=config.dataset.bad_trials_dict)
-    train = data.split("train")
-    days = [
-        trials for name in known if name in data.sessions and len(trials := _recorded(train, name))
-    ]
-    if not days:
-        what = f"none of its sessions is known to the model; known: {', '.join(known)}"
-        raise DataError(
-            what, where=data.path, fix="give data of the days it was trained on as old data"
-        )
-    each, rest = divmod(most, len(days))
-    chosen = []
-    for number, trials in enumerate(days):
-        count = min(len(trials), each + (number >= len(days) - rest))
-        chosen.append(trials[np.linspace(0, len(trials) - 1, count).astype(np.int64)])
-    return data.showing({"train": train.take(np.concatenate(chosen))})
 
 
 def _with_day(source: AcousticModel, session: str) -> AcousticModel:

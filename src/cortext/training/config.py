@@ -16,7 +16,7 @@ from cortext.config import from_mapping, load_config, overridden, read_mapping, 
 from cortext.errors import ConfigError, RunError, nearest, shown
 from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
-from cortext.models.acoustic import CTC, check_sessions
+from cortext.models.card import CTC, check_sessions
 from cortext.registry import Registry
 from cortext.training.loss import loss_config
 from cortext.training.release.settings import translate

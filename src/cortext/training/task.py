@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel, save_model
-from cortext.models.acoustic import CTC
+from cortext.models.card import CTC
 from cortext.training.backend import Backend, DeviceSpec
 from cortext.training.batches import Batches
 from cortext.training.config import TASKS, TrainConfig, register_task

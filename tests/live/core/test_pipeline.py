@@ -18,7 +18,7 @@ from cortext.live.core.acoustic_stream import (
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.statistics import StageTimes
 from cortext.models import AcousticModel, build_model, model_config
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
 from cortext.text.phonemes import BLANK, RELEASE, SIL
 

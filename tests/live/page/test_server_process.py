@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from cortext.cli import run as run_command
 from cortext.models import AcousticModel, build_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
 

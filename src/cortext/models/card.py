@@ -1,0 +1,139 @@
+"""The card of a model: `model.json`, its description without its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cortext.config import from_mapping
+from cortext.data.trial import is_plain_name
+from cortext.errors import ConfigError, CortextError, RunError
+from cortext.features.smooth import check_kernel
+from cortext.files import read_json
+from cortext.text.phonemes import BLANK, SIL
+
+FORMAT_VERSION = 1
+CTC = "ctc"
+"""The task of a model of phonemes, which every command reads."""
+MOST_FEATURES = 65_536
+"""Most features of a bin, bins of a patch and tokens of a model that is read."""
+
+
+@dataclass
+class Smoothing:
+    """Gaussian smoothing that a model was trained with."""
+
+    smooth_data: bool = True
+    smooth_kernel_std: float = 2.0
+    smooth_kernel_size: int = 100
+
+    def __post_init__(self) -> None:
+        try:
+            check_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
+        except ValueError as error:
+            raise ConfigError(f"smoothing: {error}") from None
+
+
+@dataclass
+class ModelCard:
+    """Content of `model.json`. Raises ConfigError for values that no model has."""
+
+    kind: str
+    sessions: list[str]
+    n_features: int
+    feature_subset: list[int] | None
+    patch: dict[str, int]
+    smoothing: Smoothing
+    inventory: dict[str, Any]
+    config: dict[str, Any]
+    backend: str = "torch"
+    format_version: int = FORMAT_VERSION
+    task: str = CTC
+    """The task of the run. A card of another task than CTC may name any outputs."""
+
+    def __post_init__(self) -> None:
+        check_sessions(self.sessions)
+        if not 1 <= self.n_features <= MOST_FEATURES:
+            raise ConfigError(
+                f"n_features is {self.n_features}; from 1 to {MOST_FEATURES:,} are needed"
+            )
+        subset = self.feature_subset
+        if subset is not None and not (
+            0 < len(subset) <= MOST_FEATURES and 0 <= min(subset) <= max(subset)
+        ):
+            raise ConfigError("feature_subset is not a list of features by number")
+        if subset is not None and max(subset) >= self.n_features:
+            raise ConfigError(
+                f"feature_subset has feature {max(subset)}; n_features is {self.n_features}"
+            )
+        size, stride = (self.patch.get(name, -1) for name in ("size", "stride"))
+        if not (0 <= size <= MOST_FEATURES and 1 <= stride <= MOST_FEATURES):
+            raise ConfigError(f"patch is {self.patch}; a size and a stride in bins are needed")
+        _check_symbols(self.inventory, (BLANK, SIL) if self.task == CTC else ())
+
+    def to_json(self) -> bytes:
+        """Return the content of `model.json`, in which CTC is not named."""
+        mapping = asdict(self)
+        if self.task == CTC:
+            del mapping["task"]
+        return json.dumps(mapping, indent=2).encode()
+
+
+def check_sessions(sessions: Sequence[str]) -> None:
+    """Raise ConfigError for sessions that are named twice, or that cannot name a folder."""
+    for name in sessions:
+        if not is_plain_name(name):
+            raise ConfigError(
+                f"{name!r} cannot name a session",
+                fix="use up to 200 letters, digits, dots and dashes",
+            )
+    if len(set(sessions)) < len(sessions):
+        raise ConfigError("sessions names a session twice", fix="name each once")
+
+
+def _check_symbols(inventory: dict[str, Any], all_of: Sequence[str]) -> None:
+    """Raise ConfigError unless the mapping has the name and the symbols of an `Inventory`."""
+    for key in ("name", "symbols"):
+        if key not in inventory:
+            raise ConfigError(f"inventory has no {key!r}")
+    name = inventory["name"]
+    symbols = inventory["symbols"]
+    if not isinstance(symbols, list) or not all(
+        isinstance(symbol, str) for symbol in (name, *symbols)
+    ):
+        raise ConfigError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed")
+    for needed in all_of:
+        if needed not in symbols:
+            raise ConfigError(f"inventory.symbols lacks {needed!r}")
+    if len(set(symbols)) < len(symbols) or len(symbols) > MOST_FEATURES:
+        raise ConfigError(f"inventory.symbols has {len(symbols):,} symbols, or one of them twice")
+
+
+def read_card(path: Path) -> ModelCard:
+    """Read a `model.json`.
+
+    Raises RunError for one that is missing, foreign or of another version.
+    """
+    fix = "give the directory that `cortext train --out` wrote"
+    try:
+        mapping = read_json(path)
+        version = mapping["format_version"]
+    except OSError as error:
+        raise RunError(f"no model here: {error.strerror}", where=path, fix=fix) from None
+    except KeyError:
+        raise RunError("not a model description", where=path, fix=fix) from None
+    except ValueError as error:
+        raise RunError(f"not a model description: {error}", where=path, fix=fix) from None
+    if version != FORMAT_VERSION:
+        found = f"format_version is {version!r}; this version of cortext reads {FORMAT_VERSION}"
+        raise RunError(found, where=path, fix="train again, or install the version that wrote it")
+    try:
+        card = from_mapping(ModelCard, mapping, where=path)
+    except CortextError as error:
+        raise RunError(error.what, where=path, fix=error.fix) from None
+    if not card.sessions:
+        raise RunError("it names no session", where=path)
+    return card

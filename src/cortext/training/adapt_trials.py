@@ -1,0 +1,120 @@
+"""Choice of the trials that a model adapts to: those of the new day, and some of known days."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.data.packed import PackedDataset, PackedSplit, open_data
+from cortext.errors import DataError, nearest
+from cortext.models import AcousticModel
+from cortext.training.config import TrainConfig
+
+
+def opened(
+    data: str | Path | PackedDataset,
+    model: AcousticModel,
+    splits: Sequence[str],
+    skip_bad: bool,
+    reading: Any,
+) -> PackedDataset:
+    """Return the data, opened and verified.
+
+    Raises DataError, also for another number of features than the model's.
+    """
+    if not isinstance(data, PackedDataset):
+        data = open_data(data, skip_bad=skip_bad, progress=reading)
+        data.verify(reading, splits=[name for name in splits if name in data.splits])
+    if data.n_features != model.n_features:
+        found = f"{data.n_features} features found, the model needs {model.n_features}"
+        raise DataError(
+            found, where=data.path, fix="give recordings like those the run was trained on"
+        )
+    return data
+
+
+def session_to_adapt_to(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
+    """Return the day to adapt to.
+
+    It is the one named, else the only one that the model does not know, else the only one.
+    """
+    split = data.split("train")
+    recorded = [data.sessions[day] for day in np.unique(split.day_N)]
+    if wanted is not None:
+        if wanted not in recorded:
+            what = (
+                f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
+            )
+            raise DataError(what, where=data.path)
+        return wanted
+    unknown = [name for name in recorded if name not in model.sessions]
+    choice: list[str] = unknown or recorded
+    if len(choice) > 1:
+        what = (
+            f"{len(choice)} sessions are new to the model"
+            if unknown
+            else "the model knows every session here"
+        )
+        raise DataError(
+            f"{what}: {', '.join(choice)}", where=data.path, fix="name one with --session"
+        )
+    return choice[0]
+
+
+def in_order_of_recording(split: PackedSplit, session: str) -> np.ndarray:
+    """Return the numbers of the session's trials, int64, in the order of recording."""
+    trials = np.flatnonzero(split.day_N == split.sessions.index(session))
+    return trials[np.lexsort((split.trial_N[trials], split.block_N[trials]))]
+
+
+def trials_of_day(
+    data: PackedDataset, session: str, trials: int | None, config: TrainConfig
+) -> PackedDataset:
+    """Return the data with only the day's first training trials and its validation split."""
+    data = data.select(bad_trials=config.dataset.bad_trials_dict)
+    train = data.split("train")
+    recorded = in_order_of_recording(train, session)
+    validates = "val" in data.splits and len(in_order_of_recording(data.split("val"), session)) > 0
+    count = len(recorded) if trials is None else trials
+    if count > len(recorded):
+        what = f"session {session} has {len(recorded)} training trials, and {count} are asked for"
+        raise DataError(
+            what, where=data.path, fix=f"give --trials {len(recorded)}, or leave it out"
+        )
+    if count < 2 and not validates:
+        what = f"one trial of session {session} cannot be both learnt from and validated on"
+        raise DataError(what, where=data.path, fix="give --trials 2 or more")
+    splits = {"train": train.take(recorded[:count])}
+    if validates:
+        splits["val"] = data.split("val").select(sessions=[session])
+    return data.showing(splits)
+
+
+def trials_of_old_days(
+    data: PackedDataset, known: Sequence[str], most: int, config: TrainConfig
+) -> PackedDataset:
+    """Return the data with at most that many training trials, evenly spread over the known days.
+
+    The latest get the rest.
+    """
+    data = data.select(bad_trials=config.dataset.bad_trials_dict)
+    train = data.split("train")
+    days = [
+        trials
+        for name in known
+        if name in data.sessions and len(trials := in_order_of_recording(train, name))
+    ]
+    if not days:
+        what = f"none of its sessions is known to the model; known: {', '.join(known)}"
+        raise DataError(
+            what, where=data.path, fix="give data of the days it was trained on as old data"
+        )
+    each, rest = divmod(most, len(days))
+    chosen = []
+    for number, trials in enumerate(days):
+        count = min(len(trials), each + (number >= len(days) - rest))
+        chosen.append(trials[np.linspace(0, len(trials) - 1, count).astype(np.int64)])
+    return data.showing({"train": train.take(np.concatenate(chosen))})
