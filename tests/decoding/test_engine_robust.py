@@ -338,7 +338,7 @@ def test_eight_threads_share_a_model(decoder):
 
 @pytest.mark.slow
 def test_eight_threads_share_a_model_for_long(decoder):
-    load_model(decoder, seconds=20.0)
+    load_model(decoder, seconds=8.0)
 
 
 FORKING = """

@@ -32,6 +32,7 @@ def estimated(tmp_path_factory):
     For each n-gram its probability and back-off, and the model.
     """
     directory = tmp_path_factory.mktemp("estimate")
+    names = (f"m{number}" for number in itertools.count())
 
     def run(sentences, order, prune=(0,), n_words=FEW, keys=None):
         """Words from `n_words` on are outside the vocabulary."""
@@ -43,19 +44,20 @@ def estimated(tmp_path_factory):
         text.tofile(file)
         highest = max(n_words, int(text.max()) + 1)
         keys = keys or Keys.of(highest, order)
-        with Database(directory, 256 << 20) as database:
-            count(database, "m", keys, file, np.arange(highest), n_words, prune)
-            model = estimate(database, "m", keys, n_words, order)
-            table = {}
-            for number in range(1, order + 1):
-                backoffs = {}
-                if number < order:
-                    backoffs = dict(database.rows(f"SELECT key, backoff FROM m_b{number + 1}"))
-                for key, p in database.rows(f"SELECT key, p FROM m_p{number}"):
-                    table[unpacked(keys, key, number)] = (p, backoffs.get(key, 1.0))
+        name = next(names)
+        count(database, name, keys, file, np.arange(highest), n_words, prune)
+        model = estimate(database, name, keys, n_words, order)
+        table = {}
+        for number in range(1, order + 1):
+            backoffs = {}
+            if number < order:
+                backoffs = dict(database.rows(f"SELECT key, backoff FROM {name}_b{number + 1}"))
+            for key, p in database.rows(f"SELECT key, p FROM {name}_p{number}"):
+                table[unpacked(keys, key, number)] = (p, backoffs.get(key, 1.0))
         return table, model
 
-    return run
+    with Database(directory, 256 << 20) as database:
+        yield run
 
 
 def oracle(sentences, order, prune, n_words):
