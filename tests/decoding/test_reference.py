@@ -355,16 +355,17 @@ def test_at_least_min_active_hypotheses_live_whatever_the_beam():
     assert len(stream._search._live) == 7
 
 
-def test_alternatives_outside_the_lattice_beam_are_left_out():
+@pytest.mark.parametrize("acoustic_scale", [1.0, 0.5])
+def test_alternatives_outside_the_lattice_beam_are_left_out(acoustic_scale):
     lexicon = lexicon_of([("a", "AA B", 1.0), ("b", "B", 1.0), ("c", "AA", 1.0)])
     log_probs_PV = random_log_probs(np.random.default_rng(0), 4, 1.0)
-    every = decode(lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE))
-    near = decode(
-        lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE | dict(lattice_beam=2.0))
-    )
+
+    def found(**options):
+        options = DecoderOptions.of(WIDE | dict(acoustic_scale=acoustic_scale) | options)
+        return list(decode(lexicon, NGRAMS[1], log_probs_PV, options))
+
+    every, near = found(), found(lattice_beam=2.0)
     assert 1 < len(near) < len(every)
-    assert list(near) == [each for each in every if each.score >= every[0].score - 2.0]
-    assert (
-        list(decode(lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE | dict(max_arcs=3))))
-        == list(every)[:3]
-    )
+    least = every[0].score - 2.0 * acoustic_scale
+    assert near == [each for each in every if each.score >= least]
+    assert found(max_arcs=3) == every[:3]
