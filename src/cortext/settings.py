@@ -18,7 +18,7 @@ class Setting:
         minimum: Smallest number that is accepted; None for no bound.
         maximum: Largest number that is accepted; None for no bound.
         metavar: Name of the value in `--help`; None for the type's.
-        argument: Whether the command line takes it by its position, without a name.
+        argument: Taken by its position on the command line, without a name.
         kind: Type on the command line, where the field takes more types; None for the field's.
     """
 

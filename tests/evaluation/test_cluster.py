@@ -110,15 +110,15 @@ def test_the_order_is_kept_whatever_the_number_of_tasks(tiny, two_workers, monke
         fake_log_probs(sentence, 0.5, n, "release") for n, sentence in enumerate(sentences)
     ]
     expected = Decoder.from_dir(tiny.lm).decode_batch(log_probs, "release")
-    told = []
+    steps = []
     for per_cpu in (1, 2, 100):
         monkeypatch.setattr("cortext.evaluation.cluster.TASKS_PER_CPU", per_cpu)
         files = DecoderFiles(tiny.lm, DecoderOptions())
         found, _ = decode_on_cluster(
-            "local", files, log_probs, RELEASE, progress=lambda *done: told.append(done)
+            "local", files, log_probs, RELEASE, progress=lambda *done: steps.append(done)
         )
         assert found == expected
-    assert told[-1] == (7, 7)
+    assert steps[-1] == (7, 7)
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+import dataclasses
+import inspect
 import json
 import math
 from types import SimpleNamespace
@@ -9,9 +11,20 @@ from cortext.data import Problem
 from cortext.data.dataset import Description
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.nbest import Hypothesis, NBest, Word
+from cortext.evaluation import decode, evaluate
 from cortext.evaluation.recognise import number_trials
 from cortext.evaluation.scores import TrialResult, bleu
+from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.submission import write_nbest, write_predictions
+
+
+@pytest.mark.parametrize("function", [evaluate, decode])
+def test_the_public_functions_take_every_setting_of_a_search(function):
+    # A Python program searches in one thread, a command on all cores; both are told the model.
+    own = {"threads": 1, "lm": inspect.Parameter.empty}
+    keywords = inspect.signature(function).parameters
+    for field in dataclasses.fields(SearchSettings):
+        assert keywords[field.name].default == own.get(field.name, field.default), field.name
 
 
 def test_predictions_are_normalised_and_numbered(tmp_path, result):

@@ -134,6 +134,7 @@ def download(
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         else:
             reason = f"the connection closed after {transfer.done} of {transfer.size} bytes"
+        # Only tries without a single byte count: 10 GB over a poor line break off many times.
         tries = 0 if transfer.done > before else tries + 1
         if not transfer.complete and tries >= _TRIES:
             fix = f"check the network and try again; {transfer.done} bytes are kept"

@@ -125,6 +125,7 @@ def _write_split(
     corpora = []
     checksum = 0
     with closing((RecordFiles if format == "tfrecord" else MapFile)(folder, name)) as files:
+        # A feature beyond float16 would be packed as Inf: its trial is bad.
         for trial in dataset.trials(name, on_bad=on_bad, max_abs=FLOAT16_MAX):
             rows = trial.features_TC.astype(np.float16)
             day = days[trial.session]

@@ -167,6 +167,7 @@ def _open_split(
         found = file.stat().st_size if file.is_file() else 0
         if found != expected:
             raise DataError(f"{found} bytes found, {expected} expected", where=file, fix=AGAIN)
+    # The file is mapped when a trial is read: opening a data set touches no bins.
     bins: BinSource = MappedBins(files[0], shape)
     if "records" in entry:
         at = zip(arrays[f"{name}/file"].tolist(), arrays[f"{name}/byte"].tolist(), strict=True)

@@ -162,6 +162,7 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
                 _write_results(folder, found, confused)
                 metrics = Metrics(**measured, seconds=_with_total(found.seconds))
                 write_report(folder / "report.html", metrics, found, confused, run)
+            # Once more: metrics.json has the seconds that writing the report took, too.
             metrics = Metrics(**measured, seconds=_with_total(found.seconds))
             _write_json(folder / "metrics.json", asdict(metrics))
         return metrics

@@ -153,6 +153,7 @@ def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
     """
     spelt = [trial for trial in trials if trial.phonemes]
     said = [trial for trial in trials if trial.reference]
+    # Without a language model no trial has a text: PER alone is measured.
     words = [trial for trial in said if trial.text is not None]
     said_words = [t.reference for t in words]
     read_words = [t.text for t in words]

@@ -80,6 +80,9 @@ def _loaded(files: LargeModelFiles) -> LLM:
 class SearchSettings:
     """Settings of a word search, as `evaluate` and `decode` hand them on.
 
+    Both spell these fields out as keywords of their own, so that `help()` and editors show them; a
+    test holds that names and defaults agree (but `threads`: one in a Python program).
+
     Attributes:
         lm: Language-model directory; None for no search.
         options: `DecoderOptions`, a mapping of its fields, or a YAML file.

@@ -5,7 +5,7 @@ Shapes: P frames, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,26 +66,24 @@ def stepped_errors(
             where=packed.path,
             fix="name a labelled split",
         )
-    best = {
-        name: np.concatenate([logits_PV.argmax(axis=1) for logits_PV in logits])
-        for name, logits in found.items()
-    }
-    first = next(iter(best.values()))
+    first = _best_tokens(next(iter(found.values())))
     errors = {}
     for name, logits in found.items():
         inventory = steppers[name].inventory
-        rate = error_rate(
-            references,
-            [inventory.names(greedy(log_softmax(x), inventory)) for x in logits],
-            unit="phoneme",
-        )
+        decoded = [inventory.names(greedy(log_softmax(x), inventory)) for x in logits]
+        rate = error_rate(references, decoded, unit="phoneme")
         errors[name] = {
             "per": rate.rate,
             "ci95": [rate.low, rate.high],
-            "other_frames": float(np.mean(best[name] != first)),
+            "other_frames": float(np.mean(_best_tokens(logits) != first)),
             "n_trials": rate.n_trials,
         }
     return errors
+
+
+def _best_tokens(logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the best token of every frame of all trials."""
+    return np.concatenate([logits_PV.argmax(axis=1) for logits_PV in logits])
 
 
 def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:

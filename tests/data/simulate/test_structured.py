@@ -211,8 +211,8 @@ def test_steps_persist_across_the_trials_of_a_block():
     np.testing.assert_array_equal(
         np.concatenate([piece.log_rate_TE for piece in pieces]), whole.log_rate_TE
     )
-    told = [start * 500 + step for start, piece in enumerate(pieces) for step in piece.steps_S]
-    np.testing.assert_array_equal(told, whole.steps_S)
+    stated = [start * 500 + step for start, piece in enumerate(pieces) for step in piece.steps_S]
+    np.testing.assert_array_equal(stated, whole.steps_S)
 
 
 def test_recorded_features_step_where_the_truth_says():

@@ -58,7 +58,7 @@ def record(
     log_rate = drive(positions_TK, e, config)[:n_bins]
     generator = stream(config.seed, Purpose.LATENTS, day, block, trial)
     arousal = autoregressive(generator, n_bins, np.array([AROUSAL_S]))
-    log_rate *= np.exp(config.arousal_sd * arousal)
+    log_rate *= np.exp(config.arousal_sd * arousal)  # a gain on the tuned activity
     log_rate += _shared(generator, n_bins, config, arousal) @ _loads(e).T
     if structured_TE is not None:
         log_rate += structured_TE
@@ -67,6 +67,7 @@ def record(
     spikes = features[:, : len(e.lead_E)]
     rate = np.exp(log_rate + e.baseline_E)
     spikes[:] = poisson(rate, stream(config.seed, Purpose.SPIKES, day, block, trial))
+    # In standard deviations of a Poisson count; 0.1 keeps the quietest electrodes finite.
     surprise = (spikes - rate) / np.sqrt(rate + 0.1)
     powers = stream(config.seed, Purpose.POWER, day, block, trial)
     features[:, len(e.lead_E) :] = _power(log_rate, surprise, powers, config)
@@ -116,6 +117,7 @@ def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     drawing one by one while means are around one. Single precision leaves out what is rarer than
     one in ten million.
     """
+    # The count is how many values of the distribution function lie below a uniform draw.
     uniform = generator.random(mean.shape, dtype=np.float32)
     term = np.exp(-mean)
     cumulative = term.copy()
@@ -125,6 +127,7 @@ def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         term *= np.float32(1 / count)
         cumulative += term
         counts += uniform > cumulative
+    # Few draws reach 5: only those go on.
     larger = uniform > cumulative
     if larger.any():
         counts[larger] += _continued(*(x[larger] for x in (mean, uniform, term, cumulative)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -81,6 +82,7 @@ class TimedPhonemes:
         return self.ids_S[np.minimum(segment, len(self.ids_S) - 1)]
 
 
+@cache
 def gamma_quantiles(shape: float) -> np.ndarray:
     """Return quantiles [4096] of a gamma distribution of mean 1 at evenly spread probabilities.
 
@@ -128,17 +130,10 @@ def utter(
     draws = stream(config.seed, Purpose.DURATIONS, day, block, trial).integers(
         0, _N_QUANTILES, size=len(segments)
     )
-    lengths = means * speaking_rate(config, day, block) * _quantiles(config.phoneme_shape)[draws]
+    quantiles = gamma_quantiles(config.phoneme_shape)
+    lengths = means * speaking_rate(config, day, block) * quantiles[draws]
     steps = np.maximum(np.rint(lengths / STEP_MS).astype(np.int64), 40 // STEP_MS)
     ends = np.cumsum(steps)
+    # The last silence fills the trial up to whole bins.
     ends[-1] = -(-ends[-1] // STEPS_PER_BIN) * STEPS_PER_BIN
     return TimedPhonemes(RELEASE.ids(segments), ends, int(silent.sum()) - 1)
-
-
-_tables: dict[float, np.ndarray] = {}
-
-
-def _quantiles(shape: float) -> np.ndarray:
-    if shape not in _tables:
-        _tables[shape] = gamma_quantiles(shape)
-    return _tables[shape]

@@ -62,8 +62,11 @@ class BlockNoise:
             groups[_array_of_electrode(e) == number % N_ARRAYS, number] = 1.0
         oscillation_EO = _loads(config, e, generator, groups)
         artefact_EA = _loads(config, e, generator, np.ones((len(e.lead_E), N_WAVEFORMS)))
-        sds = config.oscillation_sd / np.sqrt(n_oscillations), config.artefact_sd
-        self._loads_EN = np.concatenate([oscillation_EO * sds[0], artefact_EA * sds[1]], axis=1)
+        # The variances of independent oscillations add up: the setting is that of their sum.
+        oscillation_sd = config.oscillation_sd / np.sqrt(n_oscillations)
+        self._loads_EN = np.concatenate(
+            [oscillation_EO * oscillation_sd, artefact_EA * config.artefact_sd], axis=1
+        )
         steps = stream(config.seed, Purpose.STEPS, day, block)
         n_steps = config.steps_per_block
         # Each in the middle half of its share of the block.
