@@ -31,12 +31,10 @@ LENGTHY = (
     "test_browser.py",
     "test_engine_robust.py",
     "test_speech_llm.py",
-    "test_decoder_processes.py",
     "test_cluster.py",
     "test_overfit.py",
     "test_demo_frames.py",
     "test_cli_cache.py",
-    "test_audio_llm.py",
     "test_notebook.py",
     "test_keep.py",
 )

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """The demo's recordings, with what was said when."""
+    """As many days as are measured of the demo's recordings, with what was said when."""
     out = tmp_path_factory.mktemp("blind") / "data"
-    simulate(out, "demo", truth=True)
+    simulate(out, "demo", truth=True, overrides=[f"n_days={difficulty.FRAME_DAYS}"])
     return out
 
 

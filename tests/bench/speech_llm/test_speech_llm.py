@@ -391,9 +391,8 @@ def test_the_command_compares_in_processes_and_writes_one_object(
 
 
 @pytest.mark.slow
-def test_a_process_says_what_is_missing(tmp_path):
-    TINY.write(tmp_path)
-    order = CacheOrder(str(tmp_path / "packed"), "no-llm", "formant", str(tmp_path / "out"), "cpu")
+def test_a_process_says_what_is_missing(tiny, tmp_path):
+    order = CacheOrder(str(tiny / "packed"), "no-llm", "formant", str(tmp_path / "out"), "cpu")
     with pytest.raises(Missing, match="no-llm"):
         WorkerProcess(
             "cache", "speech_llm.worker", ["cache", json.dumps(asdict(order))], tmp_path / "log", {}
