@@ -18,7 +18,7 @@ from cortext.errors import ConfigError, RunError, first_line
 from cortext.files import disk_errors
 from cortext.models import AcousticModel
 from cortext.processes import interrupts
-from cortext.training.backend import DeviceSpec, Job, backend_class
+from cortext.training.backend import Backend, DeviceSpec, Job, backend_class
 from cortext.training.batches import Batches
 from cortext.training.checkpoint import RunDirectory, RunState
 from cortext.training.config import TrainConfig, read_train_config
@@ -125,42 +125,9 @@ class Trainer:
             try:
                 packed = packed or self.run_directory.path / "packed"
                 dataset = _opened(data, packed, skip_bad, self.processes, self.shown)
-                setup = prepare(
-                    self.config, self.task, dataset, init_from, model, self.processes.world
-                )
-                self.model = setup.model
-                self.train_split = setup.train
-                self.layer_of_day = setup.layer_of_day
-                self.skipped = dataset.bad_trials
-                job = Job(
-                    self.config,
-                    self.model,
-                    self.train_split,
-                    self.layer_of_day,
-                    setup.sampler,
-                    self.task.loss(self.model, self.train_split),
-                    self.processes,
-                    self.device_spec,
-                    all_used=self.task.all_used,
-                    shown=self.shown,
-                )
-                self.backend = backend(job)
-                val_batches = Batches(
-                    setup.val,
-                    self.layer_of_day,
-                    self.config.dataset.data_transforms,
-                    self.backend.host,
-                    self.model.network.n_patches,
-                )
-                self.validator = self.task.validator(self.model, val_batches, self.backend)
-                self.log = RunLog(
-                    self.run_directory,
-                    self.train_split,
-                    self.processes,
-                    self.config.dataset.batch_size,
-                )
-                identity = setup.identity(dataset) | {"language_model": lm is not None}
-                self.state = RunState(data=identity | self.task.identity())
+                self._set_up(dataset, backend, init_from, model)
+                self.state.data["language_model"] = lm is not None
+                self.state.data |= self.task.identity()
                 # Rank zero first: it may mend what the others then read.
                 self.processes.rank_zero_first(self._restore)
                 if not self.processes.first:
@@ -170,6 +137,45 @@ class Trainer:
                     self.run_directory.abandon()
                 raise
             self._open_files = stack.pop_all()
+
+    def _set_up(
+        self,
+        data: PackedDataset,
+        backend: type[Backend],
+        init_from: str | Path | None,
+        model: AcousticModel | None,
+    ) -> None:
+        """Choose the trials; build the model, the backend, the validator, the log and the state."""
+        world = self.processes.world
+        setup = prepare(self.config, self.task, data, init_from, model, world)
+        self.model = setup.model
+        self.train_split = setup.train
+        self.layer_of_day = setup.layer_of_day
+        self.skipped = data.bad_trials
+        job = Job(
+            config=self.config,
+            model=self.model,
+            split=self.train_split,
+            layer_of_day=self.layer_of_day,
+            sampler=setup.sampler,
+            loss=self.task.loss(self.model, self.train_split),
+            processes=self.processes,
+            device_spec=self.device_spec,
+            all_used=self.task.all_used,
+            shown=self.shown,
+        )
+        self.backend = backend(job)
+        val_batches = Batches(
+            setup.val,
+            self.layer_of_day,
+            self.config.dataset.data_transforms,
+            self.backend.host,
+            self.model.network.n_patches,
+        )
+        self.validator = self.task.validator(self.model, val_batches, self.backend)
+        batch_size = self.config.dataset.batch_size
+        self.log = RunLog(self.run_directory, self.train_split, self.processes, batch_size)
+        self.state = RunState(data=setup.identity(data))
 
     def __enter__(self) -> Self:
         return self
