@@ -30,6 +30,7 @@ def slow_distance(left, right):
     return table[-1, -1]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12))
 def test_edits_are_as_few_as_possible_and_balance_the_lengths(reference, hypothesis):
     counts = edit_counts(np.array(reference, dtype=np.int64), hypothesis)

@@ -25,7 +25,7 @@ class LoRAConfig:
     r: int = 8
     """Rank of what is added to each matrix."""
     alpha: float = 32.0
-    """What is added is scaled by alpha / r."""
+    """Scale, times the rank: LoRA adds its product times alpha / r."""
     dropout: float = 0.2
     """Dropout before what is added."""
     modules: list[str] = field(default_factory=lambda: list(LANGUAGE_MATRICES))
@@ -88,9 +88,9 @@ class SpeechConfig:
     audio_llm: str = "Qwen/Qwen2-Audio-7B-Instruct"
     """The audio language model: a directory, or OWNER/NAME on the Hugging Face Hub."""
     prompt: str = "Write down what is said."
-    """What the language model is asked, beside the sound."""
+    """Instruction to the language model, beside the sound."""
     lora: LoRAConfig | None = None
-    """What of the language model learns; null for nothing."""
+    """LoRA on the language model; null leaves it as it is."""
     quantize: Literal["4bit", "8bit"] | None = None
     """Load the frozen language model's matrices in fewer bits (bitsandbytes, on a GPU)."""
     gradient_checkpointing: bool = False
@@ -108,7 +108,7 @@ class SpeechConfig:
     """
 
     alignment: Literal["cosine", "mse", "soft_dtw", "attention"] = "cosine"
-    """How far the projected patches are from the audio tower's frames of the same sentence, see
+    """Distance of the projected patches from the audio tower's frames of the same sentence, see
     docs/speech_llm.md.
     """
     alpha: float = 1.0
@@ -124,7 +124,7 @@ class SpeechConfig:
     temperature: float = 0.1
     """Of the contrastive loss."""
     generation: GenerationConfig = field(default_factory=GenerationConfig)
-    """How sentences are written at validations, and later where nothing else is asked for."""
+    """Options of writing sentences, at validations and by default afterwards."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "gamma", "ctc"):
@@ -177,9 +177,9 @@ class Stage:
     """One of `stages`: a training of its own, which starts from the weights of the one before."""
 
     name: str
-    """What its directory is called: `stages/NAME` in the run; the last stage is the run itself."""
+    """Name of its directory, `stages/NAME` in the run; the last stage is the run itself."""
     set: dict[str, Any] = field(default_factory=dict)
-    """What differs from the rest of the configuration, by dotted key."""
+    """Changes to the rest of the configuration, by dotted key."""
 
     def __post_init__(self) -> None:
         if not self.name.replace("-", "").replace("_", "").isalnum():

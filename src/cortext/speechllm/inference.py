@@ -151,7 +151,8 @@ def _write(
     progress: Progress | None,
 ) -> list[NBest]:
     """The sentences of each chosen trial. Trials of similar length are written for together."""
-    network, speech = model.network, model.network.speech
+    network = model.network
+    speech = model.network.speech
     if chosen and not speech.merge_blanks:  # known before hours of writing
         n_patches = int(network.n_patches(trials.n_bins_N[list(chosen)].max()))
         check_positions(

@@ -78,10 +78,7 @@ class Estimate:
     generation_flops: float
     """Of a batch of sentences, all of them as long as may be."""
     step_bytes: int
-    """What is read of the memory for one token more of each of those sentences.
-
-    Weights and cache.
-    """
+    """Bytes read for one token more of each of those sentences: weights and cache."""
     steps: int
     """Tokens of the longest sentence."""
 
@@ -119,12 +116,12 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
         ConfigError: For a model that cannot be the encoder, and for matrices that LoRA cannot be
             added to.
     """
-    load, speech, batch = load or Load(), config.speech, config.dataset.batch_size
+    load = load or Load()
+    speech = config.speech
+    batch = config.dataset.batch_size
     network = _network(config, facts, load)
-    n_trials, n_patches = (
-        math.ceil(batch / config.gradient_accumulation_steps),
-        int(network.n_patches(load.n_bins)),
-    )
+    n_trials = math.ceil(batch / config.gradient_accumulation_steps)
+    n_patches = int(network.n_patches(load.n_bins))
     n_learns = sum(each.numel() for each in network.parameters()) + lora_parameters(
         speech.lora, facts
     )
@@ -139,19 +136,21 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
             ALIGNMENT_BYTES * n_trials * n_patches * facts.audio_width if speech.alpha else 0
         ),
     }
-    generation, flops, generation_flops, step_bytes = dict[str, int](), 0.0, 0.0, 0
+    generation = dict[str, int]()
+    flops = 0.0
+    generation_flops = 0.0
+    step_bytes = 0
     if speech.beta:
         piece = LanguageWork(facts, speech, load, n_trials, n_patches)
-        training, flops = training | piece.training_parts(), piece.training_flops()
+        training = training | piece.training_parts()
+        flops = piece.training_flops()
         whole = replace(piece, n_trials=min(batch, max(config.val_wer_trials, 1)))
         generation = {
             "frozen weights": weights,
             "what learns, with AdamW": TRAINED_BYTES * n_learns,
         }
-        generation, generation_flops = (
-            generation | whole.generation_parts(),
-            whole.generation_flops(),
-        )
+        generation = generation | whole.generation_parts()
+        generation_flops = whole.generation_flops()
         step_bytes = weights + generation["keys and values"]
     return Estimate(
         training=training,
@@ -277,7 +276,9 @@ def plan(
         LanguageModelError: Where the audio language model cannot be read.
     """
     settings = read_speech_config(config, overrides).with_audio_llm(audio_llm)
-    facts, planned, load = facts_of(settings.speech.audio_llm), list[Planned](), load or Load()
+    facts = facts_of(settings.speech.audio_llm)
+    planned = list[Planned]()
+    load = load or Load()
     network = _network(settings, facts, load)
     if network.n_patches(load.n_bins) < 1:
         size = network.config.patch_size
@@ -285,7 +286,8 @@ def plan(
             f"{load.n_bins} bins are not one patch of {size}", fix=f"give --n-bins {size} or more"
         )
     for name, stage in settings.in_stages():
-        found, problem = estimate(stage, facts, load), None
+        found = estimate(stage, facts, load)
+        problem = None
         try:
             check_gpu_memory(stage, facts, gpu.name, load, gpu.memory_bytes)
         except LanguageModelError as error:
@@ -303,7 +305,9 @@ def gpu_named(name: str) -> GPU:
 
 def _advice(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None, free: float) -> str:
     """The setting that lowers most what is needed, and those that it takes beside it."""
-    chosen, needed, first = dict[str, str](), math.inf, "no setting lowers it"
+    chosen = dict[str, str]()
+    needed = math.inf
+    first = "no setting lowers it"
     while MARGIN * needed > free:
         tried = [
             (estimate(other, facts, load).needed_bytes, setting, other)

@@ -135,7 +135,8 @@ class SpeechLLM(AcousticModel):
         Raises RunError.
         """
         checksum = save_model(self.encoder, run_dir)
-        network, speech = self.network, self.network.speech
+        network = self.network
+        speech = self.network.speech
         llm = network.llm if speech.reads_language_model else None
         facts = {
             "format_version": FORMAT_VERSION,
@@ -228,7 +229,8 @@ def _hypothesis(candidate: GeneratedText, length_penalty: float) -> Hypothesis:
 
     Only its rank and its probability are known.
     """
-    nothing, score = float("nan"), candidate.log_prob / max(1, candidate.n_tokens) ** length_penalty
+    nothing = float("nan")
+    score = candidate.log_prob / max(1, candidate.n_tokens) ** length_penalty
     return Hypothesis(candidate.text, score, nothing, nothing, llm_score=candidate.log_prob)
 
 

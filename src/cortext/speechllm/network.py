@@ -120,7 +120,8 @@ class SpeechNetwork(nn.Module):
         if answers is None:
             return phonemes_BPV, state
         assert n_patches_B is not None
-        brain_BPA, n_patches_B = self.projector(hidden_BPD), n_patches_B.to(hidden_BPD.device)
+        brain_BPA = self.projector(hidden_BPD)
+        n_patches_B = n_patches_B.to(hidden_BPD.device)
         found = SpeechOutput(phonemes_BPV, brain_BPA)
         if not self.speech.reads_language_model:
             return found

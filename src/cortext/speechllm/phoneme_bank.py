@@ -88,7 +88,8 @@ class PhonemeBank:
         What was inserted goes to the label before.
         """
         own: list[list[int]] = [[] for _ in labels]
-        label, vector = -1, 0
+        label = -1
+        vector = 0
         for wanted, found in align(labels, decoded):
             label += wanted is not None
             if found is not None:

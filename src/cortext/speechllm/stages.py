@@ -45,7 +45,8 @@ def train_speech_llm(
     `skip_bad`) and errors are those of `speech_trainer`. What any stage needs, such as cached
     speech, is looked for before the first one.
     """
-    out, stages = Path(out), read_speech_config(config, overrides).in_stages()
+    out = Path(out)
+    stages = read_speech_config(config, overrides).in_stages()
     spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
     for _, stage in stages:  # what cannot be in a later one is known before days of the first
         check_possible(stage, spec, cache)

@@ -106,7 +106,8 @@ class SpeechTask(Task):
         self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
     ) -> AcousticModel:
         """See `Task`."""
-        speech, device = self.config.speech, own_device(self.device_spec.device)
+        speech = self.config.speech
+        device = own_device(self.device_spec.device)
         facts, _ = self._audio_llm(speech)
         encoder = new_model(self.config, data, sessions, init_from)
         self._check_memory(self.config, data.split("train"), len(sessions))
@@ -129,7 +130,8 @@ class SpeechTask(Task):
 
     def loss(self, model: AcousticModel, split: PackedSplit) -> SpeechLoss:
         """See `Task`. Raises DataError for a sentence without audio."""
-        speech, network = self.config.speech, model.network
+        speech = self.config.speech
+        network = model.network
         targets = self.targets()
         if targets is not None:
             _check_has_audio(targets, split)
@@ -252,7 +254,8 @@ def _take_over(model: SpeechLLM, speech: SpeechConfig, run: Path) -> None:
 
 def _check_written(config: SpeechLLMConfig, model: AcousticModel, split: PackedSplit) -> None:
     """Raise DecodingError where a sentence may be longer than the language model's positions."""
-    speech, written = config.speech, wer_trials(config, len(split))
+    speech = config.speech
+    written = wer_trials(config, len(split))
     # How many patches are left when blanks are merged is not known yet.
     if speech.writes and written and not speech.merge_blanks:
         chat = AudioLLM.read_chat(speech.audio_llm)

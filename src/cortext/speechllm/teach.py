@@ -100,7 +100,8 @@ def teach_from_text(
         prompt: What the language model is asked.
         progress: Called with batches done and in all.
     """
-    options, out = options or TeachOptions(), Path(out)
+    options = options or TeachOptions()
+    out = Path(out)
     sentences = [
         words for path in texts for line in _lines(Path(path)) if (words := normalize(line).split())
     ]
@@ -110,7 +111,8 @@ def teach_from_text(
             where=texts[0] if texts else None,
             fix="give another file",
         )
-    encoder, llm = load_model(run), AudioLLM.load(audio_llm, device="cpu")
+    encoder = load_model(run)
+    llm = AudioLLM.load(audio_llm, device="cpu")
     speech = SpeechConfig(
         audio_llm=str(out / AUDIO_LLM), prompt=prompt, alpha=0.0, merge_blanks=True
     )
@@ -151,8 +153,11 @@ class _TextTraining:
         sentences: list[list[str]],
         options: TeachOptions,
     ) -> None:
-        self.network, self.llm, self.phonemes = model.network, model.network.llm, phonemes
-        self.sentences, self.options = sentences, options
+        self.network = model.network
+        self.llm = model.network.llm
+        self.phonemes = phonemes
+        self.sentences = sentences
+        self.options = options
         self.pronounced = {word: pronounce(word)[0] for words in sentences for word in words}
         self.rng = random.Random(options.seed)
         self.prompt = self.llm.prompt(self.network.speech.prompt)
@@ -169,7 +174,9 @@ class _TextTraining:
 
     def learn(self, progress: Progress | None) -> dict[str, Any]:
         """Read so many batches; seconds, and the losses of the first and the last tenth."""
-        started, losses, total = time.monotonic(), list[float](), self.options.batches
+        started = time.monotonic()
+        losses = list[float]()
+        total = self.options.batches
         for number in range(total):
             heard, answers = self._batch(number / total)
             n_heard_B = torch.tensor([len(each) for each in heard])

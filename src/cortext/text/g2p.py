@@ -95,7 +95,8 @@ class JointModel:
             log_p_V, next_V = self.successors(int(self.suffix_N[node]))
             next_V = next_V.copy()
         log_p_V = log_p_V + self.log_backoff_N[node]
-        start, stop = self.first_child_N1[node], self.first_child_N1[node + 1]
+        start = self.first_child_N1[node]
+        stop = self.first_child_N1[node + 1]
         tokens = self.token_N[start:stop]
         log_p_V[tokens] = self.log_p_N[start:stop]
         next_V[tokens] = np.arange(start, stop)
@@ -147,11 +148,13 @@ def _suffixes(token_N: np.ndarray, first_child_N1: np.ndarray, n_tokens: int) ->
     parent_N = np.concatenate([[ROOT], np.repeat(np.arange(len(token_N)), n_children_N)])
     key_N = parent_N * n_tokens + token_N  # ascending from node 1 on
     suffix_N = np.zeros(len(token_N), dtype=np.int64)
-    start, stop = first_child_N1[1], first_child_N1[first_child_N1[1]]
+    start = first_child_N1[1]
+    stop = first_child_N1[first_child_N1[1]]
     while start < stop:
         wanted = suffix_N[parent_N[start:stop]] * n_tokens + token_N[start:stop]
         suffix_N[start:stop] = 1 + np.searchsorted(key_N[1:], wanted)
-        start, stop = stop, first_child_N1[stop]
+        start = stop
+        stop = first_child_N1[stop]
     return suffix_N
 
 

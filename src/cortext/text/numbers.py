@@ -1,4 +1,4 @@
-"""Numbers as they are read aloud in American English: years, money, times, dates, fractions.
+"""Reading numbers aloud in American English: years, money, times, dates, fractions.
 
 num2words reads numbers in other words ("two thousand and five"), which would change the texts that
 language models are trained on, and knows neither times nor measures.

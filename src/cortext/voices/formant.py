@@ -27,7 +27,8 @@ FRAME_MS, WINDOW, FFT = 5, 320, 1024
 HOP = SAMPLE_RATE * FRAME_MS // 1000
 PHONEME_MS, PAUSE_MS, EDGE_MS, BURST_MS = 95, 160, 30, 15
 PITCH_HZ, FALL, ACCENT, RISE = 125.0, 0.25, 0.08, 0.45
-UPPER_HZ, BANDWIDTHS_HZ = (3500.0, 4500.0), (70.0, 100.0, 140.0, 220.0, 300.0)
+UPPER_HZ = (3500.0, 4500.0)
+BANDWIDTHS_HZ = (70.0, 100.0, 140.0, 220.0, 300.0)
 _CLAUSE = re.compile(r"[^,.;:?!]+[,.;:?!]*")
 
 
@@ -198,10 +199,8 @@ def _clause(phonemes: list[str], asks: bool) -> np.ndarray:
 
 
 def _sound(name: str, lengthened: float) -> np.ndarray:
-    sound, n_frames = (
-        SOUNDS[name],
-        round(PHONEME_MS * RELATIVE_DURATION[name] * lengthened / FRAME_MS),
-    )
+    sound = SOUNDS[name]
+    n_frames = round(PHONEME_MS * RELATIVE_DURATION[name] * lengthened / FRAME_MS)
     rows_FK = _silence(n_frames * FRAME_MS)
     if sound.formants:
         places = np.linspace(0.25, 0.75, len(sound.formants)) if len(sound.formants) > 1 else [0.5]

@@ -30,8 +30,10 @@ class VitsVoice(Voice):
     """
 
     def __init__(self, name: str, network: Any, tokenizer: Any, revision: str) -> None:
-        self.name, self.revision = name, revision
-        self._network, self._tokenizer = network.eval().requires_grad_(False), tokenizer
+        self.name = name
+        self.revision = revision
+        self._network = network.eval().requires_grad_(False)
+        self._tokenizer = tokenizer
 
     @classmethod
     def load(cls, name: str) -> VitsVoice:

@@ -22,8 +22,8 @@ class Table:
     def __init__(self, log_probs=(), other=-50.0, answer=""):
         self.log_probs, self.other, self.answer, self.asked = dict(log_probs), other, answer, []
 
-    def score(self, prompt, texts, whole=True):
-        self.asked += texts if whole else []
+    def score(self, prompt, texts, complete=True):
+        self.asked += texts if complete else []
         return [self.log_probs.get(text, self.other) for text in texts]
 
     def write(self, prompt, most_words):
@@ -99,7 +99,7 @@ def test_only_free_lets_the_model_write_what_nobody_heard():
 
 def test_a_model_that_fails_loses_no_sentence():
     class Failing(Table):
-        def score(self, prompt, texts, whole=True):
+        def score(self, prompt, texts, complete=True):
             raise LanguageModelError("not enough memory for a single sentence", where="tiny")
 
     found = correct(["a", "b", "a"], Failing())
@@ -159,8 +159,8 @@ class Words(Table):
 
     n_beginnings = 0
 
-    def score(self, prompt, texts, whole=True):
-        self.n_beginnings += 0 if whole else len(texts)
+    def score(self, prompt, texts, complete=True):
+        self.n_beginnings += 0 if complete else len(texts)
         return [sum(self.log_probs.get(word, -5.0) for word in text.split()) for text in texts]
 
 
@@ -208,9 +208,9 @@ def test_scores_are_those_of_a_plain_loop(tiny):
         expected.append(float(logits_V.log_softmax(-1)[token]))
     assert found == pytest.approx(sum(expected), abs=1e-3)
     # a beginning does not end
-    (beginning,) = tiny.score("Which?", ["how are you"], whole=False)
+    (beginning,) = tiny.score("Which?", ["how are you"], complete=False)
     assert beginning == pytest.approx(sum(expected[:-1]), abs=1e-3)
-    assert tiny.score("Which?", [""], whole=False) == [0.0]
+    assert tiny.score("Which?", [""], complete=False) == [0.0]
 
 
 def test_what_a_model_writes_can_hold_no_word_that_was_not_heard(tiny):

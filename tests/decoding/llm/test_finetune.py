@@ -77,7 +77,7 @@ def test_the_perplexity_before_is_that_of_a_plain_loop(tiny_lm_dir, tuned):
 def test_the_perplexity_falls_and_what_is_kept_is_the_best(tuned):
     folder, facts = tuned
     assert facts["perplexity_after"] < 0.5 * facts["perplexity_before"]
-    assert facts["perplexity_after"] == min(look["perplexity"] for look in facts["history"])
+    assert facts["perplexity_after"] == min(entry["perplexity"] for entry in facts["history"])
     lm = CausalLM.load(folder / "merged")
     n_tokens = sum(len(lm.tokens(text)) for text in LEARNT)
     found = math.exp(-sum(plain_log_prob(lm, text) for text in LEARNT) / n_tokens)
@@ -159,7 +159,7 @@ def test_training_ends_early_when_it_gets_worse_and_the_best_is_kept(tiny_lm_dir
         options,
         held_out=texts / "held.txt",
     )
-    found = [look["perplexity"] for look in facts["history"]]
+    found = [entry["perplexity"] for entry in facts["history"]]
     assert len(found) < 13
     assert facts["perplexity_after"] == min(found) == found[-3]
     scores = score_texts(CausalLM.load(tiny_lm_dir, lora=tmp_path / "a"), LEARNT)
@@ -183,7 +183,12 @@ def test_weights_that_are_no_numbers_are_never_kept(tiny_lm_dir, texts, tmp_path
         tiny_lm_dir, [texts / "mine.txt"], tmp_path / "a", options, held_out=texts / "held.txt"
     )
     written = json.loads((tmp_path / "a" / "cortext.json").read_text(), parse_constant=pytest.fail)
-    assert [look["perplexity"] is None for look in written["history"]] == [False, True, True, True]
+    assert [entry["perplexity"] is None for entry in written["history"]] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     assert facts["perplexity_after"] == facts["perplexity_before"] < math.inf
     scores = [
         score_texts(CausalLM.load(tiny_lm_dir, lora=lora), LEARNT)

@@ -188,12 +188,12 @@ def test_a_model_that_is_the_ngram_changes_nothing(lm_dir, text, form):
 def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, tiny):
     """Against sums of an n-gram's and a network's scores.
 
-    What was not wanted at has its longest beginning's.
+    A hypothesis that was not scored has the score of its longest scored prefix.
     """
     settings = options(
         lm_weight=1.5, weight=0.4, most_hypotheses=6, every_frames=4, history_words=8
     )
-    hook, ngram, looked_at = Fusion(tiny, settings), LanguageModel.open(lm_dir).ngram, []
+    hook, ngram, had_score = Fusion(tiny, settings), LanguageModel.open(lm_dir).ngram, []
 
     @functools.cache
     def said(words):
@@ -225,7 +225,7 @@ def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, ti
         while live.is_last and not best(live, np.array(expected(live))) <= scored:
             scored.update(best(live, np.array(expected(live))))
         assert live.added + added == pytest.approx(expected(live), abs=1e-3)
-        looked_at.extend(words in scored for words in live.words)
+        had_score.extend(words in scored for words in live.words)
         return added
 
     decoder = Decoder.from_dir(lm_dir, dict(lm_weight=1.5, history_words=8))
@@ -233,7 +233,7 @@ def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, ti
     session.step(posteriors(TEXTS[3], 2.0))
     for each in session.finish()[:3]:
         assert each.llm_score == pytest.approx(said(tuple(each.text.split())), abs=1e-3)
-    assert 20 < sum(looked_at) < len(looked_at)
+    assert 20 < sum(had_score) < len(had_score)
 
 
 def test_weight_zero_is_no_fusion(lm_dir, tiny):
@@ -286,7 +286,7 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
 
 
 @pytest.mark.parametrize(
-    "kind", [CacheKind("states", state_bytes=1), CacheKind("whole")], ids=["states", "whole"]
+    "kind", [CacheKind("states", state_bytes=1), CacheKind("uncached")], ids=["states", "uncached"]
 )
 def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeypatch, kind):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LLM(tiny))
@@ -399,7 +399,7 @@ def test_totals_are_sums_and_the_highest_peak():
     assert totals == FusionStats(utterances=2, queries=7, passes=10, peak_mb=4.0)
 
 
-def test_the_best_hypotheses_are_looked_at(counting):
+def test_the_best_hypotheses_are_scored(counting):
     """The n-gram's weight counts, and the word score: `c d` is better than `b` by them."""
     hook = Fusion(
         Bytes(),

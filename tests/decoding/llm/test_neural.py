@@ -224,7 +224,7 @@ def test_weights_whose_loss_is_no_number_are_never_kept(tmp_path, monkeypatch):
     facts = json.loads(
         (tmp_path / "model" / "cortext.json").read_text(), parse_constant=pytest.fail
     )
-    bits = [look["bits_per_character"] for look in facts["history"]]
+    bits = [entry["bits_per_character"] for entry in facts["history"]]
     assert bits[2:] == [None] * (len(bits) - 2) != []
     assert facts["bits_per_character"] == min(bits[:2])
     with pytest.raises(LanguageModelError, match="nothing was learnt: the loss is no number"):

@@ -71,7 +71,7 @@ def plain(lm, prefix, sequence):
 
 
 def looks(seed, n_looks=8, n_live=5):
-    """Sequences that grow, branch and end from one look to the next, as a search has them."""
+    """Sequences that grow, branch and end from one query to the next, as a search has them."""
     rng = random.Random(seed)
     live = [()]
     for _ in range(n_looks):
@@ -113,7 +113,7 @@ def test_models_that_cannot_read_a_tree_are_found_out(name):
 def test_a_model_that_takes_nothing_up_again_is_read_from_the_beginning():
     """This one has a cache of its own."""
     lm = model(CONFIGS["mamba"])
-    assert cache_kind(lm) == CacheKind("whole")
+    assert cache_kind(lm) == CacheKind("uncached")
     assert isinstance(scorer(lm, [0], 64), UncachedScorer)
 
 
@@ -194,7 +194,7 @@ def test_memory_stays_within_its_bound_and_scores_do_not_change(n_rows):
 
 
 def test_states_stay_within_their_bound_too():
-    """But for what they grow by within a look."""
+    """Except for what they grow by within a query."""
     lm = model(CONFIGS["qwen3.5"])
     free = StateTree(lm, [0, 4])
     expected = [free.score(live) for live in looks(seed=3)]

@@ -124,7 +124,7 @@ def test_mse_is_what_one_computes_by_hand():
 
 @each_alignment
 def test_gradients_are_those_of_finite_differences(loss):
-    brain_BPA, n_patches_B, target_BNA, n_frames_B = trials(LENGTHS, width=3)
+    brain_BPA, n_patches_B, target_BNA, n_frames_B = trials(LENGTHS, width=2)
 
     def of_tensors(brain_BPA, target_BNA):
         return loss(brain_BPA, n_patches_B, target_BNA, n_frames_B)

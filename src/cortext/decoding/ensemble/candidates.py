@@ -100,7 +100,8 @@ def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]
     for system, weight in zip(candidates.systems, weights, strict=True):
         chosen = system[: options.taken]
         for candidate, share in zip(chosen, list_shares(chosen, options.score_scale), strict=True):
-            words, part = candidate.words, weight * share
+            words = candidate.words
+            part = weight * share
             confidences = candidate.confidences or (1.0,) * len(words)
             shares[words] = shares.get(words, 0.0) + part
             old = sums.get(words, [0.0] * len(words))

@@ -24,7 +24,7 @@ PROMPT = """Several speech recognizers listened to one English sentence. This is
 {hypotheses}
 Which sentence was said? Choose one or combine their words. Answer with the sentence only, in lower case."""  # noqa: E501
 ANSWER = "Sentence:"
-"""How the model's answer begins; the candidates follow."""
+"""Beginning of the model's answer; the candidates follow."""
 
 IN_PROMPT = 10
 """So many of the heaviest hypotheses are shown."""
@@ -36,10 +36,10 @@ MOST_SCORED = 100
 class Corrector(Protocol):
     """Interface to a large language model that corrects sentences."""
 
-    def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
+    def score(self, prompt: str, texts: Sequence[str], complete: bool = True) -> list[float]:
         """Return the natural-log probability of each text as the answer to the prompt.
 
-        Without `whole`, return the probability of an answer that begins with the text.
+        Without `complete`, return the probability of an answer that begins with the text.
         """
 
     def write(self, prompt: str, most_words: int) -> str:
@@ -82,15 +82,14 @@ def correct(
 def written(
     prompt: str, slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector
 ) -> list[tuple[str, ...]]:
-    """At most `candidates` sentences that the model writes along the network.
+    """Return at most `candidates` sentences that the model writes along the network.
 
-    A beam search, place by place.
-
-    Beginnings are compared by llm_weight * log P(beginning | prompt) less the votes that they did
-    not get, the errors to be expected if the alignment is right. Where there are no more paths than
-    that, all are found without asking.
+    This is a beam search, slot by slot. Beginnings are ranked by
+    llm_weight * log P(beginning | prompt) - errors, where the errors are the votes that the
+    beginning did not get: those to be expected if the alignment is right. As long as there are no
+    more paths than `candidates`, the model is not asked.
     """
-    beginnings: dict[tuple[str, ...], float] = {(): 0.0}  # and the errors to be expected so far
+    beginnings: dict[tuple[str, ...], float] = {(): 0.0}  # and the expected errors so far
     for slot in slots:
         longer: dict[tuple[str, ...], float] = {}
         for words, errors in beginnings.items():
@@ -99,7 +98,7 @@ def written(
                 longer[text] = min(longer.get(text, np.inf), errors + 1 - votes)
         beginnings = longer
         if len(longer) > options.candidates:
-            log_probs = llm.score(prompt, [" ".join(words) for words in longer], whole=False)
+            log_probs = llm.score(prompt, [" ".join(words) for words in longer], complete=False)
             scored = {
                 words: options.llm_weight * log_prob - errors
                 for (words, errors), log_prob in zip(longer.items(), log_probs, strict=True)
@@ -116,30 +115,30 @@ class LargeCorrector:
         self.lm = lm
         self._known: dict[tuple[str, str, bool], float] = {}
 
-    def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
+    def score(self, prompt: str, texts: Sequence[str], complete: bool = True) -> list[float]:
         """See `Corrector`.
 
-        Scores are remembered, so that weights can be fitted.
-
-        A whole answer ends with the token that ends what the model writes; else what breaks off
-        would score higher.
+        Scores are remembered: fitting weights asks for the same sentences again. A complete answer
+        includes the token that ends it. Without that token a sentence that breaks off would have
+        fewer factors below 1, and a higher score.
         """
         new = list(
-            dict.fromkeys(text for text in texts if (prompt, text, whole) not in self._known)
+            dict.fromkeys(text for text in texts if (prompt, text, complete) not in self._known)
         )
         if new:
-            log_probs = self._scored(prompt, new, whole)
+            log_probs = self._scored(prompt, new, complete)
             self._known |= {
-                (prompt, text, whole): found for text, found in zip(new, log_probs, strict=True)
+                (prompt, text, complete): found for text, found in zip(new, log_probs, strict=True)
             }
-        return [self._known[prompt, text, whole] for text in texts]
+        return [self._known[prompt, text, complete] for text in texts]
 
-    def _scored(self, prompt: str, texts: Sequence[str], whole: bool) -> list[float]:
+    def _scored(self, prompt: str, texts: Sequence[str], complete: bool) -> list[float]:
         from cortext.decoding.llm.scoring import score_tokens
 
-        lm, context = self.lm, self.context(prompt)
+        lm = self.lm
+        context = self.context(prompt)
         last = lm.end if lm.end is not None else lm.tokenizer.eos_token_id
-        ending = (last,) if whole and last is not None else ()
+        ending = (last,) if complete and last is not None else ()
         answers = [(*lm.tokens(text, context), *ending) for text in texts]
         prefix = lm.prefix(context)
         if len(prefix) + max(map(len, answers)) > lm.window:

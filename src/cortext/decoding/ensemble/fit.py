@@ -190,7 +190,8 @@ def cross_validate(
     """
     if against_N is None:
         against_N = errors_NK[:, 0]
-    generator, n_trials = np.random.default_rng(seed), len(errors_NK)
+    generator = np.random.default_rng(seed)
+    n_trials = len(errors_NK)
     errors_SN = np.zeros((shuffles, n_trials))
     for shuffle in range(shuffles):
         order = generator.permutation(n_trials)

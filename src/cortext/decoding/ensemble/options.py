@@ -89,14 +89,19 @@ class EnsembleOptions:
                 "lattice does not go with average, whose posteriors are searched once, together"
             )
         for name, (low, high) in _BOUNDS.items():
-            value, whole = getattr(self, name), isinstance(getattr(EnsembleOptions, name), int)
-            if not is_finite(value) or not low <= value <= high or (whole and int(value) != value):
-                kind = "whole number" if whole else "number"
+            value = getattr(self, name)
+            is_integer = isinstance(getattr(EnsembleOptions, name), int)
+            if (
+                not is_finite(value)
+                or not low <= value <= high
+                or (is_integer and int(value) != value)
+            ):
+                kind = "whole number" if is_integer else "number"
                 raise DecodingError(
                     f"{name} is {value!r}; a {kind} of at least {low:g} and at most {high:g} is"
                     " needed"
                 )
-            object.__setattr__(self, name, int(value) if whole else float(value))
+            object.__setattr__(self, name, int(value) if is_integer else float(value))
         object.__setattr__(self, "weights", _checked_weights(self.weights))
 
     @property

@@ -88,7 +88,8 @@ def _align(
     skip = [1 - slot.votes.get(NULL, 0.0) / total for slot in slots]
     costs = [[float(j) for j in range(n_words + 1)]]
     for i, slot in enumerate(slots):
-        above, row = costs[-1], [costs[-1][0] + skip[i]]
+        above = costs[-1]
+        row = [costs[-1][0] + skip[i]]
         pair = [1 - slot.votes.get(word, 0.0) / total for word in words]
         for j in range(n_words):
             row.append(min(above[j] + pair[j], above[j + 1] + skip[i], row[j] + 1))
@@ -172,15 +173,15 @@ def vote_with_lm(slots: Sequence[Slot], options: EnsembleOptions, lm: Ngram) -> 
         shares = _log_shares(slot, options)
         for state, (score, words) in beginnings.items():
             for word, log_share in shares.items():
-                total, after, text = score + log_share, state, words
+                total = score + log_share
+                after = state
+                text = words
                 if word != NULL:
                     if (state, word) not in known:
                         known[state, word] = lm.score(state, word)
                     log_prob, after = known[state, word]
-                    total, text = (
-                        total + options.lm_weight * log_prob + options.word_score,
-                        (*words, word),
-                    )
+                    total = total + options.lm_weight * log_prob + options.word_score
+                    text = (*words, word)
                 if after not in longer or total > longer[after][0] + 1e-9:
                     longer[after] = (total, text)
         best = sorted(longer.items(), key=lambda item: -item[1][0])[:MOST_HISTORIES]

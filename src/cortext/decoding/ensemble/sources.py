@@ -1,4 +1,4 @@
-"""What is combined.
+"""Sources of an ensemble.
 
 Evaluation directories of several runs over the same trials, or plain lists of sentences.
 """
@@ -37,7 +37,8 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
         if field not in line:
             lists = [name for name, value in line.items() if isinstance(value, list)]
             raise DataError(f"no field {field!r}; {nearest(field, lists or line)}", where=where)
-        texts, reference = line[field], line.get("reference")
+        texts = line[field]
+        reference = line.get("reference")
         if (
             not isinstance(texts, list)
             or not texts

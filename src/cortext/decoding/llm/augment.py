@@ -72,10 +72,8 @@ def _between(
         )
         return hypothesis.score - ranked
 
-    acoustic, ngram = (
-        mean(one.acoustic_score, other.acoustic_score),
-        mean(one.lm_score, other.lm_score),
-    )
+    acoustic = mean(one.acoustic_score, other.acoustic_score)
+    ngram = mean(one.lm_score, other.lm_score)
     words = one.words
     if len(words) == len(text.split()):
         words = (

@@ -25,13 +25,13 @@ from cortext.decoding.llm.scoring import score_tokens
 from cortext.decoding.llm.tree import MIB, Node, TokenTree
 
 SENTENCE_TOKENS = 128
-"""So many tokens a sentence may well have.
+"""Tokens that a long sentence may have.
 
 A model whose layers see fewer after a prefix is not read as a tree.
 """
 
 LEAST_STATES = 64
-"""Where memory holds fewer states, they would be read again and again."""
+"""Fewest states worth keeping: with room for fewer, each would be read again and again."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class CacheKind:
 
     Attributes:
         kind: `tree`: all hypotheses in one cache (`TokenTree`); `states`: a state for each token
-            (`StateTree`); `whole`: no cache, each hypothesis from its beginning (`UncachedScorer`).
+            (`StateTree`); `uncached`: each hypothesis is read from its beginning
+            (`UncachedScorer`).
         window: Tokens that all layers of the model see, where that is bounded.
         state_bytes: Memory of a state after one token.
         token_bytes: Memory that each further token adds to a state.
@@ -84,7 +85,9 @@ def _supported(lm: CausalLM) -> Iterator[CacheKind]:
     """
     plain, window = plain_layers(lm.network.config)
     tokens = [lm.vocab_size * (2 * each + 1) // 16 for each in range(8)]
-    one, two, three = tokens[:4], [*tokens[:2], *tokens[4:6]], [tokens[6], *tokens[2:5]]
+    one = tokens[:4]
+    two = [*tokens[:2], *tokens[4:6]]
+    three = [tokens[6], *tokens[2:5]]
     prefix = lm.prefix()
     expected, spread = _plain(lm, prefix, [one, two, three])
     tolerance = 1e-5 + spread * (5e-3 if lm.network.dtype == torch.float32 else 0.1)
@@ -111,7 +114,7 @@ def _supported(lm: CausalLM) -> Iterator[CacheKind]:
             for node in (states.cached[0], max(states.cached, key=lambda node: node.depth))
         )
         yield CacheKind("states", state_bytes=first, token_bytes=(last - first) // (len(one) - 1))
-    yield CacheKind("whole")
+    yield CacheKind("uncached")
 
 
 @torch.inference_mode()
@@ -119,7 +122,8 @@ def _plain(
     lm: CausalLM, prefix: list[int], sequences: list[list[int]]
 ) -> tuple[list[float], float]:
     """Return the log-probabilities of sequences, each read alone, and the logits' mean spread."""
-    scores, spread = [], 0.0
+    scores = []
+    spread = 0.0
     for sequence in sequences:
         with lm.lock:
             logits_NV = (
@@ -148,7 +152,8 @@ class UncachedScorer:
     """
 
     def __init__(self, lm: CausalLM, prefix: Sequence[int]) -> None:
-        self._lm, self._prefix = lm, list(prefix)
+        self._lm = lm
+        self._prefix = list(prefix)
         self.longest = lm.window - len(prefix)
         self._known: dict[tuple[int, ...], float] = {(): 0.0}
         self.evaluated = self.passes = 0

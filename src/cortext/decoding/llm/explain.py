@@ -23,9 +23,9 @@ _NO_MEMORY = (
 )
 
 ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends a program.
+"""Exceptions that end a program.
 
-All else that a library raises is its failure: a panic of compiled Rust is no `Exception`.
+All others that a library raises are its failures: a panic of compiled Rust is no `Exception`.
 """
 
 

@@ -45,7 +45,7 @@ class FinetuneOptions:
     rank: int = 16
     """Rank of what is added to each matrix."""
     alpha: float = 32.0
-    """What is added is scaled by alpha / rank."""
+    """Scale, times the rank: LoRA adds its product times alpha / rank."""
     dropout: float = 0.05
     lr: float = 2e-4
     """Highest learning rate of AdamW; warmed up, then half a cosine down."""
@@ -109,7 +109,8 @@ def finetune(
     """
     need("peft", "llm")
     options = options or FinetuneOptions()
-    out, sources = Path(out), [TextSource.of(text) for text in texts]
+    out = Path(out)
+    sources = [TextSource.of(text) for text in texts]
     kept = [model, *(source.path for source in sources), *([held_out] if held_out else [])]
     check_target(out, [*kept, *([merge] if merge else [])])
     if merge:
@@ -195,8 +196,12 @@ class _Finetuning:
         options: FinetuneOptions,
     ) -> None:
         peft = need("peft", "llm")
-        self.name, self.device, self.pad, self.options = lm.name, lm.device, lm.start, options
-        self.texts, self.held_out = texts, held_out
+        self.name = lm.name
+        self.device = lm.device
+        self.pad = lm.start
+        self.options = options
+        self.texts = texts
+        self.held_out = held_out
         self.target_modules = target_modules(lm.network)
         config = peft.LoraConfig(
             r=options.rank,
@@ -211,9 +216,12 @@ class _Finetuning:
             name: each for name, each in self.network.named_parameters() if each.requires_grad
         }
         self.optimizer = torch.optim.AdamW(self.added.values(), lr=options.lr, weight_decay=0.0)
-        self.best, self.best_weights = math.inf, dict[str, torch.Tensor]()
+        self.best = math.inf
+        self.best_weights = dict[str, torch.Tensor]()
         self.history: list[dict[str, float | None]] = []
-        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+        self.steps = 0
+        self.tokens = 0
+        self.seconds = 0.0
 
     def run(self, factors: Sequence[float], bar: Progress | None) -> None:
         """Train until the texts were read or the held-out perplexity rises.

@@ -113,14 +113,16 @@ class Fusion:
         self._gains: dict[Words, float] = {(): 0.0}
         self._ngram: dict[Words, float] = {}
         self._totals = totals
-        self._late, self._waited_s = 0, 0.0
+        self._late = 0
+        self._waited_s = 0.0
         self._scores = _ScoringThread(lm, context, options.llm)
         weakref.finalize(self, self._scores.stop)
 
     def set_options(self, options: DecoderOptions) -> None:
         """Weigh by these options from the next query on; penalty and memory stay as they are."""
         ngram, self._weight = options.llm.shares(options.lm_weight)
-        self._options, self._ngram_weight = options, ngram + self._weight
+        self._options = options
+        self._ngram_weight = ngram + self._weight
 
     @property
     def failed(self) -> str | None:
@@ -240,13 +242,15 @@ class _ScoringThread:
         """Return new scores, once a query is done or the time is over (None: never)."""
         with self._change:
             self._change.wait_for(lambda: self._done >= number or self.failed is not None, seconds)
-            found, self._new = self._new, {}
+            found = self._new
+            self._new = {}
             return found
 
     def stop(self) -> None:
         """Let the thread end after the forward pass that it is in."""
         with self._change:
-            self._stopped, self._next = True, None
+            self._stopped = True
+            self._next = None
             self._change.notify_all()
 
     def join(self, seconds: float | None = None) -> None:
@@ -285,7 +289,8 @@ class _ScoringThread:
         """Return the newest query and its number; None when there will be none."""
         with self._change:
             self._change.wait_for(lambda: self._next is not None or self._stopped)
-            query, self._next = self._next, None
+            query = self._next
+            self._next = None
             return None if query is None else (self._asked, query)
 
     def _scored(self, hypotheses: Scorer, query: _Query) -> dict[Words, float]:
@@ -319,11 +324,9 @@ class _ScoringThread:
         stats.from_scratch_once += sum(
             size for words, size in sizes.items() if words not in self._known
         )
-        stats.evaluated, stats.passes, stats.peak_mb = (
-            hypotheses.evaluated,
-            hypotheses.passes,
-            hypotheses.peak_mb,
-        )
+        stats.evaluated = hypotheses.evaluated
+        stats.passes = hypotheses.passes
+        stats.peak_mb = hypotheses.peak_mb
         stats.model_s += seconds
 
     def _fail(self, error: BaseException) -> None:

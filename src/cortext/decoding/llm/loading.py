@@ -111,7 +111,8 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
     """Silence the library's warnings and bars, which would stand among the lines of a command."""
-    logging, hub = transformers.utils.logging, need("huggingface_hub.utils.logging", "llm")
+    logging = transformers.utils.logging
+    hub = need("huggingface_hub.utils.logging", "llm")
     level, hub_level = logging.get_verbosity(), hub.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     # Every change of a level clears the cache of every logger of the process, which takes longer
@@ -143,12 +144,13 @@ def revision_of(name: str, config: Any) -> str:
     commit = getattr(config, "_commit_hash", None)
     if commit:
         return str(commit)
-    digest, files = hashlib.sha256(), sorted(Path(name).glob("*.safetensors"))
-    whole = sum(file.stat().st_size for file in files) <= DIGEST_BYTES
+    digest = hashlib.sha256()
+    files = sorted(Path(name).glob("*.safetensors"))
+    hash_all = sum(file.stat().st_size for file in files) <= DIGEST_BYTES
     for file in (Path(name) / "config.json", *files):
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
         with file.open("rb") as stream:
-            if whole or file.suffix == ".json":
+            if hash_all or file.suffix == ".json":
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
             else:
                 n_head = int.from_bytes(stream.read(8), "little")

@@ -66,11 +66,9 @@ class CausalLM:
     def __init__(
         self, name: str, network: Any, tokenizer: Any, lora: str | Path | None = None
     ) -> None:
-        self.name, self.network, self.tokenizer = (
-            name,
-            network.eval().requires_grad_(False),
-            tokenizer,
-        )
+        self.name = name
+        self.network = network.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
         self.lora = None if lora is None else str(lora)
         self.device: torch.device = network.device
         self.notes: list[str] = []
@@ -101,7 +99,8 @@ class CausalLM:
         Raises:
             LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
         """
-        transformers, name = need("transformers", "llm"), str(name)
+        transformers = need("transformers", "llm")
+        name = str(name)
         where = device_named(device)
         kinds: dict[str, Any] = {"dtype": "auto" if where.type == "cuda" else torch.float32}
         if where.type == "cuda":
@@ -134,7 +133,8 @@ class CausalLM:
 
         No weights are read.
         """
-        transformers, name = need("transformers", "llm"), str(name)
+        transformers = need("transformers", "llm")
+        name = str(name)
         read_config(transformers, name)
         read_tokenizer(transformers, name)
         if lora is not None:

@@ -22,7 +22,8 @@ class Rows:
     """
 
     def __init__(self) -> None:
-        self.used, self.most = 0, FIRST_ROWS
+        self.used = 0
+        self.most = FIRST_ROWS
         self._data: Tensor | None = None
 
     @property

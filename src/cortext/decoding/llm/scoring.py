@@ -30,13 +30,13 @@ A vocabulary of 150,000 tokens takes 0.6 MB for every position.
 LONG_PREFIX = 8
 """From so many tokens on a prefix is read once for all sentences instead of once for each."""
 SHARE = 0.5
-"""So much of the free memory may be taken by what goes through a model at once."""
+"""Largest share of the free memory that one batch may take."""
 
 AT_WORK = 32
-"""So many times its hidden units a token takes in a layer at work.
+"""Memory of a token in the layer at work, in multiples of the hidden width.
 
-And twice in each layer, for its keys and values. Where that says 48, of 8 layers, 20 to 33 were
-measured (Llama, OPT, GPT-2; with and without a context).
+To it come twice the width in each layer, for keys and values. For 8 layers that makes 48; 20 to 33
+were measured (Llama, OPT, GPT-2; with and without a context).
 """
 
 
@@ -50,9 +50,10 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What goes through the model.
+    """One row of a batch.
 
-    The tokens after the prefix but for the last, for which there may be several.
+    The tokens after the prefix without the last one. Sentences that differ only in their last
+    token share a row: the same logits score all of them.
     """
 
     tokens: tuple[int, ...]
@@ -226,7 +227,7 @@ def explained_pass(lm: CausalLM) -> Iterator[None]:
 
 
 def _read(lm: CausalLM, tokens: list[int]) -> Any:
-    """What the model keeps of tokens that others follow."""
+    """Return the cache of tokens that others follow."""
     return lm.body(
         input_ids=torch.tensor([tokens], device=lm.device), use_cache=True
     ).past_key_values
@@ -289,7 +290,7 @@ def _pairs(b: int, first: int, row: _Row) -> Iterator[tuple[int, int, int]]:
 
 
 def _copies(cache: Any, n: int) -> Any:
-    """What the model keeps of one sequence, for n that go on from it."""
+    """Return the cache of one sequence, n times, for n sequences that go on from it."""
     copied = copy.deepcopy(cache)
     copied.reorder_cache(torch.zeros(n, dtype=torch.long))
     return copied

@@ -52,19 +52,25 @@ class Node:
     )
 
     def __init__(self, parent: Node | None, token: int, depth: int) -> None:
-        self.parent, self.token, self.depth = parent, token, depth
+        self.parent = parent
+        self.token = token
+        self.depth = depth
         self.children: dict[int, Node] = {}
         self.log_prob: float | None = None
-        self.slot, self.last_needed, self.retained = -1, 0, 0
+        self.slot = -1
+        self.last_needed = 0
+        self.retained = 0
         self.state: Any = None
 
     def free(self) -> None:
         """Forget what the model kept."""
-        self.slot, self.state = -1, None
+        self.slot = -1
+        self.state = None
 
     def path(self) -> list[Node]:
         """The nodes from below the root to this one."""
-        backwards, node = [], self
+        backwards = []
+        node = self
         while node.parent is not None:
             backwards.append(node)
             node = node.parent
@@ -95,14 +101,18 @@ class TokenTree:
     ) -> None:
         if not len(prefix):
             raise DecodingError("a token tree needs a prefix of at least one token")
-        self._lm, self._prefix = lm, list(prefix)
+        self._lm = lm
+        self._prefix = list(prefix)
         self.longest = min(lm.window, window or lm.window) - len(prefix)
         self._cache_bytes = int(cache_mb * MIB)
         self._first = self._rows_before()
         self._root = Node(None, self._prefix[-1], len(prefix) - 1)
-        self._root.log_prob, self._root.slot = 0.0, self._first
+        self._root.log_prob = 0.0
+        self._root.slot = self._first
         self._cached: list[Node] = [self._root]
-        self._cache, self._outputs, self._totals = PoolCache(), Rows(), Rows()
+        self._cache = PoolCache()
+        self._outputs = Rows()
+        self._totals = Rows()
         self._most = FIRST_ROWS
         self._calls = self.evaluated = self.passes = 0
         self.peak_mb = 0.0
@@ -279,7 +289,7 @@ class TokenTree:
         self._cached += new
 
     def _visible(self, new: list[Node], n_slots: int) -> Tensor:
-        """Which slots each new token sees, bool [N, n_slots]: its ancestors' and its own."""
+        """Return the slots that new tokens see, their own and their ancestors': [N, n_slots]."""
         visible_NK = torch.zeros((len(new), n_slots), dtype=torch.bool)
         visible_NK[:, : len(self._prefix)] = True
         pairs = [(row, each.slot) for row, node in enumerate(new) for each in node.path()]
@@ -298,7 +308,8 @@ class TokenTree:
         themselves: a state takes far less memory, and one of its logits is a product of two rows.
         And logs of the summed exponentials of logits.
         """
-        lm, tokens_BT = self._lm, torch.tensor(tokens, device=self._lm.device)
+        lm = self._lm
+        tokens_BT = torch.tensor(tokens, device=self._lm.device)
         with lm.lock:
             network = lm.body if lm.splits else lm.network
             found = network(input_ids=tokens_BT, past_key_values=cache, use_cache=True, **inputs)

@@ -63,7 +63,7 @@ class TowerOptions:
     """The size of a random audio tower. Raises LanguageModelError for values that cannot be."""
 
     width: int = 128
-    """Numbers of each frame, a multiple of 2 x heads."""
+    """Width of each frame, a multiple of 2 x heads."""
     layers: int = 2
     heads: int = 4
     mels: int = 80
@@ -106,11 +106,9 @@ def assemble(
     model that cannot be used and for a directory that holds something else, MissingLibrary without
     the extra `speechllm`.
     """
-    transformers, out, options = (
-        need("transformers", "speechllm"),
-        Path(out),
-        options or TowerOptions(),
-    )
+    transformers = need("transformers", "speechllm")
+    out = Path(out)
+    options = options or TowerOptions()
     check_target(out, [lm])
     whole = CausalLM.load(lm, device="cpu")
     with (
@@ -225,7 +223,8 @@ def _more_rows(weight_VH: torch.Tensor, n_words: int, noise: float) -> torch.Ten
 
     The mean of all, and noise as large as the differences from it.
     """
-    mean_H, more = weight_VH.mean(0), n_words - len(weight_VH)
+    mean_H = weight_VH.mean(0)
+    more = n_words - len(weight_VH)
     spread_H = noise * weight_VH.std(0)
     return torch.cat([weight_VH, mean_H + spread_H * torch.randn(more, weight_VH.shape[1])])
 

@@ -22,7 +22,9 @@ class Chat:
     """
 
     def __init__(self, name: str, processor: Any, config: Any, generation: Any = None) -> None:
-        self.name, self.processor, self.tokenizer = name, processor, processor.tokenizer
+        self.name = name
+        self.processor = processor
+        self.tokenizer = processor.tokenizer
         self.window: int | None = (
             getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or None
         )
@@ -73,10 +75,11 @@ class Chat:
 
     def _ends(self, generation: Any) -> list[int]:
         """Tokens that end an answer, by template, generation settings and tokenizer."""
-        question, said = _question(""), "yes"
+        question = _question("")
+        said = "yes"
         before = self._render([question], True) + said
-        whole = self._render([question, {"role": "assistant", "content": said}], False)
-        rest = self._encode(whole.removeprefix(before)) if whole.startswith(before) else []
+        answered = self._render([question, {"role": "assistant", "content": said}], False)
+        rest = self._encode(answered.removeprefix(before)) if answered.startswith(before) else []
         named = getattr(generation, "eos_token_id", None)
         more = named if isinstance(named, list) else [named]
         special = set(self.tokenizer.all_special_ids)

@@ -106,8 +106,10 @@ def facts_of(name: str) -> AudioFacts:
 
 def matrices(facts: AudioFacts) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of the matrices of one layer of the language model."""
-    width, inner = facts.text_width, facts.heads * facts.head_width
-    key_value, forward = facts.key_value_heads * facts.head_width, facts.feed_forward_width
+    width = facts.text_width
+    inner = facts.heads * facts.head_width
+    key_value = facts.key_value_heads * facts.head_width
+    forward = facts.feed_forward_width
     sizes = ((width, inner), (width, key_value), (width, key_value), (inner, width))
     return dict(
         zip(
@@ -161,7 +163,8 @@ def layer_kept(
         dropped_bytes: Bytes that dropout keeps for each number: a bool on a GPU, a float32 on a
             CPU.
     """
-    each, inner = load.number_bytes, facts.heads * facts.head_width
+    each = load.number_bytes
+    inner = facts.heads * facts.head_width
     norms = 2 * (4 * facts.text_width + 4)
     # Queries, keys, values and the result; the mask; the sums of the softmax.
     attention = each * (4 * inner + n_positions) + 4 * facts.heads
@@ -200,12 +203,10 @@ class LanguageWork:
 
         At the loss, or while a layer's gradients are computed.
         """
-        facts, each, tokens, lora = (
-            self.facts,
-            self.load.number_bytes,
-            self.n_trials * self.n_positions,
-            self.speech.lora,
-        )
+        facts = self.facts
+        each = self.load.number_bytes
+        tokens = self.n_trials * self.n_positions
+        lora = self.speech.lora
         gradients = 3 * each * facts.feed_forward_width
         if lora is not None:  # peft computes with float32 what goes into it, and drops of that
             widest = max(matrices(facts)[name][0] for name in lora.modules)
@@ -228,7 +229,9 @@ class LanguageWork:
 
         With checkpointing it keeps the inputs of each layer.
         """
-        facts, each, width = self.facts, self.load.number_bytes, self.facts.text_width
+        facts = self.facts
+        each = self.load.number_bytes
+        width = self.facts.text_width
         tokens, last = self.n_trials * self.n_positions, 4 * width + 4  # the last norm
         if self.speech.gradient_checkpointing:
             return tokens * (facts.layers * each * width + last)
@@ -240,7 +243,9 @@ class LanguageWork:
 
         At the prompts or the last token.
         """
-        facts, each, options = self.facts, self.load.number_bytes, self.speech.generation
+        facts = self.facts
+        each = self.load.number_bytes
+        options = self.speech.generation
         position = (
             self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
         )
@@ -265,7 +270,9 @@ class LanguageWork:
 
         Frozen weights have no gradients, but what goes into them has.
         """
-        facts, lora, sizes = self.facts, self.speech.lora, matrices(self.facts)
+        facts = self.facts
+        lora = self.speech.lora
+        sizes = matrices(self.facts)
         products = 2 * sum(a * b for a, b in sizes.values())
         attention = 4 * self.n_positions * facts.heads * facts.head_width
         added = 2 * lora_parameters(lora, facts) / facts.layers
@@ -282,7 +289,8 @@ class LanguageWork:
 
     def generation_flops(self) -> float:
         """Return the operations of writing all sentences, as long as may be."""
-        facts, options = self.facts, self.speech.generation
+        facts = self.facts
+        options = self.speech.generation
         products = 2 * sum(a * b for a, b in matrices(facts).values())
         attention = 4 * facts.heads * facts.head_width  # for each position before
         written = options.beams * (options.max_length - 1)  # the first token is that of the prompt

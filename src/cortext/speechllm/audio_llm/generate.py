@@ -176,7 +176,8 @@ def _run(
 ) -> None:
     """Search in all trials side by side; a trial that is done takes no more part."""
     embeds_RSH, mask_RS = given
-    ends, live = torch.tensor(llm.ends, device=llm.device), list(searches)
+    ends = torch.tensor(llm.ends, device=llm.device)
+    live = list(searches)
     for row, search in enumerate(live):
         search.live[0].row = row
     cache = None
@@ -194,10 +195,8 @@ def _run(
         before_R = torch.tensor([each.row for each in rows], device=llm.device)
         tokens_R1 = torch.tensor([[each.tokens[-1]] for each in rows], device=llm.device)
         cache.reorder_cache(before_R)
-        embeds_RSH, mask_RS = (
-            llm.embed(tokens_R1),
-            torch.nn.functional.pad(mask_RS[before_R], (0, 1), value=True),
-        )
+        embeds_RSH = llm.embed(tokens_R1)
+        mask_RS = torch.nn.functional.pad(mask_RS[before_R], (0, 1), value=True)
         for row, each in enumerate(rows):
             each.row = row
 
@@ -209,7 +208,8 @@ def _advance(
 
     Rows of a search lie side by side in the batch, in the order of its hypotheses.
     """
-    n_best, device = (1 + len(ends)) * live[0].beams, log_probs_RV.device
+    n_best = (1 + len(ends)) * live[0].beams
+    device = log_probs_RV.device
     widest = max(len(search.live) for search in live)
     none = _Hypothesis((), -math.inf, 0)
     padded = [search.live + [none] * (widest - len(search.live)) for search in live]

@@ -148,7 +148,8 @@ def read_tower(
     body.audio_tower, told = _read(
         type(body.audio_tower), name, body.audio_tower.config, names, kinds
     )
-    n_tokens, tower = network.get_input_embeddings().num_embeddings, body.audio_tower
+    n_tokens = network.get_input_embeddings().num_embeddings
+    tower = body.audio_tower
     # What comes before the tower in a forward pass is the embeddings' device and type, never their
     # values.
     network.set_input_embeddings(
@@ -210,7 +211,8 @@ def read_facts(transformers: Any, config: Any, name: str) -> AudioFacts:
 
 
 def _facts(network: Any) -> AudioFacts:
-    body, text = network.model, network.config.get_text_config(decoder=True)
+    body = network.model
+    text = network.config.get_text_config(decoder=True)
     first = next(
         each for each in body.multi_modal_projector.modules() if isinstance(each, torch.nn.Linear)
     )

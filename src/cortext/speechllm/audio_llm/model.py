@@ -58,8 +58,11 @@ class AudioLLM:
     def __init__(
         self, name: str, network: Any, processor: Any, facts: AudioFacts, revision: str
     ) -> None:
-        self.name, self.revision, self.facts = name, revision, facts
-        self.network, self.processor = network.eval().requires_grad_(False), processor
+        self.name = name
+        self.revision = revision
+        self.facts = facts
+        self.network = network.eval().requires_grad_(False)
+        self.processor = processor
         self.device = next(
             weight.device for weight in network.parameters() if weight.device.type != "meta"
         )
@@ -97,7 +100,8 @@ class AudioLLM:
         Raises:
             LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
         """
-        transformers, name = need("transformers", "speechllm"), str(name)
+        transformers = need("transformers", "speechllm")
+        name = str(name)
         where = device_named(device)
         check_quantizable(quantize, where)
         config = read_audio_config(transformers, name)
@@ -128,7 +132,8 @@ class AudioLLM:
 
         No weights are read.
         """
-        transformers, name = need("transformers", "speechllm"), str(name)
+        transformers = need("transformers", "speechllm")
+        name = str(name)
         config = read_audio_config(transformers, name)
         facts = read_facts(transformers, config, name)
         Chat(name, read_processor(transformers, config, name), config)

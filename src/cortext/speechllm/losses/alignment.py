@@ -126,10 +126,8 @@ def cosine_costs(
     n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
     """1 - cosine of each patch with each frame, [B, P, N], between 0 and 2; 1 in the padding."""
-    brain_BPA, target_BNA = (
-        without_padding(brain_BPA, n_patches_B),
-        without_padding(target_BNA, n_frames_B),
-    )
+    brain_BPA = without_padding(brain_BPA, n_patches_B)
+    target_BNA = without_padding(target_BNA, n_frames_B)
     return 1.0 - unit(brain_BPA) @ unit(target_BNA).transpose(1, 2)
 
 
@@ -179,15 +177,11 @@ def monotonic_attention(
     likeness_BPN = (
         1.0 - cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)
     ) / temperature
-    n_patches_B, n_frames_B = (
-        n_patches_B.to(likeness_BPN.device),
-        n_frames_B.to(likeness_BPN.device),
-    )
+    n_patches_B = n_patches_B.to(likeness_BPN.device)
+    n_frames_B = n_frames_B.to(likeness_BPN.device)
     n_short, n_long = sorted(likeness_BPN.shape[1:])
-    n_long_B, n_short_B = (
-        torch.maximum(n_patches_B, n_frames_B),
-        torch.minimum(n_patches_B, n_frames_B),
-    )
+    n_long_B = torch.maximum(n_patches_B, n_frames_B)
+    n_short_B = torch.minimum(n_patches_B, n_frames_B)
     square_BLL = F.pad(
         likeness_BPN, (0, n_long - likeness_BPN.shape[2], 0, n_long - likeness_BPN.shape[1])
     )

@@ -139,7 +139,9 @@ class _SoftDTW(torch.autograd.Function):
         trial_B = torch.arange(n_trials, device=gradient_B.device)
         flow_QBP[n_patches_B + n_frames_B - 2, trial_B, n_patches_B - 1] = gradient_B
         for q in range(n_diagonals - 2, -1, -1):
-            here_BP, next_BP, part_3BP = flow_QBP[q], flow_QBP[q + 1], part_Q3BP[q + 1]
+            here_BP = flow_QBP[q]
+            next_BP = flow_QBP[q + 1]
+            part_3BP = part_Q3BP[q + 1]
             here_BP.addcmul_(next_BP, part_3BP[0])
             here_BP[:, :-1].addcmul_(next_BP[:, 1:], part_3BP[1, :, 1:])
             if q + 2 < n_diagonals:

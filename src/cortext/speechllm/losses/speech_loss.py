@@ -54,7 +54,8 @@ class SpeechLoss:
         llm: AudioLLM | None,
         targets: Targets | None,
     ) -> None:
-        self.speech, self.targets = speech, targets
+        self.speech = speech
+        self.targets = targets
         self.sentences = sentences_of(split)
         self._distinct = {
             sentence: number for number, sentence in enumerate(dict.fromkeys(self.sentences))
@@ -81,7 +82,9 @@ class SpeechLoss:
     def _losses(
         self, read: SpeechOutput, batch: TrainBatch, sentences: Sequence[str]
     ) -> dict[str, torch.Tensor]:
-        speech, device, losses = self.speech, batch.x_BTC.device, dict[str, torch.Tensor]()
+        speech = self.speech
+        device = batch.x_BTC.device
+        losses = dict[str, torch.Tensor]()
         if speech.alpha:
             assert self.targets is not None
             target_BNA, n_frames_B = (

@@ -70,7 +70,8 @@ def build_cache(
         skip_bad: Leave out what cannot be spoken.
         progress: Called with sentences done and in all.
     """
-    began, out = time.monotonic(), Path(out)
+    began = time.monotonic()
+    out = Path(out)
     named = _named(sentences)
     speaker = open_voice(voice) if isinstance(voice, str) else voice
     left_out = _unspeakable(named, speaker, skip_bad)
@@ -110,7 +111,8 @@ class LiveTargets:
     """
 
     def __init__(self, llm: AudioLLM, voice: Voice) -> None:
-        self._tower, self._voice = Tower(llm), voice
+        self._tower = Tower(llm)
+        self._voice = voice
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return targets float32 [B, N, A], zero behind each end, and frames of each, int64 [B]."""
@@ -129,7 +131,8 @@ class Tower:
     """
 
     def __init__(self, llm: AudioLLM) -> None:
-        self.llm, self.windows = llm, WINDOWS[llm.device.type]
+        self.llm = llm
+        self.windows = WINDOWS[llm.device.type]
 
     def targets(self, texts: Sequence[str], waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
         """Targets of waves of 16 kHz, float16 [N, A].
@@ -186,14 +189,16 @@ class _Work:
     @property
     def origin(self) -> TargetOrigin:
         """Origin of the targets."""
-        llm, speaker = self.tower.llm, self.speaker
+        llm = self.tower.llm
+        speaker = self.speaker
         return TargetOrigin(
             llm.name, llm.revision, speaker.name, speaker.revision, llm.audio_width, llm.frame_ms
         )
 
     def run(self, texts: Sequence[str], workers: int, progress: Progress | None) -> None:
         """Make the targets of all texts; whatever ends it before, what is done is saved."""
-        n_all, done = len(self.named), len(self.named) - len(texts)
+        n_all = len(self.named)
+        done = len(self.named) - len(texts)
         with interrupts() as interrupted, closing(self._said(texts, workers, interrupted)) as said:
             try:
                 while batch := list(islice(said, self.tower.windows)):

@@ -99,7 +99,8 @@ class TargetCache:
         self.path = Path(path)
         try:
             file: Any = safe_open(self.path, framework="pt")
-            metadata, keys = dict(file.metadata() or {}), sorted(file.keys())
+            metadata = dict(file.metadata() or {})
+            keys = sorted(file.keys())
         except FileNotFoundError:
             raise DataError(
                 "there is no such cache of audio targets", where=self.path, fix=MAKE
@@ -137,10 +138,8 @@ class TargetCache:
         Raises:
             DataError: Also where it was made with another.
         """
-        cache, fix = (
-            cls(path),
-            f"{MAKE} for this model, or train with the one that it was made with",
-        )
+        cache = cls(path)
+        fix = f"{MAKE} for this model, or train with the one that it was made with"
         cache.check(fix, revision=revision)
         if width is not None and width != cache.origin.width:
             what = f"has {cache.origin.width} numbers per frame, and the audio LLM has {width}"

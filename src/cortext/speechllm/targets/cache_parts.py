@@ -16,7 +16,8 @@ from cortext.errors import DataError, RunError
 from cortext.files import disk_errors, exclusive, unfinished
 from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, write_targets
 
-PART_BYTES, PART_S = 64 << 20, 30.0
+PART_BYTES = 64 << 20
+PART_S = 30.0
 """A part is written when it has so many bytes, or is so old: what a kill may cost."""
 GO_ON = "the same command goes on with what is done"
 
@@ -29,7 +30,8 @@ class UnfinishedCache:
     """
 
     def __init__(self, out: Path) -> None:
-        self.out, self.folder = out, out.with_name(f"{out.name}.parts")
+        self.out = out
+        self.folder = out.with_name(f"{out.name}.parts")
         self.n_damaged = 0
         self._stored: dict[str, TargetCache] = {}
         self._fresh: dict[str, torch.Tensor] = {}
@@ -110,7 +112,8 @@ class UnfinishedCache:
         path = self.folder / f"part-{last + 1:06d}.safetensors"
         _write(path, self._fresh, origin)
         self._take(TargetCache(path))
-        self._fresh, self._since = {}, time.monotonic()
+        self._fresh = {}
+        self._since = time.monotonic()
 
     def finish(self) -> None:
         """Write the file of all that is there, where something is new, and remove the parts."""

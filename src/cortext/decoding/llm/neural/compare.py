@@ -89,7 +89,8 @@ def compare(
         raise LanguageModelError(
             "the weights would be fitted on the text itself", where=text, fix="give another text"
         )
-    ngram, neural = LanguageModel.open(ngram_dir), CausalLM.load(model, device="cpu")
+    ngram = LanguageModel.open(ngram_dir)
+    neural = CausalLM.load(model, device="cpu")
     first, second = read_sentences(held_out), read_sentences(text)
     total = len(first) + len(second)
     with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +146,8 @@ def _gain(tested: Events, ngram: np.ndarray, both: np.ndarray) -> dict[str, floa
     bits_S = np.bincount(
         tested.sentence, weights=(both - ngram) / math.log(2), minlength=len(tested.characters)
     )
-    generator, gains_R = np.random.default_rng(0), np.empty(_RESAMPLES)
+    generator = np.random.default_rng(0)
+    gains_R = np.empty(_RESAMPLES)
     for number in range(_RESAMPLES):
         chosen_S = generator.integers(0, len(bits_S), len(bits_S))
         gains_R[number] = bits_S[chosen_S].sum() / tested.characters[chosen_S].sum()
@@ -195,7 +197,9 @@ def events(
         word: letters.ngram.sentence(next(spelt(word)))
         for word in {w for text in sentences for w in text.split()}
     }
-    ngram_E, letters_E, unknown = [], [], 0
+    ngram_E = []
+    letters_E = []
+    unknown = 0
     for text in sentences:
         state = ngram.begin()
         for word in text.split():

@@ -29,7 +29,8 @@ class _SummedLoss(torch.autograd.Function):
         total = torch.zeros(())
         for first in range(0, len(hidden_ND), _CHUNK):
             part = slice(first, first + _CHUNK)
-            logits_NV, target_N1 = (hidden_ND[part] @ weight.T).float(), target_N[part, None]
+            logits_NV = (hidden_ND[part] @ weight.T).float()
+            target_N1 = target_N[part, None]
             norm_N1 = logits_NV.logsumexp(-1, keepdim=True)
             total += (norm_N1 - logits_NV.gather(1, target_N1)).sum()
             grad_NV = (logits_NV - norm_N1).exp_()

@@ -18,7 +18,7 @@ from cortext.extras import need
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 MARK = "▁"
 LETTERS = (MARK, *ascii_lowercase, "'", "-")
-"""What every word can be spelt with."""
+"""Characters that spell every word."""
 
 
 def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:

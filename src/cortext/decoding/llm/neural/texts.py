@@ -1,4 +1,4 @@
-"""What a neural model learns from.
+"""Texts that a neural model learns from.
 
 Normalised sentences of several sources, some of them read more often.
 """

@@ -51,7 +51,7 @@ class NeuralOptions:
     pieces: int = 4000
     """Word pieces, at most."""
     width: int = 192
-    """Numbers that stand for a token within the network."""
+    """Width of the embeddings and of the layers."""
     layers: int = 3
     heads: int = 3
     lr: float = 6e-3
@@ -212,7 +212,8 @@ class _Training:
     """One training of a network."""
 
     def __init__(self, network: Any, tokenizer: Any, texts: Texts, options: NeuralOptions) -> None:
-        self.network, self.options = network, options
+        self.network = network
+        self.options = options
         self.pad = tokenizer.pad_token_id
         self.characters = sum(len(sentence) + 1 for sentence in texts.held_out)
 
@@ -232,9 +233,13 @@ class _Training:
         self.optimizers = optimizers(
             network.model.layers, network.parameters(), options.lr, options.weight_decay
         )
-        self.best, self.best_weights = math.inf, copy.deepcopy(network.state_dict())
+        self.best = math.inf
+        self.best_weights = copy.deepcopy(network.state_dict())
         self.history: list[dict[str, float | None]] = []
-        self.step, self.tokens, self.seconds, self.cpu_seconds = 0, 0, 0.0, 0.0
+        self.step = 0
+        self.tokens = 0
+        self.seconds = 0.0
+        self.cpu_seconds = 0.0
 
     def run(self, bar: Progress | None) -> None:
         """Train until steps or minutes are used up or the held-out loss rises.
@@ -257,14 +262,12 @@ class _Training:
             raise LanguageModelError(
                 "nothing was learnt: the loss is no number", fix="use a lower learning rate (--lr)"
             )
-        self.seconds, self.cpu_seconds = (
-            time.monotonic() - started,
-            time.process_time() - cpu_started,
-        )
+        self.seconds = time.monotonic() - started
+        self.cpu_seconds = time.process_time() - cpu_started
         self.network.load_state_dict(self.best_weights)
 
     def _share(self, elapsed_s: float) -> float:
-        """How much of the training is done."""
+        """Return the share of the training that is done, from 0 to 1."""
         options = self.options
         by_steps = self.step / options.steps if options.steps else 0.0
         by_clock = elapsed_s / (60 * options.minutes) if options.minutes else 0.0
@@ -301,7 +304,8 @@ class _Training:
         )
         if not bits < self.best:  # nor is what is no number
             return False
-        self.best, self.best_weights = bits, copy.deepcopy(self.network.state_dict())
+        self.best = bits
+        self.best_weights = copy.deepcopy(self.network.state_dict())
         return True
 
     def facts(self) -> dict[str, Any]:
