@@ -65,7 +65,8 @@ def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]
     infinity (-inf is allowed), for files that hold Python objects, and for arrays that declare more
     than the file has or more than `MOST_BYTES`.
     """
-    path, inventory = Path(path), get_inventory(inventory)
+    path = Path(path)
+    inventory = get_inventory(inventory)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -115,7 +116,8 @@ def decode_saved(
 
     Other arguments and errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`.
     """
-    out, inventory = Path(out), get_inventory(order)
+    out = Path(out)
+    inventory = get_inventory(order)
     if out.is_dir():
         raise DecodingError("is a directory; the name of a CSV file is needed", where=out)
     trials = read_saved(path, inventory)

@@ -118,17 +118,22 @@ def read_corpus(
         corpus.sources.append({"path": str(text) if isinstance(text, Path) else None} | source)
         done += _size(text)
     if not any(source["sentences"] for source in corpus.sources):
-        where = ", ".join(str(text) for text in texts if isinstance(text, Path))
-        rejected = "".join(
-            f", {count} rejected as {reason}" for reason, count in corpus.report.rejected.items()
-        )
-        raise LanguageModelError(
-            f"no sentence in {where or 'the texts'}{rejected}", fix="give prose in English"
-        )
+        raise _no_sentence(texts, corpus.report)
     corpus.counts = sum(
         (_counts(file, len(corpus.words)) for file in corpus.files), np.zeros(1, np.int64)
     )
     return corpus
+
+
+def _no_sentence(texts: Sequence[Path | list[str]], report: prose.Report) -> LanguageModelError:
+    """Return the error for texts of which nothing was kept, with the reasons."""
+    where = ", ".join(str(text) for text in texts if isinstance(text, Path))
+    rejected = "".join(
+        f", {count} rejected as {reason}" for reason, count in report.rejected.items()
+    )
+    return LanguageModelError(
+        f"no sentence in {where or 'the texts'}{rejected}", fix="give prose in English"
+    )
 
 
 def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
@@ -220,10 +225,12 @@ def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
     """
     rest = ""
     while read := text.readline(_LONGEST):
-        line, rest = rest + read, ""
+        line = rest + read
+        rest = ""
         if len(read) == _LONGEST and read[-1] != "\n":
             cut = line.rfind(". ") + 1 or line.rfind(" ") + 1 or len(line)
-            line, rest = line[:cut], line[cut:]
+            rest = line[cut:]
+            line = line[:cut]
         yield line
     if rest:
         yield rest

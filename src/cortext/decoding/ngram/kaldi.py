@@ -69,7 +69,8 @@ def import_kaldi(
         LanguageModelError: For a folder without a grammar, a damaged file, and a grammar that is no
             n-gram model.
     """
-    folder, out = Path(folder), Path(out)
+    folder = Path(folder)
+    out = Path(out)
     if not folder.is_dir():
         raise LanguageModelError("no such directory", where=folder)
     if binary not in BINARIES:
