@@ -1,4 +1,4 @@
-"""How many trials of a new day does a model need? PER against trials on simulated drift.
+"""Trials of a new day that a model needs: PER against trials on simulated drift.
 
     python benchmarks/adapt.py [--out build/adapt] [--json FILE] [--plot FILE] [--seeds 1 2]
 
@@ -77,7 +77,8 @@ def per(run: Path, data: PackedDataset, session: str, layer_of: str | None = Non
 
     Read through its own day layer or another day's.
     """
-    model, split = load_model(run), data.split("val").select(sessions=[session])
+    model = load_model(run)
+    split = data.split("val").select(sessions=[session])
     counts = EditCounts()
     for start in range(0, len(split), 16):
         rows = np.arange(start, min(start + 16, len(split)))
@@ -94,7 +95,7 @@ def per(run: Path, data: PackedDataset, session: str, layer_of: str | None = Non
 
 
 def first_trials(data: PackedDataset, session: str, count: int) -> PackedDataset:
-    """What a lab has in the morning: the day's first training trials, and no validation split."""
+    """Return a morning's data of a lab: the day's first training trials, no validation split."""
     split = data.split("train").select(sessions=[session])
     order = np.lexsort((split.trial_N, split.block_N))
     return data.showing({"train": split.take(order[:count])})
@@ -127,12 +128,14 @@ def measure(
     Of one method with one number of trials.
     """
     shutil.rmtree(run, ignore_errors=True)
-    session, last = data.sessions[NEW_DAYS[day]], data.sessions[N_KNOWN - 1]
+    session = data.sessions[NEW_DAYS[day]]
+    last = data.sessions[N_KNOWN - 1]
     started = time.process_time()
     if method == "from scratch":
         from_scratch(data, session, count, run)
         return {"per": per(run, data, session), "cpu_seconds": time.process_time() - started}
-    old, whole = (data if method.endswith("old trials") else None), method.startswith("whole model")
+    old = data if method.endswith("old trials") else None
+    whole = method.startswith("whole model")
     new = first_trials(data, session, count)
     summary = adapt(base, new, run, old_data=old, whole_model=whole, progress=False)
     seconds = time.process_time() - started
@@ -142,7 +145,8 @@ def measure(
 
 def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
     """All methods on all days with all numbers of trials."""
-    data, base = participant(seed, out), out / "base"
+    data = participant(seed, out)
+    base = out / "base"
     known = list(data.sessions[:N_KNOWN])
     if not (base / "summary.json").is_file():
         shutil.rmtree(base, ignore_errors=True)

@@ -40,17 +40,36 @@ from cortext.provenance import provenance
 from cortext.text.phonemes import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
 
-NOISE, DROPOUT, TUNING_SEED, SEEDS = 2.0, 0.2, 0, (1, 2, 3)
-BATCHES, LONGER, BATCH_SIZE, N_DAYS, N_ELECTRODES = 400, 3, 16, 2, 64
+NOISE = 2.0
+DROPOUT = 0.2
+TUNING_SEED = 0
+SEEDS = (1, 2, 3)
+BATCHES = 400
+LONGER = 3
+BATCH_SIZE = 16
+N_DAYS = 2
+N_ELECTRODES = 64
 SIMULATION = [
-    f"n_days={N_DAYS}", f"n_electrodes={N_ELECTRODES}", "train_per_day=300",
-    "val_per_day=100", "test_per_day=0", "trials_per_block=50", "modulation=0.7", "phoneme_ms=130",
-    "word_pause_ms=140", "lead_in_ms=150", "trail_ms=150",
-]  # fmt: skip
+    f"n_days={N_DAYS}",
+    f"n_electrodes={N_ELECTRODES}",
+    "train_per_day=300",
+    "val_per_day=100",
+    "test_per_day=0",
+    "trials_per_block=50",
+    "modulation=0.7",
+    "phoneme_ms=130",
+    "word_pause_ms=140",
+    "lead_in_ms=150",
+    "trail_ms=150",
+]
 COMMON = [
-    "precision=fp32", "lr_warmup_steps=40", "lr_warmup_steps_day=40", f"dataset.batch_size={BATCH_SIZE}",
-    "dataset.days_per_batch=2", "batches_per_train_log=50",
-]  # fmt: skip
+    "precision=fp32",
+    "lr_warmup_steps=40",
+    "lr_warmup_steps_day=40",
+    f"dataset.batch_size={BATCH_SIZE}",
+    "dataset.days_per_batch=2",
+    "batches_per_train_log=50",
+]
 TRIPLE_UNITS = {"noise_units": 64, "clean_units": 128, "noisy_units": 32}
 SHALLOW = {"noise_units": 48, "clean_units": 168, "clean_layers": 2, "noisy_units": 16}
 NARROW = {"noise_units": 16, "clean_units": 197, "clean_layers": 2, "noisy_units": 16}
@@ -127,7 +146,8 @@ def longer(name: str) -> str:
 @cache
 def equal_units(n_layers: int) -> int:
     """Hidden units of the smallest plain GRU with as many parameters as the three networks."""
-    wanted, n_units = n_parameters("triple_gru", tuple(TRIPLE_UNITS.items())), 32
+    wanted = n_parameters("triple_gru", tuple(TRIPLE_UNITS.items()))
+    n_units = 32
     while n_parameters("gru", (("n_units", n_units), ("n_layers", n_layers))) < wanted:
         n_units += 1
     return n_units
@@ -216,7 +236,7 @@ def read_runs(out: Path) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def explained(run_directory: Path, raw: Path) -> dict[str, float]:
-    """What is in the noise estimate: its share of the input's energy, and what can be read from it.
+    """Measure the noise estimate: its share of the input's energy, and what can be read from it.
 
     `<what>_from_<where>` is the R2 of a ridge regression, on every other validation trial, that
     reads the true structured noise (log rates of all electrodes) or the true articulators from the
@@ -226,7 +246,8 @@ def explained(run_directory: Path, raw: Path) -> dict[str, float]:
     model = load_model(run_directory)
     sources: dict[str, list[np.ndarray]] = {"input": [], "noise": [], "clean": []}
     truths: dict[str, list[np.ndarray]] = {"structured": [], "speech": []}
-    halves, energy = [], np.zeros(2)
+    halves = []
+    energy = np.zeros(2)
     position: dict[str, int] = {}
     for number, trial in enumerate(open_dataset(raw).trials("val")):
         index = position[trial.session] = position.get(trial.session, -1) + 1
@@ -251,7 +272,8 @@ def explained(run_directory: Path, raw: Path) -> dict[str, float]:
     result = {"energy_share": float(energy[0] / energy[1])}
     for what, truth in truths.items():
         for where, source in sources.items():
-            x, y = np.concatenate(source), np.concatenate(truth)
+            x = np.concatenate(source)
+            y = np.concatenate(truth)
             fitted = Ridge(1.0).fit(x[half == 0], y[half == 0])
             rest = y[half == 1] - fitted.predict(x[half == 1])
             result[f"{what}_from_{where}"] = float(

@@ -87,7 +87,8 @@ def check_same(theirs: dict[str, torch.Tensor], split: PackedSplit, indices: np.
 
 def copying(shape: tuple[int, ...]) -> Callable[[], object]:
     """Copy as many bytes as a batch of this shape has, between arrays already in use."""
-    source, target = np.ones(shape, np.float16), np.ones(shape, np.float16)
+    source = np.ones(shape, np.float16)
+    target = np.ones(shape, np.float16)
     return lambda: np.copyto(target, source)
 
 

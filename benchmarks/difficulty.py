@@ -41,8 +41,13 @@ from cortext.models.layers import dropout, patches
 from cortext.text.phonemes import RELEASE
 from cortext.training import read_train_config, train
 
-FRAME_ERROR, LINEAR_RATIO, SHUFFLED_GAIN, SWAPPED_WER = 0.40, 1.5, 0.03, 0.90
-TRAIN_FRAMES, VAL_FRAMES, FRAME_DAYS = 20_000, 10_000, 2
+FRAME_ERROR = 0.40
+LINEAR_RATIO = 1.5
+SHUFFLED_GAIN = 0.03
+SWAPPED_WER = 0.90
+TRAIN_FRAMES = 20_000
+VAL_FRAMES = 10_000
+FRAME_DAYS = 2
 LEADS_MS = (0, 60, 120, 180, 240)
 """Electrodes lead the sound.
 
@@ -133,7 +138,8 @@ def _frames(
 
     Of at most `limit` non-silent frames, drawn evenly.
     """
-    features, phonemes = [], []
+    features = []
+    phonemes = []
     with h5py.File(truth) as file:
         for number, trial in enumerate(trials):
             alignment = file[f"{split}/trial_{number:04d}/alignment"][:]
@@ -147,7 +153,8 @@ def _frames(
             )
             features.append(trial.features_TC[spoken])
             phonemes.append(alignment[segment[spoken], 0])
-    x, y = np.concatenate(features), np.concatenate(phonemes)
+    x = np.concatenate(features)
+    y = np.concatenate(phonemes)
     chosen = np.linspace(0, len(y) - 1, min(limit, len(y))).astype(int)
     return x[chosen], y[chosen]
 
@@ -161,8 +168,10 @@ def best_constant_per(labels: list[np.ndarray], width: int = 20) -> float:
     does better by luck.
     """
     texts = ["".join(map(chr, label)) for label in labels]
-    n_phonemes, tokens = sum(map(len, texts)), [chr(token) for token in range(1, len(RELEASE))]
-    best, beam = n_phonemes, [""]
+    n_phonemes = sum(map(len, texts))
+    tokens = [chr(token) for token in range(1, len(RELEASE))]
+    best = n_phonemes
+    beam = [""]
     for _ in range(max(map(len, texts))):
         grown = sorted({sequence + token for sequence in beam for token in tokens})
         costs = cdist(grown, texts, scorer=Levenshtein.distance, dtype=np.int32).sum(axis=1)
@@ -179,7 +188,8 @@ def shuffle_labels(data: Path, out: Path, seed: int = 0) -> None:
 
     Each gets another one's that its length can hold.
     """
-    dataset, rng = open_dataset(data), np.random.default_rng(seed)
+    dataset = open_dataset(data)
+    rng = np.random.default_rng(seed)
     trials = list(dataset.trials("train"))
     order = rng.permutation(len(trials))
     for _ in range(100):
@@ -191,7 +201,8 @@ def shuffle_labels(data: Path, out: Path, seed: int = 0) -> None:
             order[i], order[other] = order[other], order[i]
     by_session: dict[str, list[Trial]] = {}
     for trial, other in zip(trials, order, strict=True):
-        ids, sentence = trials[other].phoneme_ids, trials[other].sentence
+        ids = trials[other].phoneme_ids
+        sentence = trials[other].sentence
         swapped = Trial(
             trial.features_TC, trial.session, trial.block, trial.trial, sentence, ids, trial.corpus
         )
@@ -221,7 +232,7 @@ def swapped_wer(evaluation: Path) -> float:
 def measure_blind(
     data: Path, work: Path, recipe: str = "demo", overrides: Sequence[str] = ()
 ) -> dict[str, float]:
-    """What the GRU learns from shuffled labels, at its best, beside the best constant sequence."""
+    """Measure the GRU at its best on shuffled labels, beside the best constant sequence."""
     shuffle_labels(data, work / "shuffled")
     packed = pack(work / "shuffled", work / "shuffled-packed")
     summary = train(recipe, packed.path, work / "shuffled-run", overrides=overrides)

@@ -57,7 +57,8 @@ def measure(
     trials: list[Candidates], lm: LanguageModel, shuffles: int, seed: int
 ) -> dict[str, Any]:
     """WER of everything, in the order of the table."""
-    seconds, plain = {}, {}
+    seconds = {}
+    plain = {}
     for name, method in METHODS.items():
         start = time.perf_counter()
         errors_N1, length_N = count_errors(trials, [EnsembleOptions(method=method)], lm)
@@ -149,8 +150,14 @@ def plot(results: dict[str, Any], path: Path) -> None:
             colour = "#9aa1a9" if label in ("seeds alone", "best of the ten known") else "#2d80c4"
             axes.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=2)
             axes.plot(100 * row["wer"], place, "o", color=colour)
-            axes.annotate(f"{100 * row['wer']:.2f}", (100 * row["wer"], place), (0, 6), textcoords="offset points",
-                          ha="center", fontsize=8)  # fmt: skip
+            axes.annotate(
+                f"{100 * row['wer']:.2f}",
+                (100 * row["wer"], place),
+                (0, 6),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
         axes.set_yticks(range(len(labels)), labels if axes is figure.axes[0] else [])
         axes.set_ylim(-0.5, len(labels) - 0.3)
         axes.set_xlim(left=0)

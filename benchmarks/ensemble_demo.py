@@ -113,7 +113,8 @@ def penalised(
 
     With the blank penalty that is best for it on the other set.
     """
-    decoder, lm = Decoder.from_dir(lm_dir), LanguageModel.open(lm_dir)
+    decoder = Decoder.from_dir(lm_dir)
+    lm = LanguageModel.open(lm_dir)
     counts: dict[str, list[dict[float, np.ndarray]]] = {name: [] for name in ("alone", *WAYS)}
     lengths = []
     for directories in sets.values():
@@ -253,7 +254,8 @@ def plot(found: dict[str, Any], path: Path) -> None:
     """
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.2])
-    default, chosen = found["default"], found["chosen"]
+    default = found["default"]
+    chosen = found["chosen"]
     sizes = [int(size) for size in default["combined"]]
     mean = 100 * float(np.mean(default["alone"]))
     for number, name in enumerate(WAYS):
@@ -269,8 +271,14 @@ def plot(found: dict[str, Any], path: Path) -> None:
         low, high = row["ci95"]
         right.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=2)
         right.plot(100 * row["wer"], place, "o", color=colour)
-        right.annotate(f"{100 * row['wer']:.2f}", (100 * row["wer"], place), (0, 5), textcoords="offset points",
-                       ha="center", fontsize=8)  # fmt: skip
+        right.annotate(
+            f"{100 * row['wer']:.2f}",
+            (100 * row["wer"], place),
+            (0, 5),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
     right.set_yticks(range(len(chosen["rows"])), list(chosen["rows"])[::-1], fontsize=8)
     right.set_ylim(-0.5, len(chosen["rows"]) - 0.3)
     right.set_xlabel("word error rate, %")
@@ -290,7 +298,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    demo, more = arguments.demo, arguments.out / "more"
+    demo = arguments.demo
+    more = arguments.out / "more"
     first = evaluations(demo, demo / "packed", arguments.out, arguments.out)
     second = evaluations(demo, more_recordings(demo, more), arguments.out, more)
     default = measure(first, demo / "lm", arguments.seed)

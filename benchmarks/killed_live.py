@@ -46,14 +46,15 @@ from cortext.provenance import provenance  # noqa: E402
 
 N_TEXTS = 24
 """Different utterances; each is spoken undisturbed first."""
-ALIVE_S, AWAY_S = (0.05, 1.5), (0.0, 0.5)
-"""How long a server lives before it is killed, and how long it is away."""
+ALIVE_S = (0.05, 1.5)
+AWAY_S = (0.0, 0.5)
+"""Seconds that a server lives before it is killed, and seconds that it is away."""
 PATIENCE_S = 60.0
 
 
 @dataclass
 class Counts:
-    """What became of the utterances that were spoken to one kind of server."""
+    """Fate of the utterances that were spoken to one kind of server."""
 
     server: str
     utterances: int = 0
@@ -84,8 +85,11 @@ class Killer:
     """
 
     def __init__(self, start: Callable[[], Command], rng: random.Random) -> None:
-        self._start, self._rng = start, rng
-        self._over, self.n_kills, self.error = threading.Event(), 0, ""
+        self._start = start
+        self._rng = rng
+        self._over = threading.Event()
+        self.n_kills = 0
+        self.error = ""
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Killer:
@@ -145,7 +149,8 @@ def started(redis: RedisServer, name: str, *arguments: str) -> Command:
 
 def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
     """Speak to `cortext lm-server --keep N`."""
-    rng, counts = random.Random(seed), Counts(f"lm-server --keep {keep}")
+    rng = random.Random(seed)
+    counts = Counts(f"lm-server --keep {keep}")
     spoken = [
         spoken_logits(" ".join(rng.choices(SAID, k=1 + number % 4)), number)
         for number in range(N_TEXTS)
@@ -169,7 +174,8 @@ def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
                 counts.judge(expected[number % N_TEXTS], [said] if said else [])
                 if killer.error:
                     raise SystemExit(killer.error)
-        counts.kills, counts.seconds = killer.n_kills, round(time.monotonic() - begin, 1)
+        counts.kills = killer.n_kills
+        counts.seconds = round(time.monotonic() - begin, 1)
         server = start()  # what a last kill has left to say is said now
         client.decode(spoken[0], 1)
         n_finals = redis.client().xinfo_stream("remote_lm_output_final")["entries-added"]
@@ -202,7 +208,8 @@ def say_to_lm_server(
 
 def kill_brand_node(root: Path, n_utterances: int, seed: int) -> Counts:
     """Speak to `cortext brand-node`."""
-    rng, counts = random.Random(seed), Counts("brand-node")
+    rng = random.Random(seed)
+    counts = Counts("brand-node")
     generator = np.random.default_rng(seed)
     spoken = [
         generator.normal(size=(40 + 6 * n, N_FEATURES)).astype(np.float32) for n in range(N_TEXTS)
@@ -249,7 +256,8 @@ def kill_brand_node(root: Path, n_utterances: int, seed: int) -> Counts:
                     results_of(rig, str(number))
                 if killer.error:
                     raise SystemExit(killer.error)
-        counts.kills, counts.seconds = killer.n_kills, round(time.monotonic() - begin, 1)
+        counts.kills = killer.n_kills
+        counts.seconds = round(time.monotonic() - begin, 1)
         server = start()
         results_of(rig, str(n_utterances - 1))
         finals: dict[str, list[tuple[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""What live decoding costs in PER and WER: streaming, causal smoothing, rolling z-scores.
+"""Cost of live decoding in PER and WER: streaming, causal smoothing, rolling z-scores.
 
     python benchmarks/live_cost.py [--demo runs/demo] [--seeds 5] [--json FILE]
 
@@ -40,7 +40,8 @@ GAIN_SPREAD = 0.5
 """Standard deviation of the logarithm of a feature's gain on a day."""
 OFFSET_SPREAD = 3.0
 """Standard deviation of its offset, in standard deviations of the feature."""
-BLOCK_GAIN, BLOCK_OFFSET = 0.1, 0.3
+BLOCK_GAIN = 0.1
+BLOCK_OFFSET = 0.3
 """The same for what changes from one block to the next."""
 
 
@@ -154,13 +155,17 @@ def streamed(material: Material) -> tuple[list[TrialResult], dict[str, Any]]:
 
     And compare with offline decoding.
     """
-    trials, largest, n_same = [], 0.0, 0
+    trials = []
+    largest = 0.0
+    n_same = 0
     for session, numbers in material.days():
         pipeline = Pipeline(material.found.model, material.decoder, session)
         for number in numbers:
-            bins_TC, offline = material.features(number), material.found.trials[number]
+            bins_TC = material.features(number)
+            offline = material.found.trials[number]
             logits = [pipeline.push(bins_TC[t : t + 1]).logits_PV for t in range(len(bins_TC))]
-            logits_PV, nbest = np.concatenate(logits), pipeline.finish()
+            logits_PV = np.concatenate(logits)
+            nbest = pipeline.finish()
             largest = max(largest, float(np.abs(logits_PV - offline.logits_PV).max()))
             n_same += offline.nbest is not None and nbest[0].text == offline.nbest[0].text
             symbols = material.found.model.inventory.names(
@@ -226,7 +231,7 @@ def by_position(material: Material, runs: Sequence[list[TrialResult]]) -> dict[s
 def difference(
     offline: Sequence[TrialResult], runs: Sequence[list[TrialResult]], unit: str
 ) -> dict[str, Any]:
-    """How much larger the error rate is than offline, with its 95 % interval over trials."""
+    """Difference of the error rate from offline, with its 95 % interval over trials."""
 
     def pair(trial: TrialResult) -> tuple[Sequence[Any], Sequence[Any]]:
         if unit == "phoneme":
@@ -247,14 +252,12 @@ def difference(
 
 
 def cut_short(material: Material, silence_ms: float) -> dict[str, Any]:
-    """How many trials the endpoint would end before their last phoneme."""
+    """Count the trials that the endpoint would end before their last phoneme."""
     inventory = material.found.model.inventory
     n_cut = 0
     for trial in material.found.trials:
-        log_probs_PV, endpoint = (
-            log_softmax(trial.logits_PV),
-            Endpoint(EndpointOptions(silence_ms=silence_ms), inventory),
-        )
+        log_probs_PV = log_softmax(trial.logits_PV)
+        endpoint = Endpoint(EndpointOptions(silence_ms=silence_ms), inventory)
         frames = (
             frame
             for frame in range(len(log_probs_PV))

@@ -28,7 +28,9 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.corpus import sentences_of
 from cortext.provenance import provenance
 
-HELD_OUT_EVERY, FACTOR, ORDER = 20, 12, 5
+HELD_OUT_EVERY = 20
+FACTOR = 12
+ORDER = 5
 TESTS = ("nbest/t15_val_even.jsonl", "phonemes/t12_val_even.jsonl")
 
 

@@ -1,4 +1,4 @@
-"""How long a client waits for the Redis language-model server.
+"""Time that a client waits for the Redis language-model server.
 
 For the answer to a frame, and for the final sentence.
 
@@ -84,7 +84,8 @@ class TimedClient:
     """Asks, and waits for the answer."""
 
     def __init__(self, client: redis.Redis) -> None:
-        self._redis, self._seen = client, {}
+        self._redis = client
+        self._seen = {}
 
     def ask(self, stream: str, fields: dict[str, Any], answers: str) -> float:
         """Milliseconds until the answer was there."""

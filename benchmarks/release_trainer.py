@@ -50,8 +50,10 @@ class ReleaseModel(nn.Module):
         self, settings: Mapping[str, Any], n_features: int, n_days: int, n_classes: int
     ) -> None:
         super().__init__()
-        self.size, self.stride = settings["patch_size"], settings["patch_stride"]
-        self.n_layers, n_units = settings["n_layers"], settings["n_units"]
+        self.size = settings["patch_size"]
+        self.stride = settings["patch_stride"]
+        self.n_layers = settings["n_layers"]
+        n_units = settings["n_units"]
         self.day_weights = nn.ParameterList(
             [nn.Parameter(torch.eye(n_features)) for _ in range(n_days)]
         )
@@ -191,8 +193,10 @@ class ReleaseTrainer:
         autocast: str | None = None,
         compiled: bool = False,
     ) -> None:
-        self.settings, self.device = settings, torch.device(device)
-        self.autocast, self.draws = autocast, Draws()
+        self.settings = settings
+        self.device = torch.device(device)
+        self.autocast = autocast
+        self.draws = Draws()
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.deterministic = True
@@ -212,7 +216,8 @@ class ReleaseTrainer:
         self.model.to(self.device)
 
     def _optimizer(self) -> torch.optim.AdamW:
-        named, chosen = dict(self.model.named_parameters()), self.settings
+        named = dict(self.model.named_parameters())
+        chosen = self.settings
         bias = [p for name, p in named.items() if "gru.bias" in name or "out.bias" in name]
         day = [p for name, p in named.items() if name.startswith("day_")]
         apart = {id(parameter) for parameter in (*bias, *day)}
@@ -313,8 +318,10 @@ class ReleaseTrainer:
                 day only.
         """
         self.network.eval()
-        size, losses = self.settings["dataset"]["batch_size"], []
-        errors, lengths = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
+        size = self.settings["dataset"]["batch_size"]
+        losses = []
+        errors = dict.fromkeys(files, 0)
+        lengths = dict.fromkeys(files, 0)
         for day, (path, trials) in files.items():
             for start in range(0, len(trials), size):
                 batch = load_batch({day: (path, trials[start : start + size])})

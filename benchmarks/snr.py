@@ -1,4 +1,4 @@
-"""How hard is the demo's task at other signal-to-noise ratios?
+"""Difficulty of the demo's task at other signal-to-noise ratios.
 
 PER against SNR, over simulator seeds.
 

@@ -53,7 +53,8 @@ def exchanged(lengths: Sequence[int], sentences: Sequence[str], seed: int = 0) -
 
     Each is used once.
     """
-    rng, order = random.Random(seed), sorted(range(len(lengths)), key=lambda i: lengths[i])
+    rng = random.Random(seed)
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     given = [0] * len(order)
     for start in range(0, len(order), GROUP):
         group = order[start : start + GROUP]
@@ -69,7 +70,7 @@ def exchanged(lengths: Sequence[int], sentences: Sequence[str], seed: int = 0) -
 
 
 def write(model: SpeechLLM, split: PackedSplit, trials: Sequence[int], size: int = 16) -> list[str]:
-    """What is written for the recordings of these trials."""
+    """Return the sentences that are written for the recordings of these trials."""
     texts: dict[int, str] = {}
     by_length = sorted(range(len(trials)), key=lambda place: int(split.n_bins_N[trials[place]]))
     for start in range(0, len(by_length), size):
@@ -88,7 +89,8 @@ def measure(run: Path, packed: Path) -> dict[str, Any]:
 
     With the right recordings and with others of similar length.
     """
-    split, model = open_packed(packed).split("val"), SpeechLLM.load(run)
+    split = open_packed(packed).split("val")
+    model = SpeechLLM.load(run)
     sentences = [split.sentence(i) or "" for i in range(len(split))]
     other = exchanged(split.n_bins_N.tolist(), sentences)
     found: dict[str, Any] = {"trials": len(split), "parameters": model.network.llm.n_parameters}
@@ -105,7 +107,8 @@ def measure(run: Path, packed: Path) -> dict[str, Any]:
 
 def teach(demo: Path, out: Path, layers: int, steps: int, batches: int, seed: int = 0) -> Path:
     """The run of a speech LLM whose language model has learnt to read from the demo's text."""
-    text, reads = demo / "data" / "text" / "lm.txt", out / "reads"
+    text = demo / "data" / "text" / "lm.txt"
+    reads = out / "reads"
     if not reads.exists():
         options = NeuralOptions(pieces=2000, layers=layers, steps=steps, minutes=None, seed=seed)
         train_neural([str(text)], out / "neural", options)
@@ -119,12 +122,22 @@ def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: 
     """The same system after encoder, projector and LoRA have learnt from the demo's recordings."""
     if not (out / "summary.json").exists():
         overrides = {
-            "speech.audio_llm": reads / "audio_llm", "speech.merge_blanks": "true", "speech.alpha": 0,
-            "speech.ctc": 0.1, "speech.lora": "{r: 16, alpha: 16, dropout: 0.1}", "model.n_units": 256,
-            "model.n_layers": 2, "model.rnn_dropout": 0.2, "dataset.batch_size": 32, "dataset.length_buckets": 4,
-            "epsilon": "1.0e-8", "seed": seed, "num_training_batches": batches,
-            "batches_per_val_step": max(1, batches // 2), "val_wer_trials": 100,
-        }  # fmt: skip
+            "speech.audio_llm": reads / "audio_llm",
+            "speech.merge_blanks": "true",
+            "speech.alpha": 0,
+            "speech.ctc": 0.1,
+            "speech.lora": "{r: 16, alpha: 16, dropout: 0.1}",
+            "model.n_units": 256,
+            "model.n_layers": 2,
+            "model.rnn_dropout": 0.2,
+            "dataset.batch_size": 32,
+            "dataset.length_buckets": 4,
+            "epsilon": "1.0e-8",
+            "seed": seed,
+            "num_training_batches": batches,
+            "batches_per_val_step": max(1, batches // 2),
+            "val_wer_trials": 100,
+        }
         for name in ("", "_day"):
             overrides |= {
                 f"lr_max{name}": 0.001,

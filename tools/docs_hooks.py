@@ -1,4 +1,4 @@
-"""How the documentation is rendered.
+"""Hooks of the documentation's renderer.
 
 In the Python interface, every argument of a docstring gets a line of its own.
 """

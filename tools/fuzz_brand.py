@@ -115,12 +115,10 @@ def fuzz(bench: Bench, out: Path, seed: int, seconds: float) -> int:
 
     Returns their number.
     """
-    rng, end, failures, latest = (
-        random.Random(seed),
-        time.monotonic() + seconds,
-        0,
-        list[FuzzedUtterance](),
-    )
+    rng = random.Random(seed)
+    end = time.monotonic() + seconds
+    failures = 0
+    latest = list[FuzzedUtterance]()
     while time.monotonic() < end and failures < MOST_FAILURES:
         utterance = bench.utterance(rng)
         for change in rng.choices([*SAFE, *SAFE, *OTHER], k=rng.choice((0, 1, 1, 1, 2, 5))):
@@ -208,7 +206,8 @@ class Bench:
         """Another node, and empty streams."""
         self._rig.close()
         self._rig.redis.flushall()
-        self._next, self._seen = 0, "0-0"
+        self._next = 0
+        self._seen = "0-0"
         self._rig.start()
 
     def replay(self, path: Path) -> int:
@@ -238,7 +237,8 @@ class Bench:
 
         Fewer after a while, or without a node.
         """
-        end, results = time.monotonic() + seconds, list[dict[bytes, bytes]]()
+        end = time.monotonic() + seconds
+        results = list[dict[bytes, bytes]]()
         while time.monotonic() < end and not self._rig.nodes[-1].ended():
             for entry_id, result in self._rig.redis.xrange("speech_final", f"({self._seen}"):
                 self._seen = entry_id.decode()

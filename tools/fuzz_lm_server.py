@@ -73,11 +73,9 @@ class Server:
     """
 
     def __init__(self, redis: RedisServer, lm: Path, profile: str, folder: Path) -> None:
-        self.db, self._log, self._stderr = (
-            redis.client(),
-            folder / f"{profile}.log",
-            folder / f"{profile}.stderr",
-        )
+        self.db = redis.client()
+        self._log = folder / f"{profile}.log"
+        self._stderr = folder / f"{profile}.stderr"
         first = "remote_lm_reset" if profile == "published" else "cortext_lm_input"
         self.position = f"cortext_lm_position:{first}"
         self._command = [
@@ -93,7 +91,8 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        n_before, errors = self._served(), self._stderr.open("ab")
+        n_before = self._served()
+        errors = self._stderr.open("ab")
         self.process = subprocess.Popen(
             self._command, stderr=errors, env=os.environ | {"OMP_NUM_THREADS": "1"}
         )
@@ -128,7 +127,7 @@ class Server:
             raise Failure(f"the server's memory grew from {self._n_bytes} to {n_bytes} bytes")
 
     def log_text(self) -> str:
-        """What it has logged since it was emptied."""
+        """Lines that it has logged since it was emptied."""
         return self._log.read_text()
 
     def forget_log(self) -> None:
@@ -143,7 +142,9 @@ class Fuzzer:
     """Speaks to the servers of both profiles."""
 
     def __init__(self, db: Any, servers: dict[str, Server], rng: random.Random) -> None:
-        self.db, self.servers, self._rng = db, servers, rng
+        self.db = db
+        self.servers = servers
+        self._rng = rng
         self.sent: list[Entry] = []
         self.n = dict.fromkeys(("entries", "utterances", "kills"), 0)
         self._number = 0
@@ -230,10 +231,8 @@ class Fuzzer:
             self._defaults = {
                 name: value for name, value in announced.items() if name != b"lm_path"
             }
-        final, done = (
-            self._newest("remote_lm_output_final"),
-            self._newest("remote_lm_done_finalizing"),
-        )
+        final = self._newest("remote_lm_output_final")
+        done = self._newest("remote_lm_done_finalizing")
         self.send(("remote_lm_reset", {b"done": b"0"}))
         for chunk in chunks:
             self.send(("remote_lm_input", {b"logits": chunk}))
@@ -246,7 +245,9 @@ class Fuzzer:
 
     def _say_json(self, chunks: list[bytes], disturbed: bool) -> tuple[Any, ...]:
         self._number += 1
-        name, after, begun = f"sound-{self._number}", self._newest("cortext_lm_output"), set[str]()
+        name = f"sound-{self._number}"
+        after = self._newest("cortext_lm_output")
+        begun = set[str]()
         messages: list[tuple[str, dict[bytes, bytes]]] = [("begin", {})]
         messages += [*(("frames", {b"logits": chunk}) for chunk in chunks), ("end", {})]
         for kind, fields in messages:
@@ -259,10 +260,8 @@ class Fuzzer:
         return finals["text"], finals["hypotheses"], finals["error"]
 
     def _disturb_json(self, begun: set[str]) -> None:
-        kind, name = (
-            self._rng.choice(("begin", "frames", "end", "drop")),
-            f"other-{self._rng.randrange(3)}",
-        )
+        kind = self._rng.choice(("begin", "frames", "end", "drop"))
+        name = f"other-{self._rng.randrange(3)}"
         message: dict[str, Any] = {"type": kind, "utterance": name}
         for _ in range(self._rng.randrange(3)):
             field = self._rng.choice(
@@ -291,7 +290,8 @@ class Fuzzer:
 
         Everything else that comes must be JSON, too.
         """
-        end, found = time.monotonic() + PATIENCE_S, []
+        end = time.monotonic() + PATIENCE_S
+        found = []
         while not found:
             if time.monotonic() > end:
                 raise Failure(f"no final message came for {name}")
@@ -311,7 +311,8 @@ class Fuzzer:
         """Kill it, damage its position, start it again."""
         server.kill()
         self.n["kills"] += 1
-        key, how = server.position, self._rng.randrange(4)
+        key = server.position
+        how = self._rng.randrange(4)
         if how == 0:
             self.db.delete(key)
             self.db.set(key, self._rng.choice(WEIRD))
@@ -329,7 +330,8 @@ class Fuzzer:
 
     def _answers(self, stream: str, after: bytes, number: int) -> list[dict[bytes, bytes]]:
         """So many entries of a stream, and no more than those."""
-        end, found = time.monotonic() + PATIENCE_S, []
+        end = time.monotonic() + PATIENCE_S
+        found = []
         while len(found) < number:
             if time.monotonic() > end:
                 raise Failure(f"{len(found)} of {number} answers came on {stream}")
@@ -355,7 +357,8 @@ class Fuzzer:
 
     def _damaged(self, raw: bytes) -> bytes:
         """Bytes with something wrong: bits, length, type of the numbers, or everything."""
-        data, how = bytearray(raw), self._rng.randrange(7)
+        data = bytearray(raw)
+        how = self._rng.randrange(7)
         at = self._rng.randrange(len(data))
         if how == 0:
             data[at] ^= 1 << self._rng.randrange(8)
@@ -410,7 +413,7 @@ def write_entries(entries: list[Entry], path: Path) -> None:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """What `write_entries` has kept."""
+    """Read the entries that `write_entries` has kept."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [
         (stream, {bytes.fromhex(n): bytes.fromhex(v) for n, v in fields.items()})
@@ -441,7 +444,8 @@ def main() -> int:
         return again(args.file)
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
-    end, failures = time.monotonic() + args.seconds, 0
+    end = time.monotonic() + args.seconds
+    failures = 0
     while time.monotonic() < end and failures < 10:
         with running(args.seed + failures) as fuzzer:
             try:

@@ -89,7 +89,8 @@ def supervise(out: Path, seed: int, seconds: float) -> int:
     """Run workers until the time is over; keep what each died of."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    end, failures = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
+    failures = 0
     while time.monotonic() < end and failures < 10:
         command = [
             sys.executable,
@@ -118,12 +119,11 @@ def supervise(out: Path, seed: int, seconds: float) -> int:
 
 def work(out: Path, seed: int, seconds: float) -> int:
     """Damage and read files until the time is over."""
-    rng, seeds = random.Random(seed), make_seeds(out)
-    end, n_read, n_refused = (
-        time.monotonic() + seconds,
-        dict.fromkeys(seeds, 0),
-        dict.fromkeys(seeds, 0),
-    )
+    rng = random.Random(seed)
+    seeds = make_seeds(out)
+    end = time.monotonic() + seconds
+    n_read = dict.fromkeys(seeds, 0)
+    n_refused = dict.fromkeys(seeds, 0)
     while time.monotonic() < end:
         kind = rng.choice(list(seeds))
         data = bytearray(rng.choice(seeds[kind]))
@@ -174,7 +174,7 @@ def make_seeds(out: Path) -> dict[str, list[bytes]]:
 
 
 def read(kind: str, path: Path, out: Path) -> bool:
-    """Whether the file could be used."""
+    """Return whether the file could be used."""
     refused = ""
     try:
         if kind == "lexicon":

@@ -64,7 +64,8 @@ def plot_trial(made: SimulatedTrial, config: SimulatorConfig, path: Path) -> Non
     figure, (top, middle, bottom) = plt.subplots(
         3, 1, figsize=(11, 8.5), sharex=True, height_ratios=(1, 2.4, 4), layout="constrained"
     )
-    u, seconds = made.utterance, made.trial.n_bins * 0.02
+    u = made.utterance
+    seconds = made.trial.n_bins * 0.02
     for token, start, end in zip(u.ids_S, u.starts_S * 0.005, u.ends_S * 0.005, strict=True):
         if token != RELEASE.sil:
             top.axvspan(start, end, color="#d8e4f0", ec="#5b7ea3", lw=0.5)
@@ -139,7 +140,8 @@ def print_signal(found: dict[str, SignalStatistics]) -> None:
 
 def frames(trials: list[SimulatedTrial]) -> tuple[np.ndarray, np.ndarray]:
     """Smoothed features [N, C] and phonemes [N] of the frames in which something is said."""
-    x, y = [], []
+    x = []
+    y = []
     for made in trials:
         labels = made.utterance.ids_per_bin(LEAD_BINS)
         said = labels != RELEASE.sil
@@ -175,7 +177,9 @@ def drift_errors(config: SimulatorConfig, seed: int) -> tuple[list[float], list[
     """
     config = replace(config, seed=seed)
     sentences = [sentence.text for sentence in splits(150, 0, 0, seed).train]
-    old, fresh, first = [], [], None
+    old = []
+    fresh = []
+    first = None
     for i in range(len(DRIFT_DAYS)):
         trials = record_day(config, DRIFT_DAYS[: i + 1], sentences)
         own = linear_classifier(*frames(trials[:100]))

@@ -14,8 +14,9 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
-LIGHT, DARK = ("sim.2025.01.08", "trial 13"), ("sim.2025.01.15", "trial 18")
-"""What is decoded: session and trial."""
+LIGHT = ("sim.2025.01.08", "trial 13")
+DARK = ("sim.2025.01.15", "trial 18")
+"""The decoded trial: session and number."""
 FORMING_MS = 5_600
 """After so long the dark picture is taken."""
 

@@ -20,7 +20,8 @@ from cortext.text import normalize
 from cortext.usage.log import LOG
 from cortext.usage.writer import UtteranceRecord
 
-FIRST, N_DAYS = datetime(2026, 1, 12, tzinfo=timezone(timedelta(hours=-8))), 118
+FIRST = datetime(2026, 1, 12, tzinfo=timezone(timedelta(hours=-8)))
+N_DAYS = 118
 SENTENCES = [normalize(sentence.text) for sentence in splits(2000, 1, 1, 0).train]
 WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
 
@@ -28,9 +29,11 @@ WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
 def utterances(rng: np.random.Generator, day: int, start: datetime) -> list[dict]:
     """The lines of one day; with the weeks there are fewer errors and more speed."""
     learnt = 1 - np.exp(-day / 45)
-    error, pace = 0.045 - 0.02 * learnt + rng.normal(0, 0.005), 27 + 7 * learnt + rng.normal(0, 1.2)
+    error = 0.045 - 0.02 * learnt + rng.normal(0, 0.005)
+    pace = 27 + 7 * learnt + rng.normal(0, 1.2)
     end = start + timedelta(hours=float(np.clip(rng.lognormal(0.6, 0.6), 0.3, 7)))
-    when, lines = start, []
+    when = start
+    lines = []
     while when < end:
         pause_s = rng.exponential(18) if rng.random() > 0.012 else rng.uniform(400, 3600)
         meant = SENTENCES[rng.integers(len(SENTENCES))]

@@ -31,10 +31,14 @@ from cortext.text import g2p
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import ARPABET
 
-SEED, N_HELD_OUT = 20150801, 1000
-ORDER, N_NODES = 8, 600_000
-EM_ITERATIONS, MIN_GRAPHONE_COUNT = 12, 3
-N_PHONEMES, N_LETTERS = len(ARPABET), len(g2p.LETTERS)
+SEED = 20150801
+N_HELD_OUT = 1000
+ORDER = 8
+N_NODES = 600_000
+EM_ITERATIONS = 12
+MIN_GRAPHONE_COUNT = 3
+N_PHONEMES = len(ARPABET)
+N_LETTERS = len(g2p.LETTERS)
 N_CHUNKS = 1 + N_PHONEMES + N_PHONEMES**2
 
 INFLECTIONS = ("s", "es", "ed", "ing", "er", "ers", "est", "ies", "ied", "ier", "iest", "ying")
@@ -61,15 +65,16 @@ PREFIXES = (
 
 
 def stem(word: str) -> str:
-    """What inflections, derivations and possessives of a word have in common.
+    """Return a stem that inflections, derivations and possessives of a word share.
 
-    Roughly, and rather too eagerly.
+    It is rough, and cuts rather too much.
 
     What follows an apostrophe goes; then, until nothing changes, the longest ending of the lists
     above while two letters remain (three for derivations), else half of a doubled last letter, else
     vowels at the end but for the first two letters. Irregular forms (decide, decision) stay apart.
     """
-    rest, before = word.partition("'")[0] or word.strip("'"), ""
+    rest = word.partition("'")[0] or word.strip("'")
+    before = ""
     while rest != before:
         before = rest
         shorter = [
@@ -207,10 +212,12 @@ def best_alignments(batch: SpellingBatch, table: np.ndarray) -> np.ndarray:
     indices, values = batch.emissions(table)
     alpha = sweep(values, maximum=True)
     n_batch, n_letters, n_phonemes = values[1].shape
-    rows, j = np.arange(n_batch), np.full(n_batch, n_phonemes)
+    rows = np.arange(n_batch)
+    j = np.full(n_batch, n_phonemes)
     path = np.zeros((n_batch, n_letters), dtype=np.int64)
     for i in reversed(range(n_letters)):
-        scores, graphones = np.full((3, n_batch), -1.0), np.zeros((3, n_batch), dtype=np.int64)
+        scores = np.full((3, n_batch), -1.0)
+        graphones = np.zeros((3, n_batch), dtype=np.int64)
         for size in range(3):
             possible = rows[j >= size]
             before = j[possible] - size
@@ -266,7 +273,8 @@ def count_ngrams(paths: list[np.ndarray], n_tokens: int, order: int) -> list[Lev
     every = np.arange(n_tokens)
     none = np.zeros(n_tokens, dtype=np.int64)
     count = np.bincount(flat, minlength=n_tokens)
-    levels, node = [Level(none, every, none, count, every == g2p.BEGIN)], flat.copy()
+    levels = [Level(none, every, none, count, every == g2p.BEGIN)]
+    node = flat.copy()
     for n in range(2, order + 1):
         ends = np.flatnonzero(place >= n - 1)
         keys, inverse, count = np.unique(
@@ -324,7 +332,8 @@ def prune(levels: list[Level], n_nodes: int) -> list[Level]:
             level.count * np.log(level.p / (lower.backoff[level.context] * lower.p[level.suffix]))
         )
     ranked = np.sort(np.concatenate(gains))
-    low, high = 0, len(ranked)
+    low = 0
+    high = len(ranked)
     # The closure adds to what a threshold keeps: search for the threshold.
     while high - low > len(ranked) // 1000:
         middle = (low + high) // 2
@@ -342,7 +351,8 @@ def _keep(levels: list[Level], gains: list[np.ndarray], threshold: float) -> lis
 
 
 def _select(levels: list[Level], kept: list[np.ndarray]) -> list[Level]:
-    selected, renumber = [], np.zeros(1, dtype=np.int64)
+    selected = []
+    renumber = np.zeros(1, dtype=np.int64)
     for level, keep in zip(levels, kept, strict=True):
         if keep.any():
             selected.append(
@@ -429,7 +439,8 @@ def main() -> None:
     parser.add_argument("--order", type=int, default=ORDER)
     parser.add_argument("--nodes", type=int, default=N_NODES, help="n-grams to keep")
     arguments = parser.parse_args()
-    lexicon, started = Lexicon.cmu(), time.perf_counter()
+    lexicon = Lexicon.cmu()
+    started = time.perf_counter()
     tested, excluded = held_out(lexicon)
     words = [word for word in lexicon if word not in excluded]
     print(

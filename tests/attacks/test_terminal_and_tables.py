@@ -135,13 +135,32 @@ def with_hdf5(name: str) -> Make:
 
 
 def with_options(content: str) -> Make:
-    return lambda tmp, root: ["evaluate", root / "run", "--data", root / "data", "--split", "val", "--out", tmp / "e",
-                              "--lm", root / "lm", "--options", file(tmp / "options.yaml", content)]  # fmt: skip
+    return lambda tmp, root: [
+        "evaluate",
+        root / "run",
+        "--data",
+        root / "data",
+        "--split",
+        "val",
+        "--out",
+        tmp / "e",
+        "--lm",
+        root / "lm",
+        "--options",
+        file(tmp / "options.yaml", content),
+    ]
 
 
 def with_config(content: str) -> Make:
-    return lambda tmp, root: ["train", "--config", file(tmp / "train.yaml", content), "--data", root / "data",
-                              "--out", tmp / "run"]  # fmt: skip
+    return lambda tmp, root: [
+        "train",
+        "--config",
+        file(tmp / "train.yaml", content),
+        "--data",
+        root / "data",
+        "--out",
+        tmp / "run",
+    ]
 
 
 def with_config_at(name: str) -> Make:
@@ -201,8 +220,17 @@ def with_text(content: bytes, name: str = "text.txt", *more: str) -> Make:
 
 
 def with_vocabulary(content: bytes) -> Make:
-    return lambda tmp, root: ["lm", "build", root / "text.txt", "--order", "2", "--out", tmp / "lm", "--vocab",
-                              file(tmp / "words.txt", content)]  # fmt: skip
+    return lambda tmp, root: [
+        "lm",
+        "build",
+        root / "text.txt",
+        "--order",
+        "2",
+        "--out",
+        tmp / "lm",
+        "--vocab",
+        file(tmp / "words.txt", content),
+    ]
 
 
 def with_tensor(name: str) -> Make:

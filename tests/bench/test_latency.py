@@ -9,15 +9,8 @@ import torch
 
 from cortext.bench import latency
 from cortext.bench.decoder.searcher import Paths
-from cortext.bench.latency import (
-    EAGER,
-    LatencyPlan,
-    Played,
-    bench_latency,
-    demo_directory,
-    one_core,
-    steppers,
-)
+from cortext.bench.latency import LatencyPlan, bench_latency, demo_directory, one_core
+from cortext.bench.latency_modes import EAGER, MODES, Played, steppers
 from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
@@ -179,6 +172,6 @@ def test_all_modes_run_and_the_command_prints_them(
     ]
     assert cortext(["bench", "latency", *arguments]) == 0
     printed = capsys.readouterr().out
-    for mode in latency.MODES:
+    for mode in MODES:
         assert mode in printed
     assert out.is_file()

@@ -76,9 +76,19 @@ def packed(sessions) -> Path:
 
 
 SAID = (
-    "i see you", "you see me", "we see you", "the dog is here", "the dock is near", "is the dog near me",
-    "we hear the dog", "you are here", "are you near the dock", "i hear you", "we are near", "see the dog",
-)  # fmt: skip
+    "i see you",
+    "you see me",
+    "we see you",
+    "the dog is here",
+    "the dock is near",
+    "is the dog near me",
+    "we hear the dog",
+    "you are here",
+    "are you near the dock",
+    "i hear you",
+    "we are near",
+    "see the dog",
+)
 """Sentences that are said twice each, in other noise."""
 
 

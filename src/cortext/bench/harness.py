@@ -115,9 +115,11 @@ class MeasuredCost(NamedTuple):
 def cost_of(function: Callable[[], object]) -> MeasuredCost:
     """Call a function and return what it cost."""
     pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    cpu, clock = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
+    clock = time.perf_counter()
     function()
-    seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - cpu
+    seconds = time.perf_counter() - clock
+    cpu_seconds = time.process_time() - cpu
     return MeasuredCost(
         seconds, cpu_seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages
     )

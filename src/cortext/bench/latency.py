@@ -16,7 +16,6 @@ T bins of 20 ms, C features, P frames of 80 ms, V tokens.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,29 +30,29 @@ import torch
 
 from cortext.bench.decoder.searcher import Paths
 from cortext.bench.harness import in_turns, machine, percentiles
+from cortext.bench.latency_modes import EAGER, MODES, Played, steppers
 from cortext.bench.materials import lm_facts
 from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.data import open_data
 from cortext.decoding import Decoder
-from cortext.errors import ConfigError, MissingLibrary, RunError, nearest
+from cortext.errors import ConfigError, RunError, nearest
 from cortext.evaluation.settings import Options, read_options
 from cortext.evaluation.stepped import stepped_errors
 from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
 from cortext.live.core.decoder import no_long_pauses
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.statistics import StageTimes
-from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
+from cortext.models import AcousticModel, GRUConfig, build_model, load_model
 from cortext.models.card import Smoothing
-from cortext.models.stepping import Stepper, TorchStepper
+from cortext.models.stepping import Stepper
 from cortext.provenance import provenance
 from cortext.text.metrics import error_rate
 from cortext.text.normalize import normalize
 
-EAGER = "torch eager fp32"
-MODES = (EAGER, "torch fp32", "torch bf16", "torch int8", "onnx fp32", "onnx int8")
 BASE = "torch fp32"
 TARGETS = {"fp32_p99_ms": 6.0, "fastest_p99_ms": 3.0, "final_p99_ms": 30.0, "per_cost": 0.003}
-N_FEATURES, N_DAYS = 512, 45
+N_FEATURES = 512
+N_DAYS = 45
 OPTIONS = PipelineOptions(smoothing="published", normalise="rolling")
 
 
@@ -138,82 +137,6 @@ def recordings(data: Path, split: str = "val") -> Iterator[Spoken]:
         for i in range(len(trials)):
             x_TC = np.ascontiguousarray(trials.batch([i]).features_BTC[0], dtype=np.float32)
             yield Spoken(normalize(trials.sentence(i) or ""), x_TC, session=trials.session(i))
-
-
-class Played:
-    """A stepper that computes as another does, and gives the logits that it is told."""
-
-    def __init__(self, stepper: Stepper) -> None:
-        self.session, self.sessions, self.n_features = (
-            stepper.session,
-            stepper.sessions,
-            stepper.n_features,
-        )
-        self.patch_size, self.patch_stride = stepper.patch_size, stepper.patch_stride
-        self.smoothing, self.inventory = stepper.smoothing, INVENTORY
-        self._stepper = stepper
-        self.logits: Iterator[np.ndarray] | None = None
-
-    def use(self, session: str) -> None:
-        """See `Stepper`."""
-        self._stepper.use(session)
-
-    def start(self) -> None:
-        """See `Stepper`."""
-        self._stepper.start()
-
-    def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper`."""
-        self._stepper.prepare(bins_KC)
-
-    def step(self, bins_SC: np.ndarray) -> np.ndarray:
-        """See `Stepper`."""
-        own_V = self._stepper.step(bins_SC)
-        return own_V if self.logits is None else next(self.logits)
-
-
-class _Eager(TorchStepper):
-    """As the public release steps its model: torch's own GRU, one patch at a time."""
-
-    def __init__(self, model: AcousticModel) -> None:
-        super().__init__(model)
-        self._network = model.network
-
-    def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper`: torch's own GRU computes nothing ahead."""
-
-
-def steppers(
-    model: AcousticModel, modes: Sequence[str]
-) -> tuple[dict[str, Stepper], dict[str, str]]:
-    """The modes that can be run here, and of the others why not."""
-    found: dict[str, Stepper] = {}
-    missing: dict[str, str] = {}
-    torch_modes: dict[str, Callable[[], Stepper]] = {
-        EAGER: lambda: _Eager(model),
-        "torch fp32": lambda: TorchStepper(model),
-        "torch bf16": lambda: TorchStepper(model, precision="bf16"),
-        "torch int8": lambda: TorchStepper(model, precision="int8"),
-    }
-    onnx_modes = [mode for mode in modes if mode.startswith("onnx ")]
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            if onnx_modes:
-                from cortext.models.onnx import OnnxStepper, export_onnx
-
-                save_model(model, Path(folder, "run"))
-                export_onnx(Path(folder, "run"), Path(folder, "onnx"), int8="onnx int8" in modes)
-            for mode in modes:
-                precision = mode.split()[1]
-                found[mode] = (
-                    OnnxStepper(Path(folder, "onnx"), precision=precision)
-                    if mode in onnx_modes
-                    else torch_modes[mode]()
-                )
-        except MissingLibrary as error:
-            missing = dict.fromkeys(onnx_modes, str(error))
-            found = {mode: torch_modes[mode]() for mode in modes if mode in torch_modes}
-    return found, missing
 
 
 @contextmanager
@@ -380,7 +303,7 @@ def _ratio(modes: dict[str, Any], name: str) -> float | None:
 
 
 def _met(modes: dict[str, Any]) -> dict[str, Any]:
-    """Which targets are met; None where that was not measured.
+    """Targets by name, True where met; None where that was not measured.
 
     `fastest` is the mode with the shortest wait that costs no errors. `fp32_work` and
     `fastest_work` hold the same limits against the processor time of a step, done ahead or not; the

@@ -20,7 +20,8 @@ from cortext.errors import DataError
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
 
-ORDER, STATIC_ORDER = 5, 3
+ORDER = 5
+STATIC_ORDER = 3
 TRIALS = Path("phonemes", "t12_val_even.jsonl")
 TEXTS = (Path("text", "transcripts_train.txt"), Path("text", "general_english.txt.gz"))
 

@@ -42,6 +42,8 @@ from cortext.text.normalize import normalize
 from cortext.text.phonemes import RELEASE, SIL, Inventory
 
 INVENTORY = RELEASE
+# Without it a confusion that the tuning half does not show would have probability 0, and a search
+# could never take it back.
 PRIOR = 0.1
 LEAD = 1.05
 FRAMES = (2, 3, 4)
@@ -86,7 +88,8 @@ class Confusions:
     @classmethod
     def of(cls, trials: Sequence[PseudoTrial], inventory: Inventory = INVENTORY) -> Confusions:
         """Estimate from trials whose true phonemes may be looked at."""
-        size, blank = len(inventory), inventory.blank
+        size = len(inventory)
+        blank = inventory.blank
         counts = confusion(
             [trial.true for trial in trials], [trial.decoded for trial in trials], size
         ).astype(float)

@@ -26,7 +26,7 @@ from cortext.tpu.compile import ENVIRONMENT, Target, compile_step
 from cortext.tpu.roofline import BATCHES, V5E
 
 CLAIM = "adversarial model on a TPU v5e-8 4-6 h, claimed"
-"""What is said of 120,000 batches elsewhere."""
+"""Claims about 120,000 batches that others have published."""
 
 SHAPES: dict[str, Target] = {
     "baseline": Target("gru_tpu"),
@@ -74,7 +74,8 @@ def bench_tpu_compile(
 
 def _compile(name: str, target: Target) -> dict[str, Any]:
     with TemporaryDirectory(prefix="cortext-compile-") as folder:
-        plan, log = json.dumps(asdict(target)), Path(folder, "log")
+        plan = json.dumps(asdict(target))
+        log = Path(folder, "log")
         with WorkerProcess(name, "tpu_compile", [plan], log, ONE_THREAD | ENVIRONMENT) as child:
             return child.loaded
 

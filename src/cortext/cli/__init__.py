@@ -23,7 +23,7 @@ from cortext.cli.console import print_lines
 from cortext.errors import CortextError, shown
 
 Entry = str
-"""Where a command is: the module of this package and the function, as `lm.build`."""
+"""A command: the module of this package and the function, as `lm.build`."""
 
 
 @dataclass(frozen=True)

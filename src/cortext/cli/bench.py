@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,43 +24,94 @@ from cortext.cli.console import (
     make_folder_of,
     stage,
 )
+from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.bench.posteriors import Utterance
 
 
-def decoder(
+@dataclass(frozen=True)
+class PosteriorSource:
+    """The posteriors that are searched; pseudo-posteriors of real trials where none is named."""
+
     run: Annotated[
-        Path | None, typer.Option(help="Decode the posteriors of this run; needs --data.")
-    ] = None,
+        Path | None, Setting(help="Decode the posteriors of this run; needs --data.")
+    ] = None
     data: Annotated[
-        Path | None, typer.Option(help="The data whose validation split the run decodes.")
-    ] = None,
+        Path | None, Setting(help="The data whose validation split the run decodes.")
+    ] = None
     logits: Annotated[
-        Path | None, typer.Option(help="Decode the logits of this evaluation directory.")
-    ] = None,
+        Path | None, Setting(help="Decode the logits of this evaluation directory.")
+    ] = None
     trials: Annotated[
-        Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")
-    ] = None,
+        Path | None, Setting(help="Trials with phoneme errors for pseudo-posteriors.")
+    ] = None
+
+    def utterances(self) -> tuple[list[Utterance], dict[str, Any]]:
+        """Return the utterances and facts about them.
+
+        Raises BadParameter for options that do not go together.
+        """
+        from cortext.bench import posteriors
+        from cortext.bench.materials import RealData
+
+        if (self.run is None) != (self.data is None):
+            raise typer.BadParameter("--run and --data go together")
+        if sum(source is not None for source in (self.run, self.logits, self.trials)) > 1:
+            raise typer.BadParameter("give one of --run, --logits and --trials")
+        if self.run is not None and self.data is not None:
+            return posteriors.run_posteriors(self.run, self.data)
+        if self.logits is not None:
+            return posteriors.evaluation_posteriors(self.logits)
+        return posteriors.pseudo_posteriors(self.trials or RealData.find().trials)
+
+
+@dataclass(frozen=True)
+class DecoderMeasurement:
+    """Amounts of tuning and timing of each search."""
+
+    tune: Annotated[
+        bool, typer.Option(help="Tune every search first (long) and keep the settings.")
+    ] = False
+    tuning_trials: Annotated[
+        int, Setting(minimum=1, help="Settings that tuning tries for each search.")
+    ] = 60
+    tuning_utterances: Annotated[
+        int | None, Setting(minimum=1, help="At most so many utterances are tuned on.")
+    ] = None
+    utterances: Annotated[
+        int | None, Setting(minimum=1, help="At most so many utterances are reported.")
+    ] = None
+    repeats: Annotated[int, Setting(minimum=1, help="How often everything is timed.")] = 3
+
+
+@dataclass(frozen=True)
+class TrainingMeasurement:
+    """Amounts of timing of each side, and the processes that it gets.
+
+    The fields are those of `cortext.bench.training.compare.TrainingPlan`.
+    """
+
+    turns: Annotated[int, Setting(minimum=1, help="Turns of each side.")] = 4
+    steps: Annotated[int, Setting(minimum=1, help="Timed steps in a turn.")] = 3
+    threads: Annotated[
+        int | None, Setting(minimum=1, help="Threads of each side; torch's choice by default.")
+    ] = None
+    workers: Annotated[
+        int, Setting(minimum=0, help="Processes that read for the published loop.")
+    ] = 4
+
+
+def decoder(
+    *,
+    source: PosteriorSource,
     lm: Annotated[
         Path | None, typer.Option(help="Language model; by default built of the real texts.")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Search to run; may be given several times.")
     ] = None,
-    tune: Annotated[
-        bool, typer.Option(help="Tune every search first (long) and keep the settings.")
-    ] = False,
-    tuning_trials: Annotated[
-        int, typer.Option(min=1, help="Settings that tuning tries for each search.")
-    ] = 60,
-    tuning_utterances: Annotated[
-        int | None, typer.Option(min=1, help="At most so many utterances are tuned on.")
-    ] = None,
-    utterances: Annotated[
-        int | None, typer.Option(min=1, help="At most so many utterances are reported.")
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 3,
+    measured: DecoderMeasurement,
     settings: Annotated[Path | None, typer.Option(help="File of tuned settings.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
     out: Out = None,
@@ -79,17 +131,24 @@ def decoder(
     from cortext.bench.materials import RealData, language_models
 
     make_folder_of(out)
-    found, facts = _utterances(run, data, logits, trials)
+    found, facts = source.utterances()
     names = only or NAMES
     static = any(name.startswith("kaldi") for name in names)
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, static, stage)
     settings = settings or Path("benchmarks", "results", f"decoder_settings_{facts['kind']}.json")
-    plan = DecoderPlan(names, tuning_trials, tuning_utterances, utterances, repeats)
-    result = bench_decoder(found, facts, paths, settings, plan, tuning=tune, stage=stage)
+    plan = DecoderPlan(
+        names,
+        measured.tuning_trials,
+        measured.tuning_utterances,
+        measured.utterances,
+        measured.repeats,
+    )
+    result = bench_decoder(found, facts, paths, settings, plan, tuning=measured.tune, stage=stage)
     hand_over(result, out, as_json, print_decoder)
 
 
 def training(
+    *,
     model: Annotated[
         str, typer.Option(help="What is trained: gru or triple_gru (ours alone).")
     ] = "gru",
@@ -103,14 +162,7 @@ def training(
     only: Annotated[
         list[str] | None, typer.Option(help="Side to run; may be given several times.")
     ] = None,
-    turns: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 4,
-    steps: Annotated[int, typer.Option(min=1, help="Timed steps in a turn.")] = 3,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each side; torch's choice by default.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=0, help="Processes that read for the published loop.")
-    ] = 4,
+    measured: TrainingMeasurement,
     yardstick: Annotated[
         Path | None, typer.Option(help="The restated published trainer, outside a checkout.")
     ] = None,
@@ -160,12 +212,9 @@ def training(
                 raise ConfigError(f"unknown {name!r}; {nearest(name, names)}")
     plan = TrainingPlan(
         only or default_sides(model, device),
-        turns,
-        steps,
         device=device,
-        threads=threads,
-        workers=workers,
         yardstick=yardstick or YARDSTICK,
+        **vars(measured),
     )
     if curves is not None:
         result = training_curves(curves, plan, picture, overrides=overrides, stage=stage)
@@ -218,12 +267,12 @@ def latency(
     """
     from cortext.bench.decoder.searcher import Paths
     from cortext.bench.latency import (
-        MODES,
         LatencyPlan,
         bench_latency,
         demo_directory,
         published_model,
     )
+    from cortext.bench.latency_modes import MODES
     from cortext.bench.materials import RealData, language_models
     from cortext.models import load_model
 
@@ -236,7 +285,7 @@ def latency(
     found, facts = (
         (None, {"kind": "recordings", "data": str(data)})
         if data
-        else _utterances(None, None, None, trials)
+        else PosteriorSource(trials=trials).utterances()
     )
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, False, stage)
     model = load_model(run) if run else published_model()
@@ -285,20 +334,3 @@ def tpu_compile(
     }
     result = bench_tpu_compile(targets, stage)
     hand_over(result, out, as_json, print_program)
-
-
-def _utterances(
-    run: Path | None, data: Path | None, logits: Path | None, trials: Path | None
-) -> tuple[list[Utterance], dict[str, Any]]:
-    from cortext.bench import posteriors
-    from cortext.bench.materials import RealData
-
-    if (run is None) != (data is None):
-        raise typer.BadParameter("--run and --data go together")
-    if sum(source is not None for source in (run, logits, trials)) > 1:
-        raise typer.BadParameter("give one of --run, --logits and --trials")
-    if run is not None and data is not None:
-        return posteriors.run_posteriors(run, data)
-    if logits is not None:
-        return posteriors.evaluation_posteriors(logits)
-    return posteriors.pseudo_posteriors(trials or RealData.find().trials)

@@ -155,11 +155,9 @@ def _rows(result: dict[str, Any]) -> list[list[str]]:
         )
         cost = ["-"] * 5
         if "sentences_per_s" in way:
-            fewer, memory, on_gpu = (
-                way["times_fewer_tokens"],
-                way["peak_mb"],
-                way.get("gpu_peak_mb"),
-            )
+            fewer = way["times_fewer_tokens"]
+            memory = way["peak_mb"]
+            on_gpu = way.get("gpu_peak_mb")
             cost = [
                 f"{way['sentences_per_s']:.1f}",
                 f"{way['tokens_per_sentence']:.0f}",

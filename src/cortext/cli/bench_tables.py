@@ -17,7 +17,8 @@ def print_training(result: dict[str, Any]) -> None:
 
 
 def _print_shape(name: str, shape: dict[str, Any], device: str) -> None:
-    batch, sides = shape["batch"], shape["sides"]
+    batch = shape["batch"]
+    sides = shape["sides"]
     if sides:
         millions = next(iter(sides.values()))["n_parameters"] / 1e6
         title = (
@@ -103,7 +104,8 @@ def print_curves(result: dict[str, Any]) -> None:
 
 def print_latency(result: dict[str, Any]) -> None:
     """Print times of each stage of a step and of the ends of utterances, beside the targets."""
-    modes, machine = result["modes"], result["machine"]
+    modes = result["modes"]
+    machine = result["machine"]
     title = (
         f"ms per 80 ms step, one core of {machine['processor']}, load {machine['load']:.1f}; p50 /"
         " p95 / p99 / max"
@@ -145,7 +147,8 @@ def print_latency(result: dict[str, Any]) -> None:
             "the search got pseudo-posteriors of real phoneme errors; the model's own logits were"
             " thrown away"
         )
-    met, targets = result["met"], result["targets"]
+    met = result["met"]
+    targets = result["targets"]
     fastest = f"fastest without more errors ({met['fastest']})"
     fastest_p99 = f"p99 <= {targets['fastest_p99_ms']:g} ms"
     said = {

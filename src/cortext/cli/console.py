@@ -97,7 +97,8 @@ def print_metrics(metrics: Metrics) -> None:
     """Print the error rates of an evaluation with their intervals."""
     rows = []
     for name in ("per", "wer", "cer"):
-        rate, interval = getattr(metrics, name), getattr(metrics, f"{name}_ci95")
+        rate = getattr(metrics, name)
+        interval = getattr(metrics, f"{name}_ci95")
         low, high = (percent(bound) for bound in interval) if interval else ("", "")
         rows.append((name.upper(), percent(rate), f"{low} to {high}" if interval else "-"))
     trials = f"{metrics.n_trials} {metrics.split} trials, {metrics.n_words} words"

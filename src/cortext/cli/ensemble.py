@@ -265,7 +265,8 @@ def _fit(
         trials = read_lists(paths[0], field or "")
     else:
         trials = read_runs(paths, base, **search.arguments)
-    with_lm, with_llm = ["rover-lm"] if search.lm else [], ["correct"] if corrector else []
+    with_lm = ["rover-lm"] if search.lm else []
+    with_llm = ["correct"] if corrector else []
     methods = ["rover", "mbr", *with_lm, *with_llm] if any_method else [base.method]
     tried = fit.tried_options(base, methods, trials)
     model = (

@@ -241,9 +241,16 @@ def train(
     from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 
     options = NeuralOptions(
-        pieces=pieces, width=width, layers=layers, heads=heads, lr=lr, steps=steps,
-        minutes=10.0 if minutes is None and steps is None else minutes, threads=threads, seed=seed,
-    )  # fmt: skip
+        pieces=pieces,
+        width=width,
+        layers=layers,
+        heads=heads,
+        lr=lr,
+        steps=steps,
+        minutes=10.0 if minutes is None and steps is None else minutes,
+        threads=threads,
+        seed=seed,
+    )
     with ExitStack() as bars:
         facts = train_neural(texts, out, options, held_out, stages(bars))
     if as_json:
@@ -283,7 +290,9 @@ def compare(
     if as_json:
         print_json(facts)
         return
-    bits, perplexity, gain = facts["bits_per_character"], facts["perplexity"], facts["gain"]
+    bits = facts["bits_per_character"]
+    perplexity = facts["perplexity"]
+    gain = facts["gain"]
     rows = [(name, f"{bits[name]:.4f}", f"{perplexity[name]:.1f}") for name in bits]
     size = f"{facts['sentences']:,} sentences, {facts['characters']:,} characters"
     print_table("", [size, "bits per character", "perplexity"], rows)

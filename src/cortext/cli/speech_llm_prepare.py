@@ -231,7 +231,8 @@ def memory(
     from cortext.speechllm.audio_llm.cost import Load
     from cortext.speechllm.memory import gpu_named, plan
 
-    card, load = gpu_named(gpu), Load(n_bins=n_bins, answer_tokens=answer_tokens)
+    card = gpu_named(gpu)
+    load = Load(n_bins=n_bins, answer_tokens=answer_tokens)
     planned = plan(config, card, overrides=overrides, audio_llm=audio_llm, load=load)
     if as_json:
         stages = [_facts(each, card, share) for each in planned]

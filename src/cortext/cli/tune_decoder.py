@@ -240,7 +240,8 @@ def _is_number(text: str) -> bool:
 def _print(tuned: Tuned) -> None:
     from cortext.tuning.space import short
 
-    keys, rows = list(tuned.space), []
+    keys = list(tuned.space)
+    rows = []
     for trial in tuned.ranked()[:SHOWN]:
         settings = [short(trial.settings[key]) if key in trial.settings else "-" for key in keys]
         rows.append([trial.number, *settings, *_measured(tuned, trial)])

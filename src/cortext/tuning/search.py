@@ -112,6 +112,7 @@ def suggest(search: Search, trials: Sequence[TuningTrial]) -> Settings | None:
         return next(islice(search.grid(), len(trials), None), None)
     optuna = load_optuna()
     known = distributions(search.space)
+    # A list, as settings may hold lists and cannot be hashed; `in` compares them in C.
     tried = [trial.settings for trial in trials]
     history = []
     if search.method == "tpe":

@@ -116,6 +116,8 @@ class WorkerProcesses:
     """
 
     def __init__(self, keep: bool = False) -> None:
+        # Not forked: a copy of a process whose OpenMP threads have run hangs in its first parallel
+        # operation.
         self._context = multiprocessing.get_context("spawn")
         self._keep = keep
         self._idle: list[tuple[Connection, Any]] = []
@@ -222,7 +224,8 @@ class RayTasks:
 
     def __init__(self, address: str, cpus: int = 1, gpus: float = 0, at_once: int = 1) -> None:
         self._cluster = Cluster(address, cpus * at_once, gpus)
-        self._ray, self._stopped = self._cluster.ray, False
+        self._ray = self._cluster.ray
+        self._stopped = False
         self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_trial)
         self._running: dict[Any, int] = {}
 
@@ -262,7 +265,7 @@ class RayTasks:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Where the trials of a search for decoder options run.
+    """Processes or tasks that run the trials of a search for decoder options.
 
     Attributes:
         jobs: Trials at the same time: in processes of their own from 2 on, or on Ray.

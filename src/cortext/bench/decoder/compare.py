@@ -33,7 +33,8 @@ from cortext.errors import CortextError, DataError
 from cortext.provenance import provenance
 from cortext.text.metrics import edit_counts, error_rate
 
-OURS, PEER = "cortext", "flashlight"
+OURS = "cortext"
+PEER = "flashlight"
 NAMES = ("cortext", "flashlight", "kaldi", "kaldi-lattice", "pyctcdecode")
 STEPPED = 40
 """Utterances that are stepped frame by frame for the worst frame."""
@@ -68,9 +69,13 @@ class DecoderBench:
         plan: DecoderPlan,
         stage: Stage = lambda name: None,
     ) -> None:
-        self.utterances, self.paths, self.plan, self.stage = utterances, paths, plan, stage
+        self.utterances = utterances
+        self.paths = paths
+        self.plan = plan
+        self.stage = stage
         tuning, reporting = halves(range(len(utterances)))
-        self.tuning, self.reporting = tuning[: plan.tuning_utterances], reporting[: plan.utterances]
+        self.tuning = tuning[: plan.tuning_utterances]
+        self.reporting = reporting[: plan.utterances]
         if not self.reporting:
             raise DataError(
                 f"{len(utterances)} utterances cannot be halved into tuning and reporting"
@@ -167,7 +172,8 @@ class DecoderBench:
         settings: Mapping[str, Mapping[str, Any]],
         answers: Mapping[str, Sequence[Mapping]],
     ) -> dict[str, Any]:
-        before, loaded = process.loaded["memory_before"], process.loaded["memory_loaded"]
+        before = process.loaded["memory_before"]
+        loaded = process.loaded["memory_loaded"]
         last = [answer["memory"] for point in answers.values() for answer in point]
         model_mb = self.paths.model.stat().st_size / 1e6
         peak = max(memory.get("peak_rss_mb", 0.0) for memory in last)
@@ -202,7 +208,8 @@ class DecoderBench:
             seconds_RU = np.array([answer[kind] for answer in answers])
             times[kind] = np.median(seconds_RU, axis=0) * 1000
         frames_U = np.array([len(self.utterances[number].log_probs_PV) for number in chosen])
-        ms_U, blank = times["seconds"], self._blank_share(chosen)
+        ms_U = times["seconds"]
+        blank = self._blank_share(chosen)
         return {
             "settings": dict(settings),
             "utterances": len(chosen),

@@ -60,7 +60,8 @@ class Flashlight:
             raise Missing(
                 f"flashlight-text cannot be imported: {error}", fix="pip install flashlight-text"
             ) from None
-        self._module, self._lexicon = decoder, Lexicon.read(paths.lm / "lexicon.txt")
+        self._module = decoder
+        self._lexicon = Lexicon.read(paths.lm / "lexicon.txt")
         self._words = dictionary.Dictionary(list(self._lexicon))
         self._words.add_entry("<unk>")
         self._words.set_default_index(self._words.get_index("<unk>"))
@@ -78,6 +79,8 @@ class Flashlight:
         if spelling not in self._tries:
             self._tries = {}
             trie = self._module.Trie(len(INVENTORY), INVENTORY.sil)
+            # A node keeps six words at most and drops the later ones without a word: of more
+            # homophones the six most probable stay.
             for word in sorted(self._lexicon, key=lambda word: -self._unigram[word]):
                 for pronunciation in self._lexicon.pronunciations(word):
                     tokens = INVENTORY.ids(pronunciation).tolist()

@@ -73,7 +73,8 @@ class KaldiBest:
             import kaldilm  # noqa: F401  (needed to compile the graph)
         except ImportError as error:
             raise Missing(f"{error}", fix="pip install kaldi-decoder kaldifst kaldilm") from None
-        self._kaldi, self._kaldifst = kaldi_decoder, kaldifst
+        self._kaldi = kaldi_decoder
+        self._kaldifst = kaldifst
         if not (paths.static / "lm.arpa").is_file():
             raise Missing(
                 "the graph is compiled of lm.arpa, which is not there", where=paths.static
@@ -85,7 +86,8 @@ class KaldiBest:
 
     def configure(self, settings: Settings) -> None:
         """Use other settings from now on."""
-        self._scale, self._penalty = settings["acoustic_scale"], settings["blank_penalty"]
+        self._scale = settings["acoustic_scale"]
+        self._penalty = settings["blank_penalty"]
         self._decoder = self._make(settings)
 
     def _make(self, settings: Settings) -> Any:
@@ -152,7 +154,8 @@ class KaldiLattice(KaldiBest):
 def compiled(paths: Paths) -> tuple[Path, Path]:
     """The graph and its words, compiled where they are missing or older than the model."""
     arpa = paths.static / "lm.arpa"
-    graph, words = paths.cache / "tlg.fst", paths.cache / "words.txt"
+    graph = paths.cache / "tlg.fst"
+    words = paths.cache / "words.txt"
     if graph.is_file() and graph.stat().st_mtime >= arpa.stat().st_mtime:
         return graph, words
     paths.cache.mkdir(parents=True, exist_ok=True)
@@ -186,6 +189,8 @@ def _compile(lexicon: Lexicon, number: dict[str, int], arpa: Path, words: Path, 
     graph = kaldifst.StdVectorFst.read(str(ngram))
     ngram.unlink()
     graph = kaldifst.compose(spellings, graph)
+    # In the log semiring, as Kaldi's mkgraph.sh does it: the weights of a state's arcs still sum to
+    # one afterwards, so that a beam prunes as it did on the n-gram.
     kaldifst.determinize_star(graph, use_log=True)
     kaldifst.minimize_encoded(graph)
     kaldifst.arcsort(graph, "ilabel")
@@ -201,7 +206,9 @@ def _compile(lexicon: Lexicon, number: dict[str, int], arpa: Path, words: Path, 
 def _disambiguated(lexicon: Lexicon) -> tuple[list[tuple[str, list[int]]], int]:
     """Words with input labels, and the number of disambiguation labels, #0 included.
 
-    Where a word sounds as another or begins one, such a label closes it.
+    Where a word sounds as another or begins one, such a label closes it. Without it the lexicon
+    could not be determinised (Mohri et al. 2002): two paths would read the same and write different
+    words.
     """
     spelt = [
         (word, tuple((INVENTORY.ids(pronunciation) + 1).tolist()))
@@ -230,13 +237,15 @@ def _lexicon_arcs(
 
     State 0 is the start, 1 the place between words (final), 2 is before a silence and 3 after it.
     """
-    none, silence = -math.log(1 - SILENCE_PROBABILITY), -math.log(SILENCE_PROBABILITY)
+    none = -math.log(1 - SILENCE_PROBABILITY)
+    silence = -math.log(SILENCE_PROBABILITY)
     yield (
         f"0 1 0 0 {none}\n0 2 0 0 {silence}\n2 3 {INVENTORY.sil + 1} 0\n3 1 {after_silence} 0\n1\n"
     )
     state = 4
     for word, labels in spelt:
-        source, output = 1, number[word]
+        source = 1
+        output = number[word]
         for label in labels[:-1]:
             yield f"{source} {state} {label} {output}\n"
             source, output, state = state, 0, state + 1

@@ -22,8 +22,10 @@ class _Spelt:
     """A KenLM model whose words are spelt in phonemes."""
 
     def __init__(self, model: Any, word_of: dict[str, str]) -> None:
-        self._model, self._word_of = model, word_of
-        self.order, self.path = model.order, model.path
+        self._model = model
+        self._word_of = word_of
+        self.order = model.order
+        self.path = model.path
 
     def __contains__(self, spelling: str) -> bool:
         return spelling in self._word_of

@@ -21,7 +21,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Paths:
-    """Where a search finds its models.
+    """Files of a search: its language models, and a folder for what is built of them.
 
     Attributes:
         lm: language-model directory: `lexicon.txt`, `lm.bin` (KenLM binary) and `lm.arpa`.

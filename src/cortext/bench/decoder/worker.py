@@ -34,7 +34,8 @@ class DecoderWorker:
         with np.load(posteriors) as arrays:
             self.utterances = [arrays[str(number)] for number in range(len(arrays.files))]
         kind = searcher(name)
-        before, started = memory(), time.perf_counter()
+        before = memory()
+        started = time.perf_counter()
         self.search: Searcher = kind(paths)
         self.facts = {
             "load_s": time.perf_counter() - started,
@@ -51,9 +52,12 @@ class DecoderWorker:
         Seconds of each by the clock and by the processor, and the sentences found.
         """
         self.search.configure(settings)
-        seconds, busy, found = [], [], []
+        seconds = []
+        busy = []
+        found = []
         for number in chosen:
-            clock, processor = time.perf_counter(), time.thread_time()
+            clock = time.perf_counter()
+            processor = time.thread_time()
             result = self.search.decode(self.utterances[number])
             seconds.append(time.perf_counter() - clock)
             busy.append(time.thread_time() - processor)
@@ -68,11 +72,14 @@ class DecoderWorker:
         """
         self.search.configure(settings)
         decoder = self.search.decoder  # type: ignore[attr-defined]
-        frames, busy, ends = [], [], []
+        frames = []
+        busy = []
+        ends = []
         for number in chosen:
             session = decoder.stream(INVENTORY)
             for frame_V in self.utterances[number]:
-                started, processor = time.perf_counter(), time.thread_time()
+                started = time.perf_counter()
+                processor = time.thread_time()
                 session.step(frame_V[None])
                 busy.append(time.thread_time() - processor)
                 frames.append(time.perf_counter() - started)

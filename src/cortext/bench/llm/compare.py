@@ -43,14 +43,14 @@ Settings = dict[str, Any]
 RESAMPLES = 2000
 ROW_IN = 0.27
 """Height of a row of the figure, inches."""
-LEXICON, NGRAM, RESCORED, FUSED = (
-    "no language model",
-    "n-gram",
-    "n-gram, ranked by the LLM",
-    "n-gram and LLM fused",
-)
-AVERAGED, AVERAGED_FUSED = "ensemble, n-gram", "ensemble, n-gram and LLM fused"
-ALONE, VOTED = "other systems, alone", "other systems, their vote"
+LEXICON = "no language model"
+NGRAM = "n-gram"
+RESCORED = "n-gram, ranked by the LLM"
+FUSED = "n-gram and LLM fused"
+AVERAGED = "ensemble, n-gram"
+AVERAGED_FUSED = "ensemble, n-gram and LLM fused"
+ALONE = "other systems, alone"
+VOTED = "other systems, their vote"
 
 WORD_SCORES = (-3.0, -2.0, -1.0, 0.0, 1.0)
 LM_WEIGHTS = (0.6, 0.8, 1.0, 1.3, 1.6)
@@ -109,7 +109,8 @@ class LLMBench:
         stage: Stage = lambda name: None,
     ) -> None:
         self.materials, (self.lm, self.llm), self.options = materials, models, options
-        self.cache, self.stage = cache, stage
+        self.cache = cache
+        self.stage = stage
         self.references = [utterance.reference for utterance in materials.utterances]
         self.tuning, self.reporting = halves(range(len(self.references)))
         if not self.reporting:
@@ -133,7 +134,8 @@ class LLMBench:
         best = ways[NGRAM]["settings"]
         with self._worker("ranked", log_probs, self.llm) as child:
             ways[RESCORED] = self._reranked(child, best)
-            model, versions = child.loaded["model"], child.loaded["versions"]
+            model = child.loaded["model"]
+            versions = child.loaded["versions"]
         # Lists are ranked by many settings at no cost, a search with a large model is made anew for
         # each: it takes the weight of both language models and what a word scores from there.
         both = {name: ways[RESCORED]["settings"][name] for name in ("lm_weight", "word_score")}
@@ -196,7 +198,8 @@ class LLMBench:
     ) -> dict[str, Any]:
         self.stage(f"{name}: decoding")
         answer = child.ask("decode", settings=settings, chosen=self.reporting, ranked=ranked)
-        n_trials, tokens = len(self.reporting), answer["tokens"]
+        n_trials = len(self.reporting)
+        tokens = answer["tokens"]
         return self._errors(name, [[text] for text in answer["texts"]]) | {
             "settings": settings | (ranked or {}),
             "settings_tried": n_tried,

@@ -90,8 +90,10 @@ class LLMWorker:
         searching = decoder.with_llm(self.reader if fuses else None)
         if self.reader:
             self.reader.start()
-        clock, processor = time.perf_counter(), time.process_time()
-        texts, failed = [], []
+        clock = time.perf_counter()
+        processor = time.process_time()
+        texts = []
+        failed = []
         for number in chosen:
             nbest = searching.decode(self.utterances[number], INVENTORY)
             if self.reader and not fuses:
@@ -99,7 +101,8 @@ class LLMWorker:
             texts.append(nbest[0].text)
             if nbest.degraded:
                 failed.append(nbest.degraded)
-        seconds, busy = time.perf_counter() - clock, time.process_time() - processor
+        seconds = time.perf_counter() - clock
+        busy = time.process_time() - processor
         if failed:
             raise Missing(f"{len(failed)} utterances went without the large model: {failed[0]}")
         answer = {
@@ -129,7 +132,8 @@ class LLMWorker:
         """
         if self.reader is None:
             return {"read": 0, "from_scratch": 0}
-        fused, at_end = self.reader.fusion, self.reader.ranked_tokens
+        fused = self.reader.fusion
+        at_end = self.reader.ranked_tokens
         return {"read": fused.evaluated + at_end, "from_scratch": fused.from_scratch + at_end}
 
 

@@ -35,7 +35,7 @@ from cortext.provenance import provenance
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 
 CLAIM: dict[str, Any] = {"times_faster": [3.0, 4.0], "less_memory": 0.4}
-"""What is said of cached targets elsewhere."""
+"""Claims about cached targets that others have published."""
 CACHED = "cached targets"
 PRECISIONS: dict[bool, Literal["bf16", "fp32"]] = {True: "bf16", False: "fp32"}
 
@@ -221,7 +221,9 @@ class Measuring:
     """
 
     def __init__(self, plans: Mapping[str, SettingPlan], plan: SpeechLLMPlan, stage: Stage) -> None:
-        self.plans, self.plan, self.stage = plans, plan, stage
+        self.plans = plans
+        self.plan = plan
+        self.stage = stage
         self.found: dict[str, dict[str, Any]] = {}
         self.missing: dict[str, str] = {}
 
@@ -296,7 +298,8 @@ def compare(
     """
     if with_ not in found or without not in found:
         return None
-    a, b = found[with_], found[without]
+    a = found[with_]
+    b = found[without]
     memory = 1 - a["peak_mb"] / b["peak_mb"] if a["peak_mb"] and b["peak_mb"] else None
     return {
         "times_faster": b["ms"] / a["ms"],

@@ -106,7 +106,8 @@ def prepare(
         RECORDING.write(folder)
     packed = folder / "packed"
     data = open_data(given.data, packed) if given.data else open_data(packed)
-    audio_llm, assembled = given.audio_llm, None
+    audio_llm = given.audio_llm
+    assembled = None
     if audio_llm is None:
         stage("an audio LLM of random weights")
         audio_llm = str(folder / "audio-llm")

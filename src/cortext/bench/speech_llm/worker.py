@@ -62,7 +62,9 @@ class TimedVoice(Voice):
     """A voice that counts the seconds that it speaks."""
 
     def __init__(self, voice: Voice) -> None:
-        self.name, self.revision, self._voice = voice.name, voice.revision, voice
+        self.name = voice.name
+        self.revision = voice.revision
+        self._voice = voice
         self.seconds = 0.0
 
     def can_speak(self, text: str) -> bool:
@@ -82,7 +84,8 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
 
     Where a voice is given, targets are spoken and heard anew for every batch.
     """
-    config, spec = from_mapping(SpeechLLMConfig, plan.config), DeviceSpec(plan.device)
+    config = from_mapping(SpeechLLMConfig, plan.config)
+    spec = DeviceSpec(plan.device)
     task = SpeechTask(config, spec, cache=plan.cache, with_tower=voice is not None)
     trainer = Trainer(
         config, open_packed(plan.packed), plan.out, task=task, device=spec, progress=False
@@ -117,7 +120,8 @@ class RunningSetting:
         self.trainer = open_trainer(plan, self.voice)
         assert isinstance(self.trainer.backend, TorchBackend)
         self.backend = self.trainer.backend
-        self.device, network = self.backend.host, self.trainer.model.network
+        self.device = self.backend.host
+        network = self.trainer.model.network
         notes = network.llm.notes if network.speech.reads_language_model else []
         if config.speech.compile and notes:
             raise Missing(notes[0])
@@ -162,13 +166,16 @@ class RunningSetting:
 
     def parts(self, n: int) -> dict[str, Any]:
         """Return ms a step for getting the targets of `n` batches, and the voice's share of it."""
-        loss, sampler = self.backend.job.loss, self.backend.job.sampler
+        loss = self.backend.job.loss
+        sampler = self.backend.job.sampler
         assert isinstance(loss, SpeechLoss)
         assert loss.targets is not None
-        targets_ms, voice_ms = [], []
+        targets_ms = []
+        voice_ms = []
         for step in range(n):
             sentences = [loss.sentences[i] for i in sampler.indices(step).tolist()]
-            spoke, started = self.voice.seconds if self.voice else 0.0, time.perf_counter()
+            spoke = self.voice.seconds if self.voice else 0.0
+            started = time.perf_counter()
             with self.backend.running(), autocast(self.device, self.backend.bf16):
                 loss.targets.features(sentences)
             targets_ms.append(1e3 * (time.perf_counter() - started))

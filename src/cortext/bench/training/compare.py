@@ -59,7 +59,7 @@ CLAIMS = {
     "gru": ["RTX 4090 3.5 h (105 ms a batch), published"],
     "triple_gru": ["RTX 4090 12-18 h, claimed", "V100 15-20 h, claimed"],
 }
-"""What is said of 120,000 batches of 64 elsewhere."""
+"""Claims about 120,000 batches of 64 that others have published."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def bench_training(
 
     `ratio` is that of the last shape.
     """
-    found, missing = {}, {}
+    found = {}
+    missing = {}
     for name, shape in chosen.items():
         shape = replace(shape, overrides=(*shape.overrides, *overrides))
         if reason := too_large(shape, plan.device):
@@ -261,7 +262,8 @@ def batch_facts(folder: Path, shape: TrainingShape, n_batches: int) -> dict[str,
     Trials, padded length, bins and patches without padding.
     """
     config = read_train_config(shape.recipe, shape.overrides)
-    split, chosen = open_packed(folder / "packed").split("train"), config.dataset
+    split = open_packed(folder / "packed").split("train")
+    chosen = config.dataset
     sampler = DayBalancedSampler(
         split.day_N,
         chosen.batch_size,
@@ -272,7 +274,8 @@ def batch_facts(folder: Path, shape: TrainingShape, n_batches: int) -> dict[str,
         chosen.length_buckets,
     )
     n_bins_SB = np.stack([split.n_bins_N[sampler.indices(step)] for step in range(n_batches)])
-    size, stride = config.model.patch_size, config.model.patch_stride
+    size = config.model.patch_size
+    stride = config.model.patch_stride
     patches_SB = (n_bins_SB - size) // stride + 1 if size else n_bins_SB
     return {
         "trials": chosen.batch_size,
@@ -331,13 +334,12 @@ def ratios(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     def ratio(
         theirs: Sequence[str], ours: Sequence[str], precision: str | None, field: str = "ms"
     ) -> float | None:
-        a, b = fastest(theirs, precision, field), fastest(ours, precision, field)
+        a = fastest(theirs, precision, field)
+        b = fastest(ours, precision, field)
         return None if a is None or b is None else a / b
 
-    published, every_release = (
-        ("release", "release_compiled"),
-        ("release", "release_compiled", "release_bf16"),
-    )
+    published = ("release", "release_compiled")
+    every_release = ("release", "release_compiled", "release_bf16")
     both = ("ours", "ours_fp32")
     return {
         "ratio": ratio(published, ("ours",), None),

@@ -87,9 +87,11 @@ def training_curves(
 
 
 def _draw(found: dict[str, dict[str, Any]], path: Path) -> None:
-    losses, errors = [], []
+    losses = []
+    errors = []
     for side, name in NAMES.items():
-        values, label = found[side], f"{name}, {found[side]['precision']}"
+        values = found[side]
+        label = f"{name}, {found[side]['precision']}"
         losses.append(Curve(label, range(1, len(values["losses"]) + 1), values["losses"]))
         errors.append(
             Curve(

@@ -65,15 +65,14 @@ def write_noise(root: Path, recording: Recording) -> None:
 
     Every trial is another stretch of the same noise.
     """
-    generator, longest = np.random.default_rng(0), recording.bins
+    generator = np.random.default_rng(0)
+    longest = recording.bins
     noise = generator.standard_normal((2 * longest, recording.n_features), dtype=np.float32)
 
     def trials(session: str, count: int) -> Iterator[Trial]:
         for number in range(count):
-            start, length = (
-                int(generator.integers(longest)),
-                int(generator.integers(longest // 2, longest + 1)),
-            )
+            start = int(generator.integers(longest))
+            length = int(generator.integers(longest // 2, longest + 1))
             labels_U = generator.integers(1, 41, max(1, length // LABEL_BINS))
             yield Trial(noise[start : start + length], session, 1, number, "a bench mark", labels_U)
 
@@ -92,7 +91,8 @@ class ReleaseBatches(Sequence):
     """
 
     def __init__(self, folder: Path, sampler: DayBalancedSampler, split: PackedSplit) -> None:
-        self.sampler, self.day_N = sampler, split.day_N
+        self.sampler = sampler
+        self.day_N = split.day_N
         self.paths = training_files(folder, split)
         self.number_N = numbers_in_files(split)
 
@@ -129,7 +129,8 @@ def numbers_in_files(split: PackedSplit) -> np.ndarray:
 def validation_files(folder: Path) -> dict[int, tuple[Path, list[int]]]:
     """The validation trials as the restated trainer wants them."""
     split = open_packed(folder / "packed").split("val")
-    paths, numbers = training_files(folder, split), numbers_in_files(split)
+    paths = training_files(folder, split)
+    numbers = numbers_in_files(split)
     return {
         int(day): (paths[day], numbers[split.day_N == day].tolist())
         for day in np.unique(split.day_N)

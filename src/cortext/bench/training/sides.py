@@ -29,7 +29,7 @@ from cortext.training.torch_backend import TorchBackend, flops_per_bin, flops_pe
 
 PARTS = ("load", "augment", "forward", "backward", "step")
 YARDSTICK = Path(cortext.__file__).resolve().parents[2] / "benchmarks" / "release_trainer.py"
-"""Where a source checkout has the restated published trainer."""
+"""The restated published trainer in a source checkout."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,8 @@ class Ours:
 
     def __init__(self, plan: SidePlan) -> None:
         overrides = [*plan.overrides, f"precision={plan.precision}"]
-        self.losses, packed = _Losses(), open_packed(Path(plan.folder, "packed"))
+        self.losses = _Losses()
+        packed = open_packed(Path(plan.folder, "packed"))
         self.trainer = Trainer(
             plan.recipe,
             packed,
@@ -191,7 +192,8 @@ class Ours:
 
     def steps(self, n: int) -> dict[str, Any]:
         """Times of `n` steps of the trainer's own loop."""
-        clock, self.waiting.waits_ms = Clock(self.device), []
+        clock = Clock(self.device)
+        self.waiting.waits_ms = []
         self.trainer.run(n + 2, profile=nullcontext(clock.tick))
         return answer(clock, self.waiting.waits_ms)
 
@@ -204,8 +206,11 @@ class Ours:
         return clock.ms
 
     def _step_in_parts(self, indices: np.ndarray, step: int, clock: PartClock) -> None:
-        engine, job, batches = self.engine, self.engine.job, self.engine.data
-        network, every = engine.network.train(), slice(None)
+        engine = self.engine
+        job = self.engine.job
+        batches = self.engine.data
+        network = engine.network.train()
+        every = slice(None)
 
         def generator() -> torch.Generator:
             return torch.Generator(self.device).manual_seed(
@@ -251,11 +256,13 @@ class ReleaseSide:
 
     def __init__(self, plan: SidePlan) -> None:
         module = _yardstick(Path(plan.yardstick))
-        config, self.folder = read_train_config(plan.recipe, plan.overrides), Path(plan.folder)
+        config = read_train_config(plan.recipe, plan.overrides)
+        self.folder = Path(plan.folder)
         if config.model.kind != "gru":
             raise Missing(f"the release has no {config.model.kind}")
         packed = open_packed(self.folder / "packed")
-        split, chosen = packed.split("train"), config.dataset
+        split = packed.split("train")
+        chosen = config.dataset
         sampler = DayBalancedSampler(
             split.day_N,
             chosen.batch_size,
@@ -265,10 +272,8 @@ class ReleaseSide:
             split.n_bins_N,
             chosen.length_buckets,
         )
-        self.batches, self.device = (
-            ReleaseBatches(self.folder, sampler, split),
-            torch.device(plan.device),
-        )
+        self.batches = ReleaseBatches(self.folder, sampler, split)
+        self.device = torch.device(plan.device)
         _check_same(self.batches, sampler, split, module)
         on_gpu = self.device.type == "cuda"
         torch.manual_seed(config.seed)
@@ -291,7 +296,8 @@ class ReleaseSide:
 
     def steps(self, n: int) -> dict[str, Any]:
         """Times of `n` steps of the published loop."""
-        clock, waits_ms = Clock(self.device), []
+        clock = Clock(self.device)
+        waits_ms = []
         for _ in range(n + 2):
             started = time.perf_counter()
             batch = self._next()
@@ -349,7 +355,8 @@ def _check_same(
     batches: ReleaseBatches, sampler: DayBalancedSampler, split: Any, module: ModuleType
 ) -> None:
     """Both sides must get the same trials, up to half precision."""
-    theirs, ours = module.load_batch(batches[0]), split.batch(sampler.indices(0))
+    theirs = module.load_batch(batches[0])
+    ours = split.batch(sampler.indices(0))
     assert np.array_equal(theirs["input_features"].numpy().astype(np.float16), ours.features_BTC)
     assert np.array_equal(theirs["day"].numpy(), ours.day_B)
 

@@ -73,7 +73,8 @@ def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[s
         part: The utterances that were decoded.
         metrics: Metrics of a `DecodeJob`.
     """
-    errors_B, length_B = np.array(metrics["errors"]), np.array(part.lengths)
+    errors_B = np.array(metrics["errors"])
+    length_B = np.array(part.lengths)
     low, high = bootstrap_interval(errors_B, length_B, N_BOOT, 0, 0.95)
     assert low is not None  # every reference has a word
     assert high is not None
@@ -147,7 +148,8 @@ def write_results(tuned: Tuned) -> None:
     """Write `options.yaml`, `trials.csv`, `trials.png`, and with a large model `sweep.csv`."""
     text = yaml.safe_dump(to_mapping(tuned.options), sort_keys=False, allow_unicode=True)
     atomic_write(tuned.out / "options.yaml", text.encode())
-    keys, rows = list(tuned.space), []
+    keys = list(tuned.space)
+    rows = []
     for trial in tuned.ranked():
         settings = [trial.settings.get(key) for key in keys]
         measured = [tuned.wer(trial), trial.metrics.get("ms_per_frame"), trial.value]
@@ -181,7 +183,8 @@ def _draw(tuned: Tuned) -> None:
     def draw_top(axes: Axes) -> None:
         """Draw word errors over time."""
         for trial in reversed(finished):
-            ms, wer = trial.metrics["ms_per_frame"], 100 * (tuned.wer(trial) or 0.0)
+            ms = trial.metrics["ms_per_frame"]
+            wer = 100 * (tuned.wer(trial) or 0.0)
             axes.plot(ms, wer, "o", color=colours[trial.number], ms=5)
             if colours[trial.number] != OTHERS or trial.number == 0:
                 axes.annotate(

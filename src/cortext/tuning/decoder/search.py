@@ -279,7 +279,8 @@ class _DecoderSearch:
         ]
         if len(finished) < MIN_FINISHED:
             return ()
-        medians, end = [], 0
+        medians = []
+        end = 0
         for part in parts(self.sample.indices):
             end += len(part)
             medians.append(sorted(sum(errors[:end]) for errors in finished)[len(finished) // 2])
@@ -330,14 +331,16 @@ class _DecoderSearch:
         """Let the large model score the n-best lists, unless `lists.jsonl` has them."""
         from cortext.tuning.decoder.sweep import read_lists, write_lists
 
-        file, indices = self.out / "lists.jsonl", self.tuned.indices
+        file = self.out / "lists.jsonl"
+        indices = self.tuned.indices
         assert self.decoder.llm is not None
         llm = self.decoder.llm.to_json()
         made_by = {"options": _plain(best), "llm": llm, "context": self.context, "places": indices}
         if (kept := read_lists(file, made_by)) is not None:
             return kept
         size = shared(len(indices), self.jobs, self.decoder.llm)
-        files, directory = replace(self.decoder, options=best), self.tuned.material.directory
+        files = replace(self.decoder, options=best)
+        directory = self.tuned.material.directory
         jobs = [
             ScoreJob(n, directory, indices[at : at + size], files, self.out, self.context)
             for n, at in enumerate(range(0, len(indices), size))

@@ -66,6 +66,7 @@ def sweep(
         best = [ranked(one, changed)[0].text for one in lists]
         return Reranked(settings, sum(of[text] for of, text in zip(errors, best, strict=True)))
 
+    # The n-gram alone is one of the points: a large model that does harm is never chosen.
     found = [measure({}), measure({"llm.weight": 0.0})]
     search = Search("tpe", space, n_points, seed)
     while len(found) < n_points + 2:

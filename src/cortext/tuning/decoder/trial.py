@@ -51,7 +51,9 @@ class DecodeJob:
         # Other processes do not change processor time; a large model may be on a GPU.
         clock = time.process_time if self.decoder.llm is None else time.perf_counter
         errors: list[int] = []
-        seconds, n_frames, degraded = 0.0, 0, None
+        seconds = 0.0
+        n_frames = 0
+        degraded = None
         for part, indices in enumerate(parts(self.indices) if self.most_errors else [self.indices]):
             log_probs = [material.log_probs[index] for index in indices]
             start = clock()
@@ -104,7 +106,8 @@ class ScoreJob:
         """Return `lists`: for each utterance its hypotheses, each with its `TextScore`."""
         assert self.decoder.llm is not None
         material = read_dev_set(self.directory)
-        decoder, reader = replace(self.decoder, llm=None).open(), self.decoder.llm.open()
+        decoder = replace(self.decoder, llm=None).open()
+        reader = self.decoder.llm.open()
         log_probs = [material.log_probs[index] for index in self.indices]
         found = decoder.decode_batch(log_probs, material.inventory)
         return {"lists": reader.read(found, self.decoder.options, self.context)}

@@ -1,0 +1,93 @@
+"""The ways to run a model that `cortext bench latency` compares."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cortext.bench.posteriors import INVENTORY
+from cortext.errors import MissingLibrary
+from cortext.models import AcousticModel, save_model
+from cortext.models.stepping import Stepper, TorchStepper
+
+EAGER = "torch eager fp32"
+MODES = (EAGER, "torch fp32", "torch bf16", "torch int8", "onnx fp32", "onnx int8")
+
+
+class Played:
+    """A stepper that computes as another does, and gives the logits that it is told."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.session = stepper.session
+        self.sessions = stepper.sessions
+        self.n_features = stepper.n_features
+        self.patch_size = stepper.patch_size
+        self.patch_stride = stepper.patch_stride
+        self.smoothing = stepper.smoothing
+        self.inventory = INVENTORY
+        self._stepper = stepper
+        self.logits: Iterator[np.ndarray] | None = None
+
+    def use(self, session: str) -> None:
+        """See `Stepper`."""
+        self._stepper.use(session)
+
+    def start(self) -> None:
+        """See `Stepper`."""
+        self._stepper.start()
+
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """See `Stepper`."""
+        self._stepper.prepare(bins_KC)
+
+    def step(self, bins_SC: np.ndarray) -> np.ndarray:
+        """See `Stepper`."""
+        own_V = self._stepper.step(bins_SC)
+        return own_V if self.logits is None else next(self.logits)
+
+
+class _Eager(TorchStepper):
+    """As the public release steps its model: torch's own GRU, one patch at a time."""
+
+    def __init__(self, model: AcousticModel) -> None:
+        super().__init__(model)
+        self._network = model.network
+
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """See `Stepper`: torch's own GRU computes nothing ahead."""
+
+
+def steppers(
+    model: AcousticModel, modes: Sequence[str]
+) -> tuple[dict[str, Stepper], dict[str, str]]:
+    """The modes that can be run here, and of the others why not."""
+    found: dict[str, Stepper] = {}
+    missing: dict[str, str] = {}
+    torch_modes: dict[str, Callable[[], Stepper]] = {
+        EAGER: lambda: _Eager(model),
+        "torch fp32": lambda: TorchStepper(model),
+        "torch bf16": lambda: TorchStepper(model, precision="bf16"),
+        "torch int8": lambda: TorchStepper(model, precision="int8"),
+    }
+    onnx_modes = [mode for mode in modes if mode.startswith("onnx ")]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            if onnx_modes:
+                from cortext.models.onnx import OnnxStepper, export_onnx
+
+                save_model(model, Path(folder, "run"))
+                export_onnx(Path(folder, "run"), Path(folder, "onnx"), int8="onnx int8" in modes)
+            for mode in modes:
+                precision = mode.split()[1]
+                found[mode] = (
+                    OnnxStepper(Path(folder, "onnx"), precision=precision)
+                    if mode in onnx_modes
+                    else torch_modes[mode]()
+                )
+        except MissingLibrary as error:
+            missing = dict.fromkeys(onnx_modes, str(error))
+            found = {mode: torch_modes[mode]() for mode in modes if mode in torch_modes}
+    return found, missing
