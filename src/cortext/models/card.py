@@ -77,6 +77,7 @@ class ModelCard:
     def to_json(self) -> bytes:
         """Return the content of `model.json`, in which CTC is not named."""
         mapping = asdict(self)
+        # Versions of cortext that know no task read models of phonemes, and refuse the others.
         if self.task == CTC:
             del mapping["task"]
         return json.dumps(mapping, indent=2).encode()

@@ -159,6 +159,7 @@ def _all_stop(trainer: Trainer, interrupted: threading.Event, due: Due) -> bool:
 def _is_best(metrics: dict[str, Any], best: dict[str, Any] | None, name: str) -> bool:
     if best is None:
         return True
+    # Error rates of a small split take few values, so that ties are common.
     return bool((metrics[name], metrics["val_loss"]) < (best[name], best["val_loss"]))
 
 

@@ -123,6 +123,7 @@ def ctc_loss(
     """
     if own := substitute(ctc_loss, logits_BPV):
         return own(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
+    # CTC adds up log-probabilities over hundreds of frames; bfloat16 keeps two to three digits.
     log_probs_PBV = logits_BPV.float().log_softmax(-1).transpose(0, 1)
     return torch.nn.functional.ctc_loss(
         log_probs_PBV,
@@ -131,6 +132,7 @@ def ctc_loss(
         n_labels_B,
         blank=blank,
         reduction="none",
+        # An impossible label must show: with zero_infinity its loss and gradient would be 0.
         zero_infinity=False,
     )
 
@@ -156,6 +158,7 @@ def check_labels_fit(
                 where=where,
                 fix="leave it out",
             )
+        # Frames shrink with the longest cut that augmentation may draw; the label never does.
         available = n_patches(int(split.n_bins_N[i]) - longest_cut)
         if available < frames_needed(labels_U):
             found = (

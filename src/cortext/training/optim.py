@@ -120,7 +120,9 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class DayAdamW:
     """AdamW for tensors [days, ...], of which a batch moves only its own days.
 
-    Each day has its own step count.
+    Each day has its own step count, as in the release, where each day is a parameter of its own and
+    AdamW passes over a parameter without a gradient. One parameter a day would break
+    `DistributedDataParallel`, and XLA would compile again for every set of days.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class DayAdamW:
         if not self.parameters:
             return
         self.steps[days] += (1 - skipped).long()
+        # In float32, 1 - 0.999 ** step would keep four digits in the first steps.
         steps = self.steps[days].double()
         step_sizes = lr / (1 - self.betas[0] ** steps)
         roots = (1 - self.betas[1] ** steps).sqrt()
@@ -217,11 +220,13 @@ class Optimizer:
         Returns:
             The norm before clipping, a scalar on the device.
         """
+        # Without clipping, too: the norm is logged, and tells that the gradient is finite.
         limit = self.config.grad_norm_clip_value or math.inf
         norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)
         skipped = (~norm.isfinite()).float()
         self.adam.step(learning_rate(self.config, step), skipped)
         self.day_adam.step(days, day_learning_rate(self.config, step), skipped)
+        # None, not zero: AdamW would move a parameter with a gradient of zero by its momentum.
         for parameter in self.trainable:
             parameter.grad = None
         return norm

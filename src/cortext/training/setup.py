@@ -84,6 +84,7 @@ def prepare(
     if model is None:
         with own_random_numbers(torch.device("cpu")):
             model = task.new_model(data, sessions, init_from)
+        # model.json says it, so that commands for phonemes can refuse the run by name.
         model.task = config.task_name
     freeze(model.network, config.trainable)
     task.check_trials(model, train, val)
@@ -168,6 +169,7 @@ def _held_out(split: PackedSplit, share: float, seed: int) -> np.ndarray:
     for day in np.unique(split.day_N).tolist():
         trials = np.flatnonzero(split.day_N == day)
         count = min(int(np.ceil(share * len(trials))), len(trials) - 1)
+        # A generator a day: more trials of one day change nothing for the others.
         held_out[np.random.default_rng((seed, day)).permutation(trials)[:count]] = True
     return held_out
 

@@ -93,12 +93,13 @@ class TorchBackend:
         indices = []
         for piece in range(pieces):
             part = batch.part(piece, pieces) if pieces > 1 else batch
-            torch.manual_seed(seed + piece)
+            torch.manual_seed(seed + piece)  # dropout of its own for each piece and process
             # Processes exchange gradients once a batch: with its last piece.
             with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
                 with autocast(self.host, self.bf16):
                     losses = self.job.loss(network, part, step / config.num_training_batches)
                 check_losses(losses, len(part))
+                # The mean over the whole batch. Processes average their gradients, hence `world`.
                 (losses["loss"].sum() * (world / config.dataset.batch_size)).backward()  # type: ignore[no-untyped-call]
             finished.append({name: loss_B.detach() for name, loss_B in losses.items()})
             indices.append(part.indices)
