@@ -136,7 +136,9 @@ def suggest(search: Search, trials: Sequence[TuningTrial]) -> Settings | None:
 def load_optuna() -> Any:
     """Import Optuna and silence its log. Raises MissingLibrary where it is not installed."""
     optuna = need("optuna", "tune")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if optuna.logging.get_verbosity() != optuna.logging.WARNING:
+        # Once: it empties the caches of all loggers, and every draw comes by here.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
 
