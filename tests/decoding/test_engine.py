@@ -374,7 +374,7 @@ narrow_options = st.builds(
 )
 
 
-@settings(many, max_examples=120)
+@settings(many, max_examples=60)
 @given(frames=WORDS_OF_NOISE, options=narrow_options, cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_streams_equal_the_whole_and_stable_words_never_change(sentence_lm, frames, options, cuts):
     log_probs_PV = heard(*frames)
