@@ -410,9 +410,9 @@ def test_what_comes_from_outside_is_printed_escaped_and_cut(
 ) -> None:
     ended = run(*attack.make(tmp_path, root), patience_s=60)
     if attack.says is not None:
-        ended.check_refused(attack.says, MOST_MB, most_s=40)
+        ended.check_refused(attack.says, MOST_MB, most_s=20)
         return
-    ended.check_harmless(MOST_MB, most_s=40)
+    ended.check_harmless(MOST_MB, most_s=20)
     assert ended.status == 0, ended.said[-2000:]
 
 
