@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortext.text.normalize import normalize
@@ -185,6 +185,7 @@ def test_a_book_on_one_line_is_cut_between_sentences() -> None:
     assert read("The cat sat. It ran. " * 3000) == ["the cat sat", "it ran"] * 3000
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=80))
 def test_anything_becomes_normalised_sentences(text: str) -> None:
     for sentence in sentences([text]):

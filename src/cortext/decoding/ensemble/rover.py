@@ -97,6 +97,7 @@ def _align(
     path: list[tuple[int | None, int | None]] = []
     i, j = n_slots, n_words
     while i or j:
+        # Costs are sums of shares in different orders: rounding must not decide a tie.
         cost = costs[i][j] + 1e-9
         if (
             i

@@ -112,6 +112,8 @@ def score_tokens(
     lasts: dict[tuple[int, ...], dict[int, None]] = {}
     for tokens in sequences:
         lasts.setdefault(tokens[:-1], {})[tokens[-1]] = None
+    # Rows of similar length go together, which saves padding. The longest are first: if memory is
+    # too small, the first batch shows it.
     rows = [
         _Row(tokens, tuple(last))
         for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))

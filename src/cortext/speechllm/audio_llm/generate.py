@@ -184,6 +184,8 @@ def _run(
     for length in range(1, max_length + 1):
         found = llm.step(embeds_RSH, mask_RS, past_key_values=cache, use_cache=True)
         cache = found.past_key_values
+        # Prompts are padded on the left, so the last position is every row's newest token.
+        # bfloat16 has two to three digits: too few to rank sums of log-probabilities.
         log_probs_RV = llm.logits(found.last_hidden_state[:, -1]).float().log_softmax(-1)
         if length <= min_length:
             log_probs_RV[:, ends] = -math.inf
@@ -208,6 +210,8 @@ def _advance(
 
     Rows of a search lie side by side in the batch, in the order of its hypotheses.
     """
+    # Each beam ends in at most len(ends) ways, so among so many continuations there are at least
+    # `beams` that go on.
     n_best = (1 + len(ends)) * live[0].beams
     device = log_probs_RV.device
     widest = max(len(search.live) for search in live)
@@ -215,6 +219,7 @@ def _advance(
     padded = [search.live + [none] * (widest - len(search.live)) for search in live]
     row_BW = torch.tensor([[each.row for each in row] for row in padded], device=device)
     score_BW = torch.tensor([[each.log_prob for each in row] for row in padded], device=device)
+    # topk takes NaN for the largest number.
     best_RQ, token_RQ = log_probs_RV.nan_to_num_(nan=-math.inf, neginf=-math.inf).topk(
         min(n_best, log_probs_RV.shape[1])
     )

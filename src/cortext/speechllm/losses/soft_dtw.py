@@ -120,6 +120,8 @@ class _SoftDTW(torch.autograd.Function):
         score_QBP = costs_BPN.new_full((n_diagonals + 2, n_trials, n_patches + 1), FAR)
         score_QBP[0, :, 0] = 0.0
         part_Q3BP = costs_BPN.new_empty(n_diagonals, 3, n_trials, n_patches)
+        # A cell needs only the two diagonals before its own. All cells of a diagonal are computed
+        # at once, which takes P + N - 1 steps instead of P * N.
         for q in range(n_diagonals):
             before_3BP = torch.stack(
                 (score_QBP[q + 1, :, 1:], score_QBP[q + 1, :, :-1], score_QBP[q, :, :-1])
