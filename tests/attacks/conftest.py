@@ -1,4 +1,4 @@
-"""What tests of several surfaces share."""
+"""The skipping that attacks on several surfaces share."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from redis_process import BINARY
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What needs a Redis server is skipped, aloud, where there is none."""
+    """Skip tests that need a Redis server, aloud, where there is none."""
     if item.get_closest_marker("redis") and not Path(BINARY).is_file():
         pytest.skip(
             "NO redis-server: THE LIVE SERVERS ARE NOT ATTACKED; install it (apt install"

@@ -243,7 +243,7 @@ GAPS = [
 
 
 def position_is_saved(lab: Lab) -> bool:
-    """Whether the position that Redis has is that of the newest frame."""
+    """Tell if the position that Redis has is that of the newest frame."""
     newest = lab.db.xinfo_stream("remote_lm_input")["last-generated-id"]
     return (lab.db.hget(KEY, "read:remote_lm_input") or b"- -").split()[1] == newest
 

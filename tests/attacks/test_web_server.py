@@ -42,11 +42,11 @@ HANDSHAKE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 WATCH, FEED = (HANDSHAKE % (path + TOKEN.encode()) for path in (b"ws?token=", b"feed?token="))
-V, END = b" HTTP/1.1\r\n", b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n"
+V = b" HTTP/1.1\r\n"
+END = b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n"
 OURS_RAW = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
-
-
-POST, STATE = b"POST /api/stop" + V + OURS_RAW, b"GET /api/state" + V
+POST = b"POST /api/stop" + V + OURS_RAW
+STATE = b"GET /api/state" + V
 
 
 @dataclass
@@ -478,8 +478,9 @@ def frame(opcode: int, content: bytes = b"", fin: bool = True) -> bytes:
 
 @dataclass(frozen=True)
 class Flood:
-    """What a client with the token sends, as much as it is let or 64 MiB, and never reads what
-    it is answered.
+    """Bytes that a client with the token sends, as many as it is let or 64 MiB.
+
+    It never reads its answers.
     """
 
     name: str

@@ -30,7 +30,7 @@ def in_lm_order(logits_PV: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Final:
-    """What came for an utterance.
+    """The answer to an utterance.
 
     Candidates best first, the five lists of their fields, the entry as it was.
     """

@@ -1,4 +1,4 @@
-"""What keeps Python from pausing."""
+"""The pauses of Python that live decoding avoids."""
 
 import gc
 

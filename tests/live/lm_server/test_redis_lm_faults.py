@@ -1,4 +1,4 @@
-"""What a rig does to the language-model server: each fault is done to a real Redis.
+"""Faults of a rig around the language-model server, each done to a real Redis.
 
 Nothing is lost silently.
 """

@@ -1,6 +1,4 @@
-"""Which entries of a stream were deleted before they were read, by what XINFO STREAM says in
-each version of Redis.
-"""
+"""Entries that were deleted before they were read, found by XINFO STREAM of each Redis version."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""What strangers, other sites and wrong requests get: nothing.
+"""Strangers, other sites and wrong requests get nothing.
 
 Asked of the real server, byte by byte where need be.
 """

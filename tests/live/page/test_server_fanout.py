@@ -1,4 +1,4 @@
-"""What waits for a page that reads slowly: words always, pictures up to a bound."""
+"""Messages that wait for a page that reads slowly: words always, pictures up to a bound."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def step(number, utterance=1, n_bins=4, n_frames=1, **changes):
 
 
 def read_all(*messages):
-    """What a reader reads who begins after all of them were sent."""
+    """Return the messages of a reader who begins after all of them were sent."""
 
     async def read():
         reader = Reader(asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""What goes wrong around a server, done to the real one.
+"""Faults around a server, done to the real one.
 
 Each utterance ends in a result or in a named error.
 """

@@ -1,4 +1,4 @@
-"""Where trials come from, and that what is served is what offline evaluation reads."""
+"""The sources of trials: the server plays the same bins as offline evaluation reads."""
 
 import numpy as np
 import pytest

@@ -264,6 +264,7 @@ class AcousticStream:
         patches = [
             waiting_TC[first : first + size] for first in range(self._gap_bins, until, stride)
         ]
+        # A copy: a view would keep the whole array alive.
         self._waiting_TC = waiting_TC[until:].copy()
         self._gap_bins = max(until - len(waiting_TC), 0)
         return patches

@@ -240,9 +240,11 @@ class Pipeline:
                     logits.append(logits_PV)
                     for stage, ms in self._stopwatch.take().items():
                         stage_ms[stage].append(ms)
+                # A caller who pushed on after the end goes on with the utterance, unheld.
                 if reason and not had_ended:
                     break
         finally:  # also where a step fails: what follows its frame comes with the next push
+            # A copy: the caller may write the next bins into the same array.
             self._held_TC = bins_TC[first:].copy()
         logits_PV = (
             np.concatenate(logits)
@@ -299,6 +301,7 @@ class Pipeline:
         reason = self._endpoint.reason if self._endpoint else None
         if len(logits_PV):
             if self._search is None:
+                # Not before the first frame: options, hotwords and context count until then.
                 self._search = self._open_search(self._hotwords)
             log_probs_PV = log_softmax(logits_PV)
             if self._search:

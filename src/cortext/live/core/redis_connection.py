@@ -80,6 +80,7 @@ class RedisConnection:
             self._redis = redis.Redis.from_url(
                 url,
                 client_name=self.name,
+                # Redis 5 has no protocol 3, which also gives XREAD's replies another form.
                 protocol=2,
                 socket_timeout=timeout_s,
                 **over_tcp,
@@ -178,6 +179,7 @@ class RedisConnection:
                 f"Redis refuses: {what}", where=self.where, fix="check user and password"
             ) from None
         if isinstance(error, errors.ConnectionError | errors.TimeoutError):
+            # A reply that comes late must not be taken for the next command's.
             self._redis.connection_pool.disconnect()
             self._down("redis_unreachable", start)
         elif isinstance(

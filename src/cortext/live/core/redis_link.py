@@ -113,10 +113,11 @@ class RedisLink(RedisConnection):
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
 
         def all_three(redis: Any) -> tuple[int, Any, int]:
-            pipeline = redis.pipeline(transaction=False)
+            pipeline = redis.pipeline(transaction=False)  # in a transaction XREAD would not wait
             if save[1]:
                 pipeline.hset(save[0], mapping=save[1])
             pipeline.xread(asked, count=count, block=block_ms)
+            # Asked last, so that keys which are deleted while XREAD waits are missed, too.
             pipeline.exists(*keys)
             replies = pipeline.execute(raise_on_error=False)
             if save[1] and str(replies[0]).startswith("WRONGTYPE"):
@@ -163,8 +164,11 @@ class RedisLink(RedisConnection):
                         raise
                     if before and redis.xrange(stream, *2 * [format_id(sent)]):
                         return sent  # by an attempt whose answer was lost
+                    # Another program's entry is later, or Redis's clock was set back: begin anew
+                    # behind the stream's newest id.
                     self.newest[stream] = parse_id(redis.xinfo_stream(stream)["last-generated-id"])
-                    sent, again = None, False
+                    sent = None
+                    again = False
                 else:
                     return sent
 

@@ -61,7 +61,8 @@ def next_id(entry_id: StreamId) -> StreamId:
 
 def read_info(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reply of XINFO STREAM, of any version of Redis, as `stream_info` does."""
-    first, max_deleted = reply["first-entry"], reply.get("max-deleted-entry-id")
+    first = reply["first-entry"]
+    max_deleted = reply.get("max-deleted-entry-id")  # since Redis 7
     return {
         "first": parse_id(first[0]) if first else None,
         "last": parse_id(reply["last-generated-id"]),
@@ -120,7 +121,8 @@ def in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
     def order(entry: Entry) -> tuple[int, int, int]:
         return entry.id[0], streams.index(entry.stream), entry.id[1]
 
-    entries, last = [], (LAST + 1, 0, 0)
+    entries = []
+    last = (LAST + 1, 0, 0)  # later than any entry
     for stream, items in found or []:
         own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
         if len(own) >= count:

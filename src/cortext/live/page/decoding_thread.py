@@ -62,7 +62,7 @@ class Jobs:
         answer: Future[Result] = Future()
 
         def job() -> None:
-            if not answer.set_running_or_notify_cancel():
+            if not answer.set_running_or_notify_cancel():  # its client has left meanwhile
                 return
             try:
                 result = work()

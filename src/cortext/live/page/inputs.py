@@ -110,6 +110,7 @@ class TrialPlayer:
         number = trial if trial is not None else self._next(session)
         if number is None:
             raise LiveError("there are no trials")
+        # Read before the stop: where it cannot be read, what is playing goes on.
         playback = _Playback(number, self._source.trial(number), alone=trial is not None)
         self.stop()
         self._session = session or self._session
