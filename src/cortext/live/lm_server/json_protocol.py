@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -95,7 +95,7 @@ class JsonProtocol:
         """Do the work of a request."""
         name: str | None = None
         try:
-            message = _message(entry, self._actions)
+            message = _message(entry, tuple(self._actions))
             name = message["utterance"]
             if name in self._utterances:
                 self._last_request_s[name] = time.monotonic()
@@ -248,7 +248,7 @@ class JsonProtocol:
         return self._say("error", utterance, error=what, request=asked)
 
 
-def _message(entry: Entry, kinds: Collection[str]) -> Message:
+def _message(entry: Entry, kinds: tuple[str, ...]) -> Message:
     """Return the message of an entry. Raises LiveError unless it is one of these kinds."""
     raw = entry.fields.get(b"message", b"")
     if len(raw) > LARGEST_MESSAGE:
@@ -257,6 +257,7 @@ def _message(entry: Entry, kinds: Collection[str]) -> Message:
         message = json.loads(raw)
     except (ValueError, RecursionError):
         raise LiveError("the field 'message' holds no JSON") from None
+    # `kinds` is a tuple: to look a list or an object up in a dict would raise TypeError.
     if not isinstance(message, dict) or message.get("type") not in kinds:
         kind = message.get("type") if isinstance(message, dict) else None
         given = shown(kind, 40)
