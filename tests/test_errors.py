@@ -1,4 +1,4 @@
-"""What errors say in one line, and how texts from outside are shown and written."""
+"""Errors in one line, and texts from outside as they are shown and written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_a_text_from_outside_is_one_line_that_nothing_obeys(text: object, line: 
 
 
 def test_a_text_of_100_mb_is_shown_at_once():
-    word, start = "\x1b" * 100_000_000, time.perf_counter()
+    word = "\x1b" * 100_000_000
+    start = time.perf_counter()
     for text in (
         plain(word),
         shown(word),

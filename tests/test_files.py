@@ -82,7 +82,8 @@ def test_what_fails_half_way_leaves_the_old_one_alone(tmp_path: Path, context) -
 
 
 def test_a_file_is_replaced_and_the_old_one_kept_under_another_name(tmp_path: Path) -> None:
-    path, kept = tmp_path / "state", tmp_path / "previous"
+    path = tmp_path / "state"
+    kept = tmp_path / "previous"
     for content in (b"1", b"2"):
         with atomic_file(path, kept) as file:
             file.write(content)

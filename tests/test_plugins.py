@@ -182,7 +182,8 @@ def test_settings_come_from_a_mapping_a_dataclass_or_a_default_kind():
 @pytest.mark.parametrize("command", ["train", "evaluate", "decode", "export", "replay", "serve"])
 def test_commands_load_it_before_anything_else(tmp_path, capsys, command):
     path = write(tmp_path, "value = 1 / 0\n")
-    there, out = str(tmp_path), ["--out", str(tmp_path / "out")]
+    there = str(tmp_path)
+    out = ["--out", str(tmp_path / "out")]
     arguments = {
         "train": ["--config", "tiny", *out],
         "evaluate": [there, *out],

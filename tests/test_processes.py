@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do within the contexts of `cortext.processes`, and after them."""
+"""SIGINT and SIGTERM within the contexts of `cortext.processes`, and after them."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a result file says about its making."""
+"""The facts about its making in a result file."""
 
 import sys
 from types import SimpleNamespace

@@ -10,7 +10,7 @@ from cortext import renamed
 
 
 def warned(code):
-    """What a fresh interpreter prints for `code`, with its warnings."""
+    """Run `code` in a fresh interpreter; return what it prints, with its warnings."""
     done = subprocess.run(
         [sys.executable, "-W", "always::DeprecationWarning", "-c", code],
         capture_output=True,

@@ -257,7 +257,8 @@ def _plain(value: Any) -> Any:
 
 
 def _convert(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None

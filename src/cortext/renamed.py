@@ -81,7 +81,8 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def _new_name(name: str) -> str | None:
-    package, inner = name, ""
+    package = name
+    inner = ""
     while package:
         if package in MODULES:
             return MODULES[package] + inner

@@ -173,7 +173,8 @@ def test_a_command_refuses_such_a_value(tmp_path: Path) -> None:
 
 
 def test_values_of_a_search_are_refused(tmp_path: Path) -> None:
-    data, out = tmp_path / "data", tmp_path / "search"
+    data = tmp_path / "data"
+    out = tmp_path / "search"
     arguments = ("tune", "training", "--config", "tiny", "--data", data, "--out", out)
     run(*arguments, "--grid", SETS[0][1]).check_refused("not a list of YAML values", most_s=40)
 

@@ -78,7 +78,8 @@ def records(
 
     def change(index: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         index["splits"]["train"]["records"] = {file: size}
-        arrays["train/file"], arrays["train/byte"] = np.zeros(6, np.int64), np.full(6, place)
+        arrays["train/file"] = np.zeros(6, np.int64)
+        arrays["train/byte"] = np.full(6, place)
 
     return change
 
@@ -90,7 +91,8 @@ def of_records(
 
     def change(index: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         records("train.f16", 6 * BINS * N_FEATURES * 2)(index, arrays)
-        index["n_features"], arrays["train/n_bins"] = n_features, np.full(6, n_bins)
+        index["n_features"] = n_features
+        arrays["train/n_bins"] = np.full(6, n_bins)
 
     return change
 
@@ -255,7 +257,8 @@ def archive(
     with zipfile.ZipFile(content, "w", method) as made:
         for name, member in members:
             info = zipfile.ZipInfo(name)
-            info.external_attr, info.compress_type = mode << 16, method
+            info.external_attr = mode << 16
+            info.compress_type = method
             made.writestr(info, member)
     return content.getvalue()
 

@@ -135,7 +135,8 @@ def gzip_bomb() -> bytes:
 
 def zeros_in_gzip(group: h5py.Group, _: Path) -> None:
     """Zeros that are there: each chunk of 32 MiB takes 150 KB."""
-    shape, rows = (200_000, 512), 16_384
+    shape = (200_000, 512)
+    rows = 16_384
     made = group.create_dataset(
         "input_features", shape, "f4", chunks=(rows, 512), compression="gzip"
     )
@@ -216,7 +217,9 @@ def long_circle(group: h5py.Group, _: Path) -> h5py.SoftLink:
     return h5py.SoftLink("/link0")
 
 
-TIME, OPAQUE, LONG = h5t.UNIX_D32LE, opaque(), 4_000_000
+TIME = h5t.UNIX_D32LE
+OPAQUE = opaque()
+LONG = 4_000_000
 TRIAL_ATTACKS = (
     Attack("features: external link", features(external("secret.hdf5", "x")), "link"),
     Attack("features: external link to a pipe", features(external("pipe", "x")), "link"),
@@ -483,7 +486,8 @@ def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(
     attack: FileAttack, place: Path
 ) -> None:
     attack.change(place)
-    data, out = place / "data", place / "packed"
+    data = place / "data"
+    out = place / "packed"
     with refused(attack.says):
         pack(data, out)
     assert not out.exists()
@@ -507,7 +511,8 @@ def test_the_limits_are_raised_by_options(place: Path) -> None:
     with h5py.File(place / "data" / DAY / "data_train.hdf5", "r+") as file:
         del file[BAD]["input_features"]
         file[BAD]["input_features"] = np.ones((60_010, N_FEATURES), np.float32)
-    data, out = place / "data", place / "packed"
+    data = place / "data"
+    out = place / "packed"
     with refused("60010 bins .*--max-bins"):
         pack(data, out)
     assert run("pack", data, "--out", out, "--max-bins", "60010").status == 0

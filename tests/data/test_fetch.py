@@ -50,8 +50,12 @@ class Repository(ThreadingHTTPServer):
         self.files = dict(FILES)
         self.break_after: list[int] = []
         """Bytes after which the next downloads break off."""
-        self.ranges, self.listed, self.wrong_digest, self.busy = True, True, False, 0
-        self.status, self.token = 200, None
+        self.ranges = True
+        self.listed = True
+        self.wrong_digest = False
+        self.busy = 0
+        self.status = 200
+        self.token = None
         self.requests: list[tuple[str, str | None, str | None]] = []
 
     @property
@@ -67,7 +71,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        range_, authorization = self.headers.get("Range"), self.headers.get("Authorization")
+        range_ = self.headers.get("Range")
+        authorization = self.headers.get("Authorization")
         self.server.requests.append((self.path, range_, authorization))
         if self.path.startswith("/api/v2/datasets/doi:10.5061%2Fdryad.dncjsxm85/versions"):
             link = {"stash:files": {"href": "/api/v2/versions/9/files"}}
@@ -223,7 +228,8 @@ def test_a_later_call_continues_an_earlier_one(repository: Repository, tmp_path:
 def test_a_server_that_ignores_ranges_makes_us_start_again(
     repository: Repository, tmp_path: Path
 ) -> None:
-    repository.ranges, repository.break_after = False, [5000]
+    repository.ranges = False
+    repository.break_after = [5000]
     fetch("t15", tmp_path, part="figures", base_url=repository.url)
     assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
 
@@ -326,7 +332,8 @@ def test_a_mark_that_cannot_be_written_is_one_line(repository: Repository, tmp_p
 def test_files_downloaded_by_hand_are_checked_and_unpacked(
     repository: Repository, tmp_path: Path
 ) -> None:
-    folder, out = tmp_path / "downloads", tmp_path / "out"
+    folder = tmp_path / "downloads"
+    out = tmp_path / "out"
     folder.mkdir()
     with pytest.raises(DataError, match=f"{NEURAL} not found"):
         fetch("t15", out, part="neural", from_dir=folder, base_url=repository.url)

@@ -63,7 +63,9 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = dict(files)
         self.break_after: list[int] = []
-        self.status, self.wrong_digest, self.listing = 200, False, None
+        self.status = 200
+        self.wrong_digest = False
+        self.listing = None
         self.requests: list[tuple[str, str | None, str | None]] = []
 
     @property
@@ -79,7 +81,7 @@ class Hub(ThreadingHTTPServer):
         ]
 
     def tree(self) -> list[dict[str, object]]:
-        """What the Hub says of its files: binaries are large files, the others git objects."""
+        """The Hub's list of its files: binaries are large files, the others git objects."""
         entries: list[dict[str, object]] = [
             {"type": "directory", "path": "old", "oid": "0" * 40, "size": 0}
         ]
@@ -107,7 +109,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        server, range_ = self.server, self.headers.get("Range")
+        server = self.server
+        range_ = self.headers.get("Range")
         server.requests.append((self.path, range_, self.headers.get("Authorization")))
         if server.status != 200:
             self.send_error(server.status)
@@ -253,7 +256,8 @@ def test_the_token_goes_to_the_hub_only(
 
 
 def test_files_downloaded_by_hand_are_checked_and_taken(hub: Hub, tmp_path: Path) -> None:
-    folder, out = tmp_path / "downloads", tmp_path / "lm"
+    folder = tmp_path / "downloads"
+    out = tmp_path / "lm"
     folder.mkdir()
     with pytest.raises(
         DataError, match=r"lexicon.txt and tokens.txt and 5gram_unpruned.bin not found"

@@ -26,7 +26,8 @@ def test_report_counts_what_is_there(dataset_root: Path, some_trials) -> None:
         ("val", 4),
         ("test", 8),
     ]
-    row, trials = report.rows[0], some_trials("t15.2023.08.11", 1)
+    row = report.rows[0]
+    trials = some_trials("t15.2023.08.11", 1)
     assert row.date == "2023-08-11"
     assert row.minutes == pytest.approx(sum(t.n_bins for t in trials) * 0.02 / 60)
     assert (row.shortest_bins, row.longest_bins) == (

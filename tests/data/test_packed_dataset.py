@@ -41,10 +41,8 @@ def test_every_trial_is_what_it_was(two):
     both = joined(two)
     assert both.sessions == ("a", "b", "c")
     assert both.splits == ("train", "val")
-    train, expected = (
-        both.split("train"),
-        [(data.split("train"), i) for data in two for i in range(len(data.split("train")))],
-    )
+    train = both.split("train")
+    expected = [(data.split("train"), i) for data in two for i in range(len(data.split("train")))]
     assert len(train) == len(expected) == 7
     for i, (split, j) in enumerate(expected):
         np.testing.assert_array_equal(train.features(i), split.features(j))

@@ -138,10 +138,8 @@ def test_what_the_user_did_wrong_comes_back_as_one_line(tiny, two_workers, tmp_p
 def test_gpus_that_are_not_there_are_not_waited_for(tiny, two_workers):
     if two_workers.cluster_resources().get("GPU"):
         pytest.skip("there is a GPU")
-    log_probs, files = (
-        [fake_log_probs("you", 0.5, 0, "release")],
-        DecoderFiles(tiny.lm, DecoderOptions()),
-    )
+    log_probs = [fake_log_probs("you", 0.5, 0, "release")]
+    files = DecoderFiles(tiny.lm, DecoderOptions())
     with pytest.raises(
         ConfigError, match=r"to be given 0.25 GPUs, and this machine has none to give"
     ):
@@ -153,7 +151,8 @@ def test_gpus_that_are_not_there_are_not_waited_for(tiny, two_workers):
 
 @pytest.mark.slow
 def test_a_task_is_given_its_share_of_a_gpu(tiny, monkeypatch):
-    ray, asked = pytest.importorskip("ray"), []
+    ray = pytest.importorskip("ray")
+    asked = []
     remote = ray.remote
     if ray.is_initialized():
         ray.shutdown()
@@ -184,7 +183,8 @@ def test_a_decoder_travels_as_the_names_of_its_files_and_is_opened_once(tiny):
     files = DecoderFiles(tiny.lm, DecoderOptions(beam=9.0, llm=LLMOptions(weight=0.25)))
     assert len(pickle.dumps(files)) < 4000
     there = pickle.loads(pickle.dumps(files))
-    decoder, other = there.open(), DecoderFiles(tiny.lm, DecoderOptions(beam=10.0)).open()
+    decoder = there.open()
+    other = DecoderFiles(tiny.lm, DecoderOptions(beam=10.0)).open()
     assert decoder.options == files.options
     assert decoder._engine is other._engine
 
@@ -203,7 +203,7 @@ def test_sentences_travel_as_plain_lists_that_are_equal(tiny):
 
 
 class Inline:
-    """What `decode_on_cluster` asks of a cluster and of Ray.
+    """A cluster and Ray, as far as `decode_on_cluster` uses them.
 
     Tasks are done at once, in this process.
     """

@@ -23,7 +23,8 @@ from cortext.evaluation import decode, evaluate
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.settings import LargeModelFiles, SearchSettings
 
-WEIGHT, CONTEXT = 0.4, "what did you see"
+WEIGHT = 0.4
+CONTEXT = "what did you see"
 OPTIONS = {"nbest": 5, "lattice_beam": 30.0, "llm": {"weight": WEIGHT, "augment": 3}}
 
 
@@ -42,7 +43,8 @@ def short_reports():
 
 @pytest.fixture(scope="module")
 def evaluated(tiny, llm, tmp_path_factory):
-    out, steps = tmp_path_factory.mktemp("evaluated") / "eval", []
+    out = tmp_path_factory.mktemp("evaluated") / "eval"
+    steps = []
     metrics = evaluate(
         tiny.run, tiny.data, "val", tiny.lm, out, options=OPTIONS, llm=llm, context=CONTEXT,
         progress=lambda *step: steps.append(step),
@@ -56,7 +58,8 @@ def lines(out: Path) -> list[dict]:
 
 def test_the_lists_are_ranked_by_both_models(evaluated):
     out, _, _ = evaluated
-    scale, lm_weight = DecoderOptions().acoustic_scale, DecoderOptions().lm_weight
+    scale = DecoderOptions().acoustic_scale
+    lm_weight = DecoderOptions().lm_weight
     for line in lines(out):
         found = line["hypotheses"]
         assert len(found) > 1

@@ -15,7 +15,9 @@ class Page(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.loads, self.open, self.wrong = [], [], []
+        self.loads = []
+        self.open = []
+        self.wrong = []
 
     def handle_starttag(self, tag, attributes):
         for name, value in attributes:
@@ -166,7 +168,8 @@ def test_the_confusion_figure_shows_shares_of_the_row(result):
     trials = [result(0, "x", None, "DH DH DH DH", "DH DH DH D")]
     figure = figures.confusion_matrix(confusion(trials))
     image = np.asarray(figure.axes[0].images[0].get_array())
-    row, column = PHONEME_ORDER.index("DH"), PHONEME_ORDER.index("D")
+    row = PHONEME_ORDER.index("DH")
+    column = PHONEME_ORDER.index("D")
     assert image[row, row, 3] == pytest.approx(np.sqrt(0.75))
     assert image[row, column, 3] == 1  # a quarter of the row is fully orange
     assert (image[..., 3] > 0).sum() == 2

@@ -64,7 +64,8 @@ def described(tiny, tmp_path_factory):
 def of_training(tiny, tmp_path_factory):
     """An evaluation of the training split, with options in a YAML file."""
     folder = tmp_path_factory.mktemp("of_training")
-    options, out = folder / "options.yaml", folder / "eval"
+    options = folder / "options.yaml"
+    out = folder / "eval"
     options.write_text("nbest: 1\n")
     return out, evaluate(tiny.run, tiny.data, "train", tiny.lm, out, options=options)
 
@@ -192,7 +193,8 @@ def test_logits_are_float16_of_single_trials_in_the_models_order(evaluated, tiny
 
 def test_sentences_are_what_the_decoder_says_of_the_models_log_probabilities(evaluated, tiny):
     out, _, _ = evaluated
-    model, decoder = load_model(tiny.run), Decoder.from_dir(tiny.lm, {"nbest": 3})
+    model = load_model(tiny.run)
+    decoder = Decoder.from_dir(tiny.lm, {"nbest": 3})
     with h5py.File(tiny.data / DAYS[0] / "data_val.hdf5") as file:
         features_TC = file["trial_0001"]["input_features"][:].astype(np.float16)
     best = decoder.decode(model.log_probs(features_TC, DAYS[0]), model.inventory)[0]

@@ -67,9 +67,11 @@ def test_nbest_lines_are_exactly_as_documented(tmp_path):
 
 
 class Split:
-    """What numbering needs of a packed split."""
+    """A packed split, as far as numbering uses it."""
 
-    name, sessions, day_N = "test", ("a", "b", "c"), np.array([0, 0, 1, 2])
+    name = "test"
+    sessions = ("a", "b", "c")
+    day_N = np.array([0, 0, 1, 2])
 
     def __len__(self):
         return 4

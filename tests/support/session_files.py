@@ -9,11 +9,13 @@ import numpy as np
 
 from cortext.data import Trial, write_session
 
-DAY, OTHER_DAY = "t15.2023.08.11", "t15.2023.08.13"
-N_FEATURES, BINS = 16, 64
+DAY = "t15.2023.08.11"
+OTHER_DAY = "t15.2023.08.13"
+N_FEATURES = 16
+BINS = 64
 LABELS = np.array([8, 3, 40])
 SECRET = 1234.5
-"""What another file on the machine holds."""
+"""The value that another file on the machine holds."""
 
 
 def write_recordings(folder: Path) -> Path:

@@ -165,7 +165,7 @@ def _read(group: h5py.Group, labels_required: bool, session: str | None, limits:
 def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
     n_labels = hdf5_input.number(group, "seq_len")
     ids = hdf5_input.dataset(group, "seq_class_ids", 1)
-    hdf5_input.dataset(group, "transcription", 1)
+    hdf5_input.dataset(group, "transcription", 1)  # only checked: an attribute has the sentence
     bound = min(MAX_LABEL, ids.shape[0])
     if not 0 < n_labels <= bound:
         raise FaultError(

@@ -173,14 +173,16 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
 
 
 def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any]:
-    """Everything in `Metrics` but the seconds."""
+    """Return all fields of `Metrics` but the seconds."""
     trials = found.trials
     sessions = [trial.session for trial in trials]
+    # Apart, because the network may have learnt the sentences of the training split by heart.
     known = _training_sentences(found)
     seen, unseen = split_by_seen(trials, known) if known else ((), ())
-    seen_rates, unseen_rates = (
-        (rates(seen, seed), rates(unseen, seed)) if seen or unseen else (None, None)
-    )
+    seen_rates = unseen_rates = None
+    if seen or unseen:
+        seen_rates = rates(seen, seed)
+        unseen_rates = rates(unseen, seed)
     with_corpus = [trial for trial in trials if trial.corpus]
     read = [trial for trial in trials if trial.reference and trial.text is not None]
     skipped = [{"id": number, **problem.to_json()} for number, problem in found.skipped.items()]
@@ -314,9 +316,9 @@ def _write_results(folder: Path, found: Recognised, confused: Confusion | None) 
 
 
 def _write_confusion(path: Path, confused: Confusion) -> None:
-    """One row per reference phoneme, one column per decoded one.
+    """Write a row per reference phoneme and a column per decoded one.
 
-    The last row and column are what the other lacks.
+    The last row counts insertions, the last column deletions.
     """
     names = (*confused.symbols, "inserted")
     rows = [

@@ -10,19 +10,18 @@ import pytest
 
 from cortext.data.simulate import simulate, write
 
-STRUCTURED = ("structured_noise=1", "artefacts_per_min=30")
-
 
 @dataclass(frozen=True)
 class Simulated:
     """A simulation with its truth, and what was seen while it was made."""
 
     root: Path
+    overrides: tuple[str, ...]
     progress: list[tuple[int, int]]
     pools: list[Any]
 
 
-def _made(out: Path, **how: Any) -> Simulated:
+def _made(out: Path, *overrides: str) -> Simulated:
     """Simulate the smallest preset; note progress, and every pool of processes that is opened."""
     progress: list[tuple[int, int]] = []
     pools: list[Any] = []
@@ -40,9 +39,9 @@ def _made(out: Path, **how: Any) -> Simulated:
             truth=True,
             progress=lambda *step: progress.append(step),
             workers=None,
-            **how,
+            overrides=overrides,
         )
-    return Simulated(out, progress, pools)
+    return Simulated(out, overrides, progress, pools)
 
 
 @pytest.fixture(scope="session")
@@ -54,4 +53,5 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
 @pytest.fixture(scope="session")
 def structured(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     """The smallest preset with structured noise."""
-    return _made(tmp_path_factory.mktemp("structured") / "tiny", overrides=STRUCTURED)
+    out = tmp_path_factory.mktemp("structured") / "tiny"
+    return _made(out, "structured_noise=1", "artefacts_per_min=30")

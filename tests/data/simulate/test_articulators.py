@@ -29,7 +29,8 @@ def test_a_long_phoneme_reaches_its_aim():
 
 
 def test_what_a_consonant_leaves_free_is_decided_by_its_neighbours():
-    spread, rounded = said("SIL", "IY", "T", "IY", "SIL"), said("SIL", "UW", "T", "UW", "SIL")
+    spread = said("SIL", "IY", "T", "IY", "SIL")
+    rounded = said("SIL", "UW", "T", "UW", "SIL")
     t = middle(spread, 2)
     assert articulate(rounded)[t, ROUNDING] - articulate(spread)[t, ROUNDING] > 0.5
 
@@ -53,7 +54,8 @@ def test_movement_is_smooth_and_undershoot_makes_it_smoother():
 
 def test_padding_continues_the_last_posture_and_changes_nothing_before():
     utterance = said("AA", "SIL", ms=400)
-    padded, plain = articulate(utterance, pad_bins=5), articulate(utterance)
+    padded = articulate(utterance, pad_bins=5)
+    plain = articulate(utterance)
     assert len(plain) == utterance.n_bins
     assert len(padded) == utterance.n_bins + 5
     np.testing.assert_allclose(padded[: utterance.n_bins], plain, atol=1e-6)

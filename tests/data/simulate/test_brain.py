@@ -33,13 +33,15 @@ def test_tuning_decorrelates_exponentially_at_the_documented_rate():
 
 def test_drift_depends_on_the_days_that_passed_not_on_how_often_was_recorded():
     first = electrodes(CONFIG, (1,))
-    often, seldom = electrodes(CONFIG, tuple(range(1, 42, 2))), electrodes(CONFIG, (1, 41))
+    often = electrodes(CONFIG, tuple(range(1, 42, 2)))
+    seldom = electrodes(CONFIG, (1, 41))
     assert similarity(first, often) == pytest.approx(similarity(first, seldom), abs=0.08)
 
 
 def test_baselines_walk_at_the_documented_rate():
     config = replace(CONFIG, drift_reversion=0.0, channel_turnover=0.0)
-    first, later = electrodes(config, (1,)), electrodes(config, (1, 5, 10))
+    first = electrodes(config, (1,))
+    later = electrodes(config, (1, 5, 10))
     moved = (later.baseline_E - first.baseline_E)[first.alive_E]
     assert moved.std() == pytest.approx(config.baseline_drift * 3, rel=0.15)
 

@@ -77,8 +77,10 @@ def test_spike_band_power_is_log_normal_and_follows_the_same_electrode_s_spikes(
 
 
 def test_median_single_bin_r2_of_a_feature_given_the_articulators_is_at_most_a_tenth():
-    e, n = electrodes(CONFIG, (1,)), CONFIG.n_electrodes
-    driven, features = [], []
+    e = electrodes(CONFIG, (1,))
+    n = CONFIG.n_electrodes
+    driven = []
+    features = []
     for trial in range(60):
         at = positions(CONFIG, trial)
         driven.append(drive(at, e, CONFIG))
@@ -119,7 +121,8 @@ def test_each_electrode_leads_the_articulators_by_its_own_time():
 def test_snr_scales_the_power_that_articulators_drive_and_nothing_else():
     at = positions(CONFIG)
     half = replace(CONFIG, snr=0.5)
-    e, e_half = electrodes(CONFIG, (1,)), electrodes(half, (1,))
+    e = electrodes(CONFIG, (1,))
+    e_half = electrodes(half, (1,))
     np.testing.assert_allclose(
         drive(at, e_half, half) ** 2, 0.5 * drive(at, e, CONFIG) ** 2, rtol=1e-3, atol=1e-6
     )
@@ -143,7 +146,8 @@ def test_silent_attempts_are_weaker():
 
 @pytest.mark.parametrize("changed", [{"trial": 1}, {"block": 2}, {"day": 2}])
 def test_noise_differs_between_trials_blocks_and_days(changed):
-    e, at = electrodes(CONFIG, (1,)), positions(CONFIG)
+    e = electrodes(CONFIG, (1,))
+    at = positions(CONFIG)
     first = record(at, e, CONFIG, **{"day": 1, "block": 1, "trial": 0})
     other = record(at, e, CONFIG, **({"day": 1, "block": 1, "trial": 0} | changed))
     assert np.abs(np.corrcoef(first[:, 70], other[:, 70])[0, 1]) < 0.5

@@ -15,7 +15,9 @@ from cortext.data.simulate.sentences import handwritten, read_sentences, splits
 from cortext.errors import TextError
 from cortext.text import Lexicon, normalize, pronounce
 
-TINY, DEMO, T15 = (40, 12, 6), (1300, 160, 100), (8072, 1426, 1450)
+TINY = (40, 12, 6)
+DEMO = (1300, 160, 100)
+T15 = (8072, 1426, 1450)
 
 
 def five_words(sentences):
@@ -267,7 +269,8 @@ def test_text_of_ones_own_is_split_in_80_10_10_without_shared_sequences(tmp_path
 
 
 def test_text_that_cannot_be_used_is_an_error_of_one_line(tmp_path):
-    empty, latin = tmp_path / "empty.txt", tmp_path / "latin.txt"
+    empty = tmp_path / "empty.txt"
+    latin = tmp_path / "latin.txt"
     empty.write_text("\n 12 \n")
     latin.write_bytes("caf\xe9".encode("latin-1"))
     for path, what in (

@@ -20,17 +20,13 @@ from cortext.data.simulate.write import simulate_block
 from cortext.errors import ConfigError
 from cortext.text import to_phonemes
 
-# As in conftest.py, whose simulation the workers' is compared with.
-STRUCTURED = ("structured_noise=1", "artefacts_per_min=30")
 TINY = PRESETS["tiny"]
 NOISY = replace(PRESETS["demo"], seed=4, structured_noise=1.0)
 PHONEMES = to_phonemes("could you close the window before dinner")
 BIN_S = 0.02
-NO_OSCILLATION, NO_ARTEFACT, NO_STEP = (
-    {"oscillation_sd": 0.0},
-    {"artefacts_per_min": 0.0},
-    {"step_sd": 0.0},
-)
+NO_OSCILLATION = {"oscillation_sd": 0.0}
+NO_ARTEFACT = {"artefacts_per_min": 0.0}
+NO_STEP = {"step_sd": 0.0}
 
 
 def noise_of(
@@ -108,15 +104,13 @@ def test_the_stated_sd_is_that_of_living_electrodes():
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_its_power_is_the_factor_squared(factor):
-    one, other = (
-        noise_of(NOISY).log_rate_TE,
-        noise_of(replace(NOISY, structured_noise=factor)).log_rate_TE,
-    )
+    one = noise_of(NOISY).log_rate_TE
+    other = noise_of(replace(NOISY, structured_noise=factor)).log_rate_TE
     assert (other**2).mean() / (one**2).mean() == pytest.approx(factor**2, rel=1e-4)
 
 
 def test_log_power_gains_a_variance_that_grows_with_the_factor_squared():
-    """What is recorded, not only what is added: small factors, below the ceiling of rates."""
+    """In the recording, not only in the noise: small factors, below the ceiling of rates."""
     still = replace(
         NOISY,
         modulation=0.0,
@@ -264,7 +258,7 @@ def test_noise_differs_between_trials_blocks_days_and_seeds(changed):
 
 
 def test_the_files_are_the_same_with_any_number_of_workers(structured, tmp_path):
-    simulate(tmp_path / "made", "tiny", truth=True, workers=3, overrides=STRUCTURED)
+    simulate(tmp_path / "made", "tiny", truth=True, workers=3, overrides=structured.overrides)
     made = [path for path in (tmp_path / "made").rglob("*") if path.is_file()]
     assert len(made) == sum(path.is_file() for path in structured.root.rglob("*")) == 2 * 4 + 5
     for path in made:

@@ -53,7 +53,8 @@ def test_days_that_are_soon_made_start_no_process(simulated, tmp_path, monkeypat
 
 def test_another_seed_says_and_records_something_else(tiny, tmp_path):
     simulate(tmp_path / "other", "tiny", seed=1)
-    mine, other = files(tiny), files(tmp_path / "other")
+    mine = files(tiny)
+    other = files(tmp_path / "other")
     assert mine["text/val.txt"] != other["text/val.txt"]
     assert mine["sim.2025.01.06/data_train.hdf5"] != other["sim.2025.01.06/data_train.hdf5"]
 
@@ -109,7 +110,8 @@ def test_threshold_crossings_come_before_spike_band_power():
 def test_sentences_reach_the_features_only_through_articulators():
     # Homophones: other words and other letters, the same movements, and so the same features to the
     # last bit.
-    one, other = "their son can see two of them", "there sun can sea too of them"
+    one = "their son can see two of them"
+    other = "there sun can sea too of them"
     assert to_phonemes(one) == to_phonemes(other)
     for a, b in zip(block_of([one, one]), block_of([other, other]), strict=True):
         np.testing.assert_array_equal(a.features_TC, b.features_TC)
