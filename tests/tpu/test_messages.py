@@ -50,12 +50,20 @@ def begins(message: Message, heading: str) -> bool:
     return own >= 0.4 * len(heading) and (at == len(heading) or not fixed)
 
 
-MESSAGES = messages()
-
-
-@pytest.mark.parametrize("heading", HEADINGS)
-def test_every_heading_is_a_message_of_the_code(heading):
-    assert any(begins(message, heading) for message in MESSAGES)
+def test_every_heading_is_a_message_of_the_code():
+    # Docstrings and short texts are most of the literals, and none of them can be one.
+    shortest = 0.4 * min(map(len, HEADINGS))
+    candidates = [
+        message
+        for message in messages()
+        if sum(len(part) for part in message if part) >= shortest and "\n" not in (message[0] or "")
+    ]
+    unknown = [
+        heading
+        for heading in HEADINGS
+        if not any(begins(message, heading) for message in candidates)
+    ]
+    assert unknown == []
 
 
 @pytest.mark.parametrize(

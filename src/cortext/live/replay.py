@@ -155,7 +155,8 @@ def replay(
     Raises:
         LiveError: No server answers.
     """
-    summary, statistics = ReplaySummary(), RunningStatistics()
+    summary = ReplaySummary()
+    statistics = RunningStatistics()
     pacer = Pacer(BIN_MS / 1000 * client.bins_per_entry, speed, stop)
     total = int(split.n_bins_N[list(numbers)].sum())
 

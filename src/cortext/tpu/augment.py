@@ -62,10 +62,8 @@ def augment(
     if settings.random_cut > 0:
         n_cut = (random_bits(key, (), 4) % settings.random_cut).astype(jnp.int32)
         padded = jnp.pad(x_BTC, ((0, 0), (0, settings.random_cut - 1), (0, 0)))
-        x_BTC, n_bins_B = (
-            jax.lax.dynamic_slice_in_dim(padded, n_cut, n_bins, axis=1),
-            n_bins_B - n_cut,
-        )
+        x_BTC = jax.lax.dynamic_slice_in_dim(padded, n_cut, n_bins, axis=1)
+        n_bins_B = n_bins_B - n_cut
     return x_BTC, n_bins_B
 
 

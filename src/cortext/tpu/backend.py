@@ -46,11 +46,10 @@ from cortext.training.batches import AUGMENTATION, TrainBatch, derived_seed
 from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import say
 
-THREADS, AHEAD = 2, 3
-"""Threads that prepare batches, and batches that are prepared ahead.
-
-A v5e-8 may take a step in the time that one batch is read.
-"""
+THREADS = 2
+"""Threads that prepare batches: a v5e-8 may take a step in the time that one batch is read."""
+AHEAD = 3
+"""Batches that are prepared ahead."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,17 @@ class TorchaxBackend:
     profiled = staticmethod(traced_jax)
 
     def __init__(self, job: Job) -> None:
-        config, found = job.config, find_own_tpu(job.device_spec)
-        self.job, self.shown = job, job.shown and job.processes.first
+        config = job.config
+        found = find_own_tpu(job.device_spec)
+        self.job = job
+        self.shown = job.shown and job.processes.first
         for line in found.describe():
             say(line, self.shown)
         with self._explained():
             # Cores of a host are neighbours, so that its rows of a batch are.
             devices = sorted(jax.devices(), key=lambda core: (core.process_index, core.id))
-        self.mesh, self.cores = data_mesh(devices), len(devices)
+        self.mesh = data_mesh(devices)
+        self.cores = len(devices)
         kind = devices[0].platform
         check_platform(kind, found)
         self.name = f"{kind} ({self.cores} core{'s' if self.cores > 1 else ''})"
@@ -185,7 +187,8 @@ class TorchaxBackend:
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
         """See `Backend`; weights that the state does not have start afresh."""
-        network, whole = self.job.model.network, everywhere(self.mesh)
+        network = self.job.model.network
+        whole = everywhere(self.mesh)
         named = dict(network.named_parameters())
         weights = {
             name: _array(parameter) for name, parameter in named.items() if parameter.requires_grad
@@ -207,14 +210,16 @@ class TorchaxBackend:
         steps = {name: of(f"steps.{name}", ()) for name in weights if not is_day(name)}
         day_steps = of("day_steps", (max(days, default=0),)).astype(np.int32)
         with self._explained():
-            self.weights, self.fixed = put(whole, weights), put(whole, fixed)
+            self.weights = put(whole, weights)
+            self.fixed = put(whole, fixed)
             self.moments = put(whole, State(mean, square, steps, day_steps))
 
     def _prepare(self, step: int) -> Prepared:
         """The batch of a step, this host's rows of it, on the way to the cores."""
         config, split, processes = self.job.config, self.job.split, self.job.processes
         indices = self.job.sampler.indices(step)
-        n_bins, share = self.shapes.bins(indices), len(indices) // processes.world
+        n_bins = self.shapes.bins(indices)
+        share = len(indices) // processes.world
         rows = slice(processes.rank * share, (processes.rank + 1) * share)
         own = indices[rows]
         labels_BU, n_labels_B = split.labels_batch(own)

@@ -139,7 +139,8 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
         network: Any = build_model(
             config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE)
         )
-    trials, n_patches = config.dataset.batch_size // n_chips, int(network.n_patches(target.n_bins))
+    trials = config.dataset.batch_size // n_chips
+    n_patches = int(network.n_patches(target.n_bins))
     if n_patches < 1:
         raise ConfigError(
             f"trials of {target.n_bins} bins hold no patch of {config.model.patch_size}"

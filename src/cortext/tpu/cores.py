@@ -43,7 +43,8 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
 
 def check_shares(config: TrainConfig, n_cores: int) -> None:
     """Raise ConfigError for a batch that cores cannot share evenly: their shapes are the same."""
-    size, pieces = config.dataset.batch_size, config.gradient_accumulation_steps
+    size = config.dataset.batch_size
+    pieces = config.gradient_accumulation_steps
     if size % (n_cores * pieces):
         what = f"dataset.batch_size is {size}, which {n_cores} core{'s' if n_cores > 1 else ''}"
         what += f" and {pieces} accumulation steps" if pieces > 1 else ""

@@ -131,17 +131,16 @@ def _add(program: Program, computation: Computation, times: int, cost: Cost) -> 
 def _add_exchange(
     program: Program, computation: Computation, instruction: Instruction, times: int, cost: Cost
 ) -> None:
-    kind, overlapped = (
-        instruction.opcode.removesuffix("-start"),
-        instruction.opcode.endswith("-start"),
-    )
+    kind = instruction.opcode.removesuffix("-start")
+    overlapped = instruction.opcode.endswith("-start")
     given = [
         array for name in instruction.operands for array in computation.instructions[name].arrays
     ]
     if (inner := _exchange_in(program, instruction)) is not None:
         if _goes_on(program, instruction, inner):
             return
-        kind, overlapped = inner.opcode, _starts(program, instruction)
+        kind = inner.opcode
+        overlapped = _starts(program, instruction)
         inside = program.called(instruction)
         given = [array for name in inner.operands for array in inside.instructions[name].arrays]
     if kind in COLLECTIVES:
@@ -181,7 +180,8 @@ def _add_loop(
     _add(program, program.called(instruction, "body"), runs, cost)
     _add(program, program.called(instruction, "condition"), runs, cost)
     loop.flops = cost.flops.total() - before[0]
-    loop.hbm_bytes, loop.cycles = cost.hbm_bytes - before[1], cost.cycles - before[2]
+    loop.hbm_bytes = cost.hbm_bytes - before[1]
+    loop.cycles = cost.cycles - before[2]
 
 
 def _products(
@@ -230,7 +230,8 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
     out = instruction.arrays[0]
     taps = 1
     for axis in (label for label in outputs if label.isdigit()):
-        n_in, n_out = left.dims[inputs.index(axis)], out.dims[outputs.index(axis)]
+        n_in = left.dims[inputs.index(axis)]
+        n_out = out.dims[outputs.index(axis)]
         taps *= _taps(n_in, n_out, right.dims[kernel.index(axis)], _window(instruction, int(axis)))
     return (
         2
@@ -304,7 +305,8 @@ def _read(
     program: Program, computation: Computation, users: list[Instruction], source: Instruction
 ) -> int:
     """Bytes of `source` that its users read, which may be parts of a fusion."""
-    whole, parts = source.arrays[0].n_bytes, 0
+    whole = source.arrays[0].n_bytes
+    parts = 0
     for user in users:
         first = user.operands[0] == source.name
         if user.opcode in _SLICES and first:
@@ -329,17 +331,20 @@ def _written(
     """Bytes of its array `number` that an instruction writes to main memory."""
     if instruction.arrays[number].space != 0:
         return 0
-    at, inside = instruction, computation
+    at = instruction
+    inside = computation
     while True:
         if at.opcode == "fusion":
             inside = program.called(at)
             at = inside.instructions[inside.root]
         elif at.opcode == "tuple":
-            at, number = inside.operand(at, number), 0
+            at = inside.operand(at, number)
+            number = 0
         elif at.opcode == "bitcast" and at is not instruction:
             at = inside.operand(at, 0)
         elif at.opcode == "get-tuple-element":
-            number, at = int(at.attribute("index")), inside.operand(at, 0)
+            number = int(at.attribute("index"))
+            at = inside.operand(at, 0)
         elif at.opcode == "dynamic-update-slice":
             return inside.operand(at, 1).arrays[0].n_bytes
         else:

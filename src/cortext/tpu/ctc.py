@@ -71,7 +71,8 @@ def _loss_forward(
 
     of_labels, of_blanks = _shares(labels, label_PBU), _shares(blanks, blank_PB[..., None])
     most = jnp.maximum(of_blanks.max(-1), of_labels.max(-1, initial=IMPOSSIBLE))[..., None]
-    of_labels, of_blanks = jnp.exp(of_labels - most), jnp.exp(of_blanks - most).sum(-1)
+    of_labels = jnp.exp(of_labels - most)
+    of_blanks = jnp.exp(of_blanks - most).sum(-1)
     sum_PB = of_labels.sum(-1) + of_blanks
     share_BPV = exact("pbu,buv->bpv", of_labels / sum_PB[..., None], one_hot_BUV)
     share_BPV = share_BPV.at[..., blank].add((of_blanks / sum_PB).T)
@@ -106,7 +107,8 @@ def _variables(
     waits there until the trial begins. Every step subtracts the logarithm of the likeliest state
     before it; the scale is the sum of what was subtracted from the forward variables.
     """
-    n_steps, n_labels = len(blank_PB), labels_BU.shape[1]
+    n_steps = len(blank_PB)
+    n_labels = labels_BU.shape[1]
     inside_PB = jnp.arange(n_steps)[:, None] < n_patches_B
     # States beyond the label would else become the likeliest.
     label_PBU = jnp.where(jnp.arange(n_labels) < n_labels_B[:, None], label_PBU, IMPOSSIBLE)
@@ -119,7 +121,8 @@ def _variables(
     differs = jnp.pad(labels_BU[..., 1:] != labels_BU[..., :-1], ((0, 0), (0, 0), (1, 0)))
 
     def step(state: tuple[Array, Array, Array], at: tuple[Array, Array, Array]) -> tuple[Any, Any]:
-        (blanks, labels, scale), (blank, label, inside) = state, at
+        blanks, labels, scale = state
+        blank, label, inside = at
         before = jnp.pad(labels, ((0, 0), (0, 0), (1, 0)), constant_values=IMPOSSIBLE)
         skipping = jnp.where(differs, before[..., :-1], IMPOSSIBLE)
         # The likeliest state before this step, so that no sum waits for the maximum after it.

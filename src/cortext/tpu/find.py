@@ -219,7 +219,10 @@ class _TPUSearch:
     def __init__(
         self, env: Mapping[str, str], root: Path, metadata: Callable, find_spec: Callable
     ) -> None:
-        self.env, self.root, self.metadata, self.find_spec = env, root, metadata, find_spec
+        self.env = env
+        self.root = root
+        self.metadata = metadata
+        self.find_spec = find_spec
         self.looked: list[tuple[str, str]] = []
 
     def machine(self) -> Found:

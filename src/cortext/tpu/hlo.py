@@ -194,7 +194,8 @@ def trip_count(program: Program, parent: Computation, loop: Instruction) -> int 
     if known := _TRIPS.search(loop.attributes):
         return int(known[1])
     body, condition = program.called(loop, "body"), program.called(loop, "condition")
-    start, after = parent.operand(loop, 0), body.instructions[body.root]
+    start = parent.operand(loop, 0)
+    after = body.instructions[body.root]
     if start.opcode != "tuple" or after.opcode != "tuple":
         return None
     scalars = _Scalars(program)

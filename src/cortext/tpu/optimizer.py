@@ -81,6 +81,7 @@ class AdamW:
         Returns:
             The new weights, the new state, and the norm of the gradient before clipping.
         """
+        # One norm for all groups, as the release clips: `clip_grad_norm_` of all parameters.
         norm = jnp.sqrt(
             sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(()))
         )
@@ -89,28 +90,29 @@ class AdamW:
         moves = jnp.isfinite(norm)
         present_D = jnp.zeros(state.day_steps.shape, bool).at[day_B].set(True) & moves
         day_steps = state.day_steps + present_D
-        moved, mean, square, steps = (
-            dict(weights),
-            dict(state.mean),
-            dict(state.square),
-            dict(state.steps),
-        )
+        moved = dict(weights)
+        mean = dict(state.mean)
+        square = dict(state.square)
+        steps = dict(state.steps)
         for name, weight in weights.items():
             if name in idle:
                 continue
             if is_day(name):
                 per_day = (-1, *[1] * (weight.ndim - 1))
-                chosen, count = (
-                    present_D.reshape(per_day),
-                    jnp.maximum(day_steps, 1).reshape(per_day),
-                )
-                rate, decay = lr_day, self.config.weight_decay_day
+                chosen = present_D.reshape(per_day)
+                # A day that was never trained has taken 0 steps, and Adam divides by 0 there.
+                count = jnp.maximum(day_steps, 1).reshape(per_day)
+                rate = lr_day
+                decay = self.config.weight_decay_day
             else:
                 steps[name] = state.steps[name] + moves
-                chosen, count, rate = moves, jnp.maximum(steps[name], 1.0), lr
+                chosen = moves
+                count = jnp.maximum(steps[name], 1.0)
+                rate = lr
                 decay = 0.0 if "bias" in name.rpartition(".")[2] else self.config.weight_decay
             before = (weight, state.mean[name], state.square[name])
             after = self._adam(*before, gradients[name] * scale, count, rate, decay)
+            # `where` and no product with 0: the update may be NaN, and 0 * NaN is NaN.
             kept = [jnp.where(chosen, new, old) for new, old in zip(after, before, strict=True)]
             moved[name], mean[name], square[name] = kept
         return moved, State(mean, square, steps, day_steps), norm

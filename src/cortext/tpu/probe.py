@@ -169,7 +169,8 @@ def take_step(
         def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
             self.value = values["train_loss"]
 
-    loss, started = Loss(), time.perf_counter()
+    loss = Loss()
+    started = time.perf_counter()
     spec = PROBES[backend].device_spec(kind)
     if spec.backend_name != "torch":
         spec = replace(spec, tpu=tpu)

@@ -97,7 +97,8 @@ def _product_backward(
     equation: str, dtype: Any, operands: tuple[Array, Array], d_result: Array
 ) -> tuple[Array, Array]:
     # JAX's own rule would round the sums of a bfloat16 operand's gradient to bfloat16.
-    (a, b), d_result = operands, d_result.astype(dtype)
+    a, b = operands
+    d_result = d_result.astype(dtype)
     inputs, _, of_result = equation.partition("->")
     of_a, _, of_b = inputs.partition(",")
     return einsum(f"{of_result},{of_b}->{of_a}", d_result, b), einsum(

@@ -67,7 +67,8 @@ def _window(
     first: int, end: int, start: Callable[[], None], stop: Callable[[], None]
 ) -> Iterator[Callable[[], None]]:
     """Start before batch `first` and stop after batch `end - 1`, or where the batches end."""
-    count, running = 0, False
+    count = 0
+    running = False
 
     def stepped() -> None:
         nonlocal count, running

@@ -194,6 +194,7 @@ def _forward_steps(
     `axis` names the cores that share out the units; None where this core has all of them.
     """
     transposed = weight.T  # once; a TPU would do it in every step
+    # torch's order of the gates, r, z, n; Keras has z, r, n.
 
     def step(h: Array, input_BG: Array) -> tuple[Array, tuple[Array, Array]]:
         recurrent = einsum("bd,dg->bg", _all_units(h.astype(dtype), axis), transposed) + b_hh
@@ -201,7 +202,7 @@ def _forward_steps(
         recurrent_r, recurrent_z, recurrent_n = jnp.split(recurrent, 3, axis=-1)
         r, z = jax.nn.sigmoid(input_r + recurrent_r), jax.nn.sigmoid(input_z + recurrent_z)
         n = jnp.tanh(input_n + r * recurrent_n)
-        h = n + z * (h - n)
+        h = n + z * (h - n)  # (1 - z) n + z h with one product less
         return h, (h, jnp.concatenate([r, z, n, recurrent_n], axis=-1))
 
     found: tuple[Array, Array] = jax.lax.scan(step, h0_BD, input_PBG)[1]

@@ -32,7 +32,9 @@ class Shapes:
         patch_stride: int,
         sampler: DayBalancedSampler | None = None,
     ) -> None:
-        self._n_bins_N, self._size, self._stride = split.n_bins_N, max(patch_size, 1), patch_stride
+        self._n_bins_N = split.n_bins_N
+        self._size = max(patch_size, 1)
+        self._stride = patch_stride
         lengths = split.n_bins_N
         if sampler is not None:
             batches = [int(split.n_bins_N[sampler.indices(step)].max()) for step in range(BATCHES)]
@@ -79,8 +81,10 @@ class Shapes:
         n_rows = -(-max(n_trials, least) // cores) * cores
         features_BTC = np.zeros((n_rows, self.padded(n_bins), n_features), np.float32)
         features_BTC[:n_trials, :n_bins] = batch.x_BTC.numpy()
-        day_B, n_patches_B = np.zeros(n_rows, np.int32), np.ones(n_rows, np.int32)
-        day_B[:n_trials], n_patches_B[:n_trials] = batch.day_B.numpy(), batch.n_patches_B.numpy()
+        day_B = np.zeros(n_rows, np.int32)
+        n_patches_B = np.ones(n_rows, np.int32)
+        day_B[:n_trials] = batch.day_B.numpy()
+        n_patches_B[:n_trials] = batch.n_patches_B.numpy()
         return {"features": features_BTC, "day": day_B, "n_patches": n_patches_B}
 
     def _rounded_up(self, n_bins_N: np.ndarray) -> np.ndarray:
@@ -102,13 +106,15 @@ def least_padding(lengths_N: np.ndarray, count: int) -> list[int]:
     padded = np.where(
         np.tri(len(lengths), dtype=bool).T, (before[1:] - before[:-1, None]) * lengths, np.inf
     )
-    cost, begins = padded[0], []
+    cost = padded[0]
+    begins = []
     for _ in range(min(count, len(lengths)) - 1):
         # The last length covers the trials i to j.
         through = np.concatenate([[0.0], cost[:-1]])[:, None] + padded
         begins.append(through.argmin(0))
         cost = through.min(0)
-    chosen, last = [], len(lengths) - 1
+    chosen = []
+    last = len(lengths) - 1
     for begin in reversed(begins):
         chosen.append(last)
         last = int(begin[last]) - 1

@@ -42,7 +42,7 @@ Array = Any
 Batch = dict[str, Any]
 """features float16 [B, T, C]; int32 day, n_bins and n_labels [B], labels [B, U] (0-padded)."""
 Numbers = dict[str, Any]
-"""Numbers of one step.
+"""Scalars and keys that change from step to step.
 
 float32 lr, lr_day and fraction (of the training that is done); uint32 [2] keys dropout and
 augmentation.
@@ -78,8 +78,13 @@ class Programs:
         n_labels: int,
         on_host: bool = False,
     ) -> None:
-        self.network, self.loss, self.config, self.mesh = network, loss, config, mesh
-        self.n_features, self.n_labels, self.on_host = n_features, n_labels, on_host
+        self.network = network
+        self.loss = loss
+        self.config = config
+        self.mesh = mesh
+        self.n_features = n_features
+        self.n_labels = n_labels
+        self.on_host = on_host
         self.bf16 = uses_bf16(config.precision, mesh.devices.flat[0].platform, by_torch=False)
         self.optimizer = AdamW(config)
         self._idle: frozenset[str] | None = None  # not known yet
@@ -93,7 +98,8 @@ class Programs:
         (weights, state, losses, norm): losses float32 [B] by name, and the norm of the gradient
         before clipping. It uses up the weights and the state that it is given.
         """
-        whole, shared = everywhere(self.mesh), by_trial(self.mesh)
+        whole = everywhere(self.mesh)
+        shared = by_trial(self.mesh)
         program = jax.jit(
             self._update,
             in_shardings=(whole, whole, whole, shared, whole),
@@ -126,7 +132,8 @@ class Programs:
             n_trials: Trials, B.
             mesh: Cores that share the trials, perhaps fewer than train.
         """
-        whole, shared = everywhere(mesh), by_trial(mesh)
+        whole = everywhere(mesh)
+        shared = by_trial(mesh)
         program = jax.jit(
             self._forward, in_shardings=(whole, whole, shared, shared, shared), out_shardings=shared
         )
@@ -172,7 +179,8 @@ class Programs:
         weights, fixed = structures(self.network)
         batch = self.batch(n_bins)
         batch["features"] = batch["features"].update(dtype=jnp.float32)
-        key, fraction = jax.eval_shape(jax.random.key, 0), np.float32(0)
+        key = jax.eval_shape(jax.random.key, 0)
+        fraction = np.float32(0)
         with tracing(self.bf16, self.mesh):
             traced = jax.make_jaxpr(jax.grad(self._losses, has_aux=True))(
                 weights, fixed, batch, key, fraction
@@ -200,10 +208,8 @@ class Programs:
             numbers: Numbers of the step.
         """
         differentiate = jax.grad(self._losses, has_aux=True)
-        key, pieces = (
-            jax.random.wrap_key_data(numbers["dropout"]),
-            self.config.gradient_accumulation_steps,
-        )
+        key = jax.random.wrap_key_data(numbers["dropout"])
+        pieces = self.config.gradient_accumulation_steps
         if pieces == 1:
             found: tuple[Tensors, Tensors] = differentiate(
                 weights, fixed, batch, key, numbers["fraction"]

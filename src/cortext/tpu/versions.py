@@ -65,7 +65,8 @@ def libtpu_pins(
 
 def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> list[str]:
     """Return a line, with what to do, for each known clash between installed packages."""
-    have, lines = {}, []
+    have = {}
+    lines = []
     for name, version in versions.items():
         try:
             have[name] = Version(version)

@@ -47,11 +47,11 @@ class LoggedUtterance:
 
     Attributes:
         id: Its id in the log.
-        when: When its text was there, with the offset from UTC of the place.
-        session: The recording day that its features belong to.
+        when: Time at which its text was there, with the offset from UTC of the place.
+        session: Recording day that its features belong to.
         duration_s: Its seconds.
         text: The decoded text.
-        source: Where its features came from.
+        source: Source of its features.
         correction: The sentence that was meant, as typed; None without a correction.
         rating: One of `RATINGS`, or None.
         degraded: Whether something that was asked for, such as a large model, had no part in it.
@@ -178,7 +178,9 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _entry(line: dict[str, Any]) -> LoggedUtterance:
-    id_, when, session = _text(line, "id"), _time(line), _text(line, "session")
+    id_ = _text(line, "id")
+    when = _time(line)
+    session = _text(line, "session")
     if problem := wrong_with_session(session):
         raise ValueError(problem)
     duration_s = line.get("duration_s")
@@ -198,7 +200,8 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
 
 
 def _feedback(line: dict[str, Any]) -> Feedback:
-    id_, _ = _text(line, "id"), _time(line)
+    id_ = _text(line, "id")
+    _time(line)  # not used, but a line without a time is damaged
     if "correction" in line:
         return Feedback(id_, _words(line), None)
     return Feedback(id_, None, _rating(line))

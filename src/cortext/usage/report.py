@@ -139,7 +139,8 @@ def _numbers(days: Sequence[Day]) -> np.ndarray:
 
 
 def _shares(axis: Axes, starts: np.ndarray, days: Sequence[Day]) -> None:
-    below, width = np.zeros(len(days)), 0.4 if starts[-1] - starts[0] < _EACH_DAY_NAMED else 0.82
+    below = np.zeros(len(days))
+    width = 0.4 if starts[-1] - starts[0] < _EACH_DAY_NAMED else 0.82
     for rating in RATINGS:
         share = np.array([100 * (day.tally.share(rating) or 0) for day in days])
         colour, alpha = _FILLS[rating]

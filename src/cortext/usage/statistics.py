@@ -125,10 +125,13 @@ def read_use(folders: Iterable[str | Path]) -> Use:
     for entry, use_s in timed:
         by_day.setdefault(entry.when.date().isoformat(), []).append((entry, use_s))
     days: list[Day] = []
-    use_h, spoken_h, sentences = 0.0, 0.0, 0
+    use_h = 0.0
+    spoken_h = 0.0
+    sentences = 0
     for date in sorted(by_day):
         found = _statistics(by_day[date])
-        use_h, spoken_h = use_h + found.use_hours, spoken_h + found.spoken_hours
+        use_h += found.use_hours
+        spoken_h += found.spoken_hours
         sentences += found.sentences
         days.append(Day(date, found, use_h, spoken_h, sentences))
     notes = tuple(note for log in logs for note in log.notes)
@@ -144,10 +147,13 @@ def _timed(entries: Sequence[LoggedUtterance]) -> list[tuple[LoggedUtterance, fl
 
     Those are its own, and the pause before it where that is short enough.
     """
+    # By the instant, not by the clock on the wall, which repeats an hour in autumn.
     ordered = sorted(entries, key=lambda entry: entry.when.timestamp())
-    timed, last_s = [], -np.inf
+    timed = []
+    last_s = -np.inf
     for entry in ordered:
         end_s = entry.when.timestamp()
+        # Negative where recordings are replayed faster than they were made.
         pause_s = end_s - entry.duration_s - last_s
         timed.append((entry, entry.duration_s + (pause_s if 0 < pause_s <= PAUSE_S else 0.0)))
         last_s = end_s

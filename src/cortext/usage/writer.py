@@ -47,10 +47,10 @@ from cortext.usage.log import (
 )
 
 RECORDINGS = "recordings"
-HELD_UTTERANCES, HELD_BYTES = 32, 256 << 20
-"""How many utterances can still be corrected or confirmed with their features, and what these
-may take in memory: about a megabyte each, but an utterance may be long.
-"""
+HELD_UTTERANCES = 32
+"""Utterances that can still be corrected or confirmed with their features."""
+HELD_BYTES = 256 << 20
+"""Most memory of these features: about a megabyte each, but an utterance may be long."""
 
 
 def now() -> datetime:
@@ -81,9 +81,9 @@ class UtteranceRecord:
             `session_of_today`.
         duration_s: Seconds from the first to the last bin.
         text: The decoded sentence; empty where there was none.
-        source: Where the features came from (`replay`, `feed` ...).
+        source: Source of the features (`replay`, `feed` ...).
         nbest: Candidates as JSON objects, where they are to be kept.
-        when: When the text was there, with the offset from UTC.
+        when: Time at which the text was there, with the offset from UTC.
         degraded: The part that was missing, such as a large model's scores; None for none.
 
     Raises:
@@ -270,8 +270,10 @@ class UsageLog:
                 rest = memoryview(content)
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
+                # On the disk before it is acknowledged: a correction is the participant's work.
                 os.fsync(self._descriptor)
             except OSError:
+                # A line written in part would swallow the next one.
                 with suppress(OSError):
                     os.ftruncate(self._descriptor, size)
                 raise
@@ -279,7 +281,10 @@ class UsageLog:
 
     def _keep(self, number: int) -> bool:
         """Make the day's session file agree with the log; return whether the utterance is in it."""
-        entry, key = self._log.entries[number], (int(self._log.entries[0].when.timestamp()), number)
+        entry = self._log.entries[number]
+        # The time of the log's first utterance is the block: a new log in the same folder counts
+        # from 0 again, and must not relabel the recordings of the one before.
+        key = (int(self._log.entries[0].when.timestamp()), number)
         try:
             labels = self._labels_of(entry.session)
             if key not in labels and number not in self._held:
@@ -309,7 +314,9 @@ class UsageLog:
         self, entry: LoggedUtterance, key: tuple[int, int], labels: dict[tuple[int, int], str]
     ) -> None:
         """Write the session file again, with the utterance under its label, or without it."""
-        path, session, label = self._file(entry.session), entry.session, entry.label
+        path = self._file(entry.session)
+        session = entry.session
+        label = entry.label
 
         def trials() -> Iterator[Trial]:
             for trial in read_trials(path, labels_required=True, session=session) if labels else ():

@@ -14,9 +14,12 @@ from cortext.live.brand.sequence import MOST_LOST
 from cortext.live.core.redis_streams import Entry, StreamId
 
 PATIENCE_S = 1.0
-"""How long no entries may come before a mark no longer waits for the one that it names."""
+"""Seconds without entries after which a mark no longer waits for the entry that it names."""
 SETTLED_S = 0.002
-"""How long after a mark of the same millisecond an entry may be read."""
+"""Longest time between reading a mark and an entry that Redis took in the same millisecond.
+
+Ids have no finer clock, and a read returns the control stream first.
+"""
 MOST_WAITING = 10_000
 """Marks that are held."""
 LONGEST_LABEL = 1 << 16
@@ -28,14 +31,14 @@ class Mark:
     """A start, stop or block.
 
     Attributes:
-        what: Which of them.
+        what: Its kind.
         id: Id of the control entry.
         index: Number of the data entry that is a trial's first (start) or last (stop), where the
             control entry has it. Without it the times at which Redis took the entries decide, to
             the millisecond.
         trial: The control entry's field `trial`, copied to the outputs.
         context: Its field `context`; None where it has none.
-        since_s: When it was read, on the monotonic clock.
+        since_s: Time at which it was read, on the monotonic clock.
         problem: Fields of the control entry that could not be used.
     """
 
@@ -78,7 +81,8 @@ class ControlReader:
         if what is None:
             return None
         number, trial = entry.fields.get(self._index_field, b""), entry.fields.get(b"trial", b"")
-        index, problems = index_of(number, near), []
+        index = index_of(number, near)
+        problems = []
         if number and index is None:
             problems.append(no_index(self._index_name, number))
         elif index is not None and near is not None and index > near + MOST_LOST:
@@ -182,7 +186,8 @@ class ControlReader:
         waits for its first entry as long as it takes.
         """
         while self._waiting:
-            mark, now_s = self._waiting[0], time.monotonic()
+            mark = self._waiting[0]
+            now_s = time.monotonic()
             if mark.index is None:
                 if now_s - mark.since_s < SETTLED_S:
                     return

@@ -19,7 +19,7 @@ from cortext.live.core.redis_link import RedisLink
 
 LARGEST_FEATURE = 1e6
 SMALLEST_FEATURE = 1e-30
-"""Numbers other than zero beyond these are no features, but bytes of another dtype."""
+"""Bounds of features other than zero: numbers beyond are bytes of another dtype."""
 LARGEST_INDEX = 2**53
 """Largest running number: all numbers up to it are exact in JSON and in double precision."""
 MOST_BINS = 3_000
@@ -49,6 +49,7 @@ def index_of(value: bytes | None, near: int | None = None) -> int | None:
         value: The field.
         near: A number that was read lately.
     """
+    # 2^64 has 20 digits; `int` would raise ValueError for thousands of them.
     if not value or len(value) > 20:
         return None
     numbers = [int(value)] if value.isdigit() else []
@@ -85,7 +86,8 @@ class EntryReader:
         Raises:
             DataError: The field holds no such bins; the message says what it may hold.
         """
-        name, value = self._field.decode(), fields.get(self._field)
+        name = self._field.decode()
+        value = fields.get(self._field)
         if value is None:
             raise DataError(f"no field {name!r}")
         per_bin = self._n_features * self._dtype.itemsize
@@ -174,7 +176,7 @@ class NodeUtterance:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of bins that were decoded and of entries that were not."""
+        """Counts of bins that were decoded, and of entries that were not, by name."""
         return {
             name: getattr(self, name) for name in ("n_bins", "n_lost", "n_unusable", "n_duplicates")
         }

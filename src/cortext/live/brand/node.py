@@ -130,6 +130,8 @@ class BrandNode:
         if p.control_stream is not None:
             self._read[p.control_stream] = self._position.control_id
         self._read[p.input_stream] = self._position.id_in
+        # Results are written before the position: a node that was killed between the two has
+        # written some that its position does not count.
         n_unsaved = self._count_unsaved() if before or aside else 0
         if known and self._position.running and not n_unsaved:
             self._interrupted(missed)
@@ -211,6 +213,7 @@ class BrandNode:
             if item.kind in ("duplicate", "late"):
                 continue
             if item.anew:
+                # Entries of the old numbering cannot belong to a trial of the new one.
                 self._outside.clear()
                 for mark in self._control.beyond(self._position.i_in):
                     self._carry_out(mark)
@@ -248,6 +251,8 @@ class BrandNode:
             self._problem(utterance, f"entry {self._name(item)} is unusable: {error}")
             return
         utterance.n_bins += len(bins_TC)
+        # An entry may hold the end of one utterance and the beginning of the next. The pipeline
+        # keeps the bins after an end, and takes them up with the next push, of no bins.
         while True:
             update = self._pipeline.push(bins_TC)
             if len(update.logits_PV):
@@ -266,6 +271,8 @@ class BrandNode:
             bins_TC = bins_TC[:0]
 
     def _carry_out(self, mark: Mark) -> None:
+        # The position must not pass a mark that still waits: after a kill the next node would not
+        # read it.
         self._carried_id = max(self._carried_id, mark.id)
         if self._carried_id < self._control.first_id:
             self._position.control_id = self._carried_id

@@ -44,9 +44,9 @@ class NodeParameters:
     llm_lora: Path | None = None
     """Directory of a LoRA adapter for it."""
     llm_device: str = "auto"
-    """Where it runs: `cpu`, `cuda`, `cuda:N`, or `auto`."""
+    """Device that it runs on: `cpu`, `cuda`, `cuda:N`, or `auto`."""
     context: str = ""
-    """What was said before, for the large model; a trial's start may bring its own."""
+    """Text that was said before, for the large model; a trial's start may bring its own."""
     day: str = "latest"
     """Recording day whose layer the model uses."""
     backend: Backend = "torch"

@@ -76,7 +76,8 @@ class NodePosition:
             return None, ""
         position = cls.load(link, key) if kind == b"hash" else None
         if position is not None:
-            now, places = link.now(), [(parameters.input_stream, position.id_in)]
+            now = link.now()
+            places = [(parameters.input_stream, position.id_in)]
             if parameters.control_stream is not None:
                 places.append((parameters.control_stream, position.control_id))
             if all(
@@ -105,7 +106,8 @@ class NodePosition:
         )
 
 
-_ID, _NUMBER = r"[0-9]{1,19}-[0-9]{1,19}", r"[0-9]{1,18}"
+_ID = r"[0-9]{1,19}-[0-9]{1,19}"
+_NUMBER = r"[0-9]{1,18}"
 _PATTERNS = {
     "id_in": _ID,
     "i_in": f"({_NUMBER})?",
@@ -173,7 +175,8 @@ def catch_up(
 def _trials(
     link: RedisLink, parameters: NodeParameters, position: NodePosition, known: bool
 ) -> tuple[Mark, ...]:
-    stream, control = str(parameters.control_stream), ControlReader(parameters)
+    stream = str(parameters.control_stream)
+    control = ControlReader(parameters)
     newest = None if known else newest_of(link, stream)
     starts: list[Mark] = []
     for entry in link.entries(stream, position.control_id) if known else filter(None, [newest]):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from cortext.live.core.redis_streams import Entry
 
 WAIT_BINS = 2
-"""How long an early entry waits for those before it, in bins of 20 ms.
+"""Wait of an early entry for those before it, in bins of 20 ms.
 
 `WAIT_S` while no entries come at all.
 """
@@ -147,6 +147,8 @@ class Sequencer:
             if held
         ):
             return [OrderedEntry(arrival.entry, index, kind="duplicate")]
+        # The content decides, too: a source that was restarted counts from 0 again, and its entries
+        # are no duplicates of those before.
         if last - N_RECENT < index <= last and index in self._recent:
             known = self._recent[index]
             if known is None or known == digest:
@@ -173,7 +175,8 @@ class Sequencer:
 
     def _is_near(self, number: int) -> bool:
         """Tell whether a number is among the next ones."""
-        last, reach = self.last or 0, self.reach or 0
+        last = self.last or 0
+        reach = self.reach or 0
         highest = self._early[-1].number + 1 if self._early else 0
         return last <= number <= max(reach + 1 + self._most_early, highest)
 
@@ -239,10 +242,12 @@ class Sequencer:
         return OrderedEntry(placed.entry, placed.index, anew=True, problem=problem)
 
     def _in_order(self, arrival: _Arrival, first: bool = False) -> OrderedEntry:
-        index, reach = arrival.number, self.reach
+        index = arrival.number
+        reach = self.reach
         missing = range(0) if reach is None else range(reach + 1, max(index, reach + 1))
         self._recent.update(dict.fromkeys(missing[-N_RECENT:]))
         self._recent[index] = arrival.digest
+        # Twice the length, so that the dictionary is not built anew for every entry.
         if len(self._recent) > 2 * N_RECENT:
             self._recent = {n: digest for n, digest in self._recent.items() if n > index - N_RECENT}
         problem = f"{index} comes again with other samples" if index == self.last else ""

@@ -55,8 +55,10 @@ class KerasBackend:
                 " TensorFlow"
             )
             raise ConfigError(what, fix="unset KERAS_BACKEND, and look into ~/.keras/keras.json")
-        config, network = job.config, job.model.network
-        self.job, self.strategy = job, choose_strategy(job.device_spec, job.shown)
+        config = job.config
+        network = job.model.network
+        self.job = job
+        self.strategy = choose_strategy(job.device_spec, job.shown)
         self.cores = self.strategy.num_replicas_in_sync
         on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         self.synchronous = not (on_tpu or tf.config.list_logical_devices("GPU"))
@@ -109,7 +111,8 @@ class KerasBackend:
         """See `Backend`."""
         if step != self._next:
             self.model.optimizer.iterations.assign(step)
-        n_bins, traces = batch["features"].shape[1], self.traces
+        n_bins = batch["features"].shape[1]
+        traces = self.traces
         with self._explained():
             losses, norm = self._steps(self._shared(batch))
         self._next = step + 1

@@ -63,7 +63,8 @@ def links(model: DayLayers, prefix: str = "") -> list[Link]:
             found += links(getattr(model, name), f"{name}.")
         return found
     for number, layer in enumerate(model.gru):
-        cell, gru = layer.cell, f"{prefix}gru."
+        cell = layer.cell
+        gru = f"{prefix}gru."
         found.append(Link(cell.kernel, (f"{gru}weight_ih_l{number}",), "gates"))
         found.append(Link(cell.recurrent_kernel, (f"{gru}weight_hh_l{number}",), "gates"))
         found.append(
@@ -91,7 +92,8 @@ def from_torch(model: DayLayers, network: nn.Module) -> None:
             f"{odd[0]} is in one of the two models only", fix="build both with the same settings"
         )
     for link in connected:
-        value, wanted = link.to_keras(arrays), tuple(link.variable.shape)
+        value = link.to_keras(arrays)
+        wanted = tuple(link.variable.shape)
         if value.shape != wanted:
             what = (
                 f"{link.names[0]} has shape {list(value.shape)}; the Keras model needs"

@@ -81,12 +81,14 @@ class _Trials(NamedTuple):
 
 
 def _trials(log_probs_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any) -> _Trials:
-    (n_trials, n_patches, _), n_states = ops.shape(log_probs_BPV), 2 * labels_BU.shape[1] + 1
+    n_trials, n_patches, _ = ops.shape(log_probs_BPV)
+    n_states = 2 * labels_BU.shape[1] + 1
     states_BS = ops.reshape(
         ops.stack([ops.zeros_like(labels_BU), labels_BU], axis=-1), (n_trials, n_states - 1)
     )
     states_BS = ops.pad(states_BS, ((0, 0), (0, 1)))
-    number_S, last_B1 = ops.arange(n_states, dtype="int32"), ops.expand_dims(2 * n_labels_B, 1)
+    number_S = ops.arange(n_states, dtype="int32")
+    last_B1 = ops.expand_dims(2 * n_labels_B, 1)
     index_BPS = ops.broadcast_to(ops.expand_dims(states_BS, 1), (n_trials, n_patches, n_states))
     emitted_BPS = ops.take_along_axis(log_probs_BPV, index_BPS, axis=2)
     return _Trials(
@@ -104,7 +106,8 @@ def _forward(trials: _Trials) -> tuple[Any, Any]:
     """Logs of the forward variables, relative to the frame's largest, and of the likelihood [B]."""
 
     def step(before: Any, at: Any) -> tuple[Any, Any]:
-        (before_BS, total_B1), (emitted_BS, frame) = before, at
+        before_BS, total_B1 = before
+        emitted_BS, frame = at
         after_BS = _add(before_BS, _later(before_BS, 1), _later(before_BS, 2) + trials.jumps_BS)
         after_BS, most_B1 = _rescaled(ops.where(frame == 0, trials.first_BS, after_BS) + emitted_BS)
         inside_B1 = frame <= trials.last_B1

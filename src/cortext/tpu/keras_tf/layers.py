@@ -63,7 +63,8 @@ class Patches(keras.layers.Layer):  # type: ignore[misc]
 
     def __init__(self, size: int, stride: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.size, self.stride = size, stride
+        self.size = size
+        self.stride = stride
 
     def call(self, features: Any) -> Any:
         """Make patches [B, P, size * C] of bins [B, T, C]."""
@@ -151,7 +152,8 @@ class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
     @contextmanager
     def of(self, key: Any) -> Iterator[None]:
         """Draw seeds within this context from `key`, an integer or a scalar integer tensor."""
-        self._key, self._drawn = key, 0
+        self._key = key
+        self._drawn = 0
         try:
             yield
         finally:

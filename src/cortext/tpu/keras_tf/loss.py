@@ -50,7 +50,8 @@ class Adversarial:
     parts: ClassVar[tuple[str, ...]] = ("clean", "noisy", "noise")
 
     def __init__(self, n_batches: int, **settings: Any) -> None:
-        self.n_batches, self.config = n_batches, AdversarialConfig(**settings)
+        self.n_batches = n_batches
+        self.config = AdversarialConfig(**settings)
 
     def reversal(self, step: Any) -> Any:
         """Compute `AdversarialConfig.reversal` at batch `step` in a graph, a float32 scalar."""

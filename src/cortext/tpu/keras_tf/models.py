@@ -115,7 +115,8 @@ class Recurrent(DayLayers):
     ) -> None:
         super().__init__(config, n_days=n_days, **kwargs)
         own = {"dtype": self.dtype_policy}
-        self.n_units, self.n_out = n_units, n_out
+        self.n_units = n_units
+        self.n_out = n_out
         learns = getattr(self.config, "rnn_trainable", True)
         self.gru = [
             GRULayer(n_units, name=f"gru_{layer}", trainable=learns, **own)

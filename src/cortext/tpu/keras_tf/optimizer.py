@@ -25,8 +25,11 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         self, kind: str, highest: float, floor: float, decay_steps: int, warmup_steps: int
     ) -> None:
         super().__init__()
-        self.kind, self.highest, self.floor = kind, highest, floor
-        self.decay_steps, self.warmup_steps = decay_steps, warmup_steps
+        self.kind = kind
+        self.highest = highest
+        self.floor = floor
+        self.decay_steps = decay_steps
+        self.warmup_steps = warmup_steps
 
     def __call__(self, step: Any) -> Any:
         """Compute the rate of a batch, a float32 scalar."""
@@ -93,7 +96,8 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
         floor = config.lr_min_day / config.lr_max_day
         decay, warmup = config.lr_decay_steps_day, config.lr_warmup_steps_day
         if kind == "linear":  # the day layers follow the same straight line
-            floor, decay = schedule.floor, config.lr_decay_steps
+            floor = schedule.floor
+            decay = config.lr_decay_steps
         self.schedule_day = Schedule(kind, config.lr_max_day, floor, decay, warmup)
         self.settings = {setting: getattr(config, setting) for setting in _SETTINGS}
 

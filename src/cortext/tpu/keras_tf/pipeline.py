@@ -59,12 +59,10 @@ class Batches:
         config: TrainConfig,
         shapes: Shapes,
     ) -> None:
-        self.split, self.layer_of_day, self.config, self.shapes = (
-            split,
-            layer_of_day,
-            config,
-            shapes,
-        )
+        self.split = split
+        self.layer_of_day = layer_of_day
+        self.config = config
+        self.shapes = shapes
         self.extra = build_augmentations(config.dataset.augmentations)
         transforms = config.dataset.data_transforms
         if transforms.random_walk_std > 0 and transforms.random_walk_axis in (0, -3):
@@ -97,7 +95,9 @@ class Batches:
         read = self.split.batch(indices, self.shapes.bins(indices))
         labels_BU = np.zeros((len(indices), self.shapes.labels), dtype=np.int32)
         labels_BU[:, : read.labels_BU.shape[1]] = read.labels_BU
-        n_bins_B, features_BTC, random = read.n_bins_B, read.features_BTC, {}
+        n_bins_B = read.n_bins_B
+        features_BTC = read.features_BTC
+        random = {}
         if step is not None:
             drawn = np.random.SeedSequence((self.config.seed, AUGMENTATION, step)).generate_state(
                 2 * len(indices) + 1
@@ -158,8 +158,10 @@ def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
         ConfigError: For settings that cannot be.
         DataError: For data that cannot train the model.
     """
-    settings, sessions = config.dataset, training_sessions(config.dataset, data)
-    layer_of_day, model = day_layers(data, sessions), config.model
+    settings = config.dataset
+    sessions = training_sessions(config.dataset, data)
+    layer_of_day = day_layers(data, sessions)
+    model = config.model
 
     def made(split: PackedSplit) -> Batches:
         shapes = Shapes(split, 1, model.patch_size, model.patch_stride)
@@ -219,7 +221,8 @@ def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
 def _smooth(x_BTC: Any, settings: Augmentation) -> Any:
     """`cortext.features.smooth`, padding `same`, by taps: a TPU would convolve in bfloat16."""
     kernel_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
-    before, n_bins = (len(kernel_K) - 1) // 2, x_BTC.shape[1]
+    before = (len(kernel_K) - 1) // 2
+    n_bins = x_BTC.shape[1]
     x_BTC = tf.pad(x_BTC, [[0, 0], [before, len(kernel_K) - 1 - before], [0, 0]])
     smoothed_BTC = x_BTC[:, :n_bins] * kernel_K[0]
     for lag, tap in enumerate(kernel_K.tolist()[1:], start=1):

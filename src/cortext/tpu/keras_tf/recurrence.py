@@ -70,7 +70,8 @@ def _back(d_PBD: Any, update_PBD: Any, to_recurrent_PBG: Any, weight_GD: Any) ->
     """The gradients of all states and of the first one, from those that come from outside."""
 
     def step(later: Any, at: Any) -> tuple[Any, Any]:
-        (_, from_later_BD), (d_BD, update_BD, to_recurrent_BG) = later, at
+        _, from_later_BD = later
+        d_BD, update_BD, to_recurrent_BG = at
         d_BD = d_BD + from_later_BD
         before_BD = d_BD * update_BD + _product(_thrice(d_BD) * to_recurrent_BG, weight_GD)
         return (d_BD, before_BD), (d_BD, before_BD)
@@ -84,7 +85,8 @@ def _back(d_PBD: Any, update_PBD: Any, to_recurrent_PBG: Any, weight_GD: Any) ->
 
 def _gates(inputs: Any, recurrent: Any) -> tuple[Any, Any, Any, Any]:
     """Update gate, reset gate, candidate, and the recurrent part of the candidate."""
-    (update, reset, new), parts = ops.split(inputs, 3, -1), ops.split(recurrent, 3, -1)
+    update, reset, new = ops.split(inputs, 3, -1)
+    parts = ops.split(recurrent, 3, -1)
     update, reset = ops.sigmoid(update + parts[0]), ops.sigmoid(reset + parts[1])
     return update, reset, ops.tanh(new + reset * parts[2]), parts[2]
 

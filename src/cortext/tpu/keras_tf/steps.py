@@ -90,14 +90,16 @@ class Steps(keras.Model):  # type: ignore[misc]
         """
         replica = tf.distribute.get_replica_context()
         replicas = replica.num_replicas_in_sync
-        n_trials, n_pieces = keras.ops.shape(batch["features"])[0], self.accumulation
+        n_trials = keras.ops.shape(batch["features"])[0]
+        n_pieces = self.accumulation
         if n_pieces > 1 and n_trials % n_pieces:
             what = (
                 f"a batch of {n_trials} trials a core cannot be taken apart into {n_pieces} equal"
                 " pieces"
             )
             raise ConfigError(what, fix="change gradient_accumulation_steps or dataset.batch_size")
-        step, variables = self.optimizer.iterations.value, self.trainable_variables
+        step = self.optimizer.iterations.value
+        variables = self.trainable_variables
 
         def piece(number: Any) -> tuple[dict[str, Any], list[Any]]:
             """Losses and gradients of every `n_pieces`-th trial."""
