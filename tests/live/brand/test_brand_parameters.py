@@ -109,6 +109,9 @@ def test_a_node_is_found_by_its_nickname_whatever_its_key():
         (np.uint32(70000).tobytes(), 70000),
         (b"12345678", 12345678),  # decimal, though eight bytes long
         (b"7", 7),
+        (np.uint64(2**53).tobytes(), 2**53),
+        (b"\xff" * 8, None),  # -1
+        (b"9" * 23, None),
         (b"", None),
         (None, None),
         (b"abc", None),
