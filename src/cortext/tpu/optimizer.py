@@ -81,7 +81,7 @@ class AdamW:
         Returns:
             The new weights, the new state, and the norm of the gradient before clipping.
         """
-        # One norm for all groups, as the release clips: `clip_grad_norm_` of all parameters.
+        # One norm over all groups, as the torch backend clips them.
         norm = jnp.sqrt(
             sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(()))
         )
