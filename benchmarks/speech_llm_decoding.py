@@ -105,15 +105,24 @@ def measure(run: Path, packed: Path) -> dict[str, Any]:
     return found
 
 
-def teach(demo: Path, out: Path, layers: int, steps: int, batches: int, seed: int = 0) -> Path:
-    """The run of a speech LLM whose language model has learnt to read from the demo's text."""
+def teach(
+    demo: Path,
+    out: Path,
+    layers: int,
+    steps: int,
+    batches: int,
+    seed: int = 0,
+    pieces: int = 2000,
+    lr: float = TeachOptions.lr,
+) -> Path:
+    """Return the run of a speech LLM whose language model has learnt to read the demo's text."""
     text = demo / "data" / "text" / "lm.txt"
     reads = out / "reads"
     if not reads.exists():
-        options = NeuralOptions(pieces=2000, layers=layers, steps=steps, minutes=None, seed=seed)
+        options = NeuralOptions(pieces=pieces, layers=layers, steps=steps, minutes=None, seed=seed)
         train_neural([str(text)], out / "neural", options)
         assemble(out / "neural", out / "audio-llm", TOWER)
-        lesson = TeachOptions(batches=batches, seed=seed)
+        lesson = TeachOptions(batches=batches, lr=lr, seed=seed)
         teach_from_text(demo / "run", [text], demo / "packed", out / "audio-llm", reads, lesson)
     return reads
 
