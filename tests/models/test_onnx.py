@@ -12,7 +12,8 @@ from small_models import N_FEATURES, SESSIONS, make_model, trial
 from cortext.errors import DataError, MissingLibrary, RunError
 from cortext.evaluation.stepped import step_through
 from cortext.models import MODELS, GRUConfig, TripleGRUConfig, load_model, save_model
-from cortext.models.onnx import OnnxStepper, export_onnx
+from cortext.models.onnx import export_onnx
+from cortext.models.onnx_stepper import OnnxStepper
 from cortext.models.stepping import TorchStepper, open_stepper
 
 ort = pytest.importorskip("onnxruntime")

@@ -44,7 +44,7 @@ from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.statistics import StageTimes
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model
 from cortext.models.card import Smoothing
-from cortext.models.stepping import Stepper
+from cortext.models.stepper import Stepper
 from cortext.provenance import provenance
 from cortext.text.metrics import error_rate
 from cortext.text.normalize import normalize

@@ -11,7 +11,8 @@ import numpy as np
 from cortext.bench.posteriors import INVENTORY
 from cortext.errors import MissingLibrary
 from cortext.models import AcousticModel, save_model
-from cortext.models.stepping import Stepper, TorchStepper
+from cortext.models.stepper import Stepper
+from cortext.models.stepping import TorchStepper
 
 EAGER = "torch eager fp32"
 MODES = (EAGER, "torch fp32", "torch bf16", "torch int8", "onnx fp32", "onnx int8")
@@ -76,7 +77,8 @@ def steppers(
     with tempfile.TemporaryDirectory() as folder:
         try:
             if onnx_modes:
-                from cortext.models.onnx import OnnxStepper, export_onnx
+                from cortext.models.onnx import export_onnx
+                from cortext.models.onnx_stepper import OnnxStepper
 
                 save_model(model, Path(folder, "run"))
                 export_onnx(Path(folder, "run"), Path(folder, "onnx"), int8="onnx int8" in modes)

@@ -284,7 +284,8 @@ def _export_onnx(
 ) -> None:
     from cortext.data import open_data
     from cortext.evaluation.stepped import stepped_errors
-    from cortext.models.onnx import OnnxStepper, export_onnx, record_errors
+    from cortext.models.onnx import export_onnx, record_errors
+    from cortext.models.onnx_stepper import OnnxStepper
 
     recordings = None if data is None else open_data(data)
     if recordings is not None:

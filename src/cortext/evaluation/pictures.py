@@ -32,7 +32,7 @@ from cortext.evaluation.recognise import Recognised
 from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, TrialResult
 from cortext.features import gaussian_kernel, smooth
 from cortext.models import AcousticModel
-from cortext.models.stepping import patch_shape
+from cortext.models.stepper import patch_shape
 from cortext.text.metrics import align, edit_counts
 
 CHOICE = (

@@ -29,7 +29,7 @@ from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import SearchSettings, read_options
 from cortext.models import AcousticModel, load_model
-from cortext.models.stepping import patch_shape
+from cortext.models.stepper import patch_shape
 from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import RELEASE

@@ -16,7 +16,7 @@ from cortext.data import PackedDataset, open_data
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError
 from cortext.features import gaussian_kernel, smooth
-from cortext.models.stepping import Stepper
+from cortext.models.stepper import Stepper
 from cortext.processes import Progress
 from cortext.text.metrics import error_rate
 from cortext.text.phonemes import RELEASE

@@ -27,7 +27,7 @@ from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import StreamId
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext.live.lm_server.published_protocol import PublishedStreams
-from cortext.models.stepping import Stepper
+from cortext.models.stepper import Stepper
 from cortext.text.phonemes import LM
 
 WAITING_S = 3.0

@@ -13,7 +13,6 @@ import json
 import logging
 import tempfile
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,23 +26,18 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import cortext
-from cortext.errors import RunError, first_line
+from cortext.errors import RunError
 from cortext.extras import need
-from cortext.files import atomic_write, read_json
-from cortext.models.acoustic import AcousticModel, day_of, load_model
-from cortext.models.card import read_card
+from cortext.files import atomic_write
+from cortext.models.acoustic import AcousticModel, load_model
+from cortext.models.onnx_stepper import CARD, DESCRIPTION, FILES, STATES, GraphRunner, crc32
 from cortext.models.single_step import with_forwards
-from cortext.models.stepping import check_first_step, check_patch, patch_shape
-from cortext.text.phonemes import Inventory
+from cortext.models.stepper import patch_shape
 
 OPSET = 18
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5
 """Largest difference from torch's logits, times the largest logit where that is above 1."""
-FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
-CARD = "model.json"
-DESCRIPTION = "onnx.json"
-_STATES = "state", "next_state"
 
 
 @dataclass(frozen=True)
@@ -110,7 +104,7 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
             )
         graphs[precision] = {
             "file": FILES[precision],
-            "crc32": _checksum(content),
+            "crc32": crc32(content),
             "largest_difference": difference,
         }
     card = model.card().to_json()
@@ -121,7 +115,7 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
         OPSET,
         {value.name: _dimensions(value) for value in graph.graph.input},
         {value.name: _dimensions(value) for value in graph.graph.output},
-        _checksum(card),
+        crc32(card),
         graphs,
     )
     for precision, content in contents.items():
@@ -199,8 +193,8 @@ def _graph(model: AcousticModel) -> Any:
         program: Any = torch.onnx.export(
             _Step(model, structure).eval(),
             (features, torch.tensor([0]), *leaves),
-            input_names=["features", "day", *_state_names(_STATES[0], len(leaves))],
-            output_names=["logits", *_state_names(_STATES[1], len(leaves))],
+            input_names=["features", "day", *_state_names(STATES[0], len(leaves))],
+            output_names=["logits", *_state_names(STATES[1], len(leaves))],
             opset_version=OPSET,
             dynamo=True,
             external_data=False,
@@ -215,7 +209,7 @@ def _with_first_state(graph: Any, model: AcousticModel) -> bytes:
     numpy_helper = need("onnx.numpy_helper", "onnx")
     graph = type(graph).FromString(graph.SerializeToString())
     leaves = tree_leaves(model.network.first_state(1))
-    for name, leaf in zip(_state_names(_STATES[0], len(leaves)), leaves, strict=True):
+    for name, leaf in zip(_state_names(STATES[0], len(leaves)), leaves, strict=True):
         # An initialiser that has the name of an input is its default.
         graph.graph.initializer.append(numpy_helper.from_array(leaf.numpy(), name))
     content: bytes = graph.SerializeToString()
@@ -267,7 +261,7 @@ def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tu
     rng = np.random.default_rng(0)
     differences = []
     largest = 0.0
-    runner = _Runner(content, model.network.config.kind)
+    runner = GraphRunner(content, model.network.config.kind)
     for day in sorted({0, len(model.sessions) // 2, len(model.sessions) - 1}):
         x_TC = rng.normal(size=(size + (n_patches - 1) * stride, model.n_features)).astype(
             np.float32
@@ -279,146 +273,3 @@ def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tu
             stepped_V = runner.step(x_TC[p * stride : p * stride + size], day)
             differences.append(np.abs(stepped_V - logits_V).max())
     return float(np.max(differences)), largest
-
-
-def _checksum(content: bytes) -> str:
-    return f"{zlib.crc32(content):08x}"
-
-
-class _Runner:
-    """A graph in ONNX Runtime, on one thread, with its state."""
-
-    def __init__(self, content: bytes, where: str | Path) -> None:
-        runtime = need("onnxruntime", "onnx")
-        self._where = where
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
-            # From its bytes it can refer to no other file.
-            self._session = runtime.InferenceSession(
-                content, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # the runtime's errors have no other common base
-            what = f"ONNX Runtime cannot read it: {error}"
-            raise RunError(what, where=where, fix="export the run again") from None
-        self._outputs = [output.name for output in self._session.get_outputs()]
-        self.shapes = {value.name: value.shape for value in self._session.get_inputs()}
-        self.state: dict[str, np.ndarray] = {}
-
-    def step(self, bins_SC: np.ndarray, day: int) -> np.ndarray:
-        """Compute the logits float32 [V] of a patch, and keep the state for the next one."""
-        given = {"features": bins_SC[None], "day": np.array([day]), **self.state}
-        try:
-            logits_BV, *leaves = self._session.run(self._outputs, given)
-        except Exception as error:  # a graph that does not fit together is found out here
-            what = f"ONNX Runtime cannot run it: {first_line(error)}"
-            raise RunError(what, where=self._where, fix="export the run again") from None
-        self.state = {
-            name.replace(_STATES[1], _STATES[0], 1): leaf
-            for name, leaf in zip(self._outputs[1:], leaves, strict=True)
-        }
-        logits_V: np.ndarray = logits_BV[0]
-        return logits_V
-
-
-class OnnxStepper:
-    """A `Stepper` in ONNX Runtime, on one thread.
-
-    Args:
-        directory: What `cortext export --format onnx` wrote.
-        session: A day that the model knows; `latest` is its last one.
-        precision: `fp32` or `int8`.
-
-    Raises:
-        RunError: For a directory of another origin, a changed file or an unknown session.
-        MissingLibrary: Without the extra `onnx`.
-    """
-
-    def __init__(
-        self, directory: str | Path, session: str = "latest", precision: str = "fp32"
-    ) -> None:
-        directory = Path(directory)
-        content, path = _read_graph(directory, precision)
-        card = read_card(directory / CARD)
-        self.sessions = tuple(card.sessions)
-        self.n_features = card.n_features
-        self.patch_size, self.patch_stride = patch_shape(card.patch["size"], card.patch["stride"])
-        self.smoothing = card.smoothing
-        self.inventory = Inventory(card.inventory["name"], tuple(card.inventory["symbols"]))
-        self._runner = _Runner(content, path)
-        needed = [1, self.patch_size, self.n_features]
-        if self._runner.shapes.get("features") != needed or "day" not in self._runner.shapes:
-            what = (
-                f"the graph reads {self._runner.shapes}; model.json needs features {needed} and"
-                " a day"
-            )
-            raise RunError(
-                what, where=path, fix="the files are not of one export; export the run again"
-            )
-        self.use(session)
-        check_first_step(self.step(np.ones((self.patch_size, self.n_features), dtype=np.float32)))
-        self.start()
-
-    def use(self, session: str) -> None:
-        """See `Stepper`."""
-        self.session, self._day = day_of(session, self.sessions)
-
-    def start(self) -> None:
-        """See `Stepper`."""
-        self._runner.state = {}
-
-    def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper`; a graph is run as a whole."""
-
-    def step(self, bins_SC: np.ndarray) -> np.ndarray:
-        """See `Stepper`."""
-        check_patch(self, bins_SC)
-        return self._runner.step(np.ascontiguousarray(bins_SC, dtype=np.float32), self._day)
-
-
-def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
-    """The graph of a precision and its path, with `model.json` checked against `onnx.json`."""
-    description = directory / DESCRIPTION
-    again = "export the run again with cortext export RUN --format onnx --out DIR"
-    try:
-        written = read_json(description)
-        graphs = written["graphs"]
-        card = written["card"]
-        expected = {name: graphs[name]["crc32"] for name in FILES if name in graphs}
-    except OSError as error:
-        raise RunError(
-            f"no exported model here: {error.strerror}", where=description, fix=again
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError(
-            "not a description of an exported model", where=description, fix=again
-        ) from None
-    if precision not in expected:
-        fix = (
-            "run bf16 with torch"
-            if precision == "bf16"
-            else f"{again} --int8"
-            if precision == "int8"
-            else again
-        )
-        raise RunError(
-            f"it has no {precision} graph; found: {', '.join(expected)}", where=directory, fix=fix
-        )
-    # With another model's card, days, tokens and patches would be taken for others.
-    _read(directory / CARD, card)
-    path = directory / FILES[precision]
-    return _read(path, expected[precision]), path
-
-
-def _read(path: Path, checksum: str) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RunError(
-            f"it cannot be read: {error.strerror}", where=path, fix="export the run again"
-        ) from None
-    if (found := _checksum(content)) != checksum:
-        what = f"the file has changed: its checksum is {found}, {checksum} was written"
-        raise RunError(what, where=path, fix="copy the file again, or export the run again")
-    return content

@@ -21,7 +21,7 @@ from cortext.speechllm.audio_llm.cost import (
     lora_parameters,
     tower_bytes,
 )
-from cortext.speechllm.audio_llm.loading import AudioFacts
+from cortext.speechllm.audio_llm.facts import AudioFacts
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.network import SpeechNetwork
 from cortext.text.phonemes import RELEASE

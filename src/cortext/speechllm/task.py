@@ -10,8 +10,9 @@ from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import AcousticModel
 from cortext.speechllm.audio_llm.cost import Load
+from cortext.speechllm.audio_llm.facts import AudioFacts
 from cortext.speechllm.audio_llm.generate import check_positions
-from cortext.speechllm.audio_llm.loading import AudioFacts, revision_there
+from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig, read_speech_config
 from cortext.speechllm.losses.speech_loss import SpeechLoss, sentences_of

@@ -18,7 +18,8 @@ from cortext.errors import ConfigError, DataError
 from cortext.features.stream import RollingZScore, StreamSmoother
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
-from cortext.models.stepping import Stepper, TorchStepper
+from cortext.models.stepper import Stepper
+from cortext.models.stepping import TorchStepper
 from cortext.text.phonemes import Inventory
 
 Reason = Literal["silence", "length"]

@@ -25,7 +25,7 @@ from cortext.live.core.acoustic_stream import (
 from cortext.live.core.decoder import in_time
 from cortext.live.core.statistics import TIMES, Stopwatch
 from cortext.models import AcousticModel
-from cortext.models.stepping import Stepper
+from cortext.models.stepper import Stepper
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from cortext.errors import LiveError, RunError, nearest
 from cortext.live.core.acoustic_stream import PipelineOptions
 from cortext.live.core.decoder import Notes, check_hotwords, check_options
 from cortext.live.core.pipeline import Pipeline
-from cortext.models.stepping import Stepper
+from cortext.models.stepper import Stepper
 
 WARM_UP_BINS = 40
 """Bins of silence decoded at the start: a model's first step takes many times longer."""

@@ -17,7 +17,8 @@ from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.settings import LiveSettings
 from cortext.live.page.sources import Replay, Simulator, Source
 from cortext.models import load_model
-from cortext.models.stepping import Stepper, TorchStepper, open_stepper
+from cortext.models.stepper import Stepper
+from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.processes import Progress
 from cortext.usage.writer import UsageLog
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cortext.errors import ConfigError
 from cortext.extras import need
-from cortext.speechllm.audio_llm.loading import AudioFacts, read_audio_config, read_facts
+from cortext.speechllm.audio_llm.facts import AudioFacts, read_audio_config, read_facts
 from cortext.speechllm.config import LANGUAGE_MATRICES, LoRAConfig, SpeechConfig
 
 QUANTIZED_BYTES = {"4bit": 0.5 + 4 / 64, "8bit": 1.0}

@@ -1,12 +1,7 @@
-"""Loading of audio LLMs: what can be read before the weights, and the weights.
-
-Configuration, processor, widths and sizes, revision.
-"""
+"""Loading of audio LLMs: processor, weights and revision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,15 +9,18 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained
-from cortext.decoding.llm.loading import free_bytes, free_gpu_bytes, quiet, read_config, revision_of
+from cortext.decoding.llm.loading import free_bytes, free_gpu_bytes, quiet, revision_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
+from cortext.speechllm.audio_llm.cost import Load, frozen_bytes, tower_bytes
+from cortext.speechllm.audio_llm.facts import (
+    AERO,
+    AudioFacts,
+    auto_class,
+    read_audio_config,
+)
 
-KIND = "audio LLM"
 QUANTIZATIONS = ("4bit", "8bit")
-PARTS = ("audio_tower", "multi_modal_projector", "language_model")
-AERO = "aero"
-"""Model type of Aero-1-Audio: Qwen2-Audio's parts, some by other names."""
 
 _AERO_CHAT = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful"
@@ -33,55 +31,6 @@ _AERO_CHAT = (
     " endif %}"
 )
 """Of Aero where no file has one: ChatML, the audio without marks around it."""
-
-
-@dataclass(frozen=True)
-class AudioFacts:
-    """Widths and sizes of an audio LLM, as its configuration says."""
-
-    model_class: str
-    audio_width: int
-    """Of the tower's frames, which the projector takes."""
-    text_width: int
-    """Of the language model's embeddings."""
-    vocab_size: int
-    layers: int
-    """Of the language model, as are the heads and the feed-forward width."""
-    heads: int
-    key_value_heads: int
-    head_width: int
-    feed_forward_width: int
-    n_parameters: int
-    n_tower_parameters: int
-    n_projector_parameters: int
-    n_language_parameters: int
-    """Embeddings among them, the output layer not."""
-
-
-def read_audio_config(transformers: Any, name: str) -> Any:
-    """The configuration of an audio LLM.
-
-    LanguageModelError where there is none, or it is of another kind.
-    """
-    with quiet(transformers), explained(name, "its configuration cannot be read"):
-        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-            fix = "give a directory that transformers saved a model in"
-            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
-        written, _ = transformers.PreTrainedConfig.get_config_dict(name)
-        if written.get("model_type") != AERO:
-            return read_config(transformers, name)
-        tower = written["audio_config"]
-        if tower.get("model_type") != "qwen2_audio_encoder":
-            raise LanguageModelError(
-                f"its audio tower is {tower.get('model_type')}, which is not known", where=name
-            )
-        parts = {
-            each: written[each] for each in ("audio_config", "text_config", "audio_token_index")
-        }
-        config = transformers.Qwen2AudioConfig(**parts)
-        config._commit_hash = written.get("_commit_hash")
-        config.written_as = AERO
-        return config
 
 
 def weight_kinds(
@@ -180,64 +129,6 @@ def weight_names(config: Any) -> dict[str, str] | None:
     return {r"^audio_modal_projector": "model.multi_modal_projector"}
 
 
-def auto_class(transformers: Any, config: Any) -> Any:
-    """Return transformers' class for a configuration that reads audio and writes text, or None."""
-    makers = (transformers.AutoModelForMultimodalLM, transformers.AutoModelForSeq2SeqLM)
-    return next((maker for maker in makers if type(config) in maker._model_mapping), None)
-
-
-def read_facts(transformers: Any, config: Any, name: str) -> AudioFacts:
-    """Widths and sizes, of the network without content (torch's meta device).
-
-    Raises:
-        LanguageModelError: For what is no audio LLM: a tower, a projector and a language model,
-            with these names.
-    """
-    fix = "give a model of the class Qwen2AudioForConditionalGeneration, or one made the same way"
-    with quiet(transformers), explained(name, f"cannot be built as an {KIND}"):
-        maker = auto_class(transformers, config)
-        if maker is None:
-            raise LanguageModelError(
-                f"is no {KIND}, but of the type {config.model_type}", where=name, fix=fix
-            )
-        with torch.device("meta"):
-            network = maker.from_config(config, trust_remote_code=False)
-        body = getattr(network, "model", None)
-        if lacking := [part for part in PARTS if not hasattr(body, part)]:
-            raise LanguageModelError(
-                f"is no {KIND}: it has no {' and no '.join(lacking)}", where=name, fix=fix
-            )
-        return _facts(network)
-
-
-def _facts(network: Any) -> AudioFacts:
-    body = network.model
-    text = network.config.get_text_config(decoder=True)
-    first = next(
-        each for each in body.multi_modal_projector.modules() if isinstance(each, torch.nn.Linear)
-    )
-    heads = text.num_attention_heads
-    return AudioFacts(
-        model_class=type(network).__name__,
-        audio_width=first.in_features,
-        text_width=text.hidden_size,
-        vocab_size=text.vocab_size,
-        layers=text.num_hidden_layers,
-        heads=heads,
-        key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_width=getattr(text, "head_dim", None) or text.hidden_size // heads,
-        feed_forward_width=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-        n_parameters=_count(network.parameters()),
-        n_tower_parameters=_count(body.audio_tower.parameters()),
-        n_projector_parameters=_count(body.multi_modal_projector.parameters()),
-        n_language_parameters=_count(body.language_model.parameters()),
-    )
-
-
-def _count(parameters: Iterable[torch.Tensor]) -> int:
-    return sum(each.numel() for each in parameters)
-
-
 def read_processor(transformers: Any, config: Any, name: str) -> Any:
     """Read the processor, which makes the tower's input of waves and tokens of text.
 
@@ -291,8 +182,6 @@ def check_memory(
     name: str,
 ) -> None:
     """Raise LanguageModelError where the free memory is less than the weights take."""
-    from cortext.speechllm.audio_llm.cost import Load, frozen_bytes, tower_bytes  # it reads facts
-
     load = Load(bf16=dtype != torch.float32)
     needed = (
         frozen_bytes(facts, load, quantize) if with_language_model else tower_bytes(facts, load)

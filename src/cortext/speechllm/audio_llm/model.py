@@ -23,18 +23,15 @@ from cortext.errors import DataError, LanguageModelError
 from cortext.extras import need
 from cortext.speechllm.audio_llm import training
 from cortext.speechllm.audio_llm.chat import Chat
+from cortext.speechllm.audio_llm.facts import KIND, AudioFacts, read_audio_config, read_facts
 from cortext.speechllm.audio_llm.loading import (
-    KIND,
-    AudioFacts,
     check_memory,
     check_quantizable,
-    read_audio_config,
-    read_facts,
     read_network,
     read_processor,
     read_tower,
     weight_kinds,
-)  # fmt: skip
+)
 from cortext.speechllm.config import LoRAConfig
 
 

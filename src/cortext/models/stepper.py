@@ -1,0 +1,94 @@
+"""The interface of a model that is fed one patch at a time, and the checks that all of them share.
+
+S bins in a patch, K of them, C features, V tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from cortext.errors import DataError, RunError
+from cortext.models.acoustic import NOT_FINITE
+from cortext.models.card import Smoothing
+from cortext.text.phonemes import Inventory
+
+
+class Stepper(Protocol):
+    """A model of one recording day with its recurrent state.
+
+    Attributes:
+        session: Day whose layer is used.
+        sessions: All days that the model knows, the latest last.
+        n_features: Features per bin of a recording; the stepper takes those that the model uses.
+        patch_size: Bins of a patch.
+        patch_stride: Bins from one patch to the next.
+        smoothing: Smoothing that the bins of a step must have been through.
+        inventory: Tokens, in the order of the logits.
+    """
+
+    session: str
+    sessions: tuple[str, ...]
+    n_features: int
+    patch_size: int
+    patch_stride: int
+    smoothing: Smoothing
+    inventory: Inventory
+
+    def use(self, session: str) -> None:
+        """Take another day's layer from the next step on; `latest` is the last one.
+
+        Raises RunError for an unknown one.
+        """
+        ...
+
+    def start(self) -> None:
+        """Begin an utterance: the next step goes on from the learnt first state."""
+        ...
+
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """Compute as much of the next step as its first bins allow, while the others are awaited.
+
+        Calling it is optional and changes no result, not even where the step has other bins.
+
+        Args:
+            bins_KC: Float32 [K, C], the first K bins of the next patch, smoothed.
+        """
+        ...
+
+    def step(self, bins_SC: np.ndarray) -> np.ndarray:
+        """Compute the logits float32 [V] of the next patch.
+
+        Args:
+            bins_SC: Float32 [S, C], smoothed, from `patch_stride` bins after the patch before.
+
+        Raises:
+            DataError: For another shape.
+        """
+        ...
+
+
+def patch_shape(size: int, stride: int) -> tuple[int, int]:
+    """Return the bins of a patch and those from one to the next; size 0 means single bins."""
+    return (size, stride) if size else (1, 1)
+
+
+def check_first_step(logits_V: np.ndarray) -> np.ndarray:
+    """Return the logits of a first patch of ones.
+
+    Raises RunError where they are not finite: those of a recording would not be either.
+    """
+    if not np.isfinite(logits_V).all():
+        raise RunError(
+            f"the model {NOT_FINITE}, whatever it reads",
+            fix="take another model, or export the run again",
+        )
+    return logits_V
+
+
+def check_patch(stepper: Stepper, bins_SC: np.ndarray) -> None:
+    """Raise DataError for bins of another shape than a patch of the stepper's model."""
+    needed = (stepper.patch_size, stepper.n_features)
+    if bins_SC.shape != needed:
+        raise DataError(f"a patch of shape {list(bins_SC.shape)}; this model needs {list(needed)}")
