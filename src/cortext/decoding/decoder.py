@@ -35,9 +35,9 @@ ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
     "native": NativeEngine.from_dir,
     "reference": ReferenceEngine.from_dir,
 }
-"""Search engines by name.
+"""Functions that make a search engine, by the engine's name.
 
-Made from a language-model directory and that of a second, larger n-gram, or None.
+Each takes a language-model directory and that of a second, larger n-gram, or None.
 """
 
 
@@ -190,7 +190,18 @@ class Decoder:
         progress: Progress | None = None,
         context: str = "",
     ) -> list[NBest]:
-        """Return the lists of `decode_batch` before a large model ranks them; `rank` does that."""
+        """Return the lists of `decode_batch` before a large model ranks them; `rank` does that.
+
+        Args:
+            log_probs: float32 [P, V] of each utterance.
+            inventory: Tokens of the columns, in order.
+            threads: Number of threads; the results do not depend on it.
+            progress: Called with utterances done and in all.
+            context: See `stream`; the same for all utterances.
+
+        Raises:
+            DecodingError: As in `decode`; it says which utterance it is.
+        """
         inventory = get_inventory(inventory)
         for number, log_probs_PV in enumerate(log_probs):
             try:
@@ -217,7 +228,13 @@ class Decoder:
     def rank(
         self, lists: Sequence[NBest], context: str = "", progress: Progress | None = None
     ) -> list[NBest]:
-        """Return the lists of `search_batch` as the large model ranks them, if there is one."""
+        """Return the lists of `search_batch` as the large model ranks them, if there is one.
+
+        Args:
+            lists: N-best list of each utterance.
+            context: See `stream`; the same for all utterances.
+            progress: Called with lists done and in all.
+        """
         return (
             list(lists)
             if self._llm is None
@@ -287,6 +304,11 @@ class Decoder:
     def score(self, log_probs_PV: np.ndarray, inventory: Inventory | str, text: str) -> Hypothesis:
         """Return the exact scores and word times of a given sentence, whether or not it is found.
 
+        Args:
+            log_probs_PV: float32 [P, V], as in `decode`.
+            inventory: Tokens of the columns, in order.
+            text: Words of the lexicon or added ones, separated by blanks.
+
         Raises:
             DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
         """
@@ -316,7 +338,13 @@ def notes_of(said: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
 
 
 def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:
-    """Return progress of one of several stages as progress of all of them."""
+    """Return progress of one of several stages as progress of all of them.
+
+    Args:
+        progress: Called with steps done and in all, over all stages; None: nothing is reported.
+        part: Number of the stage, from 0.
+        parts: Number of stages, each of which gets an equal share.
+    """
     if progress is None:
         return None
     report = progress

@@ -43,10 +43,10 @@ class LiveBatch:
     Attributes:
         ids: uint32 [N], the same for a hypothesis in every batch; the empty hypothesis is 0.
         parent_ids: uint32 [N], of the hypothesis without its last word (the empty one is its own).
-        words: The finished words of its best path.
-        acoustic: float32 [N], unscaled acoustic log-probability of its best path.
-        lm: float32 [N], unscaled n-gram log-probability of its words.
-        added: float32 [N], sum of what the hook has added to it and to its prefixes so far.
+        words: The finished words of each one's best path.
+        acoustic: float32 [N], unscaled acoustic log-probability of the best path.
+        lm: float32 [N], unscaled n-gram log-probability of the words.
+        added: float32 [N], sum of the scores that the hook has added to it and its prefixes so far.
         frame: Number of frames searched.
         is_last: Whether the utterance has ended.
     """
@@ -95,7 +95,18 @@ class NativeEngine:
         hook: Hook | None = None,
         every_frames: int = 1,
     ) -> NativeStream:
-        """Begin the search in a new utterance."""
+        """Begin the search in a new utterance.
+
+        Args:
+            options: Options of the search.
+            inventory: Tokens of the columns, in order.
+            words: Words added, removed or favoured; none by default.
+            hook: Adds scores to the live hypotheses; None for no hook.
+            every_frames: Frames between two calls of the hook, at least 1.
+
+        Raises:
+            DecodingError: For an `every_frames` that is no whole number of at least 1.
+        """
         model = self._model_with(words)
         stream = _native.Stream(
             model, native_options(options), _columns(inventory), self._second, hook is not None
@@ -110,7 +121,18 @@ class NativeEngine:
         inventory: Inventory,
         words: WordChanges = WordChanges(),
     ) -> Hypothesis:
-        """Return the exact scores of a given sentence; words are separated by blanks."""
+        """Return the exact scores of a given sentence.
+
+        Args:
+            text: The sentence, its words separated by blanks.
+            log_probs_PV: float32 [P, V], checked natural-log probabilities.
+            options: Options of the search.
+            inventory: Tokens of the columns, in order.
+            words: Words added, removed or favoured; none by default.
+
+        Raises:
+            DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
+        """
         model = self._model_with(words)
         sentence = text.split()
         for word in sentence:

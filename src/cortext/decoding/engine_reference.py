@@ -42,7 +42,15 @@ class ReferenceEngine:
         hook: object = None,
         every_frames: int = 1,
     ) -> ReferenceStream:
-        """Begin the search in a new utterance."""
+        """Begin the search in a new utterance.
+
+        Args:
+            options: Options of the search.
+            inventory: Tokens of the columns, in order.
+            words: Refused unless empty.
+            hook: Refused unless None.
+            every_frames: Not used.
+        """
         _refuse("added, removed or favoured words", words)
         _refuse("a hook", hook)
         return ReferenceStream(self, self._graph(options, inventory), options, inventory)
@@ -55,7 +63,18 @@ class ReferenceEngine:
         inventory: Inventory,
         changes: WordChanges = WordChanges(),
     ) -> Hypothesis:
-        """Return the exact scores of a given sentence; words are separated by blanks."""
+        """Return the exact scores of a given sentence.
+
+        Args:
+            text: The sentence, its words separated by blanks.
+            log_probs_PV: float32 [P, V], checked natural-log probabilities.
+            options: Options of the search.
+            inventory: Tokens of the columns, in order.
+            changes: Refused unless empty.
+
+        Raises:
+            DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
+        """
         _refuse("added, removed or favoured words", changes)
         words = text.split()
         for word in words:
@@ -80,7 +99,14 @@ class ReferenceEngine:
         options: DecoderOptions,
         inventory: Inventory,
     ) -> NBest:
-        """Return sentences, each as its words, with their exact scores, best first."""
+        """Return sentences with their exact scores, best first.
+
+        Args:
+            sentences: Words of each sentence, all of them in the lexicon.
+            scores_PV: float64 [P, V] of `reference.scaled`.
+            options: Options of the search.
+            inventory: Tokens of the columns, in order.
+        """
         spellings = [self._spellings(words, inventory) for words in sentences]
         paths = score_sentences(spellings, scores_PV, options, inventory)
         hypotheses = [

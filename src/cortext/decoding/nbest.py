@@ -44,9 +44,9 @@ class Hypothesis:
             included.
         sil_score: -sil_cost for every word that follows another without SIL on the sentence's best
             path.
-        acoustic_score: Unscaled, the rest of `score`: the log-probability of the best path (`max`)
-            or of all paths (`logadd`; with a sil_cost, paths with other silences than the best
-            one's bear the difference).
+        acoustic_score: The rest of `score`, unscaled: the log-probability of the best path (`max`)
+            or of all paths (`logadd`). With a sil_cost it includes the difference in cost of paths
+            with other silences than the best one's.
         hotword_score: The bonuses of its words.
         llm_score: Unscaled log-probability of a large language model, or the sum of what a hook
             added; None without either.
@@ -69,8 +69,8 @@ class NBest(Sequence[Hypothesis]):
     """An n-best list: hypotheses, best first; never empty (silence gives one with empty text).
 
     Attributes:
-        degraded: One line on what was asked for and is missing, such as a large language model's
-            scores; None where nothing is.
+        degraded: One line that names what was asked for and is missing, such as a large language
+            model's scores; None where nothing is missing.
     """
 
     degraded: str | None = None

@@ -27,7 +27,13 @@ VARIANTS = ("plain", "written")
 
 
 def number(default: float, low: float = -LARGEST, high: float = LARGEST) -> Any:
-    """Return a dataclass field for a number with its lowest and highest value."""
+    """Return a dataclass field for a number with its lowest and highest value.
+
+    Args:
+        default: Default value; with an int the field takes whole numbers only.
+        low: Lowest value.
+        high: Highest value.
+    """
     return field(default=default, metadata={"bounds": (low, high)})
 
 
@@ -44,11 +50,10 @@ def bounds_of(options: type) -> dict[str, tuple[float, float]]:
 class LLMOptions:
     """Settings of a large language model. They matter only where a model is given.
 
-    With w the `weight`, of which 0 is as if there were no model, the n-gram's part of a sentence's
-    score, lm_weight * ngram, becomes
+    A `weight` w of 0 is as if there were no model. The n-gram's part of a sentence's score,
+    lm_weight * ngram, becomes
 
-        interpolate: lm_weight * ((1 - w) * ngram + w * llm)     as the public NEJM 2024 release has
-        it
+        interpolate: lm_weight * ((1 - w) * ngram + w * llm)   (the public NEJM 2024 release)
         add:         lm_weight * ngram + w * llm
     """
 
@@ -73,7 +78,7 @@ class LLMOptions:
     hypotheses.
     """
     augment_penalty: float = number(0.01, 0, 1e3)
-    """Fraction of its scores that a hypothesis made so loses."""
+    """Fraction of its scores that a hypothesis made by exchanging words loses."""
     every_frames: int = number(5, 1, 1e6)
     """Frames of 80 ms between two queries of the model in fusion."""
     budget_ms: float = number(0.0, 0, 1e6)
@@ -175,10 +180,11 @@ class DecoderOptions:
     unk_score: float = number(-10.0)
     """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
     blank_penalty: float = number(32.0, 1, 1e6)
-    """At least 1; its logarithm is subtracted from the blank's log-probability in every frame.
+    """Penalty on the blank in every frame, at least 1.
 
-    CTC models are too sure of the blank; the default was chosen on a simulation of another seed
-    than the demo's (the published value is 90).
+    Its logarithm is subtracted from the blank's log-probability. CTC models are too sure of the
+    blank. The default was chosen on a simulation of another seed than the demo's; the published
+    value is 90.
     """
     label_priors: dict[str, float] | tuple[tuple[str, float], ...] = ()
     """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`.
@@ -189,7 +195,7 @@ class DecoderOptions:
     prior_weight: float = number(1.0, 0, 1e3)
     """Factor on the logarithm of the label priors."""
     blank_skip: float = number(1.0, 0, 1e6)
-    """Frames whose blank probability is at least this are passed over (1 passes over none)."""
+    """Blank probability from which on a frame is passed over (1 passes over none)."""
     beam: float = number(18.0, 0, 1e9)
     """Hypotheses worse than the best by more than this (scaled score) are dropped."""
     word_beam: float = number(0.7, 0, 1)
@@ -198,11 +204,9 @@ class DecoderOptions:
     They have the n-gram's exact score, where unfinished ones have a guess (native engine).
     """
     max_active: int = number(500, 1, 1e9)
-    """At most this many hypotheses live after a frame."""
+    """Most hypotheses that live after a frame."""
     min_active: int = number(10, 1, 1e9)
-    """At least this many hypotheses live after a frame, where that many exist, whatever the
-    beam.
-    """
+    """Fewest hypotheses that live after a frame, where that many exist, whatever the beam."""
     lattice_beam: float = number(8.0, 0, 1e9)
     """Alternatives worse than the best by more than this times acoustic_scale are not kept for
     the n-best list.

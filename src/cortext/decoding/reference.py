@@ -196,7 +196,13 @@ class Graph:
             self.arcs[node][inventory.sil] = (ROOT, 0.0, ())
 
     def history(self, parent: History | None, word: str, state: State) -> History:
-        """Return the history after `parent` and `word`."""
+        """Return the history after `parent` and `word`.
+
+        Args:
+            parent: The history before the word; None for the start of a sentence.
+            word: The last word; empty for the start of a sentence.
+            state: The n-gram's state after the word.
+        """
         return History(parent, word, state, self._following.setdefault(state, {}))
 
     def score(self, history: History, word: str) -> Scored:
@@ -244,9 +250,15 @@ class Graph:
 
 
 def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> np.ndarray:
-    """Return what each token adds to a path's score in each frame, float64 [P, V].
+    """Return the score that each token adds to a path in each frame.
 
-    -inf where blank_skip forbids it.
+    Args:
+        log_probs_PV: Float [P, V], natural-log probabilities.
+        options: Options of the search: scale, blank penalty, label priors and `blank_skip`.
+        inventory: Tokens of the columns, in order.
+
+    Returns:
+        float64 [P, V]; -inf for all tokens but the blank in frames that are passed over.
     """
     scores_PV = np.maximum(log_probs_PV.astype(np.float64), FLOOR)
     blank = inventory.blank
@@ -358,10 +370,11 @@ class ReferenceSearch:
                     join(table, (longer, after_word, token), score + added + ends + gain)
 
     def _least(self, table: dict[Key, float]) -> float:
-        """Return the score that survival takes.
+        """Return the lowest score with which a hypothesis survives the frame.
 
-        Within the beam, at most max_active, at least min_active where there are. More continuations
-        can only raise it, so a hypothesis that is below it half-way through a frame can be dropped.
+        At most `max_active` hypotheses within the beam survive, and at least `min_active` where
+        there are that many. More continuations can only raise the score, so a hypothesis that is
+        below it half-way through a frame can be dropped.
         """
         options = self._options
         if len(table) <= options.min_active:

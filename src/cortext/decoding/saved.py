@@ -1,4 +1,4 @@
-"""Logits that anyone saved, from .npz, .npy and HDF5 files, and their decoding.
+"""Reading and decoding of logits that any program saved as .npz, .npy or HDF5.
 
 Log-probabilities are taken for logits, too: log-softmax is the identity for them.
 """
@@ -27,7 +27,7 @@ from cortext.tables import csv_table
 from cortext.text.phonemes import Inventory, get_inventory
 
 LENGTHS = "lengths"
-"""Name of the array that says how many frames of each trial of a batch count."""
+"""Name of the array with the number of frames of each trial of a batch."""
 
 MOST_BYTES = 2 << 30
 """Most bytes of all arrays of a file: an hour of speech takes 15 MB."""
@@ -114,7 +114,20 @@ def decode_saved(
 ) -> dict[str, NBest]:
     """Decode the trials of a saved file, write `id,text` rows to `out`, and return the lists.
 
-    Other arguments and errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`.
+    Errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`.
+
+    Args:
+        path: The saved file; see `read_saved`.
+        order: Tokens of the columns, in order: an `Inventory`, `"release"` or `"lm"`.
+        decoder: The decoder.
+        out: CSV file to write.
+        temperature: Divisor of the logits, above 0; see `to_log_probs`.
+        threads: Number of threads that decode.
+        context: See `Decoder.stream`; the same for all trials.
+        progress: Called with trials done and in all.
+
+    Returns:
+        The n-best list of each trial by its name, in the order of `read_saved`.
     """
     out = Path(out)
     inventory = get_inventory(order)

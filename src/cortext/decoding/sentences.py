@@ -31,10 +31,9 @@ class SentencePaths:
     """The paths that read one sentence.
 
     Attributes:
-        score: All of them joined, without the n-gram and word scores.
-        boundaries: How often the best path enters a word directly after another, without SIL.
-        spans: First frame and end frame (exclusive) of each word on the best path: those of its
-            phonemes.
+        score: Joined score of all paths, without the n-gram and word scores.
+        boundaries: Times that the best path enters a word directly after another, without SIL.
+        spans: First frame and end frame (exclusive) of the phonemes of each word on the best path.
     """
 
     score: float

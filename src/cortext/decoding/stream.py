@@ -25,7 +25,7 @@ class EngineStream(Protocol):
         """Take in frames."""
 
     def partial(self) -> Partial:
-        """Return what is known so far."""
+        """Return the words that will not change any more, and the current guess after them."""
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on."""
@@ -47,7 +47,15 @@ class Engine(Protocol):
         hook: Hook | None = ...,
         every_frames: int = ...,
     ) -> EngineStream:
-        """Begin the search in a new utterance."""
+        """Begin the search in a new utterance.
+
+        Args:
+            options: Options of the search.
+            inventory: Tokens of the columns, in order.
+            words: Words added, removed or favoured; none by default.
+            hook: Adds scores to the live hypotheses; None for no hook.
+            every_frames: Frames between two calls of the hook.
+        """
 
     def score(
         self,
@@ -57,7 +65,15 @@ class Engine(Protocol):
         inventory: Inventory,
         words: WordChanges = ...,
     ) -> Hypothesis:
-        """Return the exact scores of a given sentence."""
+        """Return the exact scores of a given sentence.
+
+        Args:
+            text: The sentence, its words separated by blanks.
+            log_probs_PV: float32 [P, V], checked natural-log probabilities.
+            options: Options of the search.
+            inventory: Tokens of the columns, in order.
+            words: Words added, removed or favoured; none by default.
+        """
 
 
 class ModelHook(Protocol):
@@ -98,7 +114,14 @@ class LargeModel(Protocol):
     ) -> list[NBest]:
         """Return each list with the model's scores, best first.
 
-        An NBest says in `degraded` what failed.
+        Args:
+            lists: N-best list of each utterance, as the search found it.
+            options: Weights of all scores.
+            context: Text said before.
+            progress: Called with lists done and in all.
+
+        Returns:
+            The ranked lists, in the order of `lists`; `NBest.degraded` says what failed.
         """
 
 

@@ -1,4 +1,4 @@
-"""Ensembles: one sentence of what several systems made of the same recording."""
+"""Ensembles: one sentence from those of several systems for the same recording."""
 
 from cortext.decoding.ensemble.candidates import Candidate, Candidates
 from cortext.decoding.ensemble.combine import Combined, combine

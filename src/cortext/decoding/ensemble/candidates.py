@@ -35,10 +35,11 @@ class Candidates:
     """Sentences of several systems for one trial.
 
     Attributes:
-        systems: The list of each, best first.
-        id: What names the trial: a row of `predictions.csv`, or a line's own.
-        reference: What was to be said; None where that is unknown.
-        degraded: What a system's list lacks, such as a large model's scores; None for nothing.
+        systems: Each system's list of sentences, best first.
+        id: Name of the trial: its row of `predictions.csv`, or the `id` of its line.
+        reference: Sentence to be said; None where it is unknown.
+        degraded: One line that names what a system's list lacks, such as a large model's scores;
+            None where nothing is missing.
     """
 
     systems: tuple[tuple[Candidate, ...], ...]
@@ -53,7 +54,13 @@ class Candidates:
     def of(
         cls, texts: Iterable[str], *, id: int | str = 0, reference: str | None = None
     ) -> Candidates:
-        """One sentence of each system, normalised here."""
+        """Return the candidates of a trial in which each system has one sentence.
+
+        Args:
+            texts: The sentence of each system; it is normalised here.
+            id: Name of the trial.
+            reference: Sentence to be said; None where it is unknown.
+        """
         return cls(
             tuple((Candidate(tuple(normalize(text).split())),) for text in texts),
             id,
@@ -70,7 +77,7 @@ class Candidates:
 class Weighted:
     """A sentence that one or more systems have.
 
-    Their weights added up, confidences averaged by weight.
+    Their weights are added up, and their confidences averaged by weight.
     """
 
     words: tuple[str, ...]
@@ -79,9 +86,10 @@ class Weighted:
 
 
 def sentence_of(words: Sequence[str]) -> str:
-    """The sentence of which `normalize` makes these words, which it made before.
+    """Return the sentence that `normalize` turns into these words.
 
-    It takes a hyphen from before a blank, and a blank from before an apostrophe.
+    The words come from `normalize`. It drops a hyphen before a blank, and a blank before an
+    apostrophe, so the sentence has one more of each there.
     """
     return " ".join(words).replace("- ", "-- ").replace(" '", "  '")
 
@@ -90,9 +98,12 @@ def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]
     """Return the distinct sentences with their weights, which add up to 1.
 
     They come in the order of the systems and their lists. Scores of different systems lie on
-    different scales: each list is made a probability distribution by itself, which leaves out what
-    is common to its scores, and these are mixed by the systems' weights. A word without a
-    confidence has 1. Raises DecodingError where nothing can be combined.
+    different scales, so each list becomes a probability distribution of its own (`list_shares`).
+    The systems' weights mix these distributions. A word without a confidence has 1.
+
+    Raises:
+        DecodingError: For a system without a sentence, or a number of weights that is not that of
+            the systems.
     """
     weights = _system_weights(candidates, options)
     shares: dict[tuple[str, ...], float] = {}
@@ -117,9 +128,10 @@ def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]
 
 
 def list_shares(system: Sequence[Candidate], score_scale: float) -> list[float]:
-    """Probability of each sentence of a list: softmax of its scaled scores, equal without scores.
+    """Return the probability of each sentence of a list: the softmax of its scaled scores.
 
-    A sentence without a score in a list where others have one is impossible.
+    Without any score, or with a scale of 0, all sentences are equal. Where only some sentences have
+    a score, the others are impossible.
     """
     scores = [candidate.score for candidate in system]
     known = [score for score in scores if score is not None]
@@ -169,7 +181,7 @@ def least_risk(candidates: Sequence[Weighted]) -> int:
 
 
 def _coded(words: Sequence[str], codes: dict[str, int]) -> str:
-    """A letter for every word, so that distances of strings are distances in words."""
+    """Return a string with a letter for every word: its distances are distances in words."""
     numbers = (codes.setdefault(word, len(codes)) for word in words)
     # Skip the surrogates (0xD800 to 0xDFFF), which are no characters.
     return "".join(chr(number if number < 0xD800 else number + 0x800) for number in numbers)

@@ -1,4 +1,4 @@
-"""One sentence of several systems' sentences."""
+"""Combination of several systems' sentences into one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Combined:
     """The sentence combined of several systems.
 
     Attributes:
-        words: Normalised as the benchmark scores them.
-        degraded: What was asked for and is missing, here or in a system's list, such as the large
-            model's opinion; or None.
+        words: Words, normalised as the benchmark scores them.
+        degraded: One line that names what is missing here or in a system's list, such as the large
+            model's scores; None where nothing is missing.
     """
 
     words: tuple[str, ...]
@@ -34,7 +34,7 @@ class Combined:
 
     @property
     def text(self) -> str:
-        """The sentence, of which the benchmark's normalisation makes `words`."""
+        """The sentence that the benchmark's normalisation turns into `words`."""
         return sentence_of(self.words)
 
 
@@ -48,16 +48,19 @@ def combine(
 ) -> list[Combined]:
     """Combine the candidates of each trial's systems into one sentence.
 
-    Where all systems have the same words, these are the result, whatever the method. Raises
-    DecodingError for a method that lacks what it needs, and for `average`, which needs more than
-    sentences (`combine_runs`).
+    Where all systems have the same words, these are the result. Only `correct` with `free` asks the
+    model all the same.
 
     Args:
         trials: Candidates of each system, trial by trial.
-        options: The method and its settings; the defaults without.
+        options: The method and its settings; None: the defaults.
         lm: n-gram, for the method `rover-lm`: a `cortext.decoding.ngram.LanguageModel`.
         llm: A `LargeCorrector`, for the method `correct`.
         progress: Called with trials done and in all.
+
+    Raises:
+        DecodingError: For a method without the model that it needs, and for `average`, which needs
+            more than sentences (`combine_runs`).
     """
     options = options or EnsembleOptions()
     check_method(options, lm is not None, llm is not None)
@@ -71,7 +74,13 @@ def combine(
 
 
 def check_method(options: EnsembleOptions, has_lm: bool, has_llm: bool) -> None:
-    """Raise DecodingError unless the method has what it needs to combine sentences."""
+    """Raise DecodingError unless the method has what it needs to combine sentences.
+
+    Args:
+        options: The method and its settings.
+        has_lm: Whether there is an n-gram.
+        has_llm: Whether there is a large language model.
+    """
     if options.method == "average":
         raise DecodingError(
             "average needs logits, and there are only sentences", fix="give evaluation directories"

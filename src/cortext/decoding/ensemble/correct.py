@@ -1,7 +1,7 @@
 """Generative correction: a large language model reads the systems' sentences and writes one.
 
-Its answer is held to the hypotheses: the model chooses word by word, and at each position only
-among the words of the hypotheses' transition network. Only `free` lets it write by itself.
+The model chooses word by word, at each position among the words of the hypotheses' transition
+network. Only `free` lets it write by itself.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ ANSWER = "Sentence:"
 """Beginning of the model's answer; the candidates follow."""
 
 IN_PROMPT = 10
-"""So many of the heaviest hypotheses are shown."""
+"""Number of hypotheses that the prompt shows, the heaviest ones."""
 
 MOST_SCORED = 100
-"""So many of the heaviest hypotheses are scored: a lattice has many that are next to impossible."""
+"""Number of hypotheses that the model scores: the heaviest ones, and those as heavy as the last.
+
+A lattice has many that are next to impossible.
+"""
 
 
 class Corrector(Protocol):
@@ -39,15 +42,18 @@ class Corrector(Protocol):
     def score(self, prompt: str, texts: Sequence[str], complete: bool = True) -> list[float]:
         """Return the natural-log probability of each text as the answer to the prompt.
 
-        Without `complete`, return the probability of an answer that begins with the text.
+        Args:
+            prompt: Question to the model (`prompt_for`).
+            texts: Normalised sentences or beginnings of such.
+            complete: True if a text is the whole answer, False if the answer begins with it.
         """
 
     def write(self, prompt: str, most_words: int) -> str:
-        """The model's own answer."""
+        """Return an answer that the model writes by itself; `most_words` bounds its length."""
 
 
 def prompt_for(candidates: Sequence[Weighted]) -> str:
-    """The prompt: the hypotheses, the heaviest first, each with its share of the votes."""
+    """Return the prompt: the heaviest hypotheses, each with its share of the votes."""
     heaviest = sorted(candidates, key=lambda candidate: -candidate.weight)[:IN_PROMPT]
     lines = [
         f"- {' '.join(candidate.words) or '(nothing)'} ({candidate.weight:.0%})"
@@ -64,7 +70,16 @@ def correct(
     The candidates and the `written` sentences are compared. The risk is the expected number of word
     errors (`candidates.risks`), so that a weight of 0 leaves minimum Bayes risk over candidates and
     paths. With `free` the model writes the sentence, which is normalised; where it writes nothing,
-    the result is as without a model.
+    the candidate with the least risk is returned.
+
+    Args:
+        candidates: Sentences of the systems with their weights.
+        slots: Transition network of the candidates (`rover.build_network`).
+        options: `llm_weight`, `candidates` and `free` are used.
+        llm: The large language model.
+
+    Raises:
+        LanguageModelError: Where the model fails.
     """
     prompt = prompt_for(candidates)
     if options.free:
@@ -85,9 +100,15 @@ def written(
     """Return at most `candidates` sentences that the model writes along the network.
 
     This is a beam search, slot by slot. Beginnings are ranked by
-    llm_weight * log P(beginning | prompt) - errors, where the errors are the votes that the
-    beginning did not get: those to be expected if the alignment is right. As long as there are no
-    more paths than `candidates`, the model is not asked.
+    llm_weight * log P(beginning | prompt) - errors. The errors are the votes that the beginning did
+    not get, which is their expected number if the alignment is right. As long as there are no more
+    paths than `candidates`, the model is not asked.
+
+    Args:
+        prompt: Question to the model (`prompt_for`).
+        slots: Transition network of the candidates (`rover.build_network`).
+        options: `candidates` and `llm_weight` are used.
+        llm: The large language model.
     """
     beginnings: dict[tuple[str, ...], float] = {(): 0.0}  # and the expected errors so far
     for slot in slots:
@@ -150,9 +171,10 @@ class LargeCorrector:
         return [found[answer] if answer else 0.0 for answer in answers]
 
     def write(self, prompt: str, most_words: int) -> str:
-        """Greedy generation up to the end of the line.
+        """Return the first line with text that greedy generation gives; empty without any.
 
-        Raises LanguageModelError where the model fails.
+        Raises:
+            LanguageModelError: Where the model fails.
         """
         import torch
 
@@ -173,7 +195,7 @@ class LargeCorrector:
         return next((line for line in answer.splitlines() if line.strip()), "")
 
     def context(self, prompt: str) -> str:
-        """The prompt as the model was taught to read it, and the beginning of its answer."""
+        """Return the prompt in the model's chat template, if any, and the answer's beginning."""
         from cortext.decoding.llm.scoring import explained_pass
 
         tokenizer = self.lm.tokenizer

@@ -1,8 +1,8 @@
-"""Options of an ensemble fitted on trials whose sentences are known, and what fitting is worth.
+"""Fitting of an ensemble's options on trials with known sentences, and its cross-validation.
 
-Options are chosen from a short list; no option of any method is trained otherwise. So the errors of
-all trials under all options are counted once, and choosing them on some trials, in nested
-cross-validation too, is adding up columns.
+Options are chosen from a short list, and nothing else is trained. So the errors of all trials under
+all options are counted once. A choice on some of the trials, in nested cross-validation too, only
+adds up columns.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
     "rover-lm": {"null_weight": (1.0, 1.5), "lm_weight": (0.05, 0.02, 0.1, 0.2)},
     "correct": {"llm_weight": (0.02, 0.0, 0.005, 0.05, 0.1)},
 }
-"""The values that are tried for each method, the default first."""
+"""Values that are tried for each method, the default first."""
 TRIED_WITH_SCORES = {"score_scale": (1.0, 0.0, 0.1, 0.3)}
 TRIED_WITH_CONFIDENCES = {"alpha": (1.0, 0.5)}
 
 NOISE = 2.0
-"""Of the many options tried one leads by chance; by more than two standard errors few do."""
+"""Standard errors by which other options must lead the first ones to be chosen.
+
+Of many options one leads by chance; few lead by more than two standard errors.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,10 @@ class Fitted:
     """Options chosen by fitting.
 
     Attributes:
-        options: The best.
-        wer: On the trials it was fitted on.
-        baseline: WER there of the first options of the list.
-        tried: How many.
+        options: The chosen options.
+        wer: Their WER on the trials that they were fitted on.
+        baseline: WER of the first options of the list on the same trials.
+        tried: Number of options that were tried.
     """
 
     options: EnsembleOptions
@@ -60,7 +63,7 @@ class CrossValidated:
 
     Attributes:
         wer_S: WER of each shuffle.
-        baseline: WER of what it is compared with.
+        baseline: WER that it is compared with.
         difference: Mean of `wer_S` less baseline, with its paired 95 % interval from a bootstrap
             over trials.
     """
@@ -80,12 +83,18 @@ class CrossValidated:
 def tried_options(
     base: EnsembleOptions, methods: Iterable[str], trials: Sequence[Candidates]
 ) -> list[EnsembleOptions]:
-    """The options that are tried.
+    """Return the options to try: `base` with every combination of a method's values in `TRIED`.
 
-    Those of `base`, with every combination of a method's values in `TRIED`.
+    `score_scale` is tried where a candidate has a score, and `alpha` of the rovers where one has
+    confidences.
 
-    Factors on scores and confidences are tried where the candidates have such. Raises DataError for
-    a method that has no such values.
+    Args:
+        base: Options whose other fields are kept.
+        methods: Names of the methods to try.
+        trials: Trials that the options will be fitted on.
+
+    Raises:
+        DataError: For a method that is not in `TRIED`.
     """
     candidates = [candidate for trial in trials for system in trial.systems for candidate in system]
     found = []
@@ -113,9 +122,20 @@ def count_errors(
     llm: Corrector | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Word errors int64 [trials, options] and reference lengths int64 [trials].
+    """Count the word errors of each trial under each of the options.
 
-    Raises DataError without references.
+    Args:
+        trials: Trials with references.
+        tried: The options.
+        lm: See `combine`.
+        llm: See `combine`.
+        progress: Called with options done and in all.
+
+    Returns:
+        Word errors, int64 [trials, options], and words of each reference, int64 [trials].
+
+    Raises:
+        DataError: For a trial without a reference.
     """
     references = []
     for trial in trials:
@@ -134,12 +154,11 @@ def count_errors(
 
 
 def choose(errors_NK: np.ndarray) -> int:
-    """Number of the options with the fewest errors.
+    """Return the number of the options with the fewest errors, of errors [trials, options].
 
-    The first ones unless another's lead is beyond its noise.
-
-    The lead is the sum over trials of the difference in errors, its noise `NOISE` standard errors
-    of that sum; trials are taken to be independent.
+    The first options are kept unless the lead of others is beyond its noise. The lead is the sum
+    over trials of the difference in errors, its noise `NOISE` standard errors of that sum. Trials
+    are taken to be independent.
     """
     lead_NK = errors_NK[:, :1] - errors_NK
     best = int(np.argmax(lead_NK.sum(axis=0)))
@@ -154,7 +173,18 @@ def fit(
     llm: Corrector | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Fitted:
-    """The best of the options (`choose`). Raises DataError for trials without references."""
+    """Return the best of the options (`choose`).
+
+    Args:
+        trials: Trials with references.
+        tried: The options; the first ones are the baseline.
+        lm: See `combine`.
+        llm: See `combine`.
+        progress: Called with options done and in all.
+
+    Raises:
+        DataError: For a trial without a reference, and for references without a word.
+    """
     errors_NK, length_N = count_errors(trials, tried, lm, llm, progress)
     if not length_N.sum():
         raise DataError("the references have no words, and options cannot be fitted")
@@ -175,9 +205,9 @@ def cross_validate(
 ) -> CrossValidated:
     """Estimate the errors of options that were chosen (`choose`) on other trials.
 
-    In `folds` folds of `shuffles` shuffles. Nothing but the choice is learned, so the inner loop's
-    errors on its held-out parts add up to the errors of all the training trials, by which it
-    chooses.
+    Trials are shuffled `shuffles` times, and divided into `folds` folds each time. Only the choice
+    is learned. So there is no inner loop: its errors on held-out parts would add up to the errors
+    of all training trials, by which `choose` decides.
 
     Args:
         errors_NK: Errors of each trial under each of the options, as `count_errors` returns them.

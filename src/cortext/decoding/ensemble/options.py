@@ -32,17 +32,17 @@ class EnsembleOptions:
     method: str = "rover"
     """`rover`: a vote word by word.
 
-    `rover-lm`: the same with an n-gram; `mbr`: the candidate with the fewest word errors to be
-    expected; `average`: of the acoustic models' posteriors; `correct`: a large language model is
-    asked.
+    `rover-lm`: the same with an n-gram; `mbr`: the candidate with the fewest expected word errors;
+    `average`: of the acoustic models' posteriors; `correct`: a large language model is asked.
     """
     weights: tuple[float, ...] = ()
     """Weight of each system, at least 0; equal when empty."""
     nbest: int = 10
-    """So many of the best sentences of each system take part; all of a lattice."""
+    """Number of each system's best sentences that take part; of a lattice all do."""
     lattice: bool = False
-    """Runs are combined by their lattices, which are searched for again in their logits, not by
-    their saved lists.
+    """True if runs are combined by their lattices and not by their saved lists.
+
+    The lattices come from a new search in the runs' logits.
     """
     score_scale: float = 1.0
     """Factor on the scores of a system's sentences before they become probabilities.
@@ -65,17 +65,17 @@ class EnsembleOptions:
     mean: str = "arithmetic"
     """average: of the probabilities, or (`geometric`) of their logarithms."""
     candidates: int = 20
-    """correct: so many recombinations of the words at most, besides the systems' own sentences.
+    """correct: most recombinations of the words that are scored beside the systems' own sentences.
 
-    Its search's beam.
+    It is the beam of the search for them.
     """
     llm_weight: float = 0.02
     """correct: factor on the large model's log-probability.
 
-    One word error to be expected costs 1.
+    One expected word error costs 1.
     """
     free: bool = False
-    """correct: the large model writes what it likes."""
+    """correct: True if the large model writes the sentence freely."""
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("mean", MEANS)):
@@ -106,13 +106,14 @@ class EnsembleOptions:
 
     @property
     def taken(self) -> int | None:
-        """So many sentences of each system take part; None for all."""
+        """Number of each system's sentences that take part; None for all."""
         return None if self.lattice else self.nbest
 
     def changed(self, changes: Mapping[str, Any]) -> EnsembleOptions:
-        """These options with some fields changed.
+        """Return these options with some fields changed.
 
-        Unknown names are refused with the nearest one.
+        Raises:
+            DecodingError: For an unknown name, with the nearest one, and values out of bounds.
         """
         known = {field.name for field in fields(self)}
         for name in changes:
@@ -124,7 +125,12 @@ class EnsembleOptions:
 
     @classmethod
     def read(cls, path: str | Path) -> EnsembleOptions:
-        """Options from a YAML file. Raises ConfigError or DecodingError naming the file."""
+        """Read options from a YAML file.
+
+        Raises:
+            ConfigError: For a file that cannot be read; it names the file.
+            DecodingError: For values out of bounds; it names the file.
+        """
         return load_config(path, cls)
 
     def write(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Averages of what several acoustic models say, frame by frame, decoded like one model's.
+"""Averages of several acoustic models' posteriors, frame by frame, decoded like one model's.
 
 Shapes: P patches (frames), V tokens, S systems.
 """
@@ -34,7 +34,7 @@ class LogitsOrigin:
     Attributes:
         inventory: The tokens, in their order.
         frame_ms: Time from one frame to the next.
-        options: What its n-best lists were decoded with.
+        options: Options that its n-best lists were decoded with.
     """
 
     inventory: Inventory
@@ -69,8 +69,8 @@ def average(
 ) -> np.ndarray:
     """Return log-probabilities float32 [P, V] of several systems as those of one.
 
-    A system of weight 0 is as if it were not there. Raises DecodingError for shapes that differ,
-    and where a geometric mean leaves nothing possible in a frame.
+    A system of weight 0 is left out. Raises DecodingError for shapes that differ, and where a
+    geometric mean leaves nothing possible in a frame.
 
     Args:
         log_probs: Float [P, V] of each system, natural logs, all in one order of tokens.
@@ -115,9 +115,16 @@ def read_average(
     mean: str,
     weights: Sequence[float] = (),
 ) -> list[np.ndarray]:
-    """Return the averaged log-probabilities [P, V] of each trial.
+    """Return the averaged log-probabilities of each trial.
 
-    Tokens are in the order of the first directory.
+    Args:
+        directories: Evaluations with logits, one a system.
+        trials: Trials to average, as `read_evaluations` gives them.
+        mean: See `average`.
+        weights: See `average`.
+
+    Returns:
+        float32 [P, V] of each trial; tokens are in the order of the first directory.
 
     Raises:
         DataError: Where logits are missing or do not go together.
@@ -178,11 +185,11 @@ def decode_average(
 
     Args:
         directories: Evaluations with logits.
-        trials: Those to decode, as `read_evaluations` gives them.
+        trials: Trials to decode, as `read_evaluations` gives them.
         lm: Language-model directory.
         mean: See `average`.
         weights: See `average`.
-        options: Of the search; without them those that the directories were decoded with, which
+        options: Options of the search; None: those that the directories were decoded with, which
             must then be the same.
         threads: Threads of the search.
         progress: Called with trials done and in all.
@@ -205,7 +212,7 @@ def decode_average(
 
 
 def _logit_files(directory: Path) -> dict[int, Path]:
-    """The file of each trial; its name begins with the trial's number."""
+    """Return the file of each trial; its name begins with the trial's number."""
     files = sorted((directory / "logits").glob("*.npy"))
     if not files:
         raise DataError("no logits", where=directory, fix=AGAIN)
@@ -225,9 +232,9 @@ def _json(path: Path) -> Any:
 
 
 MOST_SENTENCES = 1000
-"""So many sentences of a lattice count, the best.
+"""Number of a lattice's best sentences that count.
 
-All of almost every lattice of the search's default beam.
+With the search's default beam almost no lattice has more.
 """
 
 
@@ -242,14 +249,14 @@ def read_lattices(
 ) -> list[Candidates]:
     """Return the trials with all sentences of each run's lattice in place of its saved list.
 
-    A lattice is its sentences and their scores: each is scored exactly (the sum of its paths, or
-    the best of them, as `recombine` says), so their shares are its posteriors, and what is expected
-    over them is expected over the lattice. A large model that ranked the saved lists has no part in
-    a lattice. Errors are those of `read_average` and `Decoder`.
+    A lattice is read as its sentences. Each is scored exactly (the sum of its paths, or the best of
+    them, as `recombine` says), so the sentences' shares are the lattice's posteriors. A large model
+    that ranked the saved lists has no part in a lattice. Errors are those of `read_average` and
+    `Decoder`.
 
     Args:
         directories: Evaluations with logits, one a system.
-        trials: Those to search again.
+        trials: Trials to search again.
         lm: Language-model directory.
         options: Options of the search; by default each run's own. `lattice_beam` bounds the
             lattice.

@@ -1,4 +1,4 @@
-"""Whole runs: what is combined is read, measured where the sentences are known, and written."""
+"""Ensembles of whole runs: reading, combination, error rates, and writing."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Ensemble:
     """Result of an ensemble.
 
     Attributes:
-        sources: What was combined.
+        sources: Names of what was combined: a file and its field, or the evaluation directories.
         combined: The combined sentence of each trial.
         nbest: The lists of averaged posteriors; None for other methods.
         log_probs: The averaged posteriors, float32 [P, V] of each trial, in the order of `origin`.
-        search: What lattices were searched for with; None for the runs' own options, or without
+        search: Options of the search for lattices; None for the runs' own options, or without
             lattices.
     """
 
@@ -56,16 +56,16 @@ class Ensemble:
     search: DecoderOptions | None = None
 
     def error_rate(self, unit: str = "word") -> ErrorRate | None:
-        """WER (`word`) or CER (`char`) of the trials with a reference.
+        """Return WER (`word`) or CER (`char`) of the trials with a reference.
 
-        None where there are none.
+        None where no trial has one.
         """
         return self._rate([combined.text for combined in self.combined], unit)
 
     def system_rates(self) -> tuple[float, ...] | None:
-        """WER of each system's best sentences.
+        """Return the WER of each system's best sentences.
 
-        None without references or where trials have other numbers of them.
+        None without references, and where not all trials have the same number of systems.
         """
         if len({len(trial.systems) for trial in self.trials}) != 1:
             return None
@@ -76,7 +76,7 @@ class Ensemble:
         )
 
     def oracle_rate(self) -> float | None:
-        """WER if of every trial the best candidate were known; None without references."""
+        """Return the WER of the best candidate of every trial; None without references."""
         texts = []
         for trial in self.trials:
             words = normalize(trial.reference or "").split()
@@ -103,7 +103,7 @@ class Ensemble:
         return error_rate([one for one, _ in known], [two for _, two in known], unit, n_boot)  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `cortext ensemble --json` prints. A rate is None without references."""
+        """Return the output of `cortext ensemble --json`. A rate is None without references."""
         wer, cer = self.error_rate("word"), self.error_rate("char")
         options = asdict(self.options)
         return {
@@ -131,9 +131,15 @@ def combine_lists(
     llm: Corrector | None = None,
     progress: Progress | None = None,
 ) -> Ensemble:
-    """Combine the sentences of a file (`read_lists`), with arguments and errors as `combine`.
+    """Combine the sentences of a file (`read_lists`); errors are those of `combine`.
 
-    `lm` is a directory.
+    Args:
+        path: File with a JSON object a line.
+        field: Field of the objects that holds the sentences, one of each system.
+        options: The method and its settings; None: the defaults.
+        lm: Language-model directory, for `rover-lm`.
+        llm: See `combine`.
+        progress: Called with trials done and in all.
     """
     options = options or EnsembleOptions()
     check_method(options, lm is not None, llm is not None)
@@ -165,7 +171,7 @@ def combine_runs(
 
     Args:
         directories: One of each system.
-        options: The method and its settings; the defaults without.
+        options: The method and its settings; None: the defaults.
         lm: Language-model directory, for `rover-lm`, `average` and lattices.
         llm: See `combine`.
         decoder: Options of the search, for `average` and lattices; without them those of the
@@ -219,7 +225,19 @@ def read_runs(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> list[Candidates]:
-    """Return the trials of evaluation directories with their saved lists, or their lattices."""
+    """Return the trials of evaluation directories with their saved lists, or their lattices.
+
+    Args:
+        directories: One of each system.
+        options: `lattice` decides between lists and lattices.
+        lm: Language-model directory, for lattices.
+        decoder: Options of the search for lattices; None: each run's own.
+        threads: Threads of that search.
+        progress: Called with trials done and in all, of that search.
+
+    Raises:
+        DecodingError: For lattices without a language-model directory.
+    """
     trials = read_evaluations(directories)
     if not options.lattice:
         return trials
@@ -300,7 +318,7 @@ def _metrics(found: Ensemble) -> dict[str, Any]:
 
 
 def _write_predictions(path: Path, found: Ensemble) -> None:
-    """Rows `id,text`; a trial that the evaluations left out keeps its row, with an empty text."""
+    """Write rows `id,text`; a trial that the evaluations left out gets an empty text."""
     rows = {
         str(trial.id): combined.text
         for trial, combined in zip(found.trials, found.combined, strict=True)

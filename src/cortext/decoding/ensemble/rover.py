@@ -18,14 +18,14 @@ from cortext.decoding.ensemble.candidates import Weighted
 from cortext.decoding.ensemble.options import EnsembleOptions
 
 MOST_HISTORIES = 256
-"""So many of the best beginnings are kept in the search with an n-gram.
+"""Number of beginnings that the search with an n-gram keeps, the best ones.
 
-Fewer histories make it exact.
+The search is exact as long as there are no more.
 """
 
 
 NULL = ""
-"""The word that stands for none."""
+"""The word that stands for no word."""
 
 
 @dataclass(slots=True)
@@ -36,19 +36,26 @@ class Slot:
     sure: dict[str, float] = field(default_factory=dict)
 
     def add(self, word: str, weight: float, confidence: float = 0.0) -> None:
-        """A vote more."""
+        """Add a vote.
+
+        Args:
+            word: The word, or `NULL` for none.
+            weight: Weight of the vote.
+            confidence: Confidence of the word, 0 to 1.
+        """
         self.votes[word] = self.votes.get(word, 0.0) + weight
         self.sure[word] = self.sure.get(word, 0.0) + weight * confidence
 
     def confidence(self, word: str) -> float:
-        """Mean confidence of those who vote for the word."""
+        """Return the mean confidence of the votes for the word."""
         return self.sure[word] / self.votes[word]
 
 
 def build_network(candidates: Sequence[Weighted]) -> list[Slot]:
-    """The network of weighted sentences. The votes of each slot add up to the sum of the weights.
+    """Return the transition network of weighted sentences.
 
-    Equal weights keep their order, by which ties of the alignment are decided.
+    The votes of each slot add up to the sum of the weights. Sentences of equal weight keep their
+    order, which decides ties of the alignment.
     """
     slots: list[Slot] = []
     before = 0.0
@@ -59,11 +66,11 @@ def build_network(candidates: Sequence[Weighted]) -> list[Slot]:
 
 
 def _merged(slots: list[Slot], candidate: Weighted, before: float) -> list[Slot]:
-    """The network with one sentence more; `before` is the weight that is in it."""
+    """Return the network with one more sentence; `before` is the weight that is in it."""
     merged: list[Slot] = []
-    for place, number in _align(slots, candidate.words, before):
-        slot = Slot({NULL: before}, {NULL: 0.0}) if place is None else slots[place]
-        if place is None and not before:
+    for position, number in _align(slots, candidate.words, before):
+        slot = Slot({NULL: before}, {NULL: 0.0}) if position is None else slots[position]
+        if position is None and not before:
             slot = Slot()
         if number is None:
             slot.add(NULL, candidate.weight)
@@ -76,13 +83,13 @@ def _merged(slots: list[Slot], candidate: Weighted, before: float) -> list[Slot]
 def _align(
     slots: Sequence[Slot], words: Sequence[str], total: float
 ) -> list[tuple[int | None, int | None]]:
-    """Pairs (slot, word) along a cheapest path.
+    """Return pairs (slot, word) along a cheapest path.
 
-    None is a slot without a word or a word without a slot.
+    None stands for the word of a slot left out, and for the slot of a word that needs a new one.
 
-    A new slot costs 1, leaving a slot out the share of its votes that are for a word, and a word in
-    a slot the share of the votes that are for others. Among equals a pair goes before a slot left
-    out, and that before a new slot.
+    A new slot costs 1. A slot left out costs the share of its votes that are for a word. A word in
+    a slot costs the share of the votes that are for others. Among equals a pair goes before a slot
+    left out, and that before a new slot.
     """
     n_slots, n_words = len(slots), len(words)
     skip = [1 - slot.votes.get(NULL, 0.0) / total for slot in slots]
@@ -122,22 +129,21 @@ class Ngram(Protocol):
     """
 
     def begin(self) -> Any:
-        """The state at the start of a sentence."""
+        """Return the state at the start of a sentence."""
 
     def score(self, state: Any, word: str) -> tuple[float, Any]:
-        """Natural-log probability of a word, and the state after it."""
+        """Return the natural-log probability of a word, and the state after it."""
 
     def end(self, state: Any) -> float:
-        """Natural-log probability of the sentence's end."""
+        """Return the natural-log probability of the sentence's end."""
 
 
 def word_scores(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
-    """Score of each word of a slot, for `NULL` of having none.
+    """Return the score of each word of a slot; that of `NULL` is the score of no word.
 
-    Fiscus' frequency of occurrence and mean confidence.
-
-    alpha * share of the votes + (1 - alpha) * mean confidence of these votes; that of NULL is
-    `null_confidence`, and its score is multiplied by `null_weight`.
+    The score is alpha * share of the votes + (1 - alpha) * mean confidence of these votes (Fiscus'
+    frequency of occurrence and mean confidence). `NULL` has the confidence `null_confidence`, and
+    its score is multiplied by `null_weight`.
     """
     total = sum(slot.votes.values())
     scores = {}
@@ -149,7 +155,7 @@ def word_scores(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
 
 
 def vote(slots: Sequence[Slot], options: EnsembleOptions) -> tuple[str, ...]:
-    """Return the words with the highest scores.
+    """Return the word with the highest score of each slot, without `NULL`.
 
     Of words with equal scores the first one wins, which is from the sentence with more weight.
     """
@@ -164,8 +170,13 @@ def vote(slots: Sequence[Slot], options: EnsembleOptions) -> tuple[str, ...]:
 def vote_with_lm(slots: Sequence[Slot], options: EnsembleOptions, lm: Ngram) -> tuple[str, ...]:
     """Return the words w with the highest sum of log(score) + lm_weight * log P(w) + word_score.
 
-    The sentence's end is included. Scores of a slot are made to add up to 1. Prefixes with equal
-    n-gram states are joined.
+    The sentence's end is included. Scores of a slot are made to add up to 1. Of prefixes with equal
+    n-gram states the best is kept.
+
+    Args:
+        slots: Transition network (`build_network`).
+        options: `lm_weight`, `word_score`, and those of `word_scores`.
+        lm: The n-gram.
     """
     known: dict[tuple[Any, str], tuple[float, Any]] = {}
     beginnings: dict[Any, tuple[float, tuple[str, ...]]] = {lm.begin(): (0.0, ())}
@@ -195,9 +206,9 @@ def vote_with_lm(slots: Sequence[Slot], options: EnsembleOptions, lm: Ngram) -> 
 
 
 def _log_shares(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
-    """Logarithms of the scores, which are made to add up to 1.
+    """Return the logarithms of the scores, which are made to add up to 1.
 
-    A score of 0 counts as next to nothing.
+    A score of 0 counts as 1e-12.
     """
     scores = {word: max(score, 1e-12) for word, score in word_scores(slot, options).items()}
     total = sum(scores.values())

@@ -19,16 +19,17 @@ NBEST = "nbest.jsonl"
 KEY = ("id", "session", "block", "trial")
 """The fields that must agree for two lines to be of one trial."""
 MOST_WORDS = 1000
-"""Longest sentence: aligning two takes the product of their lengths in time and memory."""
+"""Words of the longest sentence: alignment takes the product of two lengths in time and memory."""
 
 
 def read_lists(path: str | Path, field: str) -> list[Candidates]:
-    """The trials of a file with a JSON object a line.
+    """Read the trials of a file with a JSON object a line.
 
-    `field` has a list of sentences, one of each system.
+    `field` names the list of sentences, one of each system. An object may have an `id` (by default
+    the line's number from 0) and a `reference`, too.
 
-    `id` (the line's number from 0 without it) and `reference` may be there too. Raises DataError
-    naming the file and line for whatever cannot be combined.
+    Raises:
+        DataError: Naming the file and line, for anything that cannot be combined.
     """
     path = Path(path)
     trials: dict[int | str, Candidates] = {}
@@ -100,7 +101,7 @@ def trial_name(trial: Candidates) -> str:
 
 
 def _read_nbest(directory: Path) -> dict[Any, dict[str, Any]]:
-    """The lines of a directory's n-best file by what names their trials."""
+    """Return the lines of a directory's n-best file by the `KEY` fields of their trials."""
     path = directory / NBEST
     if not path.is_file():
         fix = "give a directory that cortext evaluate wrote with --lm"
@@ -178,9 +179,9 @@ def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, A
 
 
 def candidate_of(hypothesis: dict[str, Any]) -> Candidate:
-    """A hypothesis of `nbest.jsonl` as a candidate, normalised.
+    """Return a hypothesis of `nbest.jsonl` as a candidate, normalised.
 
-    Confidences count where every word has one.
+    Confidences count only where every word has one.
     """
     words = tuple(normalize(hypothesis["text"]).split())
     said = hypothesis.get("words")
@@ -207,7 +208,7 @@ def _name(key: Sequence[Any]) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbers, from 1, and objects of the lines that are not empty."""
+    """Yield the number, from 1, and the object of each line that is not empty."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
