@@ -1,10 +1,11 @@
 """Adaptation to a recording day: its day layer is fitted to its first trials.
 
-The new layer starts as a copy of the known day's under which the trials have the lowest CTC loss.
-Then either it alone learns, and everything about the known days stays as it is to the bit, or the
-whole model learns with small steps, with old trials in every batch where there are some. A day that
-the model knows, of which there are more trials now, goes the same way: its own layer is one of
-those compared, and is the one that learns.
+The new layer starts as a copy of a known day's layer: the one that gives the trials the lowest CTC
+loss. By default only the new layer learns, and everything else stays the same to the bit. Otherwise
+the whole model learns with small steps; every batch then has old trials, where some are given.
+
+A day that the model knows may be adapted to again, with more trials. Its own layer is then one of
+the layers compared, and it is the layer that learns.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from cortext.training.trainer import Trainer
 TRIALS_PER_DAY = 16
 """Number of trials of a day in a batch."""
 COMPARED_TRIALS = 20
-"""Number of trials, evenly spread, that choose the nearest day."""
+"""Number of trials, evenly spread over the new day, that choose the nearest known day."""
 
 
 @dataclass(frozen=True)
@@ -60,31 +61,31 @@ class AdaptSummary:
     session: str
     """The day that was adapted to."""
     nearest: str
-    """The known day whose layer its layer began as.
+    """The known day whose layer the new layer began as a copy of.
 
-    A day that the model knew may be nearest to itself.
+    The nearest day of a day that the model knew may be that day itself.
     """
     loss_by_session: dict[str, float]
-    """Of the day's training trials under each known day's layer."""
+    """Mean loss of the day's compared training trials under each known day's layer."""
     whole_model: bool
     n_trials: int
-    """Trials of the day that it learnt from."""
+    """Number of the day's trials that the model learnt from."""
     n_old_trials: int
     n_val_trials: int
     validated_on: Literal["the day's validation split", "trials held out of training"]
     val_per_before: float
-    """With the nearest day's layer as it is."""
+    """PER before learning, with a copy of the nearest day's layer."""
     val_per: float
     val_loss_before: float
     val_loss: float
     batches: int
     best_step: int
-    """Batches after which the kept weights were taken.
+    """Number of batches after which the kept weights were taken.
 
-    0 where learning made the validation loss no lower.
+    0 if learning did not lower the validation loss.
     """
     skipped: tuple[Problem, ...]
-    """Trials and files that the data lack because they were left out as bad."""
+    """Trials and files that were left out as bad."""
     seconds: float
 
     def __str__(self) -> str:
@@ -118,30 +119,31 @@ def adapt(
 ) -> AdaptSummary:
     """Fit a trained model to a new day, and write a run that knows the old days and the new one.
 
-    Nothing is left in `out` where it fails.
+    An adaptation that fails leaves nothing in `out`.
 
     Args:
         run: The run directory to start from.
-        data: Packed directory or session files with training trials of the new day. Its validation
-            split of that day is validated on. Without one, a share of the trials
-            (`dataset.test_percentage`) validates and does not train.
+        data: Packed directory or session files with training trials of the new day. The day's
+            validation split is validated on. Without one, a share of the training trials
+            (`dataset.test_percentage`) is held out for validation.
         out: The new run directory.
         trials: Number of the day's training trials to use, in the order of recording; None for
             all.
-        session: The day to adapt to. It must be given where the data have several new days, or
+        session: The day to adapt to. It must be given if the data have several new days, or
             several days that are all known.
-        whole_model: Let everything learn, not the new day's layer alone.
-        old_data: Recordings of known days, which may be in the same directory. An old day is mixed
-            into every batch.
-        old_trials: Number of old trials, evenly spread over the known days.
-        batches: Batches of 16 trials of the new day, and as many of an old day.
+        whole_model: Let all parameters learn, not only the new day's layer.
+        old_data: Recordings of known days, perhaps in the same directory; None for none. Every
+            batch then has trials of one known day, too. Needs `whole_model`.
+        old_trials: Number of old trials to use, evenly spread over the known days.
+        batches: Number of batches to train on. A batch has 16 trials of the new day, and as many
+            of a known day where there are old trials.
         device: `cpu`, `cuda` or `cuda:N`.
         overrides: `key=value` changes of the training configuration.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
-        progress: Draw bars on stderr where it is a terminal.
+        progress: Draw bars on stderr if it is a terminal.
 
     Returns:
-        What was made; `adaptation.json` in `out` holds it, too.
+        The result of the adaptation, as written to `adaptation.json` in `out`.
 
     Raises:
         ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
@@ -195,9 +197,9 @@ def adapt(
 
 @contextmanager
 def _emptied_on_failure(out: Path) -> Iterator[None]:
-    """A context that leaves nothing of a run that it cannot finish.
+    """Remove everything in `out` if the body fails.
 
-    An adaptation takes too little time to resume.
+    An adaptation takes too little time for resuming to be worth it.
     """
     try:
         yield
@@ -223,9 +225,9 @@ def _check_arguments(
 
 
 def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
-    """The configuration that the run was trained with, as far as it is known.
+    """Return the run's training configuration, or the defaults if the run holds none.
 
-    The model itself knows what it reads.
+    Architecture, smoothing and feature subset come from the model itself.
     """
     architecture = model.network.config
     config = read_run_config(run) if (run / "config.yaml").is_file() else TrainConfig()
@@ -238,7 +240,7 @@ def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
 
 
 def _with_day(source: AcousticModel, session: str) -> AcousticModel:
-    """A copy of the model with one more day, whose layer is still arbitrary."""
+    """Return a copy of the model with one more day; its layer has fresh weights."""
     weights = source.network.state_dict()
     sessions = (*source.sessions, session)
     n_used = source.n_features if source.feature_subset is None else len(source.feature_subset)
@@ -269,11 +271,10 @@ def _settings(
     whole_model: bool,
     batches: int,
 ) -> TrainConfig:
-    """The run's configuration, made to adapt.
+    """Return the run's configuration with the settings of an adaptation.
 
-    Few trials overfit, and the fewer, the smaller the steps must be.
-
-    The numbers were chosen on simulated drift over two days to three weeks; see docs/adapt.md.
+    Few trials overfit: the fewer there are, the smaller the learning rate. The numbers were chosen
+    on simulated drift over two days to three weeks; see docs/adapt.md.
     """
     lr_day = min(4e-3, 1e-4 * n_trials)
     lr = lr_day / 8
@@ -302,13 +303,13 @@ def _settings(
         lr_min_day=lr_day / 20,
         lr_decay_steps_day=batches,
         lr_warmup_steps_day=warmup,
-        # the published 0.1 belongs to long trainings: within some dozens of batches little would
-        # move
+        # The published 0.1 suits long trainings: within a few dozen batches the weights would
+        # hardly move.
         epsilon=1e-8,
         batches_per_train_log=max(1, batches // 6),
         batches_per_val_step=max(1, batches // 3),
         batches_per_save=0,
-        best_metric="val_loss",  # finer than PER, which a few trials give in steps of percents
+        best_metric="val_loss",  # finer than the PER of a few trials, which has steps of percents
         early_stopping=False,
         save_all_val_steps=False,
         save_final_model=False,
@@ -318,9 +319,10 @@ def _settings(
 
 @torch.no_grad()
 def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) -> dict[str, float]:
-    """Make the day's layer that of the known day with the lowest CTC loss.
+    """Copy the layer of the known day with the lowest CTC loss to the new day.
 
-    Returns the losses by session.
+    Returns:
+        Mean loss of the compared trials, by known session.
     """
     network = trainer.model.network
     sessions = trainer.model.sessions
@@ -343,7 +345,7 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
     for name, parameter in network.named_parameters():
         if name.startswith("day_"):
             parameter[day] = parameter[best]
-    backend.load(backend.state())  # with the weights of the network, which have changed
+    backend.load(backend.state())  # also takes over the weights changed above
     return losses
 
 

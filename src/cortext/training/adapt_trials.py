@@ -1,4 +1,4 @@
-"""Choice of the trials that a model adapts to: those of the new day, and some of known days."""
+"""Choice of the trials that a model adapts to: trials of the new day, and some of known days."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ def opened(
 ) -> PackedDataset:
     """Return the data, opened and verified.
 
-    Raises DataError, also for another number of features than the model's.
+    Args:
+        data: Packed directory, directory of session files, or data that are open already; these
+            are only checked for their number of features.
+        model: The model that is adapted.
+        splits: Names of the splits to verify, where the data have them.
+        skip_bad: Leave out trials that cannot be read, as in `pack`.
+        reading: Progress callback, called with the parts done and their total.
+
+    Raises:
+        DataError: For data that cannot be read, or whose number of features is not the model's.
     """
     if not isinstance(data, PackedDataset):
         data = open_data(data, skip_bad=skip_bad, progress=reading)
@@ -39,7 +48,15 @@ def opened(
 def session_to_adapt_to(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
     """Return the day to adapt to.
 
-    It is the one named, else the only one that the model does not know, else the only one.
+    Args:
+        model: The model that is adapted.
+        data: Recordings with a training split.
+        wanted: Session to adapt to. None takes the only session that the model does not know; if
+            the model knows all, the only session.
+
+    Raises:
+        DataError: If `wanted` has no training trials, or if None leaves several sessions to choose
+            from.
     """
     split = data.split("train")
     recorded = [data.sessions[day] for day in np.unique(split.day_N)]
@@ -73,7 +90,17 @@ def in_order_of_recording(split: PackedSplit, session: str) -> np.ndarray:
 def trials_of_day(
     data: PackedDataset, session: str, trials: int | None, config: TrainConfig
 ) -> PackedDataset:
-    """Return the data with only the day's first training trials and its validation split."""
+    """Return the data with only the day's first training trials and its validation split.
+
+    Args:
+        data: The recordings.
+        session: The day.
+        trials: Number of training trials, in the order of recording; None for all.
+        config: Training configuration, whose bad trials are left out.
+
+    Raises:
+        DataError: For more trials than the day has, or for one trial without a validation split.
+    """
     data = data.select(bad_trials=config.dataset.bad_trials_dict)
     train = data.split("train")
     recorded = in_order_of_recording(train, session)
@@ -96,9 +123,16 @@ def trials_of_day(
 def trials_of_old_days(
     data: PackedDataset, known: Sequence[str], most: int, config: TrainConfig
 ) -> PackedDataset:
-    """Return the data with at most that many training trials, evenly spread over the known days.
+    """Return the data with some training trials, evenly spread over the known days.
 
-    The latest get the rest.
+    Args:
+        data: The recordings.
+        known: Sessions to take trials from, in the order of recording.
+        most: Most trials in all. Where they do not divide evenly, the latest days get one more.
+        config: Training configuration, whose bad trials are left out.
+
+    Raises:
+        DataError: If the data have training trials of no known day.
     """
     data = data.select(bad_trials=config.dataset.bad_trials_dict)
     train = data.split("train")

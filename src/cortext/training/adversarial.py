@@ -1,6 +1,6 @@
 """The loss of the three-network model (`cortext.models.triple_gru`).
 
-Two readers of phonemes and a price on noise.
+Two CTC losses, one of them adversarial, and a penalty on the energy of the noise estimate.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ class AdversarialConfig:
     noisy_weight: float = 0.2
     """Weight of the adversary's CTC loss."""
     noise_weight: float = 0.001
-    """Weight of the noise estimate's energy.
-
-    The squared norm of a patch's noise, the mean over a trial's patches.
-    """
+    """Weight of the noise estimate's energy, see `noise_energy`."""
     reversal_start: float = 0.0
     """Reversal strength at the first batch."""
     reversal_end: float = 0.5
     """Reversal strength at the end of the ramp."""
     reversal_schedule: Literal["linear", "sigmoid"] = "linear"
-    """From start to end.
+    """Shape of the ramp from `reversal_start` to `reversal_end`.
 
-    A straight line, or 2 / (1 + exp(-10 p)) - 1, which rises fast and then flattens.
+    `linear` is a straight line. `sigmoid` is 2 / (1 + exp(-10 p)) - 1, which rises fast and then
+    flattens.
     """
     reversal_ramp: float = 1.0
     """Share of the training that the ramp takes."""
@@ -53,7 +51,10 @@ class AdversarialConfig:
             )
 
     def reversal(self, fraction: float | torch.Tensor) -> float | torch.Tensor:
-        """Reversal strength when `fraction` of the training is done; a tensor gives a tensor."""
+        """Return the reversal strength when `fraction` of the training is done.
+
+        A tensor gives a tensor.
+        """
         progress: Any = fraction / self.reversal_ramp
         traced = isinstance(progress, torch.Tensor)  # its value is not known yet
         progress = progress.clamp(max=1.0) if traced else min(1.0, progress)
@@ -79,9 +80,9 @@ class Adversarial:
         self.config = config
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
-        """Float32 [B] of each trial.
+        """Return `loss` and its unweighted parts `clean`, `noisy` and `noise`, float32 [B] each.
 
-        `loss`, and its parts `clean`, `noisy` and `noise` without their weights.
+        See `Loss`.
         """
         clean_BPV, noisy_BPV, noise_BPI = network(
             batch.x_BTC,
@@ -104,14 +105,19 @@ class Adversarial:
 
 
 def noise_energy(noise_BPI: torch.Tensor, n_patches_B: torch.Tensor) -> torch.Tensor:
-    """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B].
+    """Return the squared norm of a patch's noise, averaged over each trial's patches.
 
-    Padding does not count.
+    Padding does not count. The energy is a sum over a patch's values and a mean over time, which
+    suits a weight of 0.001. With the published patch (7,168 values with a mean square of about
+    0.13), noise that takes out the whole input then costs one nat a trial; a CTC loss is tens of
+    nats. A mean over the values would have no effect; a sum over time would outweigh the CTC loss.
 
-    A sum over the patch's values and a mean over time, which a weight of 0.001 suits: to take out
-    everything of the published shape (7,168 values whose mean square is about 0.13) then costs one
-    nat a trial, where a CTC loss is tens of them. A mean over the values would be without effect,
-    and a sum over time would outweigh the CTC loss.
+    Args:
+        noise_BPI: Noise estimate of each patch, float [B, P, I].
+        n_patches_B: Patches of each trial, int64 [B], on any device.
+
+    Returns:
+        Float32 [B]; float64 for a float64 estimate.
     """
     n_patches_B = n_patches_B.to(noise_BPI.device, non_blocking=True)
     summed = torch.float64 if noise_BPI.dtype == torch.float64 else torch.float32

@@ -1,9 +1,9 @@
 """The interface of backends, which run training steps.
 
-The trainer keeps the run: its directory, measurements, saved states, the order of batches. A
-backend takes the steps, on its own devices: torch on a CPU or on GPUs (`torch_backend`), torchax
-and TensorFlow on a TPU (`cortext.tpu`). Their states have the same names, so that a run may go on
-with another backend.
+The trainer keeps the run: its directory, measurements, saved states and the order of batches. A
+backend takes the steps on its devices: torch on a CPU or on GPUs (`torch_backend`), torchax and
+TensorFlow on a TPU (`cortext.tpu`). The tensors of their states have the same names, so that
+another backend can resume a run.
 
 B trials, P patches, V tokens.
 """
@@ -39,20 +39,21 @@ BACKENDS = {
 }
 """Module and class of each backend.
 
-A module is imported, and its libraries with it, when its backend is asked for.
+A module and its libraries are imported when the backend is first used.
 """
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """A device to train on, and what trains there.
+    """A device to train on, and the backend that trains there.
 
     Attributes:
         device: `cpu`, `cuda`, `cuda:N` or `tpu`.
         backend: `torch`, or `tensorflow` (with Keras 3).
         tpu: Name or address of a TPU; None looks for one.
-        tpu_engine: What runs torch models on a TPU: `torchax`.
-        require_cores: Fewest cores (TPU cores, GPUs or virtual devices) to train with.
+        tpu_engine: Library that runs torch models on a TPU: `torchax`.
+        require_cores: Fewest cores (TPU cores, GPUs or virtual devices) to train with; None for
+            any number.
 
     Raises:
         ConfigError: For an unknown backend or TPU engine, and for a TPU's name where none is used.
@@ -84,7 +85,7 @@ class DeviceSpec:
 
     @property
     def backend_name(self) -> str:
-        """The key in `BACKENDS` of what trains there."""
+        """Name of the backend, a key of `BACKENDS`."""
         if self.backend == "tensorflow":
             return "tensorflow"
         return self.tpu_engine if self.device == "tpu" else "torch"
@@ -95,12 +96,17 @@ class Job:
     """The work of a backend.
 
     Attributes:
-        model: Its network has first weights, on the host, and knows which of its parameters learn.
-        split: The training trials; layer_of_day: int64, the day layer of each of its sessions (-1:
-            none).
-        sampler: Says which trials are in which batch.
-        all_used: True where every parameter that learns has a gradient in every batch.
-        shown: True shows progress to the user.
+        config: Configuration of the run.
+        model: Model with its first weights, on the host; `requires_grad` marks the parameters that
+            learn.
+        split: The training trials.
+        layer_of_day: int64, the day layer of each session of the split (-1: none).
+        sampler: Assigns trials to batches.
+        loss: Loss to minimise.
+        processes: The processes that share a batch.
+        device_spec: Device to train on.
+        all_used: True if every parameter that learns has a gradient in every batch.
+        shown: True to show progress to the user.
     """
 
     config: TrainConfig
@@ -120,7 +126,8 @@ class StepResult:
     """Results of a step; the numbers lie on the device of the backend.
 
     Attributes:
-        indices: int64 [B], the trials' numbers in the split (those of this process).
+        step: Number of the batch, from 0.
+        indices: int64 [B], numbers in the split of this process's trials.
         losses: float32 [B] by name, see `Loss`.
         norm: Norm of the whole gradient, before clipping.
     """
@@ -133,7 +140,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class StepValues:
-    """A `StepResult` on the host."""
+    """A `StepResult` whose values are on the host."""
 
     step: int
     indices: np.ndarray
@@ -150,9 +157,9 @@ class Backend(Protocol):
     job: Job
     """The model, the trials and the settings of the run."""
     name: str
-    """Name of the device that computes, for the summary."""
+    """Name of the device, for the summary."""
     cores: int
-    """Devices that share a batch."""
+    """Number of devices that share a batch."""
     host: torch.device
     """Device on which `forward` needs its batches."""
     synchronous: bool
@@ -162,29 +169,30 @@ class Backend(Protocol):
 
     @staticmethod
     def processes(spec: DeviceSpec) -> AbstractContextManager[Processes]:
-        """A context in which the processes of this run, if there are several, can talk.
+        """Yield the processes of this run, able to exchange values.
 
-        Raises RunError.
+        Raises:
+            RunError: If the device cannot be used, or there are fewer cores than required.
         """
         ...
 
     def running(self) -> AbstractContextManager[None]:
-        """A context for steps."""
+        """Keep the settings that steps need, such as the precision of matrix products."""
         ...
 
     def batches(self, first: int, end: int) -> Generator[Any]:
-        """The training batches number `first` to `end - 1`, prepared ahead."""
+        """Yield the training batches `first` to `end - 1`, prepared ahead."""
         ...
 
     def update(self, step: int, batch: Any) -> StepResult:
-        """Move the weights along the gradient of the batch, unless that is not finite.
+        """Move the weights along the gradient of the batch, if it is finite.
 
-        Does not wait for devices.
+        The call does not wait for the device.
         """
         ...
 
     def read(self, updates: list[StepResult]) -> list[StepValues]:
-        """Bring to the host what was found, all at once."""
+        """Copy the results of several steps to the host in one transfer."""
         ...
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
@@ -192,28 +200,34 @@ class Backend(Protocol):
         ...
 
     def gather_weights(self) -> None:
-        """Bring the weights into the job's model."""
+        """Copy the weights into the job's model."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The optimiser's moments and step counts, see `Optimizer.state`."""
+        """Return the optimiser's moments and step counts, see `Optimizer.state`."""
         ...
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over the weights of the job's model, and what `state` gave."""
+        """Take over the weights of the job's model, and the moments that `state` returned."""
         ...
 
     @staticmethod
     def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
-        """Return a context that traces batches `first` to `end - 1` into a folder.
+        """Trace batches `first` to `end - 1` of the body.
 
-        Its value is called after every batch.
+        Args:
+            folder: Directory that the trace is written to.
+            first: First traced batch, counted from the start of the body.
+            end: Batch after the last traced one.
+
+        Yields:
+            A function to call after every batch.
         """
         ...
 
 
 def backend_class(name: str) -> type[Backend]:
-    """Return the backend of that name. Raises MissingLibrary without its libraries."""
+    """Return the backend of that name. Raises MissingLibrary if its libraries are missing."""
     module, _, attribute = BACKENDS[name].partition(":")
     try:
         found: type[Backend] = getattr(import_module(module), attribute)

@@ -1,10 +1,8 @@
 """Training batches: drawn, read, augmented and smoothed.
 
-Each is a function of the seeds and its number alone.
-
-Nothing remembers what was drawn before, so that a resumed run needs only the number of the next
-batch. Where several processes share a batch, each draws the noise of the whole batch and keeps its
-own trials: the same as in one process.
+A batch depends on the seeds and on its number alone, so that a resumed run needs only the number of
+the next batch. Several processes that share a batch give the same result as one: each draws the
+noise of the whole batch and keeps its own trials.
 """
 
 from __future__ import annotations
@@ -29,7 +27,16 @@ AUGMENTATION = 2
 
 
 def derived_seed(seed: int, stream: int, step: int) -> int:
-    """A seed for torch that is independent for every stream and step."""
+    """Return a seed for torch.
+
+    Args:
+        seed: Seed of the run.
+        stream: Stream of random numbers: `DROPOUT` or `AUGMENTATION`.
+        step: Number of the batch.
+
+    Returns:
+        Seed of 63 bits, independent for every seed, stream and step.
+    """
     return int(
         np.random.SeedSequence((seed, stream, step)).generate_state(1, np.uint64)[0] >> np.uint64(1)
     )
@@ -39,10 +46,18 @@ def derived_seed(seed: int, stream: int, step: int) -> int:
 class TrainBatch:
     """A batch, ready for the model.
 
-    On the model's device: x_BTC float32, day_B int64 (day layers), labels_BU int64 (0-padded), and
-    days int64, the different day layers in the whole batch. On the host, where CUDA's CTC wants
-    lengths: n_bins_B, n_patches_B (frames of logits) and n_labels_B, int64. indices: int64 [B], the
-    trials' numbers in the split
+    The lengths lie on the host, where CUDA's CTC wants them; the other tensors lie on the model's
+    device.
+
+    Attributes:
+        x_BTC: float32 features.
+        day_B: int64 day layers.
+        n_bins_B: int64 bins of each trial, on the host.
+        n_patches_B: int64 frames of logits of each trial, on the host.
+        labels_BU: int64 labels, padded with 0.
+        n_labels_B: int64 lengths of the labels, on the host.
+        indices: int64 [B], the trials' numbers in the split.
+        days: int64, the different day layers in the whole batch.
     """
 
     x_BTC: torch.Tensor
@@ -58,7 +73,7 @@ class TrainBatch:
         return len(self.x_BTC)
 
     def part(self, first: int, count: int) -> TrainBatch:
-        """Every `count`-th trial from number `first` on, with the days of the whole batch."""
+        """Return every `count`-th trial from number `first` on, with the whole batch's days."""
         rows = slice(first, None, count)
         names = ("x_BTC", "day_B", "n_bins_B", "n_patches_B", "labels_BU", "n_labels_B", "indices")
         return TrainBatch(**{name: getattr(self, name)[rows] for name in names}, days=self.days)
@@ -68,9 +83,12 @@ class Batches:
     """The batches of a split on a device.
 
     Args:
+        split: The trials.
         layer_of_day: int64, the day layer of each session of the split (-1: none).
-        n_patches: Frames of logits for so many bins.
-        resident: The trials of the split on the device; without it they are read batch by batch.
+        transforms: Augmentation and smoothing.
+        device: The device that batches are put on.
+        n_patches: Function from bins to frames of logits.
+        resident: The trials of the split on the device; None reads them batch by batch.
         extra: Augmentations beyond the release's.
     """
 
@@ -98,12 +116,12 @@ class Batches:
         generator: torch.Generator | None = None,
         part: tuple[int, int] = (0, 1),
     ) -> TrainBatch:
-        """Return trials as a batch, smoothed, and augmented where there is a generator.
+        """Return trials as a batch, smoothed, and augmented if a generator is given.
 
         Args:
             indices: int64 [B], positions in the split.
-            generator: Random numbers for the augmentation, on the same device.
-            part: The share of the trials that is wanted: every `part[1]`-th from `part[0]` on.
+            generator: Random numbers for the augmentation, on the same device; None for none.
+            part: Share of the trials to return: every `part[1]`-th from `part[0]` on.
         """
         rows = slice(part[0], None, part[1])
         layers = self.layer_of_day[self.split.day_N[indices]]
@@ -124,9 +142,9 @@ class Batches:
         )
 
     def _features(self, indices: np.ndarray, rows: slice) -> torch.Tensor:
-        """float16 [B, T, C] on the device, T bins long for all of `indices`.
+        """Return float16 [B, T, C] on the device, padded to the longest trial of `indices`.
 
-        Other rows than `rows` are arbitrary.
+        Only `rows` hold their trials' features.
         """
         n_bins = int(self.split.n_bins_N[indices].max())
         if self.resident is not None:
@@ -153,9 +171,16 @@ class Batches:
         end: int,
         part: tuple[int, int] = (0, 1),
     ) -> Generator[TrainBatch]:
-        """Augmented batches number `first` to `end - 1`.
+        """Yield the augmented batches `first` to `end - 1`.
 
-        A thread prepares each while the one before is in use.
+        A thread prepares each batch while the one before is in use.
+
+        Args:
+            sampler: Assigns trials to batches.
+            seed: Seed of the run, for the augmentation.
+            first: Number of the first batch.
+            end: Number after that of the last batch.
+            part: Share of each batch to return, see `batch`.
         """
         on_gpu = self.device.type == "cuda"
         stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
@@ -182,7 +207,7 @@ class Batches:
 
 
 def _hand_over(batch: TrainBatch, prepared: torch.cuda.Event, device: torch.device) -> None:
-    """Let the model's stream wait for the batch, whose memory stays until it is used."""
+    """Let the model's stream wait for the batch, and keep its memory until the stream is done."""
     current = torch.cuda.current_stream(device)
     current.wait_event(prepared)
     for tensor in (batch.x_BTC, batch.day_B, batch.labels_BU, batch.days):

@@ -1,9 +1,9 @@
 """Run directories, which survive being killed at any moment.
 
-Everything needed to go on is one file, `train_state/state.safetensors`, replaced whole; the state
-before it is kept as `state.previous.safetensors`, and a run goes on from it where the newest is
-damaged. `metrics.jsonl` only grows; the state records how long it was, and resuming cuts off what
-was written later and will be written again.
+One file, `train_state/state.safetensors`, holds everything that resuming needs; it is replaced as a
+whole. The state before it stays as `state.previous.safetensors`: a run resumes from it if the
+newest is damaged. `metrics.jsonl` only grows. The state records its length; resuming cuts off the
+lines written later, which will be written again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RunState:
     """The state of a run: everything that resuming needs beside tensors."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    """Identity of the training data (sessions, trials, features). Other data are refused."""
+    """Identity of the training data (sessions, trials, features); resuming refuses other data."""
     step: int = 0
     """Batches trained on."""
     best: dict[str, Any] | None = None
@@ -45,12 +45,12 @@ class RunState:
     """Metrics of the last validation."""
     validations_since_best: int = 0
     loss_sums: dict[str, float] = field(default_factory=dict)
-    """By name, of the batches since the last line about training."""
+    """Sums of the batches' mean losses since the last line about training, by name."""
     loss_count: int = 0
     metrics_bytes: int = 0
     """Length of metrics.jsonl."""
     seconds: float = 0.0
-    """Time trained so far, in all sittings."""
+    """Training time so far, in seconds, with that before the run was resumed."""
     finished: bool = False
 
     def __post_init__(self) -> None:
@@ -77,11 +77,12 @@ class RunDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A context in which no other process trains here.
-
-        Raises RunError where one does, or the path is no folder.
+        """Keep other processes from training here.
 
         A directory that is still empty at the end is removed.
+
+        Raises:
+            RunError: If another process trains here, or if the path is a file.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(
@@ -101,16 +102,17 @@ class RunDirectory:
 
     @contextmanager
     def begun_with(self, config: TrainConfig, resume: bool) -> Iterator[None]:
-        """Return a context in which this process alone trains here, with that configuration.
+        """Hold the directory and begin (or resume) a run with that configuration.
 
-        Raises RunError, see `held` and `begin`.
+        Raises:
+            RunError: See `held` and `begin`.
         """
         with self.held():
             self.begin(config, resume)
             yield
 
     def begin(self, config: TrainConfig, resume: bool) -> None:
-        """Check that the run may start (or go on), and write its configuration. Raises RunError."""
+        """Check that the run may start or resume; write a new run's configuration. Raises RunError."""
         self.check(resume)
         if resume:
             self._check_resumable(config)
@@ -122,9 +124,9 @@ class RunDirectory:
         atomic_write(self.config, text.encode())
 
     def check(self, resume: bool) -> None:
-        """Raise RunError where the run is finished.
+        """Raise RunError if the run is finished.
 
-        Without `resume`, also raise it where a run has begun or something else is there.
+        Without `resume`, also raise it if a run has begun or the directory holds other files.
         """
         if self.summary.is_file():
             fix = "give another --out, or delete the directory"
@@ -138,17 +140,17 @@ class RunDirectory:
             )
 
     def abandon(self) -> None:
-        """Take back a run that came to nothing before its first state was written."""
+        """Remove the configuration of a run that failed before its first state was written."""
         if not self.begun:
             self.config.unlink(missing_ok=True)
 
     @property
     def begun(self) -> bool:
-        """Tell whether there is a state to go on from."""
+        """True if there is a state to resume from."""
         return self.state.is_file() or self.previous.is_file()
 
     def _is_ours(self) -> bool:
-        """Empty, or what is left of a run that was killed before its first state was written."""
+        """Tell whether the directory is empty or holds only a run killed before its first state."""
         known = {
             self.config.name,
             self.metrics.name,
@@ -161,9 +163,9 @@ class RunDirectory:
         return all(name in known or name.startswith(".") for name in names)
 
     def _remove_unfinished(self) -> None:
-        """Remove what a killed process was writing.
+        """Remove the unfinished files of a killed process.
 
-        Nobody will rename it, and a state may take half a gigabyte.
+        No process will finish them, and a state may take half a gigabyte.
         """
         for folder in (self.path, self.state.parent, self.path / "checkpoints"):
             for path in unfinished(folder):
@@ -177,7 +179,7 @@ class RunDirectory:
         before = to_mapping(load_config(self.config, type(config)))
         now = to_mapping(config)
         for settings in (before, now):
-            settings.pop("tpu")  # what a device needs may change, as the device may
+            settings.pop("tpu")  # settings of a device may change, because the device may
         if changed := first_difference(before, now):
             key, old, new = changed
             fix = "resume with the configuration it began with, or start another run"
@@ -188,10 +190,10 @@ class RunDirectory:
             )
 
     def save_state(self, tensors: Mapping[str, torch.Tensor], progress: RunState) -> None:
-        """Replace the state; the one before becomes the previous one.
+        """Replace the state; the state before it becomes the previous one.
 
         Raises:
-            RunError: Where it cannot be written; both states stay as they were.
+            RunError: If the state cannot be written; both states then stay as they were.
         """
         # A damaged state must not replace the last sound one.
         keep = self.previous if self._newest_is_sound else None
@@ -201,12 +203,17 @@ class RunDirectory:
     def load_state(
         self, note: Callable[[str], None] = lambda line: None
     ) -> tuple[dict[str, torch.Tensor], RunState] | None:
-        """Tensors and progress of the newest state that is whole, or None before the first.
+        """Return tensors and progress of the newest undamaged state; None before the first state.
 
-        `note` is called with a line for the user where that is not the newest one, and where
-        model.safetensors does not hold the best weights that the state tells of; `progress.best` is
-        then None, so that the weights of the next validation are kept. Raises RunError where no
-        state is whole.
+        `progress.best` becomes None if model.safetensors does not hold the best weights of that
+        state; the weights of the next validation are then kept.
+
+        Args:
+            note: Called with a line for the user if the newest state is damaged, or if the best
+                weights are lost.
+
+        Raises:
+            RunError: If all states are damaged.
         """
         failures = []
         for path in (self.state, self.previous):
@@ -232,9 +239,18 @@ class RunDirectory:
     def save_named(
         self, name: str, tensors: Mapping[str, torch.Tensor], progress: RunState
     ) -> Path:
-        """Write a state that stays until it is written again: `checkpoints/<name>.safetensors`.
+        """Write a state to `checkpoints/<name>.safetensors`.
 
-        Raises RunError.
+        Args:
+            name: Up to 100 letters, digits, `_`, `-` and dots; not a dot or `-` at the start.
+            tensors: Weights (`model/...`) and moments (`optimizer/...`).
+            progress: Progress of the run.
+
+        Returns:
+            Path of the file.
+
+        Raises:
+            RunError: For another name, and if the file cannot be written.
         """
         path = self._named(name)
         _write_state(path, tensors, progress)
@@ -243,9 +259,12 @@ class RunDirectory:
     def load_named(
         self, name: str, note: Callable[[str], None] = lambda line: None
     ) -> tuple[dict[str, torch.Tensor], RunState]:
-        """Tensors and progress that `save_named` wrote; `note` as in `load_state`.
+        """Return the tensors and the progress that `save_named` wrote.
 
-        Raises RunError.
+        See `load_state` for `note`.
+
+        Raises:
+            RunError: If no state of that name is saved, or if it is damaged.
         """
         path = self._named(name)
         if not path.is_file():
@@ -265,9 +284,9 @@ class RunDirectory:
         return self.path / "checkpoints" / f"{name}.safetensors"
 
     def _forget_lost_best(self, progress: RunState, note: Callable[[str], None]) -> None:
-        """Take `best` out of the progress if model.safetensors does not hold it.
+        """Set `best` of the progress to None if model.safetensors does not hold those weights.
 
-        Damaged, or of a later validation.
+        The file may be missing, damaged, or of a later validation.
         """
         if progress.best is None or progress.best_crc32 is None:
             return
@@ -321,19 +340,19 @@ def culprits_file(run_dir: Path) -> Path:
 def write_culprits(
     run_dir: str | Path, step: int, trials: Iterable[tuple[str, int, int]], what: str
 ) -> Path:
-    """Write `not_finite.json`: the batch that stopped a run, and how to leave its trials out.
+    """Write `not_finite.json`: the batch that stopped a run, and settings that omit its trials.
 
     Args:
         run_dir: The run directory.
         step: Number of the batch, from 0.
-        trials: Session, block and trial number of each.
+        trials: Session, block and trial number of each trial to leave out.
         what: The reason, in words.
 
     Returns:
         The path of the file.
 
     Raises:
-        RunError: Where it cannot be written.
+        RunError: If it cannot be written.
     """
     named = sorted({(str(session), int(block), int(trial)) for session, block, trial in trials})
     bad: dict[str, dict[str, list[int]]] = {}

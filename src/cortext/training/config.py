@@ -1,6 +1,6 @@
 """Settings of a training run.
 
-Names and structure are those of the published YAML; defaults are its values.
+Names, structure and defaults are those of the published YAML.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cortext.training.release.settings import translate
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The shipped recipes: YAML files whose stems are their names."""
 MOST_TRIALS = 65_536
-"""Most trials of a batch, and pieces or bands that trials are put into."""
+"""Most trials of a batch; also most pieces of a batch, and most bands of trial length."""
 MOST_SEED = (1 << 63) - 1
 """Largest seed that torch and NumPy both take."""
 
@@ -35,7 +35,7 @@ register_task = TASKS.register
 
 @dataclass
 class DatasetConfig:
-    """Section `dataset`: which trials, and how they become batches."""
+    """Section `dataset`: the trials of a run, and their batches."""
 
     data_transforms: Augmentation = field(default_factory=Augmentation)
     """Augmentation and smoothing."""
@@ -44,27 +44,27 @@ class DatasetConfig:
     days_per_batch: int = 4
     """Different recording days in a batch."""
     seed: int = 1
-    """Decides which trials are in which batch."""
+    """Seed of the assignment of trials to batches."""
     must_include_days: list[int] | None = None
-    """Days (positions in the list of sessions, negative from the end) that every batch has.
+    """Days that every batch has trials of; null for none.
 
-    Null for none.
+    A number is a position in the list of sessions; a negative one counts from the end.
     """
     feature_subset: list[int] | None = None
-    """Features that the model gets, by number; null for all."""
+    """Numbers of the features that the model gets; null for all."""
     bad_trials_dict: dict[str, dict[Any, list[int]]] | None = None
     """Trials left out: `{session: {block: [trial, ...]}}`; null for none."""
     sessions: list[str] | None = None
     """Sessions to train on, in the order of the day layers; null for all that the data have."""
     length_buckets: int = 1
-    """Bands of trial length.
+    """Number of bands of trial length.
 
-    A batch comes from one band, which limits padding. 1 draws as the release does.
+    The trials of a batch come from one band, which limits padding. 1 draws as the release does.
     """
     test_percentage: float = 0.1
-    """Share of each day's training trials that validate where the data have no validation split.
+    """Share of each day's training trials held out for validation.
 
-    Else unused, as in the release.
+    Only used if the data have no validation split; the release ignores it.
     """
     dataset_probability_val: list[float] | None = None
     """For each of `sessions`, 1 if it is validated on and 0 if not; null for all."""
@@ -73,9 +73,10 @@ class DatasetConfig:
     smoothing.
     """
     resident: Literal["auto", "device", "host"] = "auto"
-    """Place of the training trials: all on the model's device, or read batch by batch.
+    """Memory that holds the training trials.
 
-    `auto` goes by free memory.
+    `device` keeps all on the model's device; `host` reads them batch by batch; `auto` takes the
+    device if they fit into half of its free memory.
     """
 
     def __post_init__(self) -> None:
@@ -100,10 +101,10 @@ class DatasetConfig:
 
 @dataclass
 class TPUConfig:
-    """Section `tpu`: what only matters where XLA compiles the training step."""
+    """Section `tpu`: settings that only matter if XLA compiles the training step."""
 
     length_shapes: int = 6
-    """Lengths to one of which every batch is padded: the step is compiled once for each."""
+    """Number of lengths that batches are padded to; the step is compiled once for each."""
     compilation_cache: str | None = "auto"
     """Directory in which compiled steps are kept for later runs.
 
@@ -172,52 +173,51 @@ class TrainConfig:
     grad_norm_clip_value: float = 10.0
     """Gradients with a larger norm are scaled down to it; 0 clips nothing."""
     seed: int = 10
-    """Decides initial weights, dropout and augmentation."""
+    """Seed of initial weights, dropout and augmentation."""
     loss: Any = None
     """The loss; its key `kind` names one of the registered ones. Null takes the model's own."""
     trainable: list[str] | None = None
-    """Beginnings of the names of the parameters that learn.
+    """Prefixes of the names of the parameters that learn.
 
-    Null for all that the model lets learn.
+    Null for all parameters that the model does not freeze.
     """
     gradient_accumulation_steps: int = 1
-    """Pieces in which a batch goes through the model: the same gradient with less memory."""
+    """Number of pieces that a batch is split into: the same gradient with less memory."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Matrix products in bfloat16 or float32; `auto` takes bfloat16 where the hardware has it.
+    """Precision of matrix products: bfloat16 or float32. The loss is float32.
 
-    The loss is float32.
+    `auto` takes bfloat16 if the hardware multiplies it.
     """
 
     batches_per_train_log: int = 200
     """Batches from one line about training to the next."""
     batches_per_val_step: int = 2_000
-    """Batches from one validation to the next; there is one at the end too."""
+    """Batches from one validation to the next; the run also ends with one."""
     batches_per_save: int = 0
-    """Batches from one saved state to the next, beside those saved at validations; 0 for none."""
+    """Batches from one saved state to the next; 0 saves only at validations."""
     save_all_val_steps: bool = False
     """Keep the weights of every validation, under `checkpoints/`."""
     save_final_model: bool = False
     """Keep the last weights too, under `checkpoints/final`."""
     save_val_logits: bool = False
-    """Write the logits of the best validation to `val_logits/`, a float16 array a
-    trial.
-    """
+    """Write the logits of the best validation to `val_logits/`, one float16 array per trial."""
     best_metric: str | None = None
-    """The metric in which the kept weights are best: `val_per`, `val_wer` or `val_loss`.
+    """Metric by which the best weights are chosen: `val_per`, `val_wer` or `val_loss`.
 
-    Another task than CTC has others. Null takes the task's first, for CTC `val_per`. Equal values
-    are decided by `val_loss`.
+    Other tasks than CTC have other metrics. Null takes the task's first, for CTC `val_per`.
+    `val_loss` decides between equal values.
     """
     early_stopping: bool = False
-    """Stop when the metric no longer improves."""
+    """Stop when `best_metric` no longer improves."""
     early_stopping_val_steps: int = 20
     """Validations without improvement after which training stops."""
     val_wer_trials: int = 50
-    """Validation trials, evenly spread, whose words are decoded at a validation where there is a
-    language model.
+    """Number of validation trials, evenly spread, whose words a validation decodes.
+
+    Only used with a language model.
     """
     val_wer_options: dict[str, Any] = field(default_factory=lambda: {"max_active": 30, "nbest": 1})
-    """Decoder options of that search, narrow so that it takes little time."""
+    """Decoder options of validations: a narrow search, which takes little time."""
 
     def __post_init__(self) -> None:
         self.model = model_config(self.model)
@@ -276,7 +276,7 @@ class TrainConfig:
 
     @property
     def metric(self) -> str:
-        """`best_metric`, which is set once the settings are checked."""
+        """`best_metric`, after null has been replaced by the task's first metric."""
         assert self.best_metric is not None
         return self.best_metric
 
@@ -291,15 +291,15 @@ def read_train_config(
     overrides: Iterable[str] = (),
     cls: type[TrainConfig] = TrainConfig,
 ) -> TrainConfig:
-    """Return a configuration: itself, that of a YAML file, or that of a shipped recipe.
+    """Return the configuration that an object, a YAML file or a shipped recipe holds.
 
-    The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints. Settings
-    of it that have no effect here are logged in one line.
+    The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints. One
+    warning names the settings of the file that have no effect here.
 
     Args:
         config: A configuration, a path, or the name of a recipe such as `gru` or `tiny`.
-        overrides: `key=value` texts.
-        cls: The dataclass that is read.
+        overrides: `key=value` changes of the settings.
+        cls: The dataclass to read the file into.
 
     Raises:
         ConfigError: For an unknown name or setting.
@@ -319,8 +319,8 @@ def read_train_config(
         what = "is the configuration of a speech LLM"
         raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
     try:
-        # Together: a setting of the file may be right only with an override, as `best_metric` is
-        # with another task.
+        # Both at once: a setting of the file may be valid only together with an override, as a
+        # `best_metric` is with another task.
         settings = from_mapping(cls, overridden(mapping, overrides))
     except ConfigError:
         from_mapping(cls, mapping, where=path)  # an error of the file itself names the file
@@ -331,9 +331,11 @@ def read_train_config(
 
 
 def read_run_config(run: Path) -> TrainConfig:
-    """The configuration of a run of `cortext train`.
+    """Return the configuration of a run of `cortext train`.
 
-    Raises ConfigError, and RunError for a run of another kind.
+    Raises:
+        ConfigError: If the configuration cannot be read.
+        RunError: For the run of a speech LLM.
     """
     path = run / "config.yaml"
     if "speech" in read_mapping(path):

@@ -1,4 +1,4 @@
-"""Training in several processes, as `torchrun` starts them: each works on its share of every batch.
+"""Training in several processes, started by `torchrun`: each takes its share of every batch.
 
 Every process holds the same weights and draws the same batches; gradients are averaged by
 DistributedDataParallel (Li et al., VLDB 2020). Only the first process writes.
@@ -22,12 +22,15 @@ from cortext.errors import CortextError, RunError
 T = TypeVar("T")
 
 PATIENCE = timedelta(hours=6)
-"""The longest time that a process waits for another, which may be packing a whole data set."""
+"""Longest time that a process waits for another, which may be packing a whole data set."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process, number `rank` of `world`; one process alone needs no `torch.distributed`."""
+    """Position of this process (`rank`) among the processes of the run (`world` in all).
+
+    A single process needs no `torch.distributed`.
+    """
 
     rank: int = 0
     world: int = 1
@@ -42,8 +45,8 @@ class Processes:
 
         Args:
             network: The model, on this process's device.
-            all_used: Whether every parameter that learns has a gradient in every batch; to look for
-                the others takes time.
+            all_used: True if every parameter that learns has a gradient in every batch; False
+                searches each batch for the others, which takes time.
         """
         if self.world == 1:
             return network
@@ -52,13 +55,13 @@ class Processes:
         )
 
     def rank_zero_first(self, action: Callable[[], T]) -> T | None:
-        """Let the first process do something while the others wait; all must call.
+        """Run an action in the first process while the others wait; all processes must call.
 
         Returns:
-            The action's result in the first process, None elsewhere.
+            The action's result in the first process, None in the others.
 
         Raises:
-            CortextError: In all processes, where the action raises one.
+            CortextError: In all processes, if the action raises one.
         """
         result = None
         error = None
@@ -72,7 +75,10 @@ class Processes:
         return result
 
     def gather(self, value: Any) -> list[Any]:
-        """The value (anything that pickles) of every process, in each of them; all must call."""
+        """Return the values of all processes, by rank; all processes must call.
+
+        The value must pickle.
+        """
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
@@ -85,9 +91,9 @@ ALONE = Processes()
 
 @contextmanager
 def processes(device: torch.device) -> Iterator[Processes]:
-    """A context in which the processes that `torchrun` started can talk.
+    """Yield the processes that `torchrun` started, able to exchange values.
 
-    Over NCCL on CUDA, over gloo elsewhere.
+    They use NCCL on CUDA and gloo on a CPU.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or dist.is_initialized():
@@ -105,9 +111,12 @@ def processes(device: torch.device) -> Iterator[Processes]:
 
 
 def own_device(name: str) -> torch.device:
-    """The device of that name; `cuda` in one of several processes is the GPU of its local rank.
+    """Return the device of that name.
 
-    Raises RunError.
+    In one of several processes `cuda` is the GPU of its local rank.
+
+    Raises:
+        RunError: If the device cannot be used.
     """
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
@@ -122,8 +131,8 @@ def own_device(name: str) -> torch.device:
 
 
 def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """A context after which torch's generators are what they were.
+    """Restore torch's random generators after the body: the CPU's, and that of `device`.
 
-    Other GPUs than this one are left in peace.
+    Generators of other GPUs are not touched.
     """
     return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -1,4 +1,4 @@
-"""The training loop: a batch becomes a step, and what is due after it is done.
+"""The training loop: it takes the steps, and logs, validates and saves when due.
 
 Step `s` is a function of the weights, the optimiser's moments, the seeds and `s` alone: batches,
 augmentation and dropout are drawn from (seed, s). A resumed run therefore continues bit-exactly (on
@@ -34,9 +34,9 @@ def run_batches(
     """Train on the batches up to number `end`, or until the run is finished.
 
     Args:
-        trainer: An open run, whose log is open, too.
-        end: Number of batches after which to return.
-        bar: Shows where the run is.
+        trainer: An open run with an open log.
+        end: Number of batches, from the start of the run, after which to return.
+        bar: Function that moves the progress bar.
         interrupted: Set by Ctrl-C and SIGTERM.
         after_batch: Called after every batch.
 
@@ -57,7 +57,7 @@ def run_batches(
             state.step += 1
             state.loss_count += 1
             due = Due.after(state.step, config)
-            # A device that computes on its own is not waited for between two lines of the log.
+            # Between two lines of the log, do not wait for a device that computes asynchronously.
             if due.log or due.save or backend.synchronous:
                 log.read(backend)
                 rate = log.trials_per_s(state.step)  # with what waiting for the device took
@@ -87,7 +87,7 @@ def run_batches(
 
 @dataclass(frozen=True)
 class Due:
-    """Work that is due after a batch."""
+    """Work that is due after a batch: a line in the log, a validation, a saved state."""
 
     log: bool
     validation: bool
@@ -110,7 +110,13 @@ class Due:
 
 
 def validate(trainer: Trainer) -> dict[str, Any]:
-    """Measure the model, write the metrics to the log, and keep the weights of the best."""
+    """Measure the model, log the metrics, and keep the weights if they are the best so far.
+
+    All processes must call.
+
+    Returns:
+        The metrics by name.
+    """
     started = time.perf_counter()
     config = trainer.config
     state = trainer.state
@@ -150,7 +156,11 @@ def _log_training(trainer: Trainer, rate: float) -> None:
 
 
 def _all_stop(trainer: Trainer, interrupted: threading.Event, due: Due) -> bool:
-    """Tell whether the run stops here; several processes agree on it where they meet anyway."""
+    """Tell whether the run stops here.
+
+    Several processes agree on it only when a log or a save is due, where they wait for each other
+    anyway.
+    """
     if trainer.processes.world == 1:
         return interrupted.is_set()
     return (due.log or due.save) and any(trainer.processes.gather(interrupted.is_set()))

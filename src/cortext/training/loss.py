@@ -1,6 +1,6 @@
-"""Losses by name, and the one of the release.
+"""Losses by name, and the release's: connectionist temporal classification.
 
-Connectionist temporal classification (Graves et al., ICML 2006).
+CTC is due to Graves et al. (ICML 2006).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Loss(Protocol):
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
         """Return losses by name, float32 [B].
 
-        The mean of `loss` is minimised, the others are only reported.
+        Training minimises the mean of `loss` and only reports the others.
 
         Args:
-            network: The model, perhaps wrapped for several processes: call it, but read no
+            network: The model. It may be wrapped for several processes: call it, but read no
                 attributes.
             batch: The trials.
-            fraction: The share of the training that is done, in [0, 1).
+            fraction: Share of the training that is done, in [0, 1).
         """
         ...
 
 
 def check_losses(losses: dict[str, torch.Tensor], n_trials: int) -> None:
-    """Raise ConfigError unless a loss gave what `Loss` says: a user's own may give a mean."""
+    """Raise ConfigError unless each loss has one value per trial; a user's own may give a mean."""
     if "loss" not in losses:
         raise ConfigError(
             f"the loss gives {', '.join(losses) or 'nothing'}", fix="call what is minimised 'loss'"
@@ -60,15 +60,16 @@ register_loss = LOSSES.register
 
 
 def loss_config(mapping: Any) -> Any:
-    """The config dataclass of the loss that `kind` names, from a mapping or unchanged.
+    """Return the config dataclass of the loss that `kind` names; a dataclass is left unchanged.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: For an unknown loss or setting.
     """
     return LOSSES.config(mapping, "loss")
 
 
 def build_loss(config: Any, model_kind: str) -> Loss:
-    """The loss of a configuration (a config dataclass), or the model's own where that is None.
+    """Return the loss of a config dataclass; None gives the model's default loss.
 
     Raises:
         ConfigError: For a loss that cannot train the model.
@@ -94,7 +95,7 @@ class CTCConfig:
 
 @register_loss("ctc")
 class CTC:
-    """The likelihood of each trial's label under the model's logits."""
+    """The negative log-likelihood of each trial's label under the model's logits."""
 
     Config: ClassVar[type] = CTCConfig
 
@@ -102,7 +103,7 @@ class CTC:
         self.config = config
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
-        """The negative log-likelihood of each trial's label; see `Loss`."""
+        """Return the negative log-likelihood of each trial's label; see `Loss`."""
         logits_BPV = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
         return {"loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)}
 
@@ -114,12 +115,20 @@ def ctc_loss(
     n_labels_B: torch.Tensor,
     blank: int = 0,
 ) -> torch.Tensor:
-    """Negative log-likelihood (natural) of each trial's label, float32 [B].
+    """Return the negative log-likelihood (natural) of each trial's label.
 
-    Training minimises the mean.
+    It is computed in float32 for any type of logits. Training minimises the mean over trials.
 
-    Computed in float32 whatever the logits are. A label that does not fit into its frames gives
-    inf. The lengths may lie on the host, where CUDA's CTC wants them.
+    Args:
+        logits_BPV: Float [B, P, V], not normalised.
+        n_patches_B: Frames of each trial, int64 [B], on any device; CUDA's CTC wants it on the
+            host.
+        labels_BU: Labels, int64 [B, U], padded with 0.
+        n_labels_B: Length of each label, int64 [B], on any device like `n_patches_B`.
+        blank: Number of the CTC blank.
+
+    Returns:
+        Float32 [B]; inf for a label that does not fit into its frames.
     """
     if own := substitute(ctc_loss, logits_BPV):
         return own(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
@@ -140,14 +149,14 @@ def ctc_loss(
 def check_labels_fit(
     split: PackedSplit, n_patches: Callable[[int], int], longest_cut: int = 0
 ) -> None:
-    """Raise DataError for the first trial without a label that fits into its frames.
+    """Raise DataError for the first trial that has no label, or one too long for its frames.
 
     CTC gives inf and broken gradients for such a trial.
 
     Args:
         split: The trials.
-        n_patches: Gives the frames of logits for so many bins.
-        longest_cut: Bins that augmentation may cut off.
+        n_patches: Function from bins to frames of logits.
+        longest_cut: Most bins that augmentation cuts off.
     """
     for i in range(len(split)):
         labels_U = split.labels(i)
@@ -176,7 +185,13 @@ def trial_name(split: PackedSplit, i: int) -> str:
 
 
 def name_trials(split: PackedSplit, indices: np.ndarray, most: int = 8) -> str:
-    """The names of some trials on one line, the first `most` of them."""
+    """Return the names of trials on one line.
+
+    Args:
+        split: The split that the trials belong to.
+        indices: int [N], positions in the split.
+        most: Most names; only the number of further trials is given.
+    """
     unique = np.unique(indices)
     names = ", ".join(trial_name(split, int(i)) for i in unique[:most])
     return names if len(unique) <= most else f"{names} and {len(unique) - most} more"

@@ -1,4 +1,4 @@
-"""Memory in training: trials that lie on the device, and what is kept from step to step."""
+"""Memory in training: trials on the device, and freed memory that stays with the process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError
 
 SHARE = 0.5
-"""Of the device's free memory, the most that trials may take: the rest is the model's."""
+"""Largest share of the device's free memory that trials may take; the model needs the rest."""
 UPLOAD_BINS = 1 << 18
+"""Number of bins from which a copy to the device is started."""
 
 
 class ResidentTrials:
@@ -38,7 +39,7 @@ class ResidentTrials:
                 parts = []
 
     def features(self, indices: np.ndarray, n_bins: int) -> torch.Tensor:
-        """float16 [B, n_bins, C], zero beyond each trial's bins."""
+        """Return the features of trials, float16 [B, n_bins, C], zero beyond each trial's bins."""
         device = self._bins.device
         numbers = torch.from_numpy(np.stack([self._first_N[indices], self._n_bins_N[indices]]))
         if device.type == "cuda":
@@ -51,12 +52,17 @@ class ResidentTrials:
 
 
 def resident_trials(split: PackedSplit, device: torch.device, wanted: str) -> ResidentTrials | None:
-    """The split on the device as `dataset.resident` wants it.
+    """Return the split on the device, or None if batches are to be read from the host.
 
-    `device`, `host` (None), or `auto`: where it fits.
+    Args:
+        split: The training trials.
+        device: The model's device.
+        wanted: `dataset.resident`. `host` gives None. `device` gives the split. `auto` gives the
+            split on a GPU with enough free memory; on a CPU it gives None, because the page cache
+            already holds the packed file.
 
-    On a CPU the page cache holds the packed file already, and `auto` is `host`. Raises ConfigError
-    where the device has too little memory for `device`.
+    Raises:
+        ConfigError: For `device`, if the split needs more than half of the free memory.
     """
     if wanted == "host" or (wanted == "auto" and device.type != "cuda"):
         return None
@@ -82,10 +88,11 @@ M_MMAP_THRESHOLD = -3
 def keep_freed_memory() -> bool:
     """Tell glibc to keep freed memory for the next batch instead of handing it back.
 
-    Returns whether it listens.
+    By default every tensor of more than a few MB is fetched from the system anew, page by page, at
+    every step. With the demo's model that is a tenth of a training step on a CPU.
 
-    By default every tensor of more than some MB comes fresh from the system, page by page, at every
-    step: with the demo's model that is a tenth of the time of a training step on a CPU.
+    Returns:
+        True if glibc accepts the settings.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -93,8 +100,8 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # glibc before 2.35 takes no larger threshold than 32 MB; without any, the other settings would
-    # make it stay at 128 kB, where by itself it would rise (mallopt(3)).
+    # glibc before 2.35 takes no threshold above 32 MB. It must be set in any case: the other
+    # settings stop its automatic rise and would leave it at 128 kB (mallopt(3)).
     if mallopt(M_MMAP_THRESHOLD, 1 << 30) != 1 and mallopt(M_MMAP_THRESHOLD, 1 << 25) != 1:
         return False
     results = [mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1), mallopt(M_TOP_PAD, 64 << 20)]
@@ -102,12 +109,12 @@ def keep_freed_memory() -> bool:
 
 
 def bound_kernel_cache(capacity: int = 32) -> None:
-    """Let oneDNN and torch remember few compiled kernels, in a process that has not used them yet.
+    """Limit the compiled kernels that oneDNN and torch keep; call it before they are used.
 
-    oneDNN compiles one for every shape and keeps 1,024 of them, and torch's own table of bfloat16
-    products as many again for each thread. Batches of ever new lengths use each once, and the first
-    grows to half a gigabyte; entries of either also lie between the tensors, so that freed memory
-    does not grow together again and each step takes new. A step needs about twenty.
+    oneDNN compiles a kernel for every shape and keeps 1,024 of them. torch's table of bfloat16
+    products keeps as many for each thread. Batches of ever new lengths use each kernel once, so
+    that oneDNN's cache grows to half a gigabyte. The entries also fragment the memory between the
+    tensors, and each step then takes new memory. A step needs about twenty kernels.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(capacity))

@@ -1,9 +1,9 @@
 """AdamW (Loshchilov and Hutter, ICLR 2019) with the parameter groups and schedules of the release.
 
-Three groups: biases (no decay), day layers (their own learning rate and decay), and the rest. The
-release has one parameter per day, and a day that is absent from a batch has no gradient, so that
-AdamW leaves it alone: weights, moments and step count. Here the days are one tensor, whose absent
-days have a gradient of zero, with which AdamW would go on moving them; `DayAdamW` therefore updates
+There are three groups: biases (no decay), day layers (their own learning rate and decay), and the
+rest. The release has one parameter per day. A day that is absent from a batch has no gradient
+there, and AdamW skips its weights, moments and step count. Here the days are one tensor, and absent
+days have a gradient of zero, with which AdamW would still move them. `DayAdamW` therefore updates
 only the days of the batch.
 """
 
@@ -19,12 +19,16 @@ from cortext.training.config import TrainConfig
 
 
 def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps: int) -> float:
-    """Learning rate of batch `step` (from 0) as a fraction of the highest.
+    """Return the learning rate of a batch as a fraction of the highest.
 
-    `floor` is the lowest fraction.
-
-    cosine: 0 at batch 0, linear up to 1 at `warmup_steps`, half a cosine down to `floor` at
-    `decay_steps`. linear: from 1 at batch 0 straight down to `floor` at `decay_steps`.
+    Args:
+        step: Number of the batch, from 0.
+        kind: `cosine` rises linearly from 0 at batch 0 to 1 at `warmup_steps`, then falls as half
+            a cosine to `floor` at `decay_steps`. `linear` falls in a straight line from 1 at batch
+            0 to `floor` at `decay_steps`.
+        floor: Lowest fraction, which stays after `decay_steps`.
+        decay_steps: Batch at which the decay ends.
+        warmup_steps: Batches of warm-up; `linear` ignores it.
     """
     if kind == "linear":
         return 1 + (floor - 1) * min(step, decay_steps) / decay_steps
@@ -37,7 +41,7 @@ def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of batch `step`, from 0, of all parameters but the day layers."""
+    """Return the learning rate at batch `step`, from 0, of all parameters but the day layers."""
     c = config
     kind = config.lr_scheduler_type
     return c.lr_max * lr_factor(
@@ -46,7 +50,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def day_learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of the day layers at batch `step`."""
+    """Return the learning rate of the day layers at batch `step`, from 0."""
     c = config
     if c.lr_scheduler_type == "linear":  # the release scales all groups by the same straight line
         return c.lr_max_day * lr_factor(step, "linear", c.lr_min / c.lr_max, c.lr_decay_steps, 0)
@@ -57,13 +61,15 @@ def day_learning_rate(config: TrainConfig, step: int) -> float:
 
 
 class FusedAdamW:
-    """`torch.optim.AdamW(fused=True)`, bit by bit, without its class.
+    """The same arithmetic as `torch.optim.AdamW(fused=True)`, to the bit, without that class.
 
-    Importing that class loads torch's compiler, which takes 2 s of every start.
+    Importing the class loads torch's compiler, which takes 2 s of every start.
 
     Attributes:
         groups: Parameters and their weight decay.
-        state: State of a parameter that has been moved: `exp_avg`, `exp_avg_sq` and `step`.
+        betas: Decays of the mean gradient and of the mean squared gradient.
+        eps: Number added to the denominator.
+        state: `exp_avg`, `exp_avg_sq` and `step` of each parameter that has been moved.
     """
 
     def __init__(
@@ -76,7 +82,7 @@ class FusedAdamW:
 
     @torch.no_grad()
     def step(self, lr: float, skipped: torch.Tensor) -> None:
-        """Move the parameters along their gradients; none where the scalar `skipped` is 1."""
+        """Move the parameters along their gradients; do nothing if the scalar `skipped` is 1."""
         for parameters, weight_decay in self.groups:
             moved: list[torch.Tensor] = [
                 parameter for parameter in parameters if parameter.grad is not None
@@ -118,10 +124,10 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class DayAdamW:
-    """AdamW for tensors [days, ...], of which a batch moves only its own days.
+    """AdamW for tensors [days, ...]; a batch moves only the days that it has trials of.
 
-    Each day has its own step count, as in the release, where each day is a parameter of its own and
-    AdamW passes over a parameter without a gradient. One parameter a day would break
+    Each day has its own step count, as in the release, where each day is a parameter and AdamW
+    skips a parameter without a gradient. One parameter per day would break
     `DistributedDataParallel`, and XLA would compile again for every set of days.
     """
 
@@ -144,11 +150,14 @@ class DayAdamW:
 
     @torch.no_grad()
     def step(self, days: torch.Tensor, lr: float, skipped: torch.Tensor) -> None:
-        """Move the given days (distinct, int64) along their gradients.
+        """Move the given days along their gradients.
 
-        None where the scalar `skipped` is 1.
+        Everything stays on the parameters' device, so that the call does not wait for it.
 
-        Everything stays on the parameters' device, so that nothing waits for it.
+        Args:
+            days: int64, distinct days.
+            lr: Learning rate.
+            skipped: Scalar on the device; 1 leaves weights, moments and step counts unchanged.
         """
         if not self.parameters:
             return
@@ -211,7 +220,7 @@ class Optimizer:
     def step(self, step: int, days: torch.Tensor) -> torch.Tensor:
         """Clip the gradients, move the parameters, clear the gradients.
 
-        A norm that is not finite moves nothing. Nothing waits for the device.
+        A norm that is not finite moves nothing. The call does not wait for the device.
 
         Args:
             step: Number of the batch, from 0, for the learning rates.
@@ -220,7 +229,7 @@ class Optimizer:
         Returns:
             The norm before clipping, a scalar on the device.
         """
-        # Without clipping, too: the norm is logged, and tells that the gradient is finite.
+        # Computed even without clipping: it is logged, and shows whether the gradient is finite.
         limit = self.config.grad_norm_clip_value or math.inf
         norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)
         skipped = (~norm.isfinite()).float()
@@ -232,7 +241,11 @@ class Optimizer:
         return norm
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Moments and step counts by name."""
+        """Return the moments and step counts by name.
+
+        `mean.<parameter>`, `square.<parameter>` and `steps.<parameter>`; the days' step counts are
+        `day_steps`.
+        """
         state = {"day_steps": self.day_adam.steps}
         state |= {f"mean.{name}": tensor for name, tensor in self.day_adam.mean.items()}
         state |= {f"square.{name}": tensor for name, tensor in self.day_adam.square.items()}
@@ -243,7 +256,7 @@ class Optimizer:
         return state
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over what `state` gave; a parameter of which it has nothing starts afresh."""
+        """Take over what `state` returned; a parameter that it lacks starts afresh."""
         self.adam.state.clear()
         self.day_adam.steps.copy_(state["day_steps"])
         for name in self.day_adam.parameters:

@@ -16,9 +16,15 @@ Advance = Callable[[int, float, float | None, float], None]
 
 @contextmanager
 def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
-    """A bar on stderr with loss, PER, trials per second and time left.
+    """Show a bar on stderr with loss, PER, trials per second and time left.
 
-    Nothing where stderr is not a terminal.
+    Args:
+        total: Batches of the run.
+        done: Batches done before.
+        shown: False shows nothing. Nothing is shown either if stderr is not a terminal.
+
+    Yields:
+        The function that moves the bar.
     """
     console = Console(stderr=True)
     status = TextColumn(
@@ -45,7 +51,11 @@ def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
 
 @contextmanager
 def reading_bar(shown: bool, task: str = "reading") -> Iterator[Callable[[int, int], None]]:
-    """Give a bar for what comes before training, such as packing session files."""
+    """Show a bar for work before training, such as packing session files.
+
+    Yields:
+        The function that moves the bar: call it with the parts done and their total.
+    """
     console = Console(stderr=True)
     columns = (TextColumn(task), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(
@@ -56,9 +66,9 @@ def reading_bar(shown: bool, task: str = "reading") -> Iterator[Callable[[int, i
 
 
 def say(line: str, shown: bool) -> None:
-    """A line for the user on stderr, where progress is shown.
+    """Print a line for the user on stderr, if `shown`.
 
-    It may name files and what is in them.
+    The line may hold names of files and text from them: control characters are made harmless.
     """
     if shown:
         Console(stderr=True, highlight=False).print(

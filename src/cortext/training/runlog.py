@@ -29,16 +29,16 @@ from cortext.training.loss import name_trials
 class RunLog:
     """Losses and gradient norms of a run's steps, and the files that they are written to.
 
-    Results stay on the device until `read`, so that no step waits for the one before it.
+    Results stay on the device until `read`, so that no step waits for the step before.
 
     Args:
         directory: The run directory, for metrics.jsonl and tensorboard/.
-        split: The training trials, for the names of those whose loss is not finite.
-        processes: Those that share the batches; only the first writes.
+        split: The training trials; errors name those whose loss is not finite.
+        processes: The processes that share the batches; only the first writes.
         batch_size: Trials of a batch, over all processes.
 
     Attributes:
-        norm: The last gradient's norm that was read, before clipping.
+        norm: Norm, before clipping, of the last gradient that was read.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RunLog:
 
     @contextmanager
     def open(self, state: RunState) -> Iterator[None]:
-        """Return a context in which lines are written. Raises RunError on a full disk."""
+        """Keep the files open, in the first process. Raises RunError on a full disk."""
         if not self.processes.first:
             yield
             return
@@ -70,12 +70,18 @@ class RunLog:
                 yield
         finally:
             self._metrics = self._board = None
-            # After an exception more is written than the last saved state knows of, and the same
-            # trainer may go on from where it is.
+            # After an exception the file is longer than the last saved state says, and the same
+            # trainer may go on.
             state.metrics_bytes = self.directory.metrics.stat().st_size
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Append a line of metrics; numbers go to TensorBoard, too."""
+        """Append a line of metrics to metrics.jsonl, and its numbers to TensorBoard.
+
+        Args:
+            kind: `train` or `val`.
+            step: Batches done.
+            values: Values by name, as JSON has them.
+        """
         if self._metrics is None or self._board is None:
             return
         self._metrics.write({"kind": kind, "step": step, **values})
@@ -83,21 +89,21 @@ class RunLog:
         self._board.scalars(numbers, step)
 
     def sync(self, state: RunState) -> None:
-        """Bring the lines to the disk, and their length into a state that is to be saved."""
+        """Flush the lines to the disk, and put their length into a state that is to be saved."""
         if self._metrics is not None:
             state.metrics_bytes = self._metrics.sync()
 
     def start_timing(self, step: int) -> None:
-        """Count trials per second from here on."""
+        """Start to count trials per second, at batch `step`."""
         self._timed_from = (time.perf_counter(), step)
 
     def trials_per_s(self, step: int) -> float:
-        """Return the rate since `start_timing`."""
+        """Return the trials per second since `start_timing`."""
         started, first = self._timed_from
         return self.batch_size * (step - first) / (time.perf_counter() - started)
 
     def add(self, result: StepResult) -> None:
-        """Keep what was found in a step until it is read."""
+        """Keep the result of a step until `read`."""
         self._unread.append(result)
 
     def read(self, backend: Backend) -> None:
@@ -134,17 +140,18 @@ class RunLog:
         return means
 
     def go_on_from(self, state: RunState) -> None:
-        """Forget what was found since a saved state, which is the run's from now on."""
+        """Forget the results since a saved state, from which the run now continues."""
         self._unread = []
-        # The state's sums are those of all processes; counted once, they stay what they are.
+        # The state holds the sums of all processes: only one process may count them.
         self._sums = dict(state.loss_sums) if self.processes.first else {}
 
 
 class MetricsLog:
     """`metrics.jsonl`: one JSON object a line. Fields about time end in `seconds` or `_per_s`.
 
-    Attributes:
-        length: Bytes of it that are kept; fewer where somebody has cut it off.
+    Args:
+        path: The file.
+        length: Bytes to keep, whole lines only; the rest is cut off.
     """
 
     def __init__(self, path: Path, length: int) -> None:
@@ -167,21 +174,25 @@ class MetricsLog:
         return self._file.tell()
 
     def close(self) -> None:
-        """Close the file, which tries once more to write what a full disk has refused."""
+        """Close the file; this retries a write that a full disk has refused."""
         with failed_writes(self.path):
             self._file.close()
 
 
 def _whole_lines(path: Path) -> int:
-    """Bytes up to the end of the file's last whole line."""
+    """Return the bytes up to the end of the file's last whole line."""
     return path.read_bytes().rfind(b"\n") + 1
 
 
 class TensorBoard:
     """Scalars as TensorBoard event files, written at once.
 
-    tensorboardX's own `SummaryWriter` writes from a thread, which on a full disk dies and leaves
-    its caller waiting. `first_step`: events of an earlier sitting from this step on are hidden.
+    tensorboardX's own `SummaryWriter` writes from a thread; on a full disk the thread dies and its
+    caller waits forever.
+
+    Args:
+        folder: Directory of the event files.
+        first_step: Step from which TensorBoard hides the events of earlier files.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
@@ -195,7 +206,7 @@ class TensorBoard:
         self._write(Event(step=first_step, wall_time=time.time(), session_log=start))
 
     def scalars(self, values: Mapping[str, float | None], step: int) -> None:
-        """Write numbers; None is left out. Raises RunError on a full disk, as `close` does."""
+        """Write the numbers of a step; None is left out. Raises RunError on a full disk."""
         for name, value in values.items():
             if value is not None:
                 self._write(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
@@ -203,7 +214,7 @@ class TensorBoard:
             self._writer.flush()
 
     def close(self) -> None:
-        """Close the file, which tries once more to write what a full disk has refused."""
+        """Close the file; this retries a write that a full disk has refused."""
         with failed_writes(self.folder):
             self._writer.close()
 
@@ -215,12 +226,16 @@ class TensorBoard:
 def check_finite(
     found: Sequence[StepValues], run_dir: Path, split: PackedSplit, processes: Processes
 ) -> None:
-    """Raise RunError for the first batch whose loss or gradient was not finite.
+    """Raise RunError for the first batch whose loss or gradient is not finite.
 
-    All processes must call this.
+    All processes must call this. The error and `not_finite.json` name the trials whose loss is not
+    finite; if all losses are finite, all trials of the batch.
 
-    Its trials are in `not_finite.json` too: those whose loss was not finite, or all where only the
-    gradient was.
+    Args:
+        found: Results of this process's steps.
+        run_dir: Run directory, for `not_finite.json`.
+        split: The training trials.
+        processes: The processes that share the batches.
     """
     if not found:
         return
@@ -248,7 +263,7 @@ def check_finite(
 
 
 def _culprits(found: StepValues) -> tuple[int, bool, np.ndarray] | None:
-    """Batch, whether a loss was at fault, and the trials; None where all is finite."""
+    """Return the batch, whether its loss is at fault, and the trials; None if all is finite."""
     finite_B = np.isfinite(found.losses["loss"])
     if not finite_B.all():
         return found.step, True, found.indices[~finite_B]

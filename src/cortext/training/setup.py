@@ -32,7 +32,7 @@ class Setup:
         train: The trials to train on.
         val: The trials to validate on.
         layer_of_day: int64, the day layer of each of the data's recording days (-1: none).
-        sampler: Says which trials are in which batch.
+        sampler: Assigns trials to batches.
     """
 
     model: AcousticModel
@@ -42,7 +42,7 @@ class Setup:
     sampler: DayBalancedSampler
 
     def identity(self, data: PackedDataset) -> dict[str, Any]:
-        """Return what of the data must be the same when the run is resumed."""
+        """Return the properties of the data that must be the same when the run is resumed."""
         return {
             "sessions": list(self.model.sessions),
             "n_features": data.n_features,
@@ -66,9 +66,9 @@ def prepare(
         config: The configuration of the run.
         task: Builds the model and checks the trials.
         data: The recordings.
-        init_from: A run whose weights to start from, or None.
-        model: The model itself, where there is one.
-        n_processes: How many share a batch.
+        init_from: A run whose weights to start from; None for fresh weights.
+        model: A model to use as it is; None builds one.
+        n_processes: Number of processes that share a batch.
 
     Raises:
         ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
@@ -84,7 +84,7 @@ def prepare(
     if model is None:
         with own_random_numbers(torch.device("cpu")):
             model = task.new_model(data, sessions, init_from)
-        # model.json says it, so that commands for phonemes can refuse the run by name.
+        # model.json holds the task, so that commands for phonemes can name it when they refuse.
         model.task = config.task_name
     freeze(model.network, config.trainable)
     task.check_trials(model, train, val)
@@ -94,9 +94,10 @@ def prepare(
 
 
 def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, ...]:
-    """The recording days in the order of the day layers.
+    """Return the recording days in the order of the day layers.
 
-    Raises ConfigError for one that the data lack.
+    Raises:
+        ConfigError: For a day that the data lack, or that is named twice.
     """
     sessions = tuple(config.sessions or data.sessions)
     for name in sessions:
@@ -113,9 +114,18 @@ def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, 
 def training_splits(
     config: DatasetConfig, data: PackedDataset, sessions: tuple[str, ...]
 ) -> tuple[PackedSplit, PackedSplit]:
-    """The trials to train and to validate on.
+    """Return the trials to train on and the trials to validate on.
 
-    Raises ConfigError and DataError where one of them is empty.
+    Data without a validation split give a share of the training trials for it.
+
+    Args:
+        config: Selection of the trials.
+        data: The recordings.
+        sessions: Recording days of the run, in the order of the day layers.
+
+    Raises:
+        ConfigError: If `dataset_probability_val` does not fit the sessions.
+        DataError: If one of the two has no trials.
     """
     validated = sessions
     if (chances := config.dataset_probability_val) is not None:
@@ -147,9 +157,13 @@ def day_layers(data: PackedDataset, sessions: tuple[str, ...]) -> np.ndarray:
 def batch_sampler(
     config: DatasetConfig, split: PackedSplit, layer_of_day: np.ndarray, n_days: int
 ) -> DayBalancedSampler:
-    """Return the sampler that assigns trials of a split to batches of the training.
+    """Return the sampler that assigns the trials of a split to training batches.
 
-    Days are day layers, `n_days` in all.
+    Args:
+        config: Batch size, days of a batch, seed and bands of trial length.
+        split: The training trials.
+        layer_of_day: int64, the day layer of each session of the split (-1: none).
+        n_days: Number of day layers.
     """
     return DayBalancedSampler(
         layer_of_day[split.day_N],
@@ -169,7 +183,7 @@ def _held_out(split: PackedSplit, share: float, seed: int) -> np.ndarray:
     for day in np.unique(split.day_N).tolist():
         trials = np.flatnonzero(split.day_N == day)
         count = min(int(np.ceil(share * len(trials))), len(trials) - 1)
-        # A generator a day: more trials of one day change nothing for the others.
+        # One generator per day: more trials of one day change nothing for the others.
         held_out[np.random.default_rng((seed, day)).permutation(trials)[:count]] = True
     return held_out
 
@@ -200,9 +214,9 @@ def new_model(
         config: The configuration of the run.
         data: The recordings.
         sessions: The recording days, in the order of the day layers.
-        init_from: A run whose weights to start from. Day layers are taken by session name; those
-            of new days start afresh.
-        inventory: Names of the model's outputs, in order.
+        init_from: A run whose weights to start from; None for fresh ones. Day layers are matched by
+            session name; those of new days start afresh.
+        inventory: Tokens, in the order of the logits.
 
     Raises:
         ConfigError: For a number of features that the data do not have.
@@ -260,10 +274,11 @@ def _start_from(
 
 
 def freeze(network: nn.Module, trainable: list[str] | None) -> None:
-    """Let only parameters learn whose names begin with one of `trainable`.
+    """Freeze all parameters whose names begin with none of `trainable`; None freezes none.
 
     Raises:
-        ConfigError: If one of them begins none, and if nothing is left that learns.
+        ConfigError: If no parameter begins with one of them, or if no parameter is left that
+            learns.
     """
     names = [name for name, _ in network.named_parameters()]
     for beginning in trainable or ():

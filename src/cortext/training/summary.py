@@ -39,13 +39,13 @@ class RunSummary:
     n_val_trials: int
     n_sessions: int
     skipped: tuple[Problem, ...]
-    """Trials and files that the data lack because they were left out as bad, in every split."""
+    """Trials and files of all splits that were left out as bad."""
     device: str
     threads: int
-    """Threads of a CPU operation: bit-exact repetition needs the same number."""
+    """Number of threads of a CPU operation; bit-exact repetition needs the same number."""
     seed: int
     seconds: float
-    """Training and validation, in all sittings."""
+    """Time of training and validation, with that before the run was resumed."""
     loss: str = "CTC loss"
     """Name of `val_loss`, as the task gives it."""
 
@@ -68,7 +68,17 @@ def summarise(
     device: str,
     loss: str,
 ) -> RunSummary:
-    """The summary of a run that has come to its end."""
+    """Return the summary of a finished run.
+
+    Args:
+        path: The run directory.
+        config: Configuration of the run.
+        model: The trained model.
+        progress: The run's last state.
+        skipped: Trials and files that were left out as bad.
+        device: Name of the device that trained.
+        loss: Name of `val_loss`.
+    """
     best = progress.best
     assert best is not None  # every run ends with a validation
     return RunSummary(
@@ -95,7 +105,13 @@ def summarise(
 
 
 def write_summary(path: Path, summary: RunSummary, config: TrainConfig) -> None:
-    """Write the summary with the configuration and what produced it (commit, versions, machine)."""
+    """Write the summary, the configuration and the provenance (commit, versions, machine).
+
+    Args:
+        path: The file, `summary.json`.
+        summary: The summary.
+        config: Configuration of the run.
+    """
     content: dict[str, Any] = asdict(summary) | {
         "config": to_mapping(config),
         "provenance": provenance(),

@@ -1,8 +1,8 @@
-"""Tasks: what a run learns, how it is measured, and what is kept.
+"""Tasks: the model, the loss, the validation and the saved files of a run.
 
-The trainer and its loop know batches, steps and files. A task knows the rest: the model, the loss,
-the validation, and what is written of the best model. CTC on phonemes is one task, the speech LLM
-another; a plug-in registers its own, which a configuration chooses with `task: {kind: ...}`.
+The trainer and its loop know batches, steps and files; a task knows the rest. CTC on phonemes is
+one task, the speech LLM another. A plug-in registers its own; a configuration chooses it with
+`task: {kind: ...}`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from cortext.training.validate import LossValidator, Validates, Validator
 
 
 class Task(ABC):
-    """The task of a run: what it learns.
+    """The task of a run.
 
     It is built before anything is read or written. The trainer then calls its methods in the order
-    in which they stand here; `save` after every validation that is the best so far.
+    given here; `save` after every validation that is the best so far.
 
     Args:
         config: The configuration of the run; the task's own settings are in `config.task`.
-        device_spec: The device that the run asks for.
-        lm: A language-model directory, or None.
+        device_spec: The device to train on.
+        lm: A language-model directory; None for none.
 
     Attributes:
         Config: A registered task's dataclass of settings, with a field `kind`.
-        metrics: Names that `best_metric` may have, the default first. `val_loss`, which decides
+        metrics: Values that `best_metric` may have, the default first. `val_loss`, which decides
             ties, must be among them.
         loss_name: Name of `val_loss` in the summary.
-        all_used: True where every parameter that learns has a gradient in every batch. Otherwise
-            several processes that train together must look for the others, which takes time.
+        all_used: True if every parameter that learns has a gradient in every batch. Otherwise
+            several processes that train together must search for the others, which takes time.
     """
 
     Config: ClassVar[type]
@@ -76,29 +76,40 @@ class Task(ABC):
         Args:
             data: The recordings; both splits are in it.
             sessions: The recording days, in the order of the day layers.
-            init_from: A run whose weights to start from, or None.
+            init_from: A run whose weights to start from; None for fresh ones.
         """
 
     def check_trials(  # noqa: B027 - not every task has something to check
         self, model: AcousticModel, train: PackedSplit, val: PackedSplit
     ) -> None:
-        """Raise DataError for a trial that cannot be learnt from or measured on."""
+        """Raise DataError for a trial that cannot be trained or validated on.
+
+        Args:
+            model: The model with its first weights.
+            train: The training trials.
+            val: The validation trials.
+        """
 
     @abstractmethod
     def loss(self, model: AcousticModel, split: PackedSplit) -> Loss:
         """Return the loss of batches of a split; their `indices` are positions in it."""
 
     def validator(self, model: AcousticModel, batches: Batches, backend: Backend) -> Validates:
-        """Return what measures the model on the validation split, whose batches these are.
+        """Return the validator of the run.
 
-        By default it takes the mean of each value that the loss gives.
+        By default it takes the mean over trials of each value that the loss gives.
+
+        Args:
+            model: The model that learns.
+            batches: Batches of the validation split.
+            backend: The backend that takes the steps.
         """
         return LossValidator(
             batches, self.loss(model, batches.split), self.config.dataset.batch_size
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same when the run is resumed, as JSON has it."""
+        """Return the task's values that must be the same when the run is resumed, as JSON types."""
         return {}
 
     def save(self, model: AcousticModel, folder: Path) -> str:
@@ -116,9 +127,9 @@ class CTCTaskConfig:
 
 @register_task(CTC)
 class CTCTask(Task):
-    """Phonemes by connectionist temporal classification: what a run learns by default.
+    """Phonemes by connectionist temporal classification, the default task.
 
-    With a language model, validations count word errors, too.
+    With a language model, validations also count word errors.
     """
 
     Config: ClassVar[type] = CTCTaskConfig
@@ -159,13 +170,26 @@ class CTCTask(Task):
 def check_all_labels_fit(
     config: TrainConfig, model: AcousticModel, train: PackedSplit, val: PackedSplit
 ) -> None:
-    """Raise DataError for a trial whose label is longer than its frames after augmentation."""
+    """Raise DataError for a trial whose label does not fit into its frames after augmentation.
+
+    Args:
+        config: The augmentation, which may cut bins off training trials.
+        model: The model, which gives the frames.
+        train: The training trials.
+        val: The validation trials, which are not augmented.
+    """
     random_cut = config.dataset.data_transforms.random_cut
     check_labels_fit(train, model.network.n_patches, max(0, random_cut - 1))
     check_labels_fit(val, model.network.n_patches)
 
 
 def build_task(config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None) -> Task:
-    """Return the task that the configuration names; CTC where it names none."""
+    """Return the task that the configuration names; CTC if it names none.
+
+    Args:
+        config: The configuration of the run.
+        device_spec: The device to train on.
+        lm: A language-model directory; None for none.
+    """
     task: Task = TASKS[config.task_name](config, device_spec, lm)
     return task

@@ -38,7 +38,7 @@ class TorchBackend:
         self.name = str(self.host)
         self.cores = job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
-        # Move the weights before the trials, which may take half of the memory that is then free.
+        # Move the weights first: the trials may take half of the memory that is then free.
         network = job.model.network.to(self.host)
         resident = resident_trials(job.split, self.host, settings.resident)
         if resident is not None:
@@ -93,13 +93,14 @@ class TorchBackend:
         indices = []
         for piece in range(pieces):
             part = batch.part(piece, pieces) if pieces > 1 else batch
-            torch.manual_seed(seed + piece)  # dropout of its own for each piece and process
-            # Processes exchange gradients once a batch: with its last piece.
+            torch.manual_seed(seed + piece)  # different dropout for each piece and process
+            # Processes exchange gradients once per batch: with the last piece.
             with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
                 with autocast(self.host, self.bf16):
                     losses = self.job.loss(network, part, step / config.num_training_batches)
                 check_losses(losses, len(part))
-                # The mean over the whole batch. Processes average their gradients, hence `world`.
+                # The mean over the whole batch. The factor `world` undoes the average of the
+                # processes' gradients.
                 (losses["loss"].sum() * (world / config.dataset.batch_size)).backward()  # type: ignore[no-untyped-call]
             finished.append({name: loss_B.detach() for name, loss_B in losses.items()})
             indices.append(part.indices)
@@ -132,12 +133,12 @@ class TorchBackend:
 
     @contextmanager
     def evaluating(self) -> Iterator[Any]:
-        """Give the network in evaluation mode, which computes in the run's precision."""
+        """Yield the network in evaluation mode; it computes in the run's precision."""
         with autocast(self.host, self.bf16), nullcontext() if self.bf16 else full_float32():
             yield self.job.model.network.eval()
 
     def gather_weights(self) -> None:
-        """See `Backend`: they are there."""
+        """See `Backend`: the job's model already holds them."""
 
     def state(self) -> dict[str, torch.Tensor]:
         """See `Backend`."""
@@ -150,9 +151,10 @@ class TorchBackend:
 
 @contextmanager
 def enough_processes(spec: DeviceSpec) -> Iterator[Processes]:
-    """`processes` with a device of its own each.
+    """Yield the processes of the run, each with a device of its own; see `processes`.
 
-    Raises RunError where they are fewer than `spec` requires cores.
+    Raises:
+        RunError: If there are fewer processes than cores that `spec` requires.
     """
     with processes(own_device(spec.device)) as found:
         if found.world < (spec.require_cores or 1):
@@ -165,12 +167,18 @@ def enough_processes(spec: DeviceSpec) -> Iterator[Processes]:
 
 @contextmanager
 def traced(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """A context that traces batches `first` to `end - 1` into the folder.
+    """Trace batches `first` to `end - 1` of the body; see `Backend.profiled`.
 
-    Call its value after each batch.
+    Args:
+        folder: Directory that the trace is written to.
+        first: First traced batch, counted from the start of the body.
+        end: Batch after the last traced one.
+
+    Yields:
+        The function to call after every batch.
     """
     warmup = min(1, first)
-    with warnings.catch_warnings():  # about the first batch, which nothing can go before
+    with warnings.catch_warnings():  # the profiler warns if no batch precedes the first traced one
         warnings.simplefilter("ignore", UserWarning)
         schedule = profiler.schedule(
             wait=first - warmup, warmup=warmup, active=end - first, repeat=1
@@ -181,11 +189,10 @@ def traced(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
 
 
 def flops_per_patch(network: nn.Module) -> int:
-    """6 for each weight of a GRU or a linear layer.
+    """Return the floating-point operations of training on one patch.
 
-    2 forwards, 2 for the gradient of its input, 2 for its own.
-
-    The input of the first layer needs its gradient, too, for the day layers.
+    Each weight of a GRU or a linear layer takes 6: 2 forwards, 2 for the gradient of its input and
+    2 for its own gradient. The first layer's input needs its gradient, too, for the day layers.
     """
     matrices = (module for module in network.modules() if isinstance(module, nn.GRU | nn.Linear))
     return 6 * sum(
@@ -197,9 +204,10 @@ def flops_per_patch(network: nn.Module) -> int:
 
 
 def flops_per_bin(network: nn.Module) -> int:
-    """Return 4 for each weight of the matrix of a day: 2 forwards, 2 for its gradient.
+    """Return the floating-point operations of training on one bin, which the day layer takes.
 
-    The features need no gradient.
+    Each weight of a day's matrix takes 4: 2 forwards and 2 for its gradient. The features need no
+    gradient.
     """
     weight_DCC = getattr(network, "day_weight", None)
     return 4 * weight_DCC[0].numel() if isinstance(weight_DCC, torch.Tensor) else 0

@@ -1,6 +1,7 @@
-"""The trainer: a run directory that is open, with everything that its next batch needs.
+"""The trainer: an open run directory, with everything that its next batch needs.
 
-`cortext.training.loop` takes the steps, a task says what is learnt, a backend moves the weights.
+`cortext.training.loop` takes the steps. A task gives the model, the loss and the validation. A
+backend moves the weights.
 """
 
 from __future__ import annotations
@@ -33,59 +34,70 @@ from cortext.training.task import Task, build_task
 
 
 class Callback:
-    """Methods that are called as training goes; each may be left out.
+    """Methods that the training loop calls; a subclass overrides those it needs.
 
-    An exception stops the run, whose last state stays.
-
-    `trainer.model` is the model, `trainer.processes.first` tells which of several processes this
-    is.
+    An exception stops the run, whose last state stays. `trainer.model` is the model.
+    `trainer.processes.first` is True in the process that writes.
     """
 
     def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
-        """After every `batches_per_train_log` batches.
+        """Take the values of a line about training, every `batches_per_train_log` batches.
 
-        Mean losses by name, `grad_norm`, `lr`, `trials_per_s`.
+        Args:
+            trainer: The trainer.
+            step: Batches done.
+            values: Mean losses as `train_<name>`, `grad_norm`, `lr`, `lr_day` and `trials_per_s`.
         """
 
     def on_validation(self, trainer: Trainer, step: int, metrics: dict[str, Any]) -> None:
-        """After every validation: `val_loss`, `val_per`, `val_per_by_session`, `val_wer`."""
+        """Take the metrics of a validation.
+
+        Args:
+            trainer: The trainer.
+            step: Batches done.
+            metrics: For CTC `val_loss`, `val_per`, `val_per_by_session` and `val_wer` (None without
+                a language model).
+        """
 
     def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
-        """After the last batch, when everything is written."""
+        """Take the summary, after the last batch, when everything is written."""
 
 
 class Trainer:
-    """A run, from the first batch or from where its state says it was; a context manager.
+    """A run, from its first batch or from its last saved state; a context manager.
 
-    In one of several processes that `torchrun` started it works on its share of every batch.
+    As one of several processes that `torchrun` started, it trains on its share of every batch.
 
     Args:
         config: A TrainConfig, a YAML file, or the name of a shipped recipe.
         data: A packed directory, or one of session files, which are packed first.
         out: The run directory.
-        task: What is learnt, built for this very configuration; by default the one that the
-            configuration names, which is CTC on phonemes where it names none.
+        task: The task, built for this very configuration; None builds the task that the
+            configuration names (CTC on phonemes if it names none).
         lm: A language-model directory; without it no WER is reported.
         resume: Go on with an unfinished run, bit-exactly.
-        device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` says more.
-        init_from: A run whose weights to start from. Day layers are taken by session name; new
-            sessions start afresh.
-        model: A model to start from as it is, instead; its sessions may be more than the data's.
+        device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` has more settings.
+        init_from: A run whose weights to start from; None for fresh ones. Day layers are matched by
+            session name; those of new sessions start afresh.
+        model: A model to train as it is, instead of a new one; it may know sessions that the data
+            lack.
         callbacks: See `Callback`.
         overrides: `key=value` changes of the configuration.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
-        progress: Draw a bar on stderr where it is a terminal.
-        packed: Where session files are packed to, by default `out/packed`.
+        progress: Draw a bar on stderr if it is a terminal.
+        packed: Directory that session files are packed to; None for `out/packed`.
 
     Attributes:
         config: The configuration of the run.
         model: The model that learns.
-        state: Batches done, the best and the last metrics, and what else resuming needs.
-        processes: Those that share the batches; `processes.first` is the one that writes.
-        saves_state: Set to False, no state is written to resume from; for benchmarks.
+        state: Batches done, the best and the last metrics, and whatever else resuming needs.
+        processes: The processes that share the batches; `processes.first` is True in the one that
+            writes.
+        saves_state: Set it to False to write no state to resume from; for benchmarks.
 
     Raises:
-        ConfigError, DataError, RunError: Before the first batch, for what cannot be trained.
+        ConfigError, DataError, RunError: For settings, data and weights that cannot be trained
+            with.
     """
 
     def __init__(
@@ -128,7 +140,7 @@ class Trainer:
                 self._set_up(dataset, backend, init_from, model)
                 self.state.data["language_model"] = lm is not None
                 self.state.data |= self.task.identity()
-                # Rank zero first: it may mend what the others then read.
+                # Rank zero first: it may write or mend the state that the others then read.
                 self.processes.rank_zero_first(self._restore)
                 if not self.processes.first:
                     self._restore()
@@ -184,7 +196,7 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """Let go of the run directory."""
+        """Release the run directory."""
         self._open_files.close()
 
     def run(
@@ -196,15 +208,15 @@ class Trainer:
         """Train on `n_batches` more batches, by default to the end.
 
         Args:
-            n_batches: None for all that are left.
-            profile: A context whose value is called after every batch.
+            n_batches: Number of batches; None for all that are left.
+            profile: A context whose value is called after every batch; see `Backend.profiled`.
 
         Returns:
-            The summary when the end is reached, otherwise None.
+            The summary if the run is finished, otherwise None.
 
         Raises:
-            RunError: For a loss that is not finite (the trials' names are in `not_finite.json`
-                beside the run), when interrupted, and for a full disk; the last state stays.
+            RunError: For a loss that is not finite (`not_finite.json` in the run directory names
+                the trials), when interrupted, and for a full disk; the last state stays.
         """
         state = self.state
         total = self.config.num_training_batches
@@ -244,9 +256,9 @@ class Trainer:
         self.processes.rank_zero_first(lambda: self._write_state(name))
 
     def load(self, name: str) -> None:
-        """Go back to what `save(name)` kept, and go on from there.
+        """Return to the state that `save(name)` kept, and continue from it.
 
-        `metrics.jsonl` is cut back to it.
+        `metrics.jsonl` is cut back to its length at that state.
         """
         self._go_on_from(*self.run_directory.load_named(name, self._note))
         if self.processes.first:
@@ -254,7 +266,7 @@ class Trainer:
         self.save()
 
     def keep_best(self, metrics: dict[str, Any] | None) -> None:
-        """Keep the weights as the best so far, which have these metrics; all processes must."""
+        """Save the weights as the best so far, with their metrics; all processes must call."""
         self.state.best = metrics
         self.backend.gather_weights()
         if self.processes.first:
@@ -293,7 +305,7 @@ class Trainer:
         state.data = identity
         self.log.go_on_from(state)
         if state.finished and state.best is None:
-            # The best weights are lost and no validation will come: keep the last ones.
+            # The best weights are lost, and no validation will follow: keep the last weights.
             self.keep_best(state.last)
 
     def _write_state(self, name: str | None = None) -> None:
@@ -348,10 +360,10 @@ def _opened(
 
 
 class RankZero(Callback):
-    """Tells after a run whether this process, of perhaps several, is the one that writes.
+    """A callback that notes whether this process is the one that writes.
 
     Attributes:
-        here: Whether it is.
+        here: True after the run in the process that writes, which may be one of several.
     """
 
     here = False
@@ -385,20 +397,21 @@ def train(
         out: The run directory.
         lm: A language-model directory; without it no WER is reported.
         resume: Go on with an unfinished run, bit-exactly.
-        device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` says more.
-        init_from: A run whose weights to start from.
+        device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` has more settings.
+        init_from: A run whose weights to start from; None for fresh ones.
         overrides: `key=value` changes of the configuration.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
-        progress: Draw a bar on stderr where it is a terminal.
+        progress: Draw a bar on stderr if it is a terminal.
         callbacks: See `Callback`.
-        profile: A directory for a trace that TensorBoard and chrome://tracing show.
-        profile_steps: First and end of the traced batches, from the start of this call.
+        profile: A directory for a trace that TensorBoard and chrome://tracing show; None for none.
+        profile_steps: First traced batch and the batch after the last, from the start of this call.
 
     Returns:
         The summary of the finished run.
 
     Raises:
-        ConfigError, DataError, RunError: Also for a loss that is not finite, and when interrupted.
+        ConfigError, DataError, RunError: For settings, data and weights that cannot be trained
+            with, for a loss that is not finite, and when interrupted.
     """
     config = read_train_config(config, overrides)
     tracing = None
@@ -427,7 +440,7 @@ def train(
 
 
 def _check_window(profile_steps: tuple[int, int], left: int) -> None:
-    """Refuse a profile that would begin after the last of the batches that are left."""
+    """Raise ConfigError if a profile would begin after the last batch."""
     if profile_steps[0] >= left:
         what = f"the profile begins at batch {profile_steps[0]}, and there are only {left}"
         raise ConfigError(what, fix="give smaller --profile-steps")

@@ -24,14 +24,18 @@ from cortext.training.distributed import ALONE, Processes
 from cortext.training.loss import Loss, ctc_loss, name_trials
 
 Forward = Callable[[TrainBatch], torch.Tensor]
-"""Logits [B, P, V] of a batch, in the run's precision."""
+"""Function from a batch to its logits [B, P, V], in the run's precision."""
 
 
 @dataclass(frozen=True)
 class ValidatedTrial:
-    """One trial of a validation.
+    """Results of one trial of a validation.
 
-    Losses by name, phoneme errors, text (where words were looked for), logits float16 (where kept).
+    Attributes:
+        losses: Losses by name.
+        phonemes: Counts of phoneme errors.
+        text: Decoded sentence; None if no words were decoded for this trial.
+        logits_PV: Logits float16 [P, V]; None if they are not kept.
     """
 
     losses: dict[str, float]
@@ -41,7 +45,7 @@ class ValidatedTrial:
 
 
 def wer_trials(config: TrainConfig, n_trials: int) -> list[int]:
-    """Those of so many trials whose words are counted, spread evenly."""
+    """Return the numbers of the `val_wer_trials` trials, evenly spread, whose words are decoded."""
     found: list[int] = (
         np.linspace(0, n_trials - 1, min(config.val_wer_trials, n_trials)).astype(int).tolist()
     )
@@ -49,29 +53,29 @@ def wer_trials(config: TrainConfig, n_trials: int) -> list[int]:
 
 
 class Validates(Protocol):
-    """Interface of what measures a model in training."""
+    """Interface of a validator, which measures a model in training."""
 
     batches: Batches
-    """Those of the validation split."""
+    """Batches of the validation split."""
 
     def measure(self, forward: Forward, processes: Processes = ALONE) -> tuple[dict[str, Any], Any]:
-        """Return metrics by name, and what they are made of.
+        """Return metrics by name, and the results of the trials that they are made of.
 
-        Smaller metrics are better; `val_loss` must be one. Several processes share the trials, and
-        each gets the whole result.
+        Smaller metrics are better; `val_loss` must be among them. Several processes share the
+        trials, and each gets the whole result.
         """
         ...
 
     def write(self, results: Any, folder: Path) -> None:
-        """Write what the run keeps of its best validation, beside the weights, into its folder."""
+        """Write the results of the best validation that the run keeps into its folder."""
         ...
 
 
 class LossValidator:
-    """Measures the mean over the validation trials of each value that a loss gives.
+    """A validator that takes the mean over trials of each value that a loss gives.
 
     Args:
-        batches: Those of the validation split.
+        batches: Batches of the validation split.
         loss: A loss of trials of that split.
         batch_size: Most trials that go through the model together.
     """
@@ -105,23 +109,24 @@ class LossValidator:
 
 
 ReadBatch = Callable[[Forward, TrainBatch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
-"""Gives the logits [B, P, V] of a batch, and its losses by name, [B] each."""
+"""Function from a batch to its logits [B, P, V] and its losses by name, [B] each."""
 FindTexts = Callable[[TrainBatch, np.ndarray, set[int]], dict[int, str]]
-"""Gives sentences by trial: of a batch with log-probabilities [B, P, V], those trials asked for."""
+"""Function from a batch, its log-probabilities [B, P, V] and wanted trials to their sentences."""
 
 
 class Validator:
-    """Measures the phoneme error rate of a model, its losses, and the word error rate.
+    """The validator of CTC runs: losses, phoneme error rate and word error rate.
 
-    The trials are smoothed with padding 'same', as the release validates in training.
+    The trials are smoothed with padding 'same', as in the release's validation during training.
 
     Args:
-        batches: Those of the validation split.
+        batches: Batches of the validation split.
         inventory: The tokens, in the order of the logits.
         config: The configuration of the run.
-        lm: A language model that finds words; without it, and without `texts`, there is no WER.
-        read: Gives logits and losses; without it the CTC loss.
-        texts: Finds words in another way than with `lm`.
+        lm: Language-model directory for decoding words. Without it and without `texts` there is no
+            WER.
+        read: Gives logits and losses; None for `read_ctc`.
+        texts: Decodes words; None for a narrow search with `lm`.
     """
 
     def __init__(
@@ -151,8 +156,8 @@ class Validator:
         """See `Validates`.
 
         Returns:
-            `val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None where
-            no words are looked for); and the results of the trials, in the order of the split.
+            `val_loss` (mean over trials), `val_per`, `val_per_by_session` and `val_wer` (None if
+            no words are decoded); and the results of the trials, in the order of the split.
         """
         own: dict[int, ValidatedTrial] = {}
         for indices in self.chunks[processes.rank :: processes.world]:
@@ -186,7 +191,7 @@ class Validator:
                     what, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max"
                 )
             labels_U = split.labels(i)
-            assert labels_U is not None  # check_labels_fit has seen to it
+            assert labels_U is not None  # check_labels_fit has checked it
             phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_PV, self.inventory))
             kept = logits_BPV[row, :n_patches].half().cpu().numpy() if self.keep_logits else None
             own_losses = {name: values[row] for name, values in losses_of.items()}
@@ -215,7 +220,7 @@ class Validator:
 
 
 def _word_errors(reference: str | None, text: str | None) -> EditCounts | None:
-    """Those of a text as the benchmark counts them; None where there is no text."""
+    """Return the word errors of a text, counted as the benchmark does; None without a text."""
     return (
         None
         if text is None
@@ -228,7 +233,7 @@ def _rate(counts: EditCounts) -> float:
 
 
 def chunks_by_length(split: PackedSplit, size: int) -> list[np.ndarray]:
-    """Return the trials in chunks of like length: little padding, and the result is the same."""
+    """Return the trials in chunks of similar length, which need little padding."""
     order = np.argsort(split.n_bins_N, kind="stable")
     return [order[start : start + size] for start in range(0, len(order), size)]
 
@@ -241,7 +246,7 @@ def read_ctc(forward: Forward, batch: TrainBatch) -> tuple[torch.Tensor, dict[st
 
 
 class NarrowSearch:
-    """Finds words with a language model, in a search narrow enough for a validation."""
+    """A search for words with a language model, narrow enough for a validation."""
 
     def __init__(self, lm: str | Path, config: TrainConfig, inventory: Inventory) -> None:
         from cortext.decoding import Decoder  # only loaded where there are words to find
@@ -263,9 +268,13 @@ class NarrowSearch:
 
 
 def write_logits(folder: Path, split: PackedSplit, results: list[ValidatedTrial]) -> None:
-    """A file a trial, `<session>_b<block>_t<trial>.npy`, float16 [P, V] in the model's order.
+    """Write the logits of a validation, one file per trial; an older folder is replaced.
 
-    An older folder is removed.
+    Args:
+        folder: Directory of the files `<session>_b<block>_t<trial>.npy`, float16 [P, V], tokens in
+            the model's order.
+        split: The validation trials.
+        results: Results of its trials, in the order of the split, with logits.
     """
     with disk_errors(folder), atomic_directory(folder) as temporary:
         for i, result in enumerate(results):

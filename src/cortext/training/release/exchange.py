@@ -1,9 +1,8 @@
 """Checkpoints of the public release as run directories, and back.
 
 The release (Neuroprosthetics-Lab/nejm-brain-to-text) keeps `checkpoint/best_checkpoint`, a file of
-torch.save, and `checkpoint/args.yaml`. What a run of ours has no place for is kept beside its
-state, in `train_state/release.safetensors`, so that a checkpoint that came in goes out again as it
-was.
+torch.save, and `checkpoint/args.yaml`. `train_state/release.safetensors` keeps the parts that a run
+of ours has no place for, so that an imported checkpoint is exported unchanged.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from cortext.training.release.untrusted import read_torch_file
 
 WEIGHTS = "best_checkpoint"
 _IDENTITY_STD = 0.1
-"""A smoothing this narrow changes nothing: its kernel is a single 1."""
+"""Standard deviation, in bins, of a smoothing that changes nothing: its kernel is a single 1."""
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Summary of what was read or written.
+    """Summary of an import or an export.
 
-    `val_per` and `val_loss` are None where the checkpoint has none.
+    `val_per` and `val_loss` are None if the checkpoint has none.
     """
 
     path: str
@@ -63,13 +62,20 @@ class Exchanged:
 
 
 def import_checkpoint(directory: str | Path, out: str | Path, name: str = WEIGHTS) -> Exchanged:
-    """Write a run directory from a directory of the release (or its folder `checkpoint`).
+    """Write a run directory from a checkpoint of the release.
 
-    `name` is the file's in it.
+    The run can be evaluated, decoded with, started from (`init_from`) and resumed. Nothing in the
+    checkpoint is run. A failure leaves nothing behind.
 
-    The run can be evaluated, decoded with, started from (`init_from`) and gone on with (`resume`).
-    Nothing in the checkpoint is run. Raises RunError and ConfigError, and then leaves nothing
-    behind.
+    Args:
+        directory: Directory of the release's training, or its folder `checkpoint`.
+        out: Run directory to write.
+        name: Name of the checkpoint's file.
+
+    Raises:
+        RunError: If a file is missing or does not hold a checkpoint of the release, and if `out`
+            is not empty or cannot be written.
+        ConfigError: For arguments that a GRU run here cannot have.
     """
     folder = Path(directory)
     out = Path(out)
@@ -104,12 +110,13 @@ def import_checkpoint(directory: str | Path, out: str | Path, name: str = WEIGHT
 def export_release(run: str | Path, out: str | Path) -> Exchanged:
     """Write a GRU run in the release's layout: `out/checkpoint/best_checkpoint` and `args.yaml`.
 
-    Names begin with `_orig_mod.`, which the release's trainer needs and its evaluation script takes
-    off. Where the last weights are not the best ones, they are in
-    `final_checkpoint_batch_<number>`, and only they have the optimiser's moments.
+    Names of weights begin with `_orig_mod.`, which the release's trainer needs and its evaluation
+    script removes. If the last weights are not the best ones, they are in
+    `final_checkpoint_batch_<number>`; only this file then has the optimiser's moments.
 
     Raises:
-        RunError: For a run that the release's model cannot hold.
+        RunError: For a run that the release's model cannot hold, and if `out` is not empty or
+            cannot be written.
     """
     run = Path(run)
     out = Path(out)
@@ -160,9 +167,9 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
 def _metrics(
     validation: dict[str, Any] | None, kept: ReleaseExtras | None, step: int
 ) -> dict[str, float]:
-    """`val_PER` and `val_loss` of a validation.
+    """Return `val_PER` and `val_loss` of a validation.
 
-    As they came in where it is the one of the imported checkpoint.
+    The validation of the imported checkpoint keeps the imported values.
     """
     if kept is not None and kept.step == step:
         return kept.metrics
@@ -183,7 +190,7 @@ def _checkpoint(
 ) -> dict[str, Any]:
     """Return the content that the release's trainer saves after `step` batches.
 
-    `state` is that of our optimiser; an empty one leaves out the moments.
+    `state` is our optimiser's state; an empty one leaves out the moments.
     """
     expected = layout.shapes(
         model.network.config, _n_used(model), len(model.sessions), len(RELEASE)
@@ -220,7 +227,7 @@ def _checkpoint(
 def _arguments(
     config: TrainConfig, model: AcousticModel, kept: ReleaseExtras | None, run: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """The mapping of args.yaml, and notes on what the release does otherwise."""
+    """Return the mapping of args.yaml, and notes on differences of the release."""
     ours = to_mapping(config)
     n_used = _n_used(model)
     sessions = list(model.sessions)
@@ -309,9 +316,9 @@ def _write_yaml(path: Path, mapping: dict[str, Any]) -> None:
 
 @contextmanager
 def _new_directory(out: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `out` when the context ends without an error.
+    """Yield a directory to fill; it becomes `out` if the body succeeds.
 
-    Raises RunError.
+    Raises RunError if `out` is not empty or cannot be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError("there is something already", where=out, fix="give another --out")
@@ -321,7 +328,7 @@ def _new_directory(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """A context whose errors without a place are about this file."""
+    """Add the path to RunErrors of the body that name no place."""
     try:
         yield
     except RunError as error:
@@ -330,7 +337,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _torch_errors(out: Path) -> Iterator[None]:
-    """A context in which torch.save on a full disk is a RunError."""
+    """Turn the RuntimeError of torch.save on a full disk into a RunError."""
     try:
         yield
     except RuntimeError as error:

@@ -1,10 +1,8 @@
-"""The layout of the release's checkpoints.
+"""The layout of the release's checkpoints: names, shapes and order of parameters and moments.
 
-Names, shapes and order of its parameters, and of what its optimiser keeps.
-
-Restated from the release of Card et al. (NEJM 2024), model_training/rnn_model.py and
-rnn_trainer.py. Its model has one pair of parameters per day; its AdamW has three groups, in each of
-which the parameters stand in the model's order.
+It is restated from the release of Card et al. (NEJM 2024), model_training/rnn_model.py and
+rnn_trainer.py. The release's model has one pair of parameters per day. Its AdamW has three groups;
+within a group, the parameters are in the model's order.
 
 Letters: C features, D hidden units, V tokens.
 """
@@ -23,13 +21,20 @@ from cortext.training.optim import day_learning_rate, learning_rate
 
 GROUPS = ("bias", "day_layer", "other")
 MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square"}
-"""Names of AdamW's moments, there and here."""
+"""Names of AdamW's moments in the release, and ours."""
 
 
 def shapes(
     config: GRUConfig, n_features: int, n_days: int, n_classes: int
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of all parameters, in the order of the release's `named_parameters`."""
+    """Return the shapes of all parameters, in the order of the release's `named_parameters`.
+
+    Args:
+        config: Settings of the model.
+        n_features: Features of a bin that the model reads, C.
+        n_days: Recording days.
+        n_classes: Tokens, V.
+    """
     n_units = config.n_units
     n_inputs = n_features * max(config.patch_size, 1)
     found: dict[str, tuple[int, ...]] = {"h0": (1, 1, n_units)}
@@ -43,24 +48,24 @@ def shapes(
 
 
 def group_of(name: str) -> str:
-    """The optimiser's group of a parameter."""
+    """Return the optimiser's group of a parameter, by the release's name."""
     if name.startswith("day_"):
         return "day_layer"
     return "bias" if name.startswith("gru.bias") or name == "out.bias" else "other"
 
 
 def by_group(names: list[str]) -> dict[str, list[str]]:
-    """The parameters of each group.
+    """Return the parameters of each group.
 
-    One after the other they have the numbers 0, 1, ... in the optimiser's state.
+    Taken one group after the other, they have the numbers 0, 1, ... in the optimiser's state.
     """
     return {group: [name for name in names if group_of(name) == group] for group in GROUPS}
 
 
 def stack_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The release's parameters as ours.
+    """Return the release's parameters as ours.
 
-    Days stacked to `day_weight` [days, C, C] and `day_bias` [days, C].
+    The days' parameters are stacked to `day_weight` [days, C, C] and `day_bias` [days, C].
     """
     shared = {name: tensor for name, tensor in tensors.items() if not name.startswith("day_")}
     n_days = sum(name.startswith("day_weights.") for name in tensors)
@@ -72,7 +77,7 @@ def stack_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def split_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Our parameters as the release's, each with memory of its own; what `stack_days` undoes."""
+    """Return our parameters as the release's, copied; the inverse of `stack_days`."""
     found = {
         f"day_weights.{day}": weight_CC.clone()
         for day, weight_CC in enumerate(tensors["day_weight"])
@@ -90,7 +95,7 @@ def moments_to_ours(
 ) -> dict[str, torch.Tensor]:
     """Return AdamW's moments by parameter under the names of `Optimizer.state`.
 
-    Days without any get zeros and no steps.
+    Days without moments get zeros, and a step count of 0.
 
     Args:
         moments: AdamW's state of each parameter, under the release's names.
@@ -98,7 +103,7 @@ def moments_to_ours(
             not learn.
 
     Raises:
-        RunError: Where the two parameters of a day have not made the same steps.
+        RunError: If the two parameters of a day have different step counts.
     """
     state: dict[str, torch.Tensor] = {}
     for name, entry in moments.items():
@@ -125,9 +130,9 @@ def moments_to_ours(
 
 
 def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """Invert `moments_to_ours`.
+    """Return the moments by the release's parameter names; the inverse of `moments_to_ours`.
 
-    Moments by the release's parameter names, without the days that never moved.
+    Days that never moved are left out.
     """
     names = [name.removeprefix("steps.") for name in state if name.startswith("steps.")]
     found = {
@@ -154,7 +159,7 @@ def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, tor
 def fresh_optimizer(
     config: TrainConfig, names: dict[str, list[str]]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return groups and schedule as the release's trainer has them before its first batch."""
+    """Return the groups and the schedule of the release's trainer before its first batch."""
     lrs = {"bias": config.lr_max, "day_layer": config.lr_max_day, "other": config.lr_max}
     decays = {"bias": 0.0, "day_layer": config.weight_decay_day, "other": config.weight_decay}
     groups = [
@@ -187,7 +192,14 @@ def fresh_optimizer(
 def at_step(
     groups: list[dict[str, Any]], schedule: dict[str, Any], config: TrainConfig, step: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Groups and schedule as they are after `step` batches."""
+    """Return the optimiser's groups and the schedule after `step` batches.
+
+    Args:
+        groups: Groups of the release's AdamW, as its state has them.
+        schedule: State of the release's schedule.
+        config: Configuration of the run, for the learning rates.
+        step: Batches done.
+    """
     rate = {"day_layer": day_learning_rate(config, step)}
     lrs = [rate.get(group["group_type"], learning_rate(config, step)) for group in groups]
     groups = [group | {"lr": lr} for group, lr in zip(groups, lrs, strict=True)]

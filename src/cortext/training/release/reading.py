@@ -1,7 +1,6 @@
-"""The content of a checkpoint of the release, checked and in our terms. Nothing is trusted.
+"""The content of a checkpoint of the release, checked and translated. Nothing is trusted.
 
-Every error is a RunError (a ConfigError where it is about the arguments) that says what does not
-fit.
+Every error is a RunError (a ConfigError for the arguments) that names the part that does not fit.
 """
 
 from __future__ import annotations
@@ -34,10 +33,12 @@ class ReleaseExtras:
     """Content that only the release's checkpoints have, kept for exporting again.
 
     Attributes:
-        arguments: Values of the settings in `ELSEWHERE`, by dotted key; groups, schedule: of the
-            optimiser at batch `step`.
-        metrics: `val_PER` and `val_loss` as they were.
-        moments: Of parameters that do not learn, `<parameter>/<field>`.
+        arguments: Values of the settings in `ELSEWHERE`, by dotted key.
+        groups: Groups of the optimiser at batch `step`, without their parameters.
+        schedule: State of the schedule at batch `step`.
+        metrics: `val_PER` and `val_loss` of the checkpoint.
+        step: Batches done.
+        moments: Moments of parameters that do not learn, as `<parameter>/<field>`.
     """
 
     arguments: dict[str, Any]
@@ -52,8 +53,8 @@ _SECTIONS = ("model_state_dict", "optimizer_state_dict", "scheduler_state_dict")
 
 
 def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
-    """The settings, and the features of a recording. Raises ConfigError."""
-    # It does not matter any more where a checkpoint's own training began.
+    """Return the settings, and the number of features of a recording. Raises ConfigError."""
+    # A finished checkpoint no longer needs the one that its own training began with.
     if isinstance(arguments, dict):
         arguments = {
             key: value for key, value in arguments.items() if not str(key).startswith("init_")
@@ -89,7 +90,7 @@ def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
 
 
 def sections(content: Any) -> dict[str, Any]:
-    """The checkpoint's mapping, with its sections there. Raises RunError."""
+    """Return the checkpoint's mapping, after a check of its sections. Raises RunError."""
     for key in (*_SECTIONS, "val_PER"):
         if not isinstance(content, dict) or key not in content:
             raise RunError(f"has no {key}", fix=FIX)
@@ -101,9 +102,15 @@ def sections(content: Any) -> dict[str, Any]:
 
 
 def model_of(config: TrainConfig, n_features: int, state: dict[Any, Any]) -> AcousticModel:
-    """The model with the checkpoint's weights.
+    """Return the model with the checkpoint's weights.
 
-    Raises RunError for weights that do not fit the arguments.
+    Args:
+        config: Settings, see `configuration`.
+        n_features: Features of a recording.
+        state: The checkpoint's section `model_state_dict`.
+
+    Raises:
+        RunError: For weights that do not fit the arguments.
     """
     sessions = config.dataset.sessions or []
     weights: dict[str, torch.Tensor] = {}
@@ -173,7 +180,7 @@ def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
 
 
 def _empty_network(config: TrainConfig, n_days: int) -> torch.nn.Module:
-    """The network without memory for its weights."""
+    """Return the network without memory for its weights."""
     with torch.device("meta"):
         n_features = config.model.n_input_features
         return build_model(
@@ -184,7 +191,16 @@ def _empty_network(config: TrainConfig, n_days: int) -> torch.nn.Module:
 def optimizer_of(
     checkpoint: dict[str, Any], config: TrainConfig, model: AcousticModel
 ) -> tuple[dict[str, torch.Tensor], ReleaseExtras]:
-    """Tensors of our optimiser's state, and what has no place in it. Raises RunError."""
+    """Return the tensors of our optimiser's state, and the extras that have no place in it.
+
+    Args:
+        checkpoint: The checkpoint's mapping, see `sections`.
+        config: Settings, see `configuration`.
+        model: The checkpoint's model; its `requires_grad` marks the parameters that learn.
+
+    Raises:
+        RunError: For a state that is not that of the release's AdamW, or does not fit the model.
+    """
     expected = layout.shapes(
         config.model, config.model.n_input_features, len(model.sessions), len(RELEASE)
     )
@@ -226,7 +242,7 @@ def _metric(key: str, value: Any) -> float:
 def _moments(
     state: dict[str, Any], expected: dict[str, tuple[int, ...]]
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, torch.Tensor]]]:
-    """The optimiser's groups without their parameters, and its moments by parameter.
+    """Return the optimiser's groups without their parameters, and its moments by parameter.
 
     Raises RunError.
     """
@@ -284,10 +300,10 @@ def _is_group(group: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON keeps it. Raises RunError."""
+    """Return the value as JSON keeps it. Raises RunError."""
     try:
         return json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:  # untrusted.py has seen to the depth
+    except (TypeError, ValueError) as error:  # untrusted.py has bounded the depth
         raise RunError(
             f"the optimiser's or the schedule's settings are not plain: {error}", fix=FIX
         ) from None

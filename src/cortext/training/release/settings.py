@@ -1,8 +1,8 @@
-"""The settings of the published `rnn_args.yaml`, translated to those of cortext.
+"""The settings of the published `rnn_args.yaml`, translated to cortext's.
 
-The file is that of the release of Card et al. (NEJM 2024), Neuroprosthetics-Lab/nejm-brain-to-text,
-in its present form and in the one from which the published weights were trained (with
-`bidirectional` and `distributed_training`).
+The file belongs to the release of Card et al. (NEJM 2024), Neuroprosthetics-Lab/nejm-brain-to-text.
+Both forms are read: the present one, and the one that the published weights were trained with,
+which has `bidirectional` and `distributed_training`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cortext.text.phonemes import RELEASE
 
 @dataclass(frozen=True)
 class ReleaseSetting:
-    """A published setting that is not one of ours by the same name.
+    """A published setting that we do not have under the same name.
 
     Attributes:
-        published: Its value in the published file.
-        instead: The option, file or fact that takes its place here.
-        other: What another value than the published one is: `refused`, worth a `note`, or `free`
-            (what stands in its place has the value).
+        published: Value in the published file.
+        instead: Option, file or fact that takes the setting's place here.
+        other: Treatment of other values than the published one: `refused`, worth a `note`, or
+            `free` (`instead` holds the value).
     """
 
     published: Any
@@ -78,10 +78,10 @@ ELSEWHERE: dict[str, ReleaseSetting] = {
     "dataset.loader_shuffle": ReleaseSetting(False, "batches are drawn at random anyway", "free"),
     "dataset.dataset_dir": ReleaseSetting("../data/hdf5_data_final", "--data", "free"),
 }
-"""By dotted key."""
+"""Published settings that have another place here, by dotted key."""
 
 COMMAND_LINE = ("gpu_number", "output_dir", "checkpoint_dir", "dataset.dataset_dir")
-"""Settings that the command line gives here: in a published file they never count."""
+"""Settings that the command line gives here; a published file's values are ignored."""
 
 SAME = (
     *(
@@ -132,18 +132,18 @@ SAME = (
     *("dataset.data_transforms.random_cut", "dataset.data_transforms.smooth_data"),
     *("dataset.data_transforms.smooth_kernel_std", "dataset.data_transforms.smooth_kernel_size"),
 )
-"""Dotted keys that mean here what they mean in the release."""
+"""Dotted keys with the same meaning here and in the release."""
 
 
 def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
-    """A configuration file's mapping in our settings, and notes on what has no effect here.
+    """Return a configuration file's mapping in our settings, and notes on ignored settings.
 
-    Keys of `ELSEWHERE` are taken out and all others left as they are, so that an unknown key is
-    still found as one, and our settings may stand in a published file. OmegaConf's `${key}` takes
-    the value of that key.
+    Keys of `ELSEWHERE` are removed; all others stay. An unknown key is therefore still refused
+    later, and a published file may also hold our settings. OmegaConf's `${key}` is replaced by the
+    value of that key.
 
     Raises:
-        ConfigError: For a value that cannot be followed.
+        ConfigError: For a value that cannot be used here, or a reference that cannot be resolved.
     """
     if not isinstance(mapping, Mapping):
         return mapping, []
@@ -169,7 +169,13 @@ def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
 
 
 def lookup(mapping: Any, key: str, default: Any) -> Any:
-    """The value of a dotted key, or `default` where a part of it is absent."""
+    """Return the value of a dotted key.
+
+    Args:
+        mapping: Nested mappings.
+        key: Names of the sections and of the setting, joined by dots.
+        default: Value to return if a part of the key is absent.
+    """
     for part in key.split("."):
         if not isinstance(mapping, Mapping) or part not in mapping:
             return default
@@ -178,12 +184,18 @@ def lookup(mapping: Any, key: str, default: Any) -> Any:
 
 
 def has(mapping: Any, key: str) -> bool:
-    """Tell whether a dotted key is there."""
+    """Tell whether a mapping holds a dotted key."""
     return lookup(mapping, key, _ABSENT) is not _ABSENT
 
 
 def assign(mapping: dict[str, Any], key: str, value: Any) -> None:
-    """Set the value of a dotted key, making the sections on the way."""
+    """Set the value of a dotted key.
+
+    Args:
+        mapping: Nested mappings; missing sections are added.
+        key: Names of the sections and of the setting, joined by dots.
+        value: Value to set.
+    """
     *sections, last = key.split(".")
     for section in sections:
         mapping = mapping.setdefault(section, {})
@@ -207,8 +219,8 @@ def _set_precision(mapping: dict[str, Any], use_amp: Any, where: str | Path) -> 
 class _References:
     """Resolves the references `${key}` in a mapping.
 
-    A few lines of references to references can stand for any number of values, so what is written
-    out is counted: each value, and each character that a reference puts into a text.
+    A few lines of references to references can stand for any number of values. The output is
+    therefore counted and limited: each value, and each character that a reference puts into a text.
     """
 
     def __init__(self, root: Any, where: str | Path) -> None:

@@ -1,9 +1,9 @@
-"""Files of `torch.save` from anywhere, read without running anything that they hold.
+"""Files of `torch.save` from any source, read without running anything that they hold.
 
 Such a file is a zip archive with a pickle, and a pickle is a program. torch's restricted unpickler
-knows tensors and plain containers; the release's checkpoints also hold a number as `numpy.float64`,
-for which NumPy's names for scalars and dtypes stand for two parts of this module. NumPy itself is
-not called: its dtypes take any state they are given.
+knows tensors and plain containers. The release's checkpoints also hold a number as `numpy.float64`:
+two stand-ins of this module take the places of NumPy's dtype and scalar. NumPy itself is not
+called, because its dtypes accept any state.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _LARGEST_PICKLE = 64 << 20
 def read_torch_file(path: Path) -> Any:
     """Read a file of `torch.save` that holds plain containers, numbers, texts and tensors.
 
-    Tensors are on the CPU, and are read from the file when they are used.
+    Tensors are on the CPU and are read from the file when they are first used.
 
     Raises:
-        RunError: For a file that is damaged, holds anything else, or claims to hold more than its
-            length.
+        RunError: For a file that is damaged, holds other types, or claims to hold more than its
+            length allows.
     """
     _check_archive(path)
     try:
         with torch.serialization.safe_globals(_STAND_INS):
             content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # an untrusted pickle can make its reader stumble over anything
+    except Exception as error:  # an untrusted pickle can raise any error in its reader
         raise RunError(_reason(error), where=path, fix=FIX) from None
     _check_content(content, path)
     return content
 
 
 class _NumpyDtype:
-    """In place of `numpy.dtype`: the kind of one little-endian number."""
+    """Stand-in for `numpy.dtype`: the type of one little-endian number."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         if code not in _FORMATS:
@@ -61,7 +61,7 @@ _FORMATS = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "b1": "<
 
 
 def _numpy_scalar(dtype: Any, content: Any) -> float | int | bool:
-    """In place of NumPy's function that makes a scalar from bytes: a plain number."""
+    """Return a plain number from bytes; the stand-in for NumPy's function that makes a scalar."""
     if type(dtype) is not _NumpyDtype or type(content) is not bytes:
         raise ValueError("a NumPy scalar that is not a number")
     number: float | int | bool = struct.unpack(_FORMATS[dtype.code], content)[0]
@@ -78,7 +78,7 @@ _STAND_INS: list[Any] = [
 def _check_archive(path: Path) -> None:
     """Raise RunError unless the file is a whole, uncompressed archive.
 
-    Nothing in it is larger than it looks.
+    Its entries together are then no larger than the file.
     """
     try:
         length = path.stat().st_size
@@ -103,16 +103,13 @@ def _check_archive(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """One line for what went wrong.
-
-    The name of the first thing that is not data, where it is that.
-    """
+    """Return one line about an error, with the name of the first object that is not data."""
     text = str(error)
     if name := re.search(r"GLOBAL ([\w.]+)", text):
         return f"refused: it asks for {name[1]}, which is not data; nothing of it was run"
     if isinstance(error, ValueError) and "NumPy" in text:
         return f"refused: it holds {text}"
-    # torch's own message says how to run what the file holds: do not pass it on.
+    # torch's own message says how to run the file's content: do not pass it on.
     if isinstance(error, pickle.UnpicklingError):
         return "refused: it holds something that is not data; nothing of it was run"
     return (
@@ -148,8 +145,8 @@ def _check_content(content: Any, path: Path) -> None:
                 f"holds a {type(item).__name__}, which no checkpoint does", where=path, fix=FIX
             )
         left += [(each, level + 1) for each in inner]
-        # Containers may hold one another many times over, and tensors may repeat one number without
-        # end.
+        # Containers may hold each other many times, and a tensor may repeat one number any number
+        # of times.
         if n_objects + len(left) > _MOST_OBJECTS or n_bytes > length or level > MOST_LEVELS:
             what = f"claims to hold far more than its length, or has more than {MOST_LEVELS} levels"
             raise RunError(what, where=path, fix=FIX)
