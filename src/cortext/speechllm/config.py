@@ -1,4 +1,4 @@
-"""Settings of a speech LLM: those of a training run, and section `speech`."""
+"""Settings of a speech LLM: a training run's, with section `speech` and stages."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ LANGUAGE_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 
 @dataclass
 class LoRAConfig:
-    """Section `speech.lora`: what is added to the frozen language model.
+    """Section `speech.lora`: LoRA on the frozen language model.
 
     The defaults are those of BIT (2511.21740).
     """
 
     r: int = 8
-    """Rank of what is added to each matrix."""
+    """Rank of the added matrices."""
     alpha: float = 32.0
-    """Scale, times the rank: LoRA adds its product times alpha / r."""
+    """Scale: the product of the added matrices is scaled by alpha / r."""
     dropout: float = 0.2
-    """Dropout before what is added."""
+    """Dropout before the added matrices."""
     modules: list[str] = field(default_factory=lambda: list(LANGUAGE_MATRICES))
-    """Names of the matrices of a layer to which something is added."""
+    """Names of the matrices of a layer that get LoRA."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.r <= 65_536:
@@ -46,13 +46,10 @@ class LoRAConfig:
 
 @dataclass
 class GenerationConfig:
-    """Section `speech.generation`: how a sentence is written."""
+    """Section `speech.generation`: options of writing a sentence."""
 
     beams: int = 4
-    """Beginnings of a sentence that are kept beside each other.
-
-    1 takes the likeliest token each time.
-    """
+    """Hypotheses kept at each step; 1 takes the likeliest token each time."""
     max_length: int = 50
     """Most tokens of a sentence."""
     min_length: int = 1
@@ -83,7 +80,7 @@ class GenerationConfig:
 
 @dataclass
 class SpeechConfig:
-    """Section `speech`."""
+    """Section `speech`: the audio language model and the losses."""
 
     audio_llm: str = "Qwen/Qwen2-Audio-7B-Instruct"
     """The audio language model: a directory, or OWNER/NAME on the Hugging Face Hub."""
@@ -94,8 +91,8 @@ class SpeechConfig:
     quantize: Literal["4bit", "8bit"] | None = None
     """Load the frozen language model's matrices in fewer bits (bitsandbytes, on a GPU)."""
     gradient_checkpointing: bool = False
-    """Compute the language model's layers a second time in the backward pass instead of keeping
-    what they found.
+    """Compute the language model's layers again in the backward pass, instead of keeping their
+    results.
     """
     compile: bool = False
     """Compile the language model's layers (torch.compile)."""
@@ -103,8 +100,8 @@ class SpeechConfig:
     """Dropout before the projector."""
     merge_blanks: bool = False
     """Give the language model one vector for each run of patches with the same likeliest token,
-    and none for blanks: a sequence as short as the sentence's phonemes. Needs an encoder that
-    was trained with CTC.
+    and none for blanks. The sequence is as short as the sentence's phonemes. The encoder must have
+    been trained with CTC.
     """
 
     alignment: Literal["cosine", "mse", "soft_dtw", "attention"] = "cosine"
@@ -122,7 +119,7 @@ class SpeechConfig:
     ctc: float = 0.0
     """Weight of the CTC loss of the encoder's own phonemes."""
     temperature: float = 0.1
-    """Of the contrastive loss."""
+    """Temperature of the contrastive loss."""
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     """Options of writing sentences, at validations and by default afterwards."""
 
@@ -163,12 +160,12 @@ class SpeechConfig:
 
     @property
     def reads_language_model(self) -> bool:
-        """Tell whether training needs the language model's weights, not only its tower's width."""
+        """True where training needs the language model's weights, not only its tower's width."""
         return bool(self.beta or self.gamma)
 
     @property
     def writes(self) -> bool:
-        """Tell whether sentences can be written by what is trained."""
+        """True where the training teaches to write sentences: the tokens' loss has a weight."""
         return bool(self.beta)
 
 
@@ -190,10 +187,7 @@ class Stage:
 
 @dataclass
 class SpeechLLMConfig(TrainConfig):
-    """A training of a speech LLM.
-
-    A training run with section `speech`, and perhaps in several stages.
-    """
+    """A training of a speech LLM: a training run with section `speech`, in one or more stages."""
 
     speech: SpeechConfig = field(default_factory=SpeechConfig)
     """The audio language model and the losses."""
@@ -216,9 +210,9 @@ class SpeechLLMConfig(TrainConfig):
             )
 
     def in_stages(self) -> list[tuple[str, SpeechLLMConfig]]:
-        """Name and configuration of each training, in order.
+        """Return name and configuration of each training, in order.
 
-        Raises ConfigError for what a stage cannot set.
+        Raises ConfigError for a setting that a stage cannot change.
         """
         if not self.stages:
             return [("", self)]
@@ -243,18 +237,21 @@ class SpeechLLMConfig(TrainConfig):
             raise ConfigError(f"stage {stage.name!r}: {error.what}", fix=error.fix) from None
 
     def with_audio_llm(self, name: str | None) -> SpeechLLMConfig:
-        """The same with another audio language model; None changes nothing."""
+        """Return the configuration with another audio language model; None changes nothing."""
         return self if name is None else replace(self, speech=replace(self.speech, audio_llm=name))
 
 
 def read_speech_config(
     config: SpeechLLMConfig | str | Path, overrides: Iterable[str] = ()
 ) -> SpeechLLMConfig:
-    """Return a configuration as it is, of a YAML file, or of a shipped recipe.
+    """Read a configuration.
 
-    The recipes are `speech_llm` and `speech_llm_best`.
+    Args:
+        config: A configuration, a YAML file, or a shipped recipe (`speech_llm`, `speech_llm_best`).
+        overrides: `key=value` texts.
 
-    `overrides` are `key=value` texts. Raises ConfigError.
+    Raises:
+        ConfigError: For a configuration that cannot be read or used.
     """
     found = read_train_config(config, overrides, SpeechLLMConfig)
     assert isinstance(found, SpeechLLMConfig)

@@ -1,4 +1,4 @@
-"""Sentences of a whole split, written by a speech LLM, in the formats of all decoders."""
+"""Write the sentences of a whole split with a speech LLM, in the formats of all decoders."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def evaluate(
 ) -> Metrics:
     """Write a split's sentences freely, and an evaluation directory as `cortext.evaluate` does.
 
-    Other arguments are those of `cortext.evaluate`. Raises a CortextError for what a user can put
-    right.
+    Raises a CortextError for errors that a user can correct.
 
     Args:
         run: Run directory of a speech LLM; PER and logits are those of its encoder's own read-out.
         data: Session files or packed data.
         split: `train`, `val` or `test`.
         out: The evaluation directory.
-        audio_llm: Where the audio language model is now, if not where it was in training.
+        audio_llm: The audio language model: a directory, or a name on the Hub; None takes the one
+            in the run, else the one of training.
         generation: Changes to the configuration's `speech.generation`.
         nbest: Sentences kept for each trial.
         device: `cpu`, `cuda` or `cuda:N`.
-        skip_bad: See `cortext.evaluate`, as for the others.
+        skip_bad: Leave out unusable trials, see `cortext.evaluate`.
         description: A file that describes the trials.
-        progress: Called with trials done and in all.
+        progress: Called with the number of trials done and of all.
         seed: Seed of the resampling for intervals.
     """
     with evaluation_directory(out) as write:
@@ -92,7 +92,18 @@ def decode(
 ) -> Predictions:
     """Write a split's sentences to the CSV file `out` (`id,text`) and return them.
 
-    See `evaluate` and `cortext.evaluation.decode`. Labels are not needed.
+    Labels are not needed.
+
+    Args:
+        run: See `evaluate`, as for all arguments but `out`.
+        data: Session files or packed data.
+        split: `train`, `val` or `test`.
+        out: CSV file to write.
+        audio_llm: The audio language model, if not the run's.
+        generation: Changes to the configuration's `speech.generation`.
+        device: `cpu`, `cuda` or `cuda:N`.
+        skip_bad: Leave out unusable trials.
+        progress: Called with the number of trials done and of all.
     """
     check_predictions_file(Path(out))
     found, _ = _written(
@@ -122,7 +133,7 @@ def _written(
     progress: Progress | None,
     **settings: Any,
 ) -> tuple[Recognised, dict[str, Any]]:
-    """The trials of a split with the sentences written for them, and how they were written."""
+    """Return the trials of a split with their sentences, and the options of writing."""
     model = SpeechLLM.load(run, device, audio_llm)
     speech = model.network.speech
     options = from_mapping(
@@ -150,10 +161,10 @@ def _write(
     nbest: int,
     progress: Progress | None,
 ) -> list[NBest]:
-    """The sentences of each chosen trial. Trials of similar length are written for together."""
+    """Return the sentences of each chosen trial; trials of similar length share a batch."""
     network = model.network
     speech = model.network.speech
-    if chosen and not speech.merge_blanks:  # known before hours of writing
+    if chosen and not speech.merge_blanks:  # raises before hours of writing
         n_patches = int(network.n_patches(trials.n_bins_N[list(chosen)].max()))
         check_positions(
             network.llm.chat, network.llm.prompt(speech.prompt), n_patches, options.max_length

@@ -1,4 +1,4 @@
-"""A speech LLM's memory and time on a GPU: computed from shapes, nothing measured."""
+"""A speech LLM's memory and time on a GPU, computed from shapes without a measurement."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from cortext.speechllm.network import SpeechNetwork
 from cortext.text.phonemes import RELEASE
 
 TRAINED_BYTES = 4 + 4 + 8 + 2
-"""Of a parameter that learns.
+"""Bytes of a trainable parameter.
 
-Itself, its gradient, AdamW's two means, and its copy in bfloat16 under autocast.
+The parameter, its gradient, AdamW's two means, and the bfloat16 copy under autocast.
 """
 
 ALIGNMENT_BYTES = 6 * 4
-"""Of a number in the brain's sequence.
+"""Bytes that the alignment loss keeps for a number of the brain's sequence.
 
-Itself, matched and of length one, that of the audio, and their gradients.
+The number, its stretched and its normalised value, the audio's number, and their gradients.
 """
 
 MARGIN = 1.05
-"""So many times what is counted has to be free.
+"""Ratio of the free memory that is needed to the memory that is counted.
 
-An allocator leaves gaps, and kernels want room to work in.
+An allocator leaves gaps, and kernels need memory to work in.
 """
 
 
@@ -59,37 +59,38 @@ GPUS = {
     "h100": GPU("H100 SXM, 80 GB", 989.4e12, 3.35e12),
     "a100": GPU("A100 SXM, 80 GB", 312e12, 2.039e12),
 }
-"""By the names that the command line has for them."""
+"""GPUs by their names on the command line."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes of a GPU's memory by what they are for, and floating-point operations."""
+    """Bytes of a GPU's memory by purpose, and floating-point operations."""
 
     training: dict[str, int]
-    """At the highest point of a batch."""
+    """Bytes at the peak of a batch."""
     generation: dict[str, int]
-    """While sentences are written for a batch; empty where none can be."""
+    """Bytes while a batch of sentences is written; empty where none can be."""
     training_flops: float
-    """Of the language model in a batch.
+    """Operations of the language model in a batch.
 
-    The encoder's are few, but its steps wait for each other: they tell no time.
+    The encoder's are left out. They are few, and its steps wait for each other: its operations do
+    not give its time.
     """
     generation_flops: float
-    """Of a batch of sentences, all of them as long as may be."""
+    """Operations of writing a batch of sentences at their greatest length."""
     step_bytes: int
-    """Bytes read for one token more of each of those sentences: weights and cache."""
+    """Bytes read to add one token to each of those sentences: weights and cache."""
     steps: int
     """Tokens of the longest sentence."""
 
     @property
     def training_bytes(self) -> int:
-        """All of them together."""
+        """Bytes of training."""
         return sum(self.training.values())
 
     @property
     def generation_bytes(self) -> int:
-        """All of them together."""
+        """Bytes of writing sentences."""
         return sum(self.generation.values())
 
     @property
@@ -98,11 +99,17 @@ class Estimate:
         return max(self.training_bytes, self.generation_bytes)
 
     def training_hours(self, n_batches: int, gpu: GPU, share: float) -> float:
-        """Return hours of the language model, at that share of the GPU's peak operations."""
+        """Return the hours of the language model's operations.
+
+        Args:
+            n_batches: Batches of the training.
+            gpu: The GPU.
+            share: Share of the GPU's peak operations that is reached, above 0 and at most 1.
+        """
         return n_batches * self.training_flops / (share * gpu.flops_s) / 3600
 
     def generation_s(self, gpu: GPU, share: float) -> float:
-        """Return seconds for a batch of sentences, at that share of the GPU's peak rates."""
+        """Return the seconds for a batch of sentences, at that share of the GPU's peak rates."""
         return (
             self.generation_flops / gpu.flops_s
             + self.steps * self.step_bytes / gpu.bandwidth_bytes_s
@@ -110,7 +117,12 @@ class Estimate:
 
 
 def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = None) -> Estimate:
-    """Return what a training (one stage of it) and its validations take.
+    """Estimate the memory and operations of one stage of a training, with its validations.
+
+    Args:
+        config: Configuration of the stage.
+        facts: Shapes of its audio language model.
+        load: The longest trial, and the number of days; by default `Load()`.
 
     Raises:
         ConfigError: For a model that cannot be the encoder, and for matrices that LoRA cannot be
@@ -144,13 +156,13 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
         piece = LanguageWork(facts, speech, load, n_trials, n_patches)
         training = training | piece.training_parts()
         flops = piece.training_flops()
-        whole = replace(piece, n_trials=min(batch, max(config.val_wer_trials, 1)))
+        writing = replace(piece, n_trials=min(batch, max(config.val_wer_trials, 1)))
         generation = {
             "frozen weights": weights,
             "what learns, with AdamW": TRAINED_BYTES * n_learns,
         }
-        generation = generation | whole.generation_parts()
-        generation_flops = whole.generation_flops()
+        generation = generation | writing.generation_parts()
+        generation_flops = writing.generation_flops()
         step_bytes = weights + generation["keys and values"]
     return Estimate(
         training=training,
@@ -163,7 +175,7 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
 
 
 def _network(config: SpeechLLMConfig, facts: AudioFacts, load: Load) -> SpeechNetwork:
-    """Encoder and projector without content."""
+    """Return encoder and projector without weights (device meta)."""
     with torch.device("meta"):
         encoder = build_model(
             config.model, n_features=load.n_features, n_days=load.n_days, n_classes=len(RELEASE)
@@ -172,9 +184,9 @@ def _network(config: SpeechLLMConfig, facts: AudioFacts, load: Load) -> SpeechNe
 
 
 def _encoder_kept(network: SpeechNetwork, n_trials: int, n_patches: int, load: Load) -> int:
-    """About the bytes kept of the encoder's layers.
+    """Estimate the bytes that autograd keeps of the encoder.
 
-    Day layers take four times the bins, recurrent layers six numbers a unit.
+    Day layers keep four float32 copies of the bins, recurrent layers six numbers per unit.
     """
     n_recurrent = sum(
         each.shape[1] for name, each in network.named_parameters() if "weight_hh" in name
@@ -189,7 +201,7 @@ def _encoder_kept(network: SpeechNetwork, n_trials: int, n_patches: int, load: L
 def savings(config: SpeechLLMConfig) -> Iterator[tuple[str, SpeechLLMConfig]]:
     """Yield settings that take less memory and give nearly the same result.
 
-    Each is a text that says what to set, and the configuration with it.
+    Each is the setting as a text, and the configuration with it.
     """
     speech, steps = config.speech, config.gradient_accumulation_steps
     if speech.beta and not speech.gradient_checkpointing:
@@ -219,16 +231,16 @@ def check_gpu_memory(
     load: Load | None = None,
     free_bytes: float | None = None,
 ) -> Estimate:
-    """Raise LanguageModelError where a training will not fit.
+    """Raise LanguageModelError where a training does not fit; return its estimate.
 
-    The message says what it needs, what is free and what to set.
+    The message gives the needed and the free memory, and the settings to change.
 
     Args:
         config: The training.
         facts: Shapes of its audio language model.
         device: The GPU.
-        load: The longest trial, and the number of days.
-        free_bytes: Free memory of the device; where it is None, the GPU is asked.
+        load: The longest trial, and the number of days; by default `Load()`.
+        free_bytes: Free memory of the device; None asks the GPU.
     """
     found = estimate(config, facts, load)
     free = free_gpu_bytes(torch.device(device)) if free_bytes is None else free_bytes
@@ -245,13 +257,13 @@ def check_gpu_memory(
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage of a training as it would be on a GPU."""
+    """A stage of a training on a GPU, estimated."""
 
     stage: str
     n_batches: int
     estimate: Estimate
     problem: str | None
-    """Why it would not fit, and what to set; None where it does."""
+    """Error message of a stage that does not fit, with the settings to change; None if it fits."""
 
 
 def plan(
@@ -262,17 +274,18 @@ def plan(
     audio_llm: str | None = None,
     load: Load | None = None,
 ) -> list[Planned]:
-    """Each stage of a training on a GPU that nothing else is on.
+    """Estimate each stage of a training on an otherwise empty GPU.
 
     Args:
         config: A configuration, a YAML file, or a shipped recipe.
         gpu: One of `GPUS`.
         overrides: `key=value` changes of the configuration.
-        audio_llm: Instead of the configuration's; a published model's name needs no download.
-        load: The longest trial, and the number of days.
+        audio_llm: Audio language model; None takes the configuration's. A name in `PUBLISHED` needs
+            no download.
+        load: The longest trial, and the number of days; by default `Load()`.
 
     Raises:
-        ConfigError: Also for trials shorter than a patch.
+        ConfigError: For a wrong configuration, and for trials shorter than a patch.
         LanguageModelError: Where the audio language model cannot be read.
     """
     settings = read_speech_config(config, overrides).with_audio_llm(audio_llm)
@@ -297,14 +310,14 @@ def plan(
 
 
 def gpu_named(name: str) -> GPU:
-    """One of `GPUS`. Raises ConfigError for another name."""
+    """Return the GPU of that name in `GPUS`. Raises ConfigError for another name."""
     if name not in GPUS:
         raise ConfigError(f"no GPU is known as {name!r}; {nearest(name, GPUS)}")
     return GPUS[name]
 
 
 def _advice(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None, free: float) -> str:
-    """The setting that lowers most what is needed, and those that it takes beside it."""
+    """Return the setting that saves most memory, and the others that are needed with it."""
     chosen = dict[str, str]()
     needed = math.inf
     first = "no setting lowers it"

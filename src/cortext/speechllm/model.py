@@ -1,8 +1,8 @@
-"""A trained speech LLM on disk and at work: recordings in, sentences out.
+"""A trained speech LLM: recordings in, sentences out.
 
-A run directory holds the encoder as every acoustic model is kept (`model.json`,
-`model.safetensors`), so that all that works with one works with it, and what else learnt in
-`speech_llm.safetensors`. The audio language model stays where it is: the file names it and its
+A run directory holds the encoder in the files of every acoustic model (`model.json`,
+`model.safetensors`), so everything that works with one works with it. The other trained weights are
+in `speech_llm.safetensors`. The audio language model is not copied: that file holds its name and
 revision.
 
 B trials, T bins, C features, P patches, A width of the audio tower.
@@ -33,9 +33,7 @@ from cortext.speechllm.network import SpeechNetwork
 
 FILE = "speech_llm.safetensors"
 AUDIO_LLM = "audio_llm"
-"""Directory in a run of the language model that was trained with it, as by `cortext speech-llm
-teach`.
-"""
+"""Directory in a run for a language model that was trained with it (`cortext speech-llm teach`)."""
 FORMAT_VERSION = 1
 
 
@@ -51,7 +49,14 @@ class SpeechLLM(AcousticModel):
     def around(
         cls, encoder: AcousticModel, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None
     ) -> SpeechLLM:
-        """Return a speech LLM with a trained encoder; projector and LoRA are drawn by torch."""
+        """Return a speech LLM around an encoder; torch draws the projector's and LoRA's weights.
+
+        Args:
+            encoder: Acoustic model, whose weights are kept.
+            speech: Section `speech` of the configuration.
+            audio_width: Width of the audio tower's frames.
+            llm: The audio language model; None where no loss reads it.
+        """
         network = SpeechNetwork(encoder.network, speech, audio_width, llm).to(encoder.device)
         return cls(network, **_parts(encoder))
 
@@ -67,13 +72,13 @@ class SpeechLLM(AcousticModel):
         Args:
             run_dir: Run directory of a speech LLM.
             device: `cpu`, `cuda` or `cuda:N`.
-            audio_llm: Where that is now, if not where it was in training.
+            audio_llm: The audio language model: a directory, or a name on the Hub; None takes the
+                one in the run (`AUDIO_LLM`), else the one of training.
 
         Raises:
-            RunError: For a directory without a speech LLM, damaged files, or files of two
-                validations.
-            LanguageModelError: Where the audio language model cannot be loaded or has other weights
-                than in training.
+            RunError: For a directory without a speech LLM, damaged files, files of two validations,
+                or another revision of the audio language model than in training.
+            LanguageModelError: Where the audio language model cannot be loaded.
         """
         tensors, facts = read_speech_file(Path(run_dir))
         speech = facts["speech"]
@@ -95,9 +100,9 @@ class SpeechLLM(AcousticModel):
         return model
 
     def take_over(self, tensors: dict[str, torch.Tensor], where: Path) -> None:
-        """Put saved weights into the projector, and into what LoRA adds where they have that.
+        """Copy saved weights into the projector, and into LoRA if they contain LoRA.
 
-        Raises RunError.
+        Raises RunError for weights that do not fit.
         """
         own = {
             name: tensor
@@ -115,7 +120,7 @@ class SpeechLLM(AcousticModel):
         for name, tensor in own.items():
             found = tensors.get(name)
             if found is None and name.startswith("lora."):
-                continue  # of a stage before the language model learnt
+                continue  # saved by a stage without LoRA
             if found is None or found.shape != tensor.shape:
                 shape = "absent" if found is None else list(found.shape)
                 what = (
@@ -130,9 +135,9 @@ class SpeechLLM(AcousticModel):
             tensor.copy_(found)
 
     def save(self, run_dir: str | Path) -> str:
-        """Write both files, each whole or not at all; returns the checksum of the encoder's.
+        """Write both files, each whole or not at all; return the checksum of the encoder's.
 
-        Raises RunError.
+        Raises RunError where they cannot be written.
         """
         checksum = save_model(self.encoder, run_dir)
         network = self.network
@@ -172,17 +177,16 @@ class SpeechLLM(AcousticModel):
     ) -> list[NBest]:
         """Return the likeliest sentences of each trial, best first, by beam search.
 
-        `llm_score` is the natural log-probability of a sentence with its end, given the recording,
-        and `score` that over its number of tokens to the power of the length penalty, by which
-        sentences are ranked. Words have no times: the language model gives none. A trial gets the
-        same sentences alone and among others.
+        `llm_score` is the natural log-probability of a sentence with its end, given the recording.
+        Sentences are ranked by `score`, which is llm_score / tokens ** length_penalty. Words have
+        no times. A trial's sentences do not depend on the other trials of the batch.
 
         Args:
-            features_BTC: Float [B, T, C]; what lies beyond a trial's bins is never read.
+            features_BTC: Float [B, T, C]; bins beyond a trial's end are never read.
             sessions: Recording day of each trial.
             n_bins_B: int64 [B], bins of each trial.
             max_length: Most tokens of a sentence; by default that of `options`.
-            nbest: Sentences for each trial; at least so many beams are kept.
+            nbest: Sentences for each trial; the search keeps at least as many beams.
             options: Options of the generation; by default the configuration's.
             smooth: Smooth the features as the run's training did.
         """
@@ -203,7 +207,15 @@ class SpeechLLM(AcousticModel):
         options: GenerationConfig,
         nbest: int = 1,
     ) -> list[NBest]:
-        """`generate` for smoothed features on the network's device."""
+        """Return the likeliest sentences of prepared features, see `generate`.
+
+        Args:
+            x_BTC: Smoothed features on the network's device.
+            day_B: int64 [B], positions of the days.
+            n_patches_B: int64 [B], patches of each trial.
+            options: Options of the generation.
+            nbest: Sentences for each trial.
+        """
         network = self.network.eval()
         with full_float32():
             brain_BPA, n_read_B = network.embeddings(x_BTC, day_B, n_patches_B)
@@ -225,10 +237,7 @@ class SpeechLLM(AcousticModel):
 
 
 def _hypothesis(candidate: GeneratedText, length_penalty: float) -> Hypothesis:
-    """A sentence of the language model.
-
-    Only its rank and its probability are known.
-    """
+    """Return a sentence as a hypothesis, without acoustic score and n-gram score."""
     nothing = float("nan")
     score = candidate.log_prob / max(1, candidate.n_tokens) ** length_penalty
     return Hypothesis(candidate.text, score, nothing, nothing, llm_score=candidate.log_prob)
@@ -245,9 +254,9 @@ def _parts(model: AcousticModel) -> dict[str, Any]:
 
 
 def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors and facts of a run's `speech_llm.safetensors`; `speech` is a SpeechConfig.
+    """Read tensors and facts of a run's `speech_llm.safetensors`; `speech` is a SpeechConfig.
 
-    Raises RunError.
+    Raises RunError where there is none, or it is damaged.
     """
     path = run_dir / FILE
     try:
@@ -274,7 +283,7 @@ def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, 
 
 
 def _check_pair(run_dir: Path, facts: dict[str, Any]) -> None:
-    """Raise RunError where a kill left encoder and projector of two validations."""
+    """Raise RunError where the two files are of different validations, as after a kill."""
     if read_tensors(run_dir / "model.safetensors")[2] != facts.get("encoder_crc32"):
         fix = "finish the run with --resume, or copy both files again"
         raise RunError(

@@ -1,8 +1,6 @@
-"""The network of a speech LLM: all that learns, as one module.
+"""The network of a speech LLM: encoder, projector and LoRA as one module.
 
-Encoder, projector, and what LoRA adds to the frozen language model.
-
-The language model itself is no part of the module: its weights are neither trained nor saved.
+The frozen language model is no part of the module: its weights are neither trained nor saved.
 
 B trials, T bins, C features, P patches, D hidden units, V phoneme tokens, A width of the audio
 tower, H width of the language model, K tokens of an answer, W words of its vocabulary.
@@ -24,14 +22,14 @@ from cortext.speechllm.losses.alignment import length_mask, masked_mean
 
 
 class SpeechOutput(NamedTuple):
-    """Outputs for a batch; None for what the weights of the losses do not ask for.
+    """Outputs for a batch; None for an output that no loss needs.
 
     Attributes:
         phonemes_BPV: Logits of the encoder's own read-out.
         brain_BPA: Patches in the space of the audio tower's output.
         answers: Logits [B, K, W], targets [B, K] and number [B] of the answers' tokens.
-        pooled: Means over the patches and over the sentence's tokens, [B, H] each, in the language
-            model's space.
+        pooled: Mean over the patches, and mean over the sentence's tokens, [B, H] each, in the
+            language model's space.
     """
 
     phonemes_BPV: torch.Tensor
@@ -41,16 +39,17 @@ class SpeechOutput(NamedTuple):
 
 
 class SpeechNetwork(nn.Module):
-    """Neural features in; phoneme logits, or embeddings for an audio language model, out.
+    """Network from neural features to phoneme logits, or to embeddings for an audio LLM.
 
-    Attributes:
-        encoder: A registered model that gives out its hidden units (see
+    Args:
+        encoder: A registered model that returns its hidden units (see
             `cortext.models.registry.Model`).
-        audio_width: A.
+        speech: Section `speech` of the configuration.
+        audio_width: A, width of the audio tower's frames.
         llm: The audio language model; None where only its audio tower's width is needed.
 
     Raises:
-        ConfigError: For a model that gives out no hidden units.
+        ConfigError: For a model that returns no hidden units.
     """
 
     def __init__(
@@ -71,23 +70,23 @@ class SpeechNetwork(nn.Module):
             nn.LayerNorm(audio_width),
         )
         self.lora = nn.ParameterDict()
-        self._frozen = (llm,)  # in a tuple, which hides it from torch
+        self._frozen = (llm,)  # the tuple hides it from torch
         if llm is not None and speech.lora is not None:
             self.lora.update(llm.add_lora(speech.lora))
 
     @property
     def llm(self) -> AudioLLM:
-        """The audio language model."""
+        """The audio language model, where one was given."""
         (llm,) = self._frozen
-        assert llm is not None  # whoever asks for it has given one
+        assert llm is not None  # only losses that read it ask for it
         return llm
 
     def n_patches(self, n_bins: Any) -> Any:
-        """Patches of so many bins (an int, array or tensor)."""
+        """Return the number of patches of so many bins (an int, array or tensor)."""
         return self.encoder.n_patches(n_bins)
 
     def train(self, mode: bool = True) -> SpeechNetwork:
-        """Dropout of what learns follows the mode; the frozen language model has none."""
+        """Set the mode of encoder, projector and LoRA; the frozen language model has no dropout."""
         super().train(mode)
         (llm,) = self._frozen
         if llm is not None:
@@ -103,17 +102,17 @@ class SpeechNetwork(nn.Module):
         n_patches_B: torch.Tensor | None = None,
         answers: Sequence[Sequence[int]] | None = None,
     ) -> Any:
-        """Phoneme logits [B, P, V] and the encoder's state, as every acoustic model gives them.
+        """Return phoneme logits [B, P, V] and the encoder's state, as every acoustic model does.
 
         With answers, return a `SpeechOutput`.
 
         Args:
             x_BTC: See `cortext.models.registry.Model`, as for `day_B`, `state` and `n_patches_B`.
             day_B: Positions of the days.
-            state: Of the encoder.
-            n_patches_B: Patches of each trial.
-            answers: Of each trial, the tokens that the language model is to write; used where a
-                loss needs them.
+            state: State of the encoder.
+            n_patches_B: Patches of each trial; needed with answers.
+            answers: Tokens of each trial's sentence, see `AudioLLM.answer`; read where a loss needs
+                them.
         """
         hidden_BPD, state = self.encoder.hidden(x_BTC, day_B, state, n_patches_B=n_patches_B)
         phonemes_BPV = self.encoder.read_out(hidden_BPD)
@@ -141,7 +140,13 @@ class SpeechNetwork(nn.Module):
     def embeddings(
         self, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the embeddings in the place of audio [B, P, A], and their number by trial [B]."""
+        """Return the vectors in the place of audio [B, P, A], and their number by trial [B].
+
+        Args:
+            x_BTC: See `forward`, as for the others.
+            day_B: Positions of the days.
+            n_patches_B: int64 [B], patches of each trial.
+        """
         hidden_BPD, _ = self.encoder.hidden(x_BTC, day_B, n_patches_B=n_patches_B)
         n_patches_B = n_patches_B.to(hidden_BPD.device)
         if self.speech.merge_blanks:
@@ -155,7 +160,7 @@ class SpeechNetwork(nn.Module):
         return self.projector(merged_BQD), n_merged_B
 
     def _pooled_text(self, answers: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Means [B, H] of the embeddings of the sentences' own tokens: the end is none of them."""
+        """Return the mean embedding [B, H] of each sentence's tokens, without the end token."""
         ends = set(self.llm.ends)
         own = [[token for token in answer if token not in ends] for answer in answers]
         rows = [torch.tensor(tokens, device=self.llm.device) for tokens in own]
@@ -167,19 +172,20 @@ class SpeechNetwork(nn.Module):
 def merge_blanks(
     x_BPA: torch.Tensor, token_BP: torch.Tensor, n_patches_B: torch.Tensor, blank: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean vector of each run of equal tokens, runs of blanks left out.
+    """Return the mean vector of each run of equal tokens, without the runs of blanks.
 
-    [B, Q, A] and int64 [B], how many.
-
-    The runs are those of CTC's best path (Graves et al., 2006), as Gaido et al. (2021) shorten
-    speech for a translator. A trial in which everything is blank keeps the mean of all its patches,
-    so that none is empty. Zeros behind.
+    The runs are those of CTC's best path (Graves et al., 2006). Gaido et al. (2021) shorten speech
+    for a translator in this way. A trial with only blanks keeps the mean of all its patches: no
+    sequence is empty.
 
     Args:
-        x_BPA: A vector for each patch.
+        x_BPA: Float, a vector for each patch.
         token_BP: int64 [B, P], the likeliest token of each patch.
-        n_patches_B: int64 [B], what follows being padding.
+        n_patches_B: int64 [B], patches of each trial.
         blank: The token that is left out.
+
+    Returns:
+        Vectors float [B, Q, A], zero-padded, and their number, int64 [B].
     """
     inside_BP = length_mask(n_patches_B, token_BP.shape[1])
     silent_B = ~((token_BP != blank) & inside_BP).any(1)

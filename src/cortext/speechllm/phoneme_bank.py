@@ -1,9 +1,9 @@
 """Encoder outputs for sentences that nobody attempted, to teach a language model from text.
 
-For each phoneme of the training labels it is known what the encoder made of it: none, one or
-several merged vectors, so that deletions, substitutions and insertions come as often as they do. A
-sentence is pronounced by the dictionary, and each of its phonemes takes what the encoder made of
-one such phoneme somewhere.
+Each phoneme of the training labels is aligned to the encoder's merged vectors: none, one or
+several. A new sentence is pronounced by the dictionary, and each of its phonemes takes the vectors
+of one such phoneme, drawn at random. Deletions, substitutions and insertions are therefore as
+frequent as in the recordings.
 
 P patches, Q merged patches, D hidden units.
 """
@@ -32,11 +32,15 @@ TRIALS_AT_ONCE = 32
 class PhonemeBank:
     """Encoder outputs by phoneme, collected from the training split.
 
-    Attributes:
-        readings: How often each trial is decoded, each time with other noise.
+    Args:
+        model: Acoustic model whose outputs are collected.
+        data: The data that it was trained on.
+        noise: Augmentation of the features.
+        seed: Seed of the noise.
+        readings: Number of times that each trial is decoded, each with other noise.
 
     Raises:
-        DataError: Where the encoder hears nothing but blanks, and what reading the data raises.
+        DataError: Where the encoder decodes only blanks, and where the data cannot be read.
     """
 
     def __init__(
@@ -83,9 +87,9 @@ class PhonemeBank:
             )
 
     def _keep(self, labels: list[int], decoded: list[int], merged_QD: torch.Tensor) -> None:
-        """Share the merged vectors of a trial out among its labels.
+        """Distribute the merged vectors of a trial among its labels.
 
-        What was inserted goes to the label before.
+        An inserted vector goes to the label before it.
         """
         own: list[list[int]] = [[] for _ in labels]
         label = -1

@@ -1,4 +1,4 @@
-"""Training of a speech LLM in stages, each a run that the next one starts from."""
+"""Training of a speech LLM in stages; each is a run, and the next one starts from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cortext.training.torch_backend import TorchBackend
 FOLDER = "stages"
 
 Stages = Sequence[tuple[str, SpeechLLMConfig]]
-"""Name and configuration of each."""
+"""Name and configuration of each stage, in order."""
 
 
 def train_speech_llm(
@@ -35,20 +35,28 @@ def train_speech_llm(
     progress: bool = True,
     **settings: Any,
 ) -> RunSummary:
-    """Train a speech LLM to the end of its last stage.
+    """Train a speech LLM to the end of its last stage, and return the summary of that stage.
 
-    The summary is that of this stage, whose run directory is `out`.
+    The last stage's run directory is `out`; the others are runs in `out/stages/NAME`. Each stage
+    begins with the best weights of the one before. The needs of all stages, such as cached speech,
+    are checked before the first one.
 
-    The stages before are runs in `out/stages/NAME`. Each begins with the best weights of the one
-    before, the first with `init_from`. With `resume` those that are finished are passed over, and
-    the first that is not goes on where it was. Other arguments (`cache`, `device`, `callbacks`,
-    `skip_bad`) and errors are those of `speech_trainer`. What any stage needs, such as cached
-    speech, is looked for before the first one.
+    Args:
+        config: A SpeechLLMConfig, a YAML file, or the name of a shipped recipe.
+        data: Session files or packed data, see `Trainer`.
+        out: Run directory to write.
+        overrides: `key=value` changes of the configuration.
+        resume: Skip the finished stages, and continue the first unfinished one.
+        cache: File of `cortext speech-llm cache`; needed where speech.alpha is not 0.
+        init_from: Run whose best weights the first stage begins with, see `speech_trainer`.
+        device: `cpu`, `cuda`, `cuda:N`, or a DeviceSpec.
+        progress: Print the course of the training.
+        **settings: Other arguments of `speech_trainer`, whose errors this function raises.
     """
     out = Path(out)
     stages = read_speech_config(config, overrides).in_stages()
     spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
-    for _, stage in stages:  # what cannot be in a later one is known before days of the first
+    for _, stage in stages:  # an error in a later stage is raised before days of the first
         check_possible(stage, spec, cache)
     summary = None
     with TorchBackend.processes(spec) as processes:
@@ -86,7 +94,7 @@ def train_speech_llm(
 
 
 def _directory(out: Path, stages: Stages, number: int) -> RunDirectory:
-    """That of a stage; the last one is the run itself."""
+    """Return the directory of a stage; the last one is the run itself."""
     return RunDirectory(out if number == len(stages) - 1 else out / FOLDER / stages[number][0])
 
 
@@ -97,7 +105,7 @@ def _n_finished(out: Path, stages: Stages) -> int:
 
 
 def _check_out(out: Path, stages: Stages, resume: bool) -> None:
-    """Raise RunError where the run cannot be written: otherwise its last stage would find out."""
+    """Raise RunError where the run cannot be written; only its last stage would notice."""
     RunDirectory(out).check(resume)
     if not resume and any(RunDirectory(path).config.is_file() for path in (out / FOLDER).glob("*")):
         raise RunError(

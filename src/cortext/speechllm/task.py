@@ -1,4 +1,4 @@
-"""The task of a speech LLM: its model, its losses, its validation, and what is saved of it."""
+"""The task of a speech LLM: model, losses, validation and saving."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def speech_trainer(
 
 
 class SpeechTask(Task):
-    """A brain encoder that is aligned to an audio language model, which writes the sentence.
+    """Training of a brain encoder aligned to an audio language model, which writes the sentence.
 
     Args:
         config: The configuration of the run.
@@ -130,7 +130,7 @@ class SpeechTask(Task):
         check_all_labels_fit(self.config, model, train, val)
 
     def loss(self, model: AcousticModel, split: PackedSplit) -> SpeechLoss:
-        """See `Task`. Raises DataError for a sentence without audio."""
+        """See `Task`. Raises DataError for a sentence without audio in the cache."""
         speech = self.config.speech
         network = model.network
         targets = self.targets()
@@ -165,7 +165,7 @@ class SpeechTask(Task):
     def targets(self) -> TargetCache | None:
         """Return the cached speech that training aligns to; None where no loss reads it.
 
-        Raises DataError.
+        Raises DataError for a cache that cannot be used.
         """
         if self._targets is None and self.config.speech.alpha:
             self._targets = self._open_targets(self.config.speech)
@@ -174,9 +174,18 @@ class SpeechTask(Task):
     def check_later(
         self, config: SpeechLLMConfig, model: AcousticModel, train: PackedSplit, val: PackedSplit
     ) -> None:
-        """Raise what a later stage of that configuration, on the same trials, would raise.
+        """Raise the errors that a later stage on the same trials would raise.
 
-        DataError, DecodingError, RunError.
+        Args:
+            config: Configuration of that stage.
+            model: The model in training.
+            train: Training trials.
+            val: Validation trials.
+
+        Raises:
+            DataError: For a sentence without audio in the cache, and another cache.
+            DecodingError: For sentences longer than the model's positions.
+            LanguageModelError: Where a GPU has too little memory.
         """
         self._check_memory(config, train, len(model.sessions))
         _check_written(config, model, val)
@@ -186,7 +195,7 @@ class SpeechTask(Task):
                 _check_has_audio(targets, split)
 
     def _check_memory(self, config: SpeechLLMConfig, split: PackedSplit, n_days: int) -> None:
-        """Raise where a GPU has too little memory for the longest trial of a split."""
+        """Raise LanguageModelError where a GPU lacks memory for the longest trial of a split."""
         device = own_device(self.device_spec.device)
         if device.type == "cuda":
             load = Load(
@@ -217,7 +226,14 @@ def check_possible(
     cache: str | Path | None,
     lm: str | Path | None = None,
 ) -> None:
-    """Raise ConfigError for what cannot be trained, before anything is read or written."""
+    """Raise ConfigError for a training that cannot be done, before anything is read or written.
+
+    Args:
+        config: Configuration of the training or of one stage.
+        spec: The device.
+        cache: File of cached speech; needed where speech.alpha is not 0.
+        lm: Refused: a speech LLM writes its sentences without an n-gram.
+    """
     speech = config.speech
     if spec.backend_name != "torch":
         what = (
@@ -257,7 +273,7 @@ def _check_written(config: SpeechLLMConfig, model: AcousticModel, split: PackedS
     """Raise DecodingError where a sentence may be longer than the language model's positions."""
     speech = config.speech
     written = wer_trials(config, len(split))
-    # How many patches are left when blanks are merged is not known yet.
+    # The number of patches after merging blanks is not known yet.
     if speech.writes and written and not speech.merge_blanks:
         chat = AudioLLM.read_chat(speech.audio_llm)
         n_patches = int(model.network.n_patches(split.n_bins_N[written].max()))

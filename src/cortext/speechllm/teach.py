@@ -1,10 +1,10 @@
-"""A small language model learns to read phonemes, from text alone.
+"""Teach a small language model to read phonemes, from text alone.
 
-A published audio language model has written down thousands of hours of speech: it looks up in what
-it hears. One that was assembled from a text model has never looked anything up, and some hundred
-recordings do not teach it. Text is not scarce: each sentence, pronounced by the dictionary and
-heard as the encoder hears phonemes, is an example. They are short at first, as what stands where is
-found in few words sooner than in many.
+A published audio language model has transcribed thousands of hours of speech: it can read its audio
+input. A model that was assembled from a text model cannot, and a few hundred recordings do not
+teach it. Text is plentiful. Each sentence is an example: the dictionary pronounces it, and a
+`PhonemeBank` draws the encoder's outputs for its phonemes. Examples are short at first, because the
+alignment is easier to find in few words.
 
 B sentences, Q merged patches, D hidden units.
 """
@@ -41,7 +41,7 @@ from cortext.speechllm.phoneme_bank import PhonemeBank, pronounce
 from cortext.text.normalize import normalize
 
 LONGEST = 14
-"""Words of the longest pieces before whole sentences are read."""
+"""Words of the longest pieces, before whole sentences are read."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,9 @@ class TeachOptions:
     lr: float = 4e-3
     """Highest learning rate."""
     positions: int = 1600
-    """About so many phonemes and tokens in a batch."""
+    """Approximate number of phonemes and tokens in a batch."""
     short: float = 0.5
-    """Share of the batches in which sentences are cut to pieces, which grow from one word to
-    whole sentences.
-    """
+    """Share of the batches with pieces of sentences; pieces grow from one word to `LONGEST`."""
     seed: int = 0
     threads: int = 1
 
@@ -83,22 +81,23 @@ def teach_from_text(
 ) -> dict[str, Any]:
     """Write a speech LLM whose language model reads phonemes as the encoder of `run` gives them.
 
-    It has seen no recording.
-
-    Returns what it took, and the loss. Raises a CortextError for what a user can put right.
+    The language model sees no recording. Raises a CortextError for errors that a user can correct.
 
     Args:
         run: Run of `cortext train`, with a CTC loss.
-        texts: Files of a sentence in each line; those of the evaluation must not be among them.
-        data: The recordings that the run was trained on; they say what the encoder makes of
-            each phoneme.
-        audio_llm: Of one's own (`cortext speech-llm assemble`): all of its language model is
+        texts: Files with one sentence per line; they must not hold the sentences of the evaluation.
+        data: The recordings that the run was trained on, for a `PhonemeBank`.
+        audio_llm: A small audio LLM (`cortext speech-llm assemble`); its whole language model is
             trained, in float32.
-        out: Run directory of a speech LLM (`SpeechLLM.load`); the language model that has learnt
-            lies in it.
+        out: Run directory of a speech LLM to write (`SpeechLLM.load`); it holds the trained
+            language model.
         options: Options; by default `TeachOptions()`.
-        prompt: What the language model is asked.
-        progress: Called with batches done and in all.
+        prompt: Instruction to the language model.
+        progress: Called with the number of batches done and of all.
+
+    Returns:
+        The seconds, the losses of the first and the last tenth, and the origin, as they are written
+        beside the model.
     """
     options = options or TeachOptions()
     out = Path(out)
@@ -144,7 +143,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class _TextTraining:
-    """One training: the projectors, and the language model with its output layer."""
+    """A training of both projectors, and of the language model with its output layer."""
 
     def __init__(
         self,
@@ -173,19 +172,19 @@ class _TextTraining:
         )
 
     def learn(self, progress: Progress | None) -> dict[str, Any]:
-        """Read so many batches; seconds, and the losses of the first and the last tenth."""
+        """Train on all batches; return seconds, and the losses of the first and the last tenth."""
         started = time.monotonic()
         losses = list[float]()
         total = self.options.batches
         for number in range(total):
-            heard, answers = self._batch(number / total)
-            n_heard_B = torch.tensor([len(each) for each in heard])
+            hidden, answers = self._batch(number / total)
+            n_vectors_B = torch.tensor([len(hidden_QD) for hidden_QD in hidden])
             self.network.train()
             with autocast():
                 read_BQA = self.network.projector(
-                    torch.nn.utils.rnn.pad_sequence(heard, batch_first=True)
+                    torch.nn.utils.rnn.pad_sequence(hidden, batch_first=True)
                 )
-                sequence = teacher_forced(self.llm, read_BQA, n_heard_B, self.prompt, answers)
+                sequence = teacher_forced(self.llm, read_BQA, n_vectors_B, self.prompt, answers)
                 logits_BKV = answer_logits(self.llm, sequence)
             loss_B = token_cross_entropy(logits_BKV, sequence.targets_BK, sequence.n_tokens_B)
             share_B = sequence.n_tokens_B / sequence.n_tokens_B.sum()  # each token counts alike
@@ -213,7 +212,7 @@ class _TextTraining:
         }
 
     def _batch(self, share: float) -> tuple[list[torch.Tensor], list[list[int]]]:
-        """Encoder outputs and answers of sentences of similar length."""
+        """Return encoder outputs and answers of sentences of similar length."""
         grown = share / self.options.short if self.options.short else 1.0
         most = 1 + int(grown * (LONGEST - 1)) if grown < 1 else None
         # On average a piece is half as long as the longest; a sentence has about nine words.
@@ -222,14 +221,14 @@ class _TextTraining:
         pool = sorted((self._piece(most) for _ in range(4 * count)), key=len)
         first = count * self.rng.randrange(4)
         chosen = pool[first : first + count]
-        heard = [
+        hidden = [
             self.phonemes.sample([p for word in one for p in self.pronounced[word]], self.rng)
             for one in chosen
         ]
-        return heard, [self.llm.answer(" ".join(one)) for one in chosen]
+        return hidden, [self.llm.answer(" ".join(one)) for one in chosen]
 
     def _piece(self, most: int | None) -> list[str]:
-        """A sentence, or a piece of it of at most that many words."""
+        """Draw a sentence, or a piece of one with at most `most` words."""
         words = self.rng.choice(self.sentences)
         length = len(words) if most is None else min(self.rng.randint(1, most), len(words))
         first = self.rng.randrange(len(words) - length + 1)

@@ -26,15 +26,16 @@ from cortext.training.validate import Forward, ValidatedTrial, Validator
 N_SAMPLES = 3
 """Number of sentences that a validation shows."""
 TENFOLD = 10.0
+"""Ratio of two weighted losses from which a warning is printed."""
 RISES = 2
-"""So many validations in a row must be worse, while training is better, before a line is said."""
+"""Validations in a row with a higher loss, while the training loss falls, before a warning."""
 
 
 class SpeechValidator:
-    """Measures the losses of a speech LLM, phoneme errors, and word errors of what it writes.
+    """Validation of a speech LLM: losses, phoneme errors, and word errors of its sentences.
 
-    When words are counted, the language model has seen the recording and its own words, never those
-    of the reference.
+    For the word errors, the language model reads the recording and its own words, never the
+    reference.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class SpeechValidator:
         """See `Validates`.
 
         Returns:
-            The metrics of `Validator`, and `val_samples`, some sentences beside what was written
-            for them; and the results of the trials.
+            The metrics of `Validator` with `val_samples`, some references with the written
+            sentences; and the results of the trials.
         """
         metrics, results = self.phonemes.measure(forward, processes)
         return metrics | {"val_samples": self._samples(results)}, results
@@ -72,14 +73,14 @@ class SpeechValidator:
     def _read(
         self, forward: Forward, batch: TrainBatch
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return phoneme logits [B, P, V], and the losses by name that training has, too."""
+        """Return phoneme logits [B, P, V], and the losses of training by name."""
         with self.backend.evaluating() as network:
             return self.loss.read(network, batch)
 
     def _texts(
         self, batch: TrainBatch, log_probs_BPV: np.ndarray, wanted: set[int]
     ) -> dict[int, str]:
-        """Return what the language model writes for those trials whose words are counted."""
+        """Return the language model's sentences for the `wanted` trials, by number of the trial."""
         rows = [row for row, i in enumerate(batch.indices.tolist()) if i in wanted]
         if not rows or not self.model.network.speech.writes:
             return {}
@@ -103,12 +104,12 @@ class SpeechValidator:
 
 
 class LossWarnings(Callback):
-    """Warnings about losses: one drowns another, or validation leaves training.
+    """Warnings about losses: one outweighs another, or validation loss rises while training falls.
 
-    It prints the sentences of each validation, too.
+    It also prints the sentences of each validation.
 
     Attributes:
-        weights: Of the losses by name; those of weight 0 are not looked at.
+        weights: Weights of the losses by name, without those of weight 0.
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:

@@ -1,10 +1,8 @@
-"""An audio LLM of one's own.
+"""An audio LLM built from a small causal language model and a random audio tower.
 
-Any small causal language model, with a random audio tower and projector before it.
-
-It has the class and the files of Qwen2-Audio, so that all that works with published audio LLMs
-works with it, without a download. Its tower has learnt nothing: frames differ as the sounds do, and
-are no better than that.
+It has the class and the files of Qwen2-Audio: everything that works with published audio LLMs works
+with it, without a download. The tower is untrained. Its frames differ where the sounds differ, and
+hold no other knowledge.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ from cortext.provenance import provenance
 
 MARKER, BEGIN, END = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 _POSITIONS_PER_SECOND = 50
-"""Of the tower before its last halving: a mel spectrum each 10 ms, halved."""
+"""Positions of the tower in a second before its last halving: a mel spectrum each 10 ms, halved."""
 _TOWER_RANGE = 0.1
 """Standard deviation of the tower's weights.
 
-Large enough for what is heard to outweigh where it is heard.
+Large enough that the sound outweighs the embeddings of its positions.
 """
 
 _FLAT = (
@@ -45,14 +43,14 @@ _FLAT = (
     " said = parts.said %}{% endif %}{% set chat.messages = chat.messages + [{'role':"
     " message['role'], 'content': said}] %}{% endfor %}{% set messages = chat.messages %}"
 )
-"""Messages with audio made messages of text, as the templates of language models take them."""
+"""Beginning of a chat template; it turns messages with audio into messages of text."""
 
 _PLAIN = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}START{{ message['content']"
     " }}END{% else %}{{ message['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt"
     " %}START{% endif %}"
 )
-"""For a language model that was trained on sentences and not on chats.
+"""Chat template for a language model that was trained on sentences and not on chats.
 
 The answer is such a sentence.
 """
@@ -60,16 +58,16 @@ The answer is such a sentence.
 
 @dataclass(frozen=True)
 class TowerOptions:
-    """The size of a random audio tower. Raises LanguageModelError for values that cannot be."""
+    """The size of a random audio tower. Raises LanguageModelError for impossible values."""
 
     width: int = 128
     """Width of each frame, a multiple of 2 x heads."""
     layers: int = 2
     heads: int = 4
     mels: int = 80
-    """Bands of the spectrum that it hears."""
+    """Bands of the mel spectrum."""
     window_s: int = 30
-    """The longest sound that it hears."""
+    """Seconds of the longest sound."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,27 +97,36 @@ def assemble(
 ) -> dict[str, Any]:
     """Write an audio LLM made of a causal language model to `out`.
 
-    The language model is a directory, or a name of the Hugging Face Hub.
+    The scores that the language model gives a sentence stay as they are. Its tokenizer gets the
+    markers of audio.
 
-    The scores that the language model gives a sentence stay as they are; its tokenizer gets the
-    markers of audio. Returns what `cortext.json` in `out` records. Raises LanguageModelError for a
-    model that cannot be used and for a directory that holds something else, MissingLibrary without
-    the extra `speechllm`.
+    Args:
+        lm: Causal language model: a directory, or a name on the Hugging Face Hub.
+        out: Directory to write.
+        options: Size and seed of the audio tower; by default `TowerOptions()`.
+
+    Returns:
+        The facts that `cortext.json` in `out` records.
+
+    Raises:
+        LanguageModelError: For a model that cannot be used, and for an `out` that holds something
+            else.
+        MissingLibrary: Without the extra `speechllm`.
     """
     transformers = need("transformers", "speechllm")
     out = Path(out)
     options = options or TowerOptions()
     check_target(out, [lm])
-    whole = CausalLM.load(lm, device="cpu")
+    causal_lm = CausalLM.load(lm, device="cpu")
     with (
         torch.random.fork_rng(devices=[]),
         quiet(transformers),
-        explained(whole.name, "cannot be part of an audio LLM"),
+        explained(causal_lm.name, "cannot be part of an audio LLM"),
     ):
         torch.manual_seed(options.seed)
-        tokenizer = _with_markers(whole)
-        network = _network(transformers, whole, tokenizer, options)
-        _check_same(whole, network)
+        tokenizer = _with_markers(causal_lm)
+        network = _network(transformers, causal_lm, tokenizer, options)
+        _check_same(causal_lm, network)
         processor = transformers.Qwen2AudioProcessor(
             transformers.WhisperFeatureExtractor(
                 feature_size=options.mels, chunk_length=options.window_s, return_attention_mask=True
@@ -127,10 +134,10 @@ def assemble(
             tokenizer,
             chat_template=tokenizer.chat_template,
         )
-        tokenizer.chat_template = None  # it stands in the processor
+        tokenizer.chat_template = None  # the processor has it
         facts = {
             "kind": "audio LLM",
-            "language_model": whole.describe(),
+            "language_model": causal_lm.describe(),
             "tower": asdict(options),
             "n_parameters": sum(weight.numel() for weight in network.parameters()),
             "provenance": provenance(),
@@ -143,7 +150,7 @@ def assemble(
 
 
 def _with_markers(lm: CausalLM) -> Any:
-    """The tokenizer with a token for each marker of audio, and a chat template that knows them."""
+    """Return the tokenizer with the audio markers and a chat template that writes them."""
     from tokenizers import AddedToken
 
     tokenizer = lm.tokenizer
@@ -164,7 +171,7 @@ def _with_markers(lm: CausalLM) -> Any:
 
 
 def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOptions) -> Any:
-    """Qwen2-Audio's class around the language model's weights."""
+    """Return a network of Qwen2-Audio's class with the language model's weights."""
     if not lm.splits or lm.head.bias is not None:
         what = (
             "cannot be part of an audio LLM: its logits are more than a matrix times its hidden"
@@ -219,9 +226,10 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _more_rows(weight_VH: torch.Tensor, n_words: int, noise: float) -> torch.Tensor:
-    """A matrix with rows for new tokens.
+    """Return the matrix with rows for new tokens.
 
-    The mean of all, and noise as large as the differences from it.
+    A new row is the mean of all rows, plus Gaussian noise of `noise` times their standard
+    deviation.
     """
     mean_H = weight_VH.mean(0)
     more = n_words - len(weight_VH)
@@ -231,7 +239,7 @@ def _more_rows(weight_VH: torch.Tensor, n_words: int, noise: float) -> torch.Ten
 
 @torch.no_grad()
 def _check_same(lm: CausalLM, network: Any) -> None:
-    """Raise LanguageModelError where the language model within differs from what it was alone."""
+    """Raise LanguageModelError where the language model in the network gives other logits."""
     tokens_BT = torch.tensor([[lm.start, *lm.tokens("how are you")]])
     expected_BTV = lm.network(tokens_BT, use_cache=False).logits
     found_BTV = network(input_ids=tokens_BT, use_cache=False).logits[..., : expected_BTV.shape[-1]]

@@ -16,8 +16,8 @@ class Chat:
     Raises LanguageModelError where it has no template, no audio marker or no end.
 
     Attributes:
-        marker, audio_token: Where the audio stands in a prompt, as text and as token.
-        window: The most positions that the language model knows, where it says so.
+        marker, audio_token: Marker of the audio in a prompt, as text and as token.
+        window: Most positions of the language model; None where its configuration names no number.
         ends: Tokens that end an answer; the first is the one that the template ends answers with.
     """
 
@@ -42,14 +42,17 @@ class Chat:
         self.prompt("")
 
     def prompt(self, instruction: str) -> tuple[list[int], list[int]]:
-        """Tokens before and after the audio, up to where the answer begins."""
+        """Return the tokens before and after the audio, as the chat template puts them.
+
+        The answer begins after the last one.
+        """
         if instruction not in self._prompts:  # each batch asks for the same one
             self._prompts[instruction] = self._split(instruction)
         before, after = self._prompts[instruction]
         return list(before), list(after)
 
     def _split(self, instruction: str) -> tuple[list[int], list[int]]:
-        """`prompt`, by the chat template."""
+        """Return the two parts of a prompt, split at its audio marker."""
         text = self._render([_question(instruction)], True)
         tokens = self._encode(text)
         if tokens.count(self.audio_token) != 1:
@@ -63,18 +66,18 @@ class Chat:
         return tokens[:at], tokens[at + 1 :]
 
     def answer(self, sentence: str) -> list[int]:
-        """Tokens of an answer, with the one that ends it."""
+        """Return the tokens of an answer, its end token included."""
         return [*self._encode(sentence), self.ends[0]]
 
     def text(self, tokens: list[int]) -> str:
-        """The sentence of an answer's tokens, without markers and surrounding blanks."""
+        """Return the sentence of an answer's tokens, without markers and surrounding blanks."""
         said: str = self.tokenizer.decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return said.strip()
 
     def _ends(self, generation: Any) -> list[int]:
-        """Tokens that end an answer, by template, generation settings and tokenizer."""
+        """Return the tokens that end an answer, by template, generation settings and tokenizer."""
         question = _question("")
         said = "yes"
         before = self._render([question], True) + said

@@ -1,8 +1,7 @@
 """Memory and operations of an audio language model, by the shapes of its matrices.
 
-What autograd keeps of a layer is counted as transformers' Qwen2 and Llama layers have it (RMSNorm
-in float32, SDPA with a mask, a gated MLP), and what LoRA keeps as peft has it; other language
-models differ.
+Autograd's memory is counted for transformers' Qwen2 and Llama layers (RMSNorm in float32, SDPA with
+a mask, a gated MLP), and LoRA's for peft. Other language models differ.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from cortext.speechllm.audio_llm.facts import AudioFacts, read_audio_config, rea
 from cortext.speechllm.config import LANGUAGE_MATRICES, LoRAConfig, SpeechConfig
 
 QUANTIZED_BYTES = {"4bit": 0.5 + 4 / 64, "8bit": 1.0}
-"""Of a weight by bitsandbytes: NF4 has a float32 scale for each 64.
+"""Bytes of a weight that bitsandbytes has quantised.
 
-The 8 bits' one for each row is left out.
+NF4 has a float32 scale for each 64 weights. The scale of a row of 8-bit weights is left out.
 """
 
 LOGIT_BYTES = 2 + 4 + 4 + 4
-"""Of a logit in training at most.
+"""Bytes of a logit in training, at most.
 
-In 16 bits, its log-probability, and the gradients of both in float32.
+The logit in 16 bits, its log-probability, and the gradients of both in float32.
 """
 
 SEARCH_BYTES = 2 + 4 + 4 + 4
-"""Of a logit in a beam search at most.
+"""Bytes of a logit in a beam search, at most.
 
-In 16 bits and in float32, its log-probability, its hypothesis' sum with it.
+The logit in 16 bits and in float32, its log-probability, and the hypothesis' sum with it.
 """
 
 _QWEN2_AUDIO = AudioFacts(
@@ -66,26 +65,26 @@ PUBLISHED = {
     "lmms-lab/Aero-1-Audio": _AERO,
     "lmms-lab/Aero-1-Audio-1.5B": _AERO,
 }
-"""Shapes of published audio language models, for which nothing need be fetched."""
+"""Shapes of published audio language models, by name; they need no download."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Sizes of a batch that no configuration says.
+    """Sizes of a batch that the configuration does not give.
 
     The defaults are a long trial of Brain-to-Text '25.
     """
 
     n_bins: int = 544
-    """20 ms bins of a trial: 133 patches of 14 every 4."""
+    """Bins (20 ms) of a trial: 133 patches of 14 bins, one every 4 bins."""
     n_features: int = 512
     n_days: int = 45
     prompt_tokens: int = 32
-    """Before and after the brain's embeddings, the chat template's among them."""
+    """Tokens before and after the brain's embeddings, the chat template's included."""
     answer_tokens: int = 20
-    """Of a sentence, its end included."""
+    """Tokens of a sentence, its end included."""
     bf16: bool = True
-    """Weights and products in bfloat16, else float32."""
+    """Weights and products are bfloat16, else float32."""
 
     @property
     def number_bytes(self) -> int:
@@ -94,9 +93,9 @@ class Load:
 
 
 def facts_of(name: str) -> AudioFacts:
-    """Shapes of a published model by its name on the Hub, else those of a directory.
+    """Return the shapes of an audio LLM: those in `PUBLISHED`, else those of its configuration.
 
-    Raises LanguageModelError.
+    Raises LanguageModelError where there is no audio LLM of that name.
     """
     if name in PUBLISHED:
         return PUBLISHED[name]
@@ -105,7 +104,7 @@ def facts_of(name: str) -> AudioFacts:
 
 
 def matrices(facts: AudioFacts) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs of the matrices of one layer of the language model."""
+    """Return (inputs, outputs) of each matrix of one layer of the language model, by name."""
     width = facts.text_width
     inner = facts.heads * facts.head_width
     key_value = facts.key_value_heads * facts.head_width
@@ -121,7 +120,7 @@ def matrices(facts: AudioFacts) -> dict[str, tuple[int, int]]:
 
 
 def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
-    """Weights that LoRA adds. Raises ConfigError for a matrix that is not known here."""
+    """Return the number of weights that LoRA adds. Raises ConfigError for an unknown matrix."""
     if lora is None:
         return 0
     known = matrices(facts)
@@ -134,7 +133,11 @@ def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
 def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> int:
     """Return the bytes of the audio language model's weights.
 
-    With `quantize` the matrices of the language model's layers have fewer.
+    Args:
+        facts: Shapes of the model.
+        load: Type of the numbers.
+        quantize: A key of `QUANTIZED_BYTES`, for the matrices of the language model's layers; None
+            for no quantisation.
     """
     if quantize is None:
         return load.number_bytes * facts.n_parameters
@@ -146,7 +149,7 @@ def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> 
 
 
 def tower_bytes(facts: AudioFacts, load: Load) -> int:
-    """Return the bytes of the audio tower's weights, which training and writing do without."""
+    """Return the bytes of the audio tower's weights; training and writing do not load them."""
     return load.number_bytes * facts.n_tower_parameters
 
 
@@ -157,7 +160,7 @@ def layer_kept(
 
     Args:
         facts: Shapes of the model.
-        lora: What is added to the layer; None for nothing.
+        lora: LoRA on the layer; None for none.
         n_positions: Positions of a trial.
         load: Type of the numbers.
         dropped_bytes: Bytes that dropout keeps for each number: a bool on a GPU, a float32 on a
@@ -180,7 +183,15 @@ def layer_kept(
 
 @dataclass(frozen=True)
 class LanguageWork:
-    """The language model at work."""
+    """The language model's memory and operations for a batch.
+
+    Attributes:
+        facts: Shapes of the model.
+        speech: Settings of the training.
+        load: Sizes of the longest trial, and the type of the numbers.
+        n_trials: Trials of the batch.
+        n_patches: Patches of the longest trial.
+    """
 
     facts: AudioFacts
     speech: SpeechConfig
@@ -199,9 +210,9 @@ class LanguageWork:
         return self.n_prompt + self.load.answer_tokens - 1
 
     def training_parts(self) -> dict[str, int]:
-        """Bytes beside weights and encoder.
+        """Return the bytes beside weights and encoder, by purpose.
 
-        At the loss, or while a layer's gradients are computed.
+        The larger of two moments counts: the loss, or the gradients of a layer.
         """
         facts = self.facts
         each = self.load.number_bytes
@@ -220,28 +231,29 @@ class LanguageWork:
         return max(at_loss, at_layer, key=lambda parts: sum(parts.values()))
 
     def layer_kept(self, dropped_bytes: int = 1) -> int:
-        """Bytes that autograd keeps of a layer; see the function of that name."""
+        """Return the bytes that autograd keeps of a layer for all trials; see the function."""
         each = layer_kept(self.facts, self.speech.lora, self.n_positions, self.load, dropped_bytes)
         return int(self.n_trials * self.n_positions * each)
 
     def kept(self, dropped_bytes: int = 1) -> int:
-        """Bytes that autograd keeps of the forward pass.
+        """Return the bytes that autograd keeps of the forward pass.
 
-        With checkpointing it keeps the inputs of each layer.
+        With checkpointing these are the inputs of each layer.
         """
         facts = self.facts
         each = self.load.number_bytes
         width = self.facts.text_width
-        tokens, last = self.n_trials * self.n_positions, 4 * width + 4  # the last norm
+        tokens = self.n_trials * self.n_positions
+        last = 4 * width + 4  # the last norm
         if self.speech.gradient_checkpointing:
             return tokens * (facts.layers * each * width + last)
         angles = 2 * each * facts.head_width  # sines and cosines of positions
         return facts.layers * self.layer_kept(dropped_bytes) + tokens * (last + angles)
 
     def generation_parts(self) -> dict[str, int]:
-        """Bytes beside weights, with the sentences of all trials written at once.
+        """Return the bytes beside weights while all trials' sentences are written, by purpose.
 
-        At the prompts or the last token.
+        The larger of two moments counts: the prompts, or the last token.
         """
         facts = self.facts
         each = self.load.number_bytes
@@ -268,7 +280,7 @@ class LanguageWork:
     def training_flops(self) -> float:
         """Return the operations of one forward and backward pass.
 
-        Frozen weights have no gradients, but what goes into them has.
+        Frozen weights have no gradients, but their inputs have.
         """
         facts = self.facts
         lora = self.speech.lora
@@ -276,9 +288,9 @@ class LanguageWork:
         products = 2 * sum(a * b for a, b in sizes.values())
         attention = 4 * self.n_positions * facts.heads * facts.head_width
         added = 2 * lora_parameters(lora, facts) / facts.layers
-        # Backward, attention's weights are computed a second time: five products for two.
+        # The backward pass computes attention's weights again: five products for two.
         layer: float = 2 * products + 3.5 * attention + 3 * added
-        if self.speech.gradient_checkpointing:  # all again, up to what is kept last
+        if self.speech.gradient_checkpointing:  # the forward pass again, without its last product
             layer += products + attention + added
             layer -= (
                 0 if lora and "down_proj" in lora.modules else 2 * math.prod(sizes["down_proj"])
@@ -288,12 +300,14 @@ class LanguageWork:
         return float(self.n_trials * (self.n_positions * facts.layers * layer + head + project))
 
     def generation_flops(self) -> float:
-        """Return the operations of writing all sentences, as long as may be."""
+        """Return the operations of writing all sentences at their greatest length."""
         facts = self.facts
         options = self.speech.generation
         products = 2 * sum(a * b for a, b in matrices(facts).values())
         attention = 4 * facts.heads * facts.head_width  # for each position before
-        written = options.beams * (options.max_length - 1)  # the first token is that of the prompt
+        written = options.beams * (
+            options.max_length - 1
+        )  # the prompt's last logits give the first token
         layer: float = self.n_prompt * (products + attention * self.n_prompt)
         layer += written * (products + attention * (self.n_prompt + options.max_length / 2))
         head = 2 * facts.text_width * facts.vocab_size * (1 + written)

@@ -21,16 +21,16 @@ AERO = "aero"
 
 @dataclass(frozen=True)
 class AudioFacts:
-    """Widths and sizes of an audio LLM, as its configuration says."""
+    """Widths and sizes of an audio LLM, from its configuration."""
 
     model_class: str
     audio_width: int
-    """Of the tower's frames, which the projector takes."""
+    """Width of the tower's frames, the projector's input."""
     text_width: int
-    """Of the language model's embeddings."""
+    """Width of the language model's embeddings."""
     vocab_size: int
     layers: int
-    """Of the language model, as are the heads and the feed-forward width."""
+    """Layers of the language model; the heads and the feed-forward width are its, too."""
     heads: int
     key_value_heads: int
     head_width: int
@@ -39,13 +39,13 @@ class AudioFacts:
     n_tower_parameters: int
     n_projector_parameters: int
     n_language_parameters: int
-    """Embeddings among them, the output layer not."""
+    """Parameters of the language model with its embeddings, without its output layer."""
 
 
 def read_audio_config(transformers: Any, name: str) -> Any:
-    """The configuration of an audio LLM.
+    """Read the configuration of an audio LLM.
 
-    LanguageModelError where there is none, or it is of another kind.
+    Raises LanguageModelError where there is none, or it is of another kind.
     """
     with quiet(transformers), explained(name, "its configuration cannot be read"):
         if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
@@ -75,11 +75,16 @@ def auto_class(transformers: Any, config: Any) -> Any:
 
 
 def read_facts(transformers: Any, config: Any, name: str) -> AudioFacts:
-    """Widths and sizes, of the network without content (torch's meta device).
+    """Return widths and sizes of an audio LLM, from a network without weights (device meta).
+
+    Args:
+        transformers: The library.
+        config: Configuration of the model, see `read_audio_config`.
+        name: Name of the model, for messages.
 
     Raises:
-        LanguageModelError: For what is no audio LLM: a tower, a projector and a language model,
-            with these names.
+        LanguageModelError: For a network that lacks one of `PARTS`, and for a configuration that
+            transformers cannot build.
     """
     fix = "give a model of the class Qwen2AudioForConditionalGeneration, or one made the same way"
     with quiet(transformers), explained(name, f"cannot be built as an {KIND}"):

@@ -1,7 +1,7 @@
-"""Sentences written freely: beam search over an audio LLM's answers.
+"""Beam search over an audio LLM's answers.
 
-Hypotheses of different lengths are compared as by Wu et al. (2016) and in transformers: by their
-log-probability over their length to the power of a length penalty.
+Hypotheses of different lengths are compared as in Wu et al. (2016) and in transformers: by
+log-probability / length ** length_penalty.
 
 B trials, P patches, A width of the audio tower, R rows (live hypotheses of all trials), V tokens of
 the vocabulary, Q the best continuations of a trial
@@ -27,9 +27,11 @@ class GeneratedText:
     """A sentence that was written.
 
     Attributes:
-        log_prob: Natural, summed over its tokens with the one that ends it (which a sentence that
-            was cut off lacks).
+        text: The sentence, without markers.
+        log_prob: Natural log-probability, summed over the tokens and the end token. A sentence that
+            was cut off has no end token.
         n_tokens: Number of tokens in that sum.
+        tokens: The tokens of that sum.
     """
 
     text: str
@@ -53,19 +55,22 @@ def generate(
 ) -> list[list[GeneratedText]]:
     """Return the best sentences of each trial, best first, at most `nbest` and all different.
 
-    A trial gets the same alone and among others. Raises DecodingError for what cannot be searched
-    for, for sentences longer than the model's positions, and where memory runs out.
+    A trial's sentences do not depend on the other trials of the batch.
 
     Args:
         llm: The audio language model.
-        brain_BPA: In the place of the audio tower's frames, padded.
-        n_patches_B: int64 [B], how many patches of each trial are true.
+        brain_BPA: Float [B, P, A], patches in the place of the audio tower's frames, padded.
+        n_patches_B: int64 [B], patches of each trial.
         prompt: Tokens before and after the audio.
-        beams: Hypotheses that are kept beside each other.
-        max_length: Most tokens, the end included; what has not ended then is cut off.
+        beams: Hypotheses kept at each step.
+        max_length: Most tokens, the end included; longer sentences are cut off.
         min_length: Fewest tokens before the end.
-        length_penalty: Scores are log-probability / tokens ** length_penalty.
+        length_penalty: Hypotheses are ranked by log-probability / tokens ** length_penalty.
         nbest: Most sentences of a trial.
+
+    Raises:
+        DecodingError: For options that contradict each other, for sentences longer than the model's
+            positions, and where memory runs out.
     """
     if not 1 <= nbest <= beams or not 0 <= min_length <= max_length or max_length < 1:
         what = (
@@ -101,18 +106,25 @@ def generate(
 
 
 def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int) -> None:
-    """Raise DecodingError where prompt, trial and sentence exceed the model's positions."""
+    """Raise DecodingError where prompt, trial and sentence exceed the model's positions.
+
+    Args:
+        chat: Prompts of the model, and the number of its positions.
+        prompt: Tokens before and after the audio.
+        n_patches: Patches of the longest trial.
+        max_length: Most tokens of a sentence, its end included.
+    """
     n_given = len(prompt[0]) + n_patches + len(prompt[1])
     # The model never reads the last token: it needs no position.
-    room = math.inf if chat.window is None else chat.window - n_given + 1
-    if max_length > room:
+    n_free = math.inf if chat.window is None else chat.window - n_given + 1
+    if max_length > n_free:
         what = (
             f"{max_length} tokens behind {n_given} positions of prompt and recording; the model"
             f" knows {chat.window}"
         )
         shorter = (
-            f"set speech.generation.max_length (--max-length) to {room} or less, "
-            if room > 0
+            f"set speech.generation.max_length (--max-length) to {n_free} or less, "
+            if n_free > 0
             else ""
         )
         raise DecodingError(
@@ -122,7 +134,7 @@ def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int)
 
 @dataclass
 class _Hypothesis:
-    """A beginning of a sentence; `row` is the one before it in the last batch."""
+    """A prefix of a sentence; `row` is the row in the last batch that it extends."""
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -146,12 +158,15 @@ class _BeamSearch:
     def take(
         self, continuations: Iterable[tuple[float, int, int]], ends: set[int], last: bool
     ) -> None:
-        """Go on with the best (log-probability, row in the batch, token), given best first.
+        """Extend the hypotheses by the best continuations.
 
-        At the last step all end.
+        An end counts only among the `beams` best. The search is done once `beams` hypotheses have
+        finished and the best live one, at its present length, is no better than the worst of them.
 
-        An end counts only among the `beams` best. The search is done once the best live hypothesis
-        is, at its present length, no better than the last of `beams` finished ones.
+        Args:
+            continuations: (log-probability, row in the batch, token), best first.
+            ends: Tokens that end a sentence.
+            last: End all hypotheses: this is the last step.
         """
         came_of = {hypothesis.row: hypothesis for hypothesis in self.live}
         live = list[_Hypothesis]()
@@ -174,7 +189,7 @@ def _run(
     max_length: int,
     min_length: int,
 ) -> None:
-    """Search in all trials side by side; a trial that is done takes no more part."""
+    """Search all trials side by side; a trial that is done leaves the batch."""
     embeds_RSH, mask_RS = given
     ends = torch.tensor(llm.ends, device=llm.device)
     live = list(searches)
@@ -206,12 +221,11 @@ def _run(
 def _advance(
     live: list[_BeamSearch], log_probs_RV: torch.Tensor, ends: set[int], last: bool
 ) -> None:
-    """One token more in each search.
+    """Extend each search by one token.
 
     Rows of a search lie side by side in the batch, in the order of its hypotheses.
     """
-    # Each beam ends in at most len(ends) ways, so among so many continuations there are at least
-    # `beams` that go on.
+    # Each beam ends in at most len(ends) ways: at least `beams` of so many continuations go on.
     n_best = (1 + len(ends)) * live[0].beams
     device = log_probs_RV.device
     widest = max(len(search.live) for search in live)
@@ -236,9 +250,9 @@ def _advance(
 
 
 def _candidates(llm: AudioLLM, search: _BeamSearch, nbest: int) -> list[GeneratedText]:
-    """The finished sentences, of equal ones the best.
+    """Return the finished sentences, best first; of equal texts only the best.
 
-    An empty one where nothing has a probability.
+    Return one empty sentence where no token has a probability.
     """
     found = dict[str, GeneratedText]()
     for each in search.finished:

@@ -1,6 +1,6 @@
 """Inputs of the language model: prompt, brain, answer.
 
-Prompt, brain embeddings where those of audio would stand, and the answer.
+The brain's embeddings stand in the place of the audio's.
 
 B trials, P patches, A width of the audio tower, H width of the language model, S positions, K
 answer tokens, V tokens of the vocabulary
@@ -24,11 +24,12 @@ class TeacherForced:
     """Prompts, brains and answers of a batch, padded on the right, for teacher forcing.
 
     Attributes:
-        embeds_BSH: What the language model reads; the last token of an answer is only a target.
-        mask_BS: Bool, what is no padding.
-        reader_BK: The position whose hidden units tell each token of an answer: the one before it.
-        targets_BK: The answers' tokens, 0 behind.
-        n_tokens_B: How many each has, its end included.
+        embeds_BSH: Inputs of the language model; the last token of an answer is only a target.
+        mask_BS: Bool, False in the padding.
+        reader_BK: int64, position whose hidden units predict each token of an answer: the one
+            before it.
+        targets_BK: int64, the answers' tokens, padded with 0.
+        n_tokens_B: int64, tokens of each answer, its end included.
     """
 
     embeds_BSH: torch.Tensor
@@ -45,14 +46,14 @@ def teacher_forced(
     prompt: Prompt,
     answers: Sequence[Sequence[int]],
 ) -> TeacherForced:
-    """Sequences in which each answer stands behind its prompt and brain.
+    """Return the sequences in which each answer stands behind its prompt and brain.
 
     Only the answers give a loss.
 
     Args:
         llm: The audio language model.
-        brain_BPA: In the place of the audio tower's frames, padded.
-        n_patches_B: int64 [B], how many patches of each trial are true.
+        brain_BPA: Float [B, P, A], patches in the place of the audio tower's frames, padded.
+        n_patches_B: int64 [B], patches of each trial.
         prompt: Tokens before and after the audio.
         answers: Tokens with their end, at least one each (`AudioLLM.answer`).
     """
@@ -68,7 +69,7 @@ def teacher_forced(
 
 
 def answer_logits(llm: AudioLLM, sequence: TeacherForced) -> torch.Tensor:
-    """Logits [B, K, V] of the answers' tokens; those of other positions are never computed."""
+    """Return the logits [B, K, V] of the answers' tokens; no others are computed."""
     hidden_BSH = llm.hidden(sequence.embeds_BSH, sequence.mask_BS)
     reader_BKH = sequence.reader_BK[..., None].expand(-1, -1, hidden_BSH.shape[-1])
     return llm.logits(hidden_BSH.gather(1, reader_BKH))
@@ -82,7 +83,7 @@ def lay_out(
     answers: Sequence[Sequence[int]],
     left: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Embeddings [B, S, H], their mask [B, S], and the position [B] at which each answer begins.
+    """Return embeddings [B, S, H], their mask [B, S], and the first position [B] of each answer.
 
     Args:
         llm: The audio language model.

@@ -30,15 +30,20 @@ _AERO_CHAT = (
     " %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{%"
     " endif %}"
 )
-"""Of Aero where no file has one: ChatML, the audio without marks around it."""
+"""Chat template of Aero where no file has one: ChatML, the audio without markers around it."""
 
 
 def weight_kinds(
     transformers: Any, device: torch.device, quantize: str | None, bf16: bool | None
 ) -> dict[str, Any]:
-    """Arguments of `from_pretrained` for the type and the place of the weights.
+    """Return the arguments of `from_pretrained` for dtype, device and quantisation of the weights.
 
-    See `AudioLLM.load`.
+    Args:
+        transformers: The library.
+        device: Device of the weights.
+        quantize: `4bit` or `8bit` for the language model's matrices; None for no quantisation.
+        bf16: True for bfloat16, False for float32; None takes the stored type on a GPU, and float32
+            on a CPU.
     """
     dtype: Any = {
         None: "auto" if device.type == "cuda" else torch.float32,
@@ -64,7 +69,7 @@ def weight_kinds(
 def read_network(
     transformers: Any, config: Any, name: str, kinds: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """A model with its weights, and transformers' loading information.
+    """Read a model with its weights; return it with transformers' loading information.
 
     Args:
         transformers: The library.
@@ -72,39 +77,44 @@ def read_network(
         name: A directory, or a name on the Hub.
         kinds: See `weight_kinds`.
     """
-    network, told = _read(
+    network, loading = _read(
         auto_class(transformers, config), name, config, weight_names(config), kinds
     )
-    if told["missing_keys"] == {"lm_head.weight"} and config.text_config.tie_word_embeddings:
+    if loading["missing_keys"] == {"lm_head.weight"} and config.text_config.tie_word_embeddings:
         network.lm_head.weight = network.get_input_embeddings().weight
-        told["missing_keys"] = set()
-    return network, told
+        loading["missing_keys"] = set()
+    return network, loading
 
 
 def read_tower(
     transformers: Any, config: Any, name: str, kinds: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """`read_network` of nothing but the audio tower.
+    """Read only the audio tower of a model; return the network with the loading information.
 
-    The rest of the network has no content (torch's meta device).
+    The rest of the network has no weights (torch's meta device).
+
+    Args:
+        transformers: The library.
+        config: See `read_network`, as for `name` and `kinds`.
+        name: A directory, or a name on the Hub.
+        kinds: Arguments of `from_pretrained`.
     """
     with torch.device("meta"):
         network = auto_class(transformers, config).from_config(config, trust_remote_code=False)
     body = network.model
     names = {r"^(model\.)?audio_tower\.": ""}
-    if kinds["dtype"] == "auto":  # as the whole model's configuration says, and not its tower's
+    if kinds["dtype"] == "auto":  # the type of the whole model, not of its tower
         kinds = kinds | {"dtype": config.dtype or "auto"}
-    body.audio_tower, told = _read(
+    body.audio_tower, loading = _read(
         type(body.audio_tower), name, body.audio_tower.config, names, kinds
     )
     n_tokens = network.get_input_embeddings().num_embeddings
     tower = body.audio_tower
-    # What comes before the tower in a forward pass is the embeddings' device and type, never their
-    # values.
+    # Before the tower, a forward pass reads the embeddings' device and type, never their values.
     network.set_input_embeddings(
         torch.nn.Embedding(n_tokens, 1, device=tower.device, dtype=tower.dtype)
     )
-    return network, told
+    return network, loading
 
 
 def _read(
@@ -116,14 +126,14 @@ def _read(
         use_safetensors=True,
         trust_remote_code=False,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # which the loading information tells
+        ignore_mismatched_sizes=True,  # the loading information names them
         key_mapping=names,
         **kinds,
     )
 
 
 def weight_names(config: Any) -> dict[str, str] | None:
-    """Patterns of the names of weights, and what the class that reads them calls them."""
+    """Return patterns of weight names with their replacements in transformers' class, or None."""
     if getattr(config, "written_as", None) != AERO:
         return None
     return {r"^audio_modal_projector": "model.multi_modal_projector"}
@@ -132,15 +142,23 @@ def weight_names(config: Any) -> dict[str, str] | None:
 def read_processor(transformers: Any, config: Any, name: str) -> Any:
     """Read the processor, which makes the tower's input of waves and tokens of text.
 
-    LanguageModelError where it cannot be loaded.
+    Args:
+        transformers: The library.
+        config: Configuration of the model, see `read_audio_config`.
+        name: A directory, or a name on the Hub.
+
+    Raises:
+        LanguageModelError: Where it cannot be loaded.
     """
     with quiet(transformers), explained(name, "its processor cannot be loaded"):
         if getattr(config, "written_as", None) == AERO:
-            ears = transformers.AutoFeatureExtractor.from_pretrained(name, trust_remote_code=False)
+            extractor = transformers.AutoFeatureExtractor.from_pretrained(
+                name, trust_remote_code=False
+            )
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             written, _ = transformers.Qwen2AudioProcessor.get_processor_dict(name)
             template = written.get("chat_template") or tokenizer.chat_template or _AERO_CHAT
-            return transformers.Qwen2AudioProcessor(ears, tokenizer, chat_template=template)
+            return transformers.Qwen2AudioProcessor(extractor, tokenizer, chat_template=template)
         processor = transformers.AutoProcessor.from_pretrained(name, trust_remote_code=False)
         if not hasattr(getattr(processor, "feature_extractor", None), "n_samples"):
             fix = "save the processor (feature extractor and tokenizer) beside the model"
@@ -181,7 +199,16 @@ def check_memory(
     with_language_model: bool,
     name: str,
 ) -> None:
-    """Raise LanguageModelError where the free memory is less than the weights take."""
+    """Raise LanguageModelError where the free memory is less than the weights take.
+
+    Args:
+        facts: Shapes of the model.
+        device: Device of the weights.
+        dtype: Type of the weights: float32, or one of 16 bits.
+        quantize: `4bit` or `8bit` for the language model's matrices; None for no quantisation.
+        with_language_model: Count the whole model; else only the audio tower.
+        name: Name of the model, for the message.
+    """
     load = Load(bf16=dtype != torch.float32)
     needed = (
         frozen_bytes(facts, load, quantize) if with_language_model else tower_bytes(facts, load)

@@ -1,6 +1,4 @@
-"""Audio LLMs of transformers.
-
-An audio tower, a projector and a language model, loaded once and frozen.
+"""Audio LLMs of transformers: an audio tower, a projector and a language model, frozen.
 
 B trials, P patches, N frames of the tower, A width of the tower, H width of the language model, S
 positions, V tokens
@@ -39,16 +37,15 @@ class AudioLLM:
     """An audio LLM whose weights stay as they are; LoRA can be added to its language model.
 
     Attributes:
-        device, dtype: Of the weights.
-        name: What it was loaded by.
+        device, dtype: Device and type of the weights.
+        name: Directory, or name on the Hub, that it was loaded from.
         revision: Commit on the Hub, or a checksum of the directory.
         network: The transformers model, in evaluation mode, without gradients.
-        processor: Of transformers: waves to the tower's input, the chat template; with the
-            tokenizer.
+        processor: Processor of transformers, with feature extractor, tokenizer and chat template.
         facts: Widths and sizes.
         chat: Prompts and answers as tokens.
-        lora: What was added to the language model, by name.
-        notes: What a user should be told of, one line each.
+        lora: LoRA's trainable parameters, by name; empty without LoRA.
+        notes: Remarks for the user, one line each.
         lock: Held while the tower is at work.
     """
 
@@ -87,15 +84,17 @@ class AudioLLM:
         Args:
             name: A directory, or a name on the Hub.
             device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
-            quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes.
-            bf16: Whether weights are bfloat16 or float32; by default as they are stored on a GPU,
-                float32 on a CPU.
-            with_tower: Without it the tower's memory is free again once the weights are read, and
-                there are no `audio_features`.
-            with_language_model: Without it only the tower is loaded, for `audio_features` alone.
+            quantize: `4bit` or `8bit` for the language model's matrices, by bitsandbytes; None for
+                no quantisation.
+            bf16: True for bfloat16 weights, False for float32; None takes the stored type on a GPU,
+                and float32 on a CPU.
+            with_tower: Keep the audio tower. Without it `audio_features` raises, and the tower's
+                memory is free again once the weights are read.
+            with_language_model: Load the whole model; else only the tower, for `audio_features`.
 
         Raises:
-            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
+            LanguageModelError: For a model that cannot be loaded.
+            MissingLibrary: Without transformers.
         """
         transformers = need("transformers", "speechllm")
         name = str(name)
@@ -104,7 +103,7 @@ class AudioLLM:
         config = read_audio_config(transformers, name)
         facts = read_facts(transformers, config, name)
         processor = read_processor(transformers, config, name)
-        Chat(name, processor, config)  # what it lacks is told before the weights are fetched
+        Chat(name, processor, config)  # it raises before the weights are fetched
         kinds = weight_kinds(transformers, where, quantize, bf16)
         check_memory(
             facts,
@@ -115,17 +114,17 @@ class AudioLLM:
             name,
         )
         with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
-            network, told = (read_network if with_language_model else read_tower)(
+            network, loading = (read_network if with_language_model else read_tower)(
                 transformers, config, name, kinds
             )
-        check_complete(told, name, KIND)
+        check_complete(loading, name, KIND)
         if not with_tower:
             network.model.audio_tower = None
         return cls(name, network, processor, facts, revision_of(name, config))
 
     @staticmethod
     def check(name: Any) -> AudioFacts:
-        """Return widths and sizes of a model; raise what `load` raises where there is none.
+        """Return widths and sizes of a model; raise as `load` does where there is none.
 
         No weights are read.
         """
@@ -168,22 +167,22 @@ class AudioLLM:
 
     @property
     def n_parameters(self) -> int:
-        """All of the model's, LoRA aside."""
+        """Number of the model's parameters, LoRA excluded."""
         return self.facts.n_parameters
 
     @property
     def ends(self) -> list[int]:
-        """The tokens that end an answer; the first is the one that answers are taught with."""
+        """Tokens that end an answer; training ends answers with the first."""
         return self.chat.ends
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second of the waves that the tower takes."""
+        """Samples per second of the tower's waves."""
         return int(self.processor.feature_extractor.sampling_rate)
 
     @property
     def window_s(self) -> float:
-        """Seconds of the longest wave that the tower takes."""
+        """Seconds of the tower's longest wave."""
         return float(self.processor.feature_extractor.n_samples / self.sample_rate)
 
     @cached_property
@@ -214,7 +213,7 @@ class AudioLLM:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Facts about the model for a result file."""
+        """Return facts about the model for a result file."""
         return {
             "model": self.name,
             "revision": self.revision,
@@ -226,15 +225,24 @@ class AudioLLM:
             "notes": list(self.notes),
         }
 
-    # what it hears
+    # the audio tower
 
     @torch.no_grad()
     def audio_features(self, waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
-        """The tower's frames of waves at `sample_rate` (float32 [samples]), before the projector.
+        """Return the tower's frames of waves, before the projector.
 
-        Float32 on the CPU, [N, A] each, and only the frames of the wave: those of the silence that
-        fills the tower's window are masked at work, as in the model's own forward pass, and cut.
-        Raises DataError for a wave that is longer than the window, or too short for one frame.
+        The silence that fills the tower's window is masked, as in the model's own forward pass, and
+        its frames are cut.
+
+        Args:
+            waves: Float32 [samples] each, at `sample_rate`.
+
+        Returns:
+            Float32 [N, A] for each wave, on the CPU.
+
+        Raises:
+            DataError: For a wave that is longer than the window, or too short for one frame.
+            LanguageModelError: Where the model was loaded without its tower.
         """
         if self.body.audio_tower is None:
             raise LanguageModelError(
@@ -248,10 +256,10 @@ class AudioLLM:
             self._check_wave(np.asarray(wave), number)
         with self.lock, quiet(need("transformers", "speechllm")):
             inputs, n_frames = self._tower_inputs(waves)
-            heard: list[torch.Tensor] = []
+            captured: list[torch.Tensor] = []
 
             def stop(_: Any, given: tuple[torch.Tensor]) -> None:
-                heard.append(given[0])
+                captured.append(given[0])
                 raise _TowerDone
 
             hook = self.body.multi_modal_projector.register_forward_pre_hook(stop)
@@ -266,15 +274,15 @@ class AudioLLM:
                 raise DataError(
                     f"wave {number} is too short for one frame of the audio tower", where=self.name
                 )
-        frames_BNA = heard[0].float().cpu()
+        frames_BNA = captured[0].float().cpu()
         return [
             frames_NA[:count].clone()
             for frames_NA, count in zip(frames_BNA, n_frames.tolist(), strict=True)
         ]
 
     def _tower_inputs(self, waves: Sequence[np.ndarray]) -> tuple[Any, torch.Tensor]:
-        """The network's inputs for waves, and how many frames of the tower each has."""
-        # Spectrograms are computed in float32, also within a training in bfloat16.
+        """Return the network's inputs for waves, and the number of tower frames of each wave."""
+        # Spectrograms are float32, also in a bfloat16 training.
         with torch.autocast(self.device.type, enabled=False):
             inputs = self.processor(
                 text=[self.chat.marker] * len(waves),
@@ -302,30 +310,33 @@ class AudioLLM:
                 fix="leave the sentence out, or split it",
             )
 
-    # what it reads and writes
+    # prompts, answers and the forward pass
 
     def prompt(self, instruction: str) -> tuple[list[int], list[int]]:
-        """Tokens before and after the audio, by the model's own chat template."""
+        """Return the tokens before and after the audio, as the chat template puts them."""
         return self.chat.prompt(instruction)
 
     def answer(self, sentence: str) -> list[int]:
-        """Tokens of an answer, with the one that ends it."""
+        """Return the tokens of an answer, its end token included."""
         return self.chat.answer(sentence)
 
     def project(self, x_BPA: torch.Tensor) -> torch.Tensor:
-        """The model's own projector: what stands in the tower's place -> embeddings [B, P, H]."""
+        """Apply the model's projector: [B, P, A], in the tower's place -> embeddings [B, P, H]."""
         projected: torch.Tensor = self.body.multi_modal_projector(x_BPA.to(self.dtype))
         return projected
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Embeddings of tokens, [..., H]."""
+        """Return the embeddings of tokens, [..., H]."""
         embedded: torch.Tensor = self.network.get_input_embeddings()(tokens)
         return embedded
 
     def hidden(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> torch.Tensor:
-        """The language model's last hidden units [B, S, H].
+        """Return the language model's last hidden units [B, S, H].
 
-        Positions are counted where the mask is.
+        Args:
+            embeds_BSH: Input embeddings.
+            mask_BS: Bool, False in the padding, which takes no positions.
+            **more: Further arguments of transformers' forward pass.
         """
         found: torch.Tensor = self.step(
             embeds_BSH, mask_BS, use_cache=False, **more
@@ -333,7 +344,16 @@ class AudioLLM:
         return found
 
     def step(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> Any:
-        """Run the language model on the last S of the positions of the mask (see transformers).
+        """Run the language model on the last S positions of the mask.
+
+        Args:
+            embeds_BSH: Input embeddings.
+            mask_BS: Bool, False in the padding; longer than S where a cache holds earlier
+                positions.
+            **more: Further arguments of transformers' forward pass.
+
+        Returns:
+            The output of transformers.
 
         Raises:
             DataError: For more positions than the model knows.
@@ -348,8 +368,8 @@ class AudioLLM:
                 what, where=self.name, fix="leave long trials out, or use another model"
             )
         positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
-        # what is compiled is training: with a cache each layer and each length would be compiled by
-        # itself
+        # Only training is compiled: with a cache, each layer and each length would be compiled
+        # separately.
         with nullcontext() if torch.is_grad_enabled() else torch.compiler.set_stance("force_eager"):
             return self.language_model(
                 inputs_embeds=embeds_BSH.to(self.dtype),
@@ -359,11 +379,11 @@ class AudioLLM:
             )
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The output layer: [..., H] -> [..., V]."""
+        """Apply the output layer: [..., H] -> [..., V]."""
         found: torch.Tensor = self.network.get_output_embeddings()(hidden)
         return found
 
-    # training it
+    # training
 
     def add_lora(self, config: LoRAConfig) -> dict[str, torch.nn.Parameter]:
         """Add LoRA to the language model.
@@ -377,19 +397,19 @@ class AudioLLM:
         return self.lora
 
     def train_lora(self, mode: bool = True) -> None:
-        """Switch the dropout before LoRA; all that is frozen stays in evaluation mode."""
+        """Switch the dropout before LoRA; the frozen rest stays in evaluation mode."""
         for each in training.dropouts(self.language_model):
             each.train(mode)
 
     def checkpointing(self, on: bool) -> None:
-        """Keep only the input of each layer of the language model for the gradient, or all."""
+        """Switch gradient checkpointing: of each layer, only the input is kept."""
         training.checkpoint_layers(self.language_model, on)
 
     def use(self, compile: bool) -> None:
-        """Compile the layers of the language model, or no longer; it takes a minute.
+        """Compile the layers of the language model, or undo that.
 
-        A note says so where that cannot be done here. To be called after `add_lora` and
-        `checkpointing`.
+        Compiling takes a minute. Where it does not work, `notes` says so. Call this after
+        `add_lora` and `checkpointing`.
         """
         training.uncompile(self.language_model)
         if compile and (error := training.compile_layers(self)):
@@ -398,4 +418,4 @@ class AudioLLM:
 
 
 class _TowerDone(Exception):
-    """Ends a forward pass once the tower was heard."""
+    """Raised to end a forward pass after the tower."""

@@ -1,6 +1,6 @@
 """Training through a frozen language model: LoRA, gradient checkpointing, compilation.
 
-LoRA (Hu et al., ICLR 2022) is that of peft.
+LoRA (Hu et al., ICLR 2022) comes from peft.
 """
 
 from __future__ import annotations
@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 
 
 def add_lora(network: Any, config: LoRAConfig, name: str) -> dict[str, torch.nn.Parameter]:
-    """Put LoRA into a network in place.
+    """Add LoRA to a network in place.
 
-    Its float32 parameters by name, the only ones of it that have gradients.
+    Args:
+        network: The language model; all its own weights are frozen.
+        config: Rank, scale, dropout and target matrices.
+        name: Name of the model, for messages.
 
-    Names are the modules' with `/` for `.`, so that a module may register them. Raises
-    LanguageModelError for targets that the network does not have.
+    Returns:
+        LoRA's float32 parameters by name, the only ones with gradients. The names have `/` for `.`,
+        because a module can register no name with a dot.
+
+    Raises:
+        LanguageModelError: For a target matrix that the network does not have.
     """
     peft = need("peft", "speechllm")
     known = target_modules(network)
@@ -44,7 +51,7 @@ def add_lora(network: Any, config: LoRAConfig, name: str) -> dict[str, torch.nn.
     )
     with quiet(need("transformers", "speechllm")):
         peft.inject_adapter_in_model(settings, network)
-    network.eval().requires_grad_(False)  # what is put in comes in training mode
+    network.eval().requires_grad_(False)  # peft adds its layers in training mode
     added = {
         weight_name.replace(".default", "").removesuffix(".weight").replace(".", "/"): weight
         for weight_name, weight in network.named_parameters()
@@ -71,7 +78,7 @@ def layers(network: Any) -> list[Any]:
 
 
 def checkpoint_layers(network: Any, on: bool) -> None:
-    """Keep only what goes into each layer, and compute the rest again for the gradient."""
+    """Keep only each layer's input, and compute the rest again for the gradient; or undo that."""
     for layer in layers(network):
         layer.__dict__.pop("forward", None)
         if on:
@@ -81,10 +88,10 @@ def checkpoint_layers(network: Any, on: bool) -> None:
 def compile_layers(llm: AudioLLM) -> str | None:
     """Compile the layers of an audio LLM's language model, with a first forward and backward pass.
 
-    Only what has gradients is compiled.
+    Only passes with gradients are compiled, see `AudioLLM.step`.
 
     Returns:
-        None, or in one line why the compiler does not work here.
+        None, or a line that says why the compiler does not work here.
     """
     try:
         with torch.enable_grad(), quiet(need("transformers", "speechllm")):
@@ -94,12 +101,12 @@ def compile_layers(llm: AudioLLM) -> str | None:
             llm.hidden(probe, torch.ones(2, 5, device=llm.device)).sum().backward()  # type: ignore[no-untyped-call]
         for weight in llm.lora.values():
             weight.grad = None
-    except Exception as error:  # the compiler raises what it happens to
+    except Exception as error:  # the compiler raises errors of any class
         return first_line(error)
     return None
 
 
 def uncompile(network: Any) -> None:
-    """Let the layers run as they are."""
+    """Undo `compile_layers`."""
     for layer in layers(network):
         layer._compiled_call_impl = None

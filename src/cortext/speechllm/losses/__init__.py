@@ -14,7 +14,7 @@ from cortext.speechllm.losses.alignment import (
 from cortext.speechllm.losses.soft_dtw import soft_dtw
 
 Alignment = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""`alignment(brain_BPA, n_patches_B, target_BNA, n_frames_B) -> [B]`."""
+"""Loss `alignment(brain_BPA, n_patches_B, target_BNA, n_frames_B) -> [B]`."""
 
 ALIGNMENTS: dict[str, Alignment] = {
     "cosine": cosine_alignment,
@@ -22,6 +22,4 @@ ALIGNMENTS: dict[str, Alignment] = {
     "soft_dtw": soft_dtw,
     "attention": monotonic_attention,
 }
-"""Losses that bring a brain sequence to an audio sequence, by the names that a configuration
-gives them.
-"""
+"""Losses between a brain sequence and an audio sequence, by their names in a configuration."""

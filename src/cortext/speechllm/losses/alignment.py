@@ -4,8 +4,8 @@ Losses with a value for each trial.
 
 B trials, P patches of brain signal, N frames of audio, A width of the audio tower, H any width, L
 positions of the longer of two sequences, U of the shorter one. Everything is computed in float32
-(float64 stays) whatever autocast says, and padding changes neither values nor gradients, even where
-it is not a number.
+(float64 stays), also under autocast. Padding changes neither values nor gradients, even where it is
+NaN.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch.nn.functional as F
 Loss = TypeVar("Loss", bound=Callable[..., torch.Tensor])
 
 NO_LENGTH = 1e-6
-"""A vector that is no longer has no direction: its cosine with any is 0, without a gradient."""
+"""Length up to which a vector has no direction: its cosine with any is 0, without a gradient."""
 
 IMPOSSIBLE = -1e4
-"""A log-probability that no path can afford."""
+"""Log-probability that excludes a path."""
 
 
 def in_float32(loss: Loss) -> Loss:
-    """The same function with its tensors of 16 bits made float32, and outside of autocast."""
+    """Wrap a loss: it computes in float32, outside of autocast, from tensors of 16 bits."""
 
     @functools.wraps(loss)
     def wrapped(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -42,25 +42,25 @@ def in_float32(loss: Loss) -> Loss:
 
 
 def widened(value: Any) -> Any:
-    """float32 for a tensor of 16-bit numbers; anything else unchanged."""
+    """Return a tensor of 16-bit numbers as float32, and anything else unchanged."""
     is_short = isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
     return value.float() if is_short else value
 
 
 def length_mask(n_B: torch.Tensor, length: int) -> torch.Tensor:
-    """Bool [B, length]: true in each trial's first `n_B`."""
+    """Return a mask, bool [B, length]: True in each trial's first `n_B` positions."""
     return torch.arange(length, device=n_B.device) < n_B.unsqueeze(1)
 
 
 def without_padding(x_BPH: torch.Tensor, n_B: torch.Tensor) -> torch.Tensor:
-    """The sequences with zeros for what lies behind each trial's first `n_B` positions."""
+    """Return the sequences with zeros after each trial's first `n_B` positions."""
     mask_BP = length_mask(n_B.to(x_BPH.device), x_BPH.shape[1])
     return x_BPH.masked_fill(~mask_BP.unsqueeze(-1), 0.0)
 
 
 @in_float32
 def masked_mean(x_BPH: torch.Tensor, n_B: torch.Tensor) -> torch.Tensor:
-    """The mean of each trial's first `n_B` vectors, [B, H]; zeros where it has none."""
+    """Return the mean of each trial's first `n_B` vectors, [B, H]; zeros where it has none."""
     n_B = n_B.to(x_BPH.device)
     return without_padding(x_BPH, n_B).sum(1) / n_B.clamp(min=1).unsqueeze(1)
 
@@ -72,18 +72,17 @@ def match_lengths(
     n_frames_B: torch.Tensor,
     n_positions: int | None = None,
 ) -> torch.Tensor:
-    """Each trial's patches stretched over its frames by linear interpolation in time, [B, N, A].
+    """Stretch each trial's patches over its frames by linear interpolation in time, [B, N, A].
 
-    Patches and frames are taken to divide the same stretch of time evenly, and their vectors to
-    stand in their middle; before the first middle and after the last one the vector stays as it is.
-    Zeros behind a trial's frames.
+    Patches and frames divide the same time evenly, and a vector belongs to the middle of its part.
+    Before the first middle and after the last one, the vector is constant. The result is zero after
+    a trial's frames.
 
     Args:
         x_BPA: Patches, padded.
         n_patches_B: int64 [B], patches of each trial.
         n_frames_B: int64 [B], frames of each trial.
-        n_positions: N, where it is known (the longest trial's frames else, for which a GPU is
-            waited for).
+        n_positions: N; None takes the longest trial's frames, which waits for the GPU.
     """
     device = x_BPA.device
     n_patches_B, n_frames_B = n_patches_B.to(device), n_frames_B.to(device)
@@ -97,7 +96,7 @@ def match_lengths(
 def _interpolation(
     n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, n_out: int, n_in: int
 ) -> torch.Tensor:
-    """float32 [B, N, P]: what each patch gives to each frame."""
+    """Return the weight of each patch in each frame, float32 [B, N, P]."""
     frame_N = torch.arange(n_out, device=n_patches_B.device)
     patch_P = torch.arange(n_in, device=n_patches_B.device)
     step_B1 = (n_patches_B / n_frames_B.clamp(min=1)).unsqueeze(1)
@@ -109,9 +108,9 @@ def _interpolation(
 
 @in_float32
 def unit(x: torch.Tensor) -> torch.Tensor:
-    """Vectors (of the last dimension) of length one.
+    """Scale the vectors of the last dimension to length one.
 
-    Zeros where a vector has no direction (`NO_LENGTH`).
+    A vector without a direction (`NO_LENGTH`) becomes zero.
     """
     square = x.square().sum(-1, keepdim=True)
     known = square > NO_LENGTH**2
@@ -125,7 +124,14 @@ def cosine_costs(
     target_BNA: torch.Tensor,
     n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
-    """1 - cosine of each patch with each frame, [B, P, N], between 0 and 2; 1 in the padding."""
+    """Return 1 - cosine of each patch with each frame, [B, P, N]: 0 to 2, and 1 in the padding.
+
+    Args:
+        brain_BPA: Float, patches in the space of the audio tower's frames, padded.
+        n_patches_B: int64 [B], patches of each trial.
+        target_BNA: Float, the audio tower's frames, padded.
+        n_frames_B: int64 [B], frames of each trial.
+    """
     brain_BPA = without_padding(brain_BPA, n_patches_B)
     target_BNA = without_padding(target_BNA, n_frames_B)
     return 1.0 - unit(brain_BPA) @ unit(target_BNA).transpose(1, 2)
@@ -138,7 +144,14 @@ def cosine_alignment(
     target_BNA: torch.Tensor,
     n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
-    """Return 1 - cosine of the frames and the stretched brain signal, meaned over frames, [B]."""
+    """Return the mean over frames of 1 - cosine of frame and stretched brain signal, [B].
+
+    Args:
+        brain_BPA: See `cosine_costs`, as for the others.
+        n_patches_B: int64 [B], patches of each trial.
+        target_BNA: Frames of the audio tower, padded.
+        n_frames_B: int64 [B], frames of each trial.
+    """
     matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
     cosine_BN = (unit(matched_BNA) * unit(without_padding(target_BNA, n_frames_B))).sum(-1)
     return masked_mean((1.0 - cosine_BN).unsqueeze(-1), n_frames_B).squeeze(-1)
@@ -151,7 +164,14 @@ def mse_alignment(
     target_BNA: torch.Tensor,
     n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the squared error of the stretched brain signal, meaned over N and A, [B]."""
+    """Return the mean over N and A of the stretched brain signal's squared error, [B].
+
+    Args:
+        brain_BPA: See `cosine_costs`, as for the others.
+        n_patches_B: int64 [B], patches of each trial.
+        target_BNA: Frames of the audio tower, padded.
+        n_frames_B: int64 [B], frames of each trial.
+    """
     matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
     error_BNA = (matched_BNA - without_padding(target_BNA, n_frames_B)).square()
     return masked_mean(error_BNA, n_frames_B).mean(-1)
@@ -165,14 +185,21 @@ def monotonic_attention(
     n_frames_B: torch.Tensor,
     temperature: float = 0.1,
 ) -> torch.Tensor:
-    """Return how improbable attention from a trial's beginning to its end is, float32 [B].
+    """Return the negative log-probability of monotonic attention per position, float32 [B].
 
-    Each position of the longer sequence attends to those of the shorter one by a softmax of cosines
-    over a temperature. This is the negative logarithm of the summed probability of all ways to stay
-    or go on by one at each position, from the first to the last (Shih et al. 2021, Badlani et al.
-    2021), divided by the longer length: what CTC computes where the label names every position of
-    the shorter sequence and blanks are impossible. It asks which frame a patch is most like, not
-    how like: one frame alone costs nothing.
+    Each position of the longer sequence attends to the shorter one by a softmax of cosines over a
+    temperature. A monotonic path goes from the first to the last position; at each step it stays or
+    goes on by one (Shih et al. 2021, Badlani et al. 2021). The loss is -log of the summed
+    probability of all such paths, divided by the longer length. CTC computes it: the label is every
+    position of the shorter sequence, and blanks are impossible. Only relative likeness counts: a
+    single frame costs nothing.
+
+    Args:
+        brain_BPA: See `cosine_costs`, as for the others.
+        n_patches_B: int64 [B], patches of each trial.
+        target_BNA: Frames of the audio tower, padded.
+        n_frames_B: int64 [B], frames of each trial.
+        temperature: Divisor of the cosines.
     """
     likeness_BPN = (
         1.0 - cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)

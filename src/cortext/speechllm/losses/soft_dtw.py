@@ -1,6 +1,6 @@
 """Soft dynamic time warping (Cuturi & Blondel, ICML 2017).
 
-A whole anti-diagonal of every trial is computed at a time.
+Each step computes a whole anti-diagonal of every trial.
 
 B trials, P patches, N frames, A width; Q = P + N - 1 anti-diagonals: cell (p, n) lies on diagonal p
 + n, and needs only cells of the two diagonals before it.
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from cortext.speechllm.losses.alignment import cosine_costs, in_float32, length_mask
 
 FAR = -1e30
-"""Stands for minus infinity where a difference of two must be a number."""
+"""Number for minus infinity: the difference of two is a number, not NaN."""
 
 
 @in_float32
@@ -29,14 +29,20 @@ def soft_dtw(
     n_frames_B: torch.Tensor,
     gamma: float = 0.1,
 ) -> torch.Tensor:
-    """Return the cost of warping patches onto frames, a pair costing 1 - cosine, float32 [B].
+    """Return the cost per step of warping patches onto frames, float32 [B].
 
-    See `warping_cost`.
+    A pair of patch and frame costs 1 - cosine, see `warping_cost`. From the warping cost, the value
+    for costs of zero is subtracted; it is at most 0, falls with the number of paths, and has no
+    gradient. The rest is divided by the longer length, which makes it comparable with
+    `cosine_alignment`. The result is never negative. It is zero only where every patch has the
+    direction of every frame.
 
-    It is a cost per step rather than per path, so that it may stand beside `cosine_alignment`:
-    divided by the longer of the two lengths, after what paths of costs of zero would give is taken
-    off (which lies below zero, grows with the number of paths and has no gradient). So it is never
-    below zero, and zero only where every patch is like every frame.
+    Args:
+        brain_BPA: See `cosine_costs`, as for the others.
+        n_patches_B: int64 [B], patches of each trial.
+        target_BNA: Frames of the audio tower, padded.
+        n_frames_B: int64 [B], frames of each trial.
+        gamma: Softness, see `warping_cost`.
     """
     costs_BPN = cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)
     n_patches_B, n_frames_B = n_patches_B.to(costs_BPN.device), n_frames_B.to(costs_BPN.device)
@@ -53,14 +59,18 @@ def soft_dtw(
 def warping_cost(
     costs_BPN: torch.Tensor, n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, gamma: float
 ) -> torch.Tensor:
-    """Soft-DTW of a matrix of costs, [B].
+    """Return the soft-DTW of a matrix of costs, [B].
 
-    -gamma log of the sum over paths of exp(-(sum of a path's costs) / gamma).
+    It is -gamma log of the sum over paths of exp(-(sum of a path's costs) / gamma). A path goes
+    from the first pair to a trial's last one by steps of one patch, one frame, or one of both.
 
-    A path goes from the first pair to a trial's last one by steps of one patch, one frame, or one
-    of both. The smaller gamma (> 0), the closer it is to the cheapest path's cost.
+    Args:
+        costs_BPN: Float, cost of each pair; the padding is ignored.
+        n_patches_B: int64 [B], patches of each trial.
+        n_frames_B: int64 [B], frames of each trial.
+        gamma: Softness, above 0; the smaller, the closer the result is to the cheapest path's cost.
     """
-    if costs_BPN.shape[1] > costs_BPN.shape[2]:  # diagonals have the length of the shorter side
+    if costs_BPN.shape[1] > costs_BPN.shape[2]:  # diagonals are as long as the shorter side
         turned_B: torch.Tensor = warping_cost(
             costs_BPN.transpose(1, 2), n_frames_B, n_patches_B, gamma
         )
@@ -83,7 +93,7 @@ def log_paths(n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, most: int) ->
     Args:
         n_patches_B: int64 [B], patches of each trial.
         n_frames_B: int64 [B], frames of each trial.
-        most: No trial's shorter length is larger.
+        most: Upper bound of all trials' shorter lengths.
     """
     p_B1, n_B1 = (n_B.clamp(min=1).unsqueeze(1) - 1 for n_B in (n_patches_B, n_frames_B))
     both_K = torch.arange(most, device=n_patches_B.device)  # steps of both
@@ -97,12 +107,11 @@ def _log_choose(n_B1: torch.Tensor, k_K: torch.Tensor) -> torch.Tensor:
 
 
 class _SoftDTW(torch.autograd.Function):
-    """`warping_cost` of costs without padding.
+    """`warping_cost` of costs whose padding is zero.
 
-    The gradient of a cost is how much of the paths goes through its cell.
-
-    Forward keeps for each cell which part of it came from each of the three cells before it:
-    backward then only multiplies, and nothing is lost to differences of large sums.
+    The gradient of a cost is the share of the paths through its cell. Forward keeps, for each cell,
+    the shares of the three cells before it. Backward only multiplies: no precision is lost to
+    differences of large sums.
     """
 
     @staticmethod
@@ -115,8 +124,8 @@ class _SoftDTW(torch.autograd.Function):
     ) -> torch.Tensor:
         costs_QBP = _by_diagonals(costs_BPN) / gamma
         n_diagonals, n_trials, n_patches = costs_QBP.shape
-        # Scores are minus costs. Two diagonals and one patch before the first hold the start and
-        # what cannot be.
+        # Scores are minus costs. Two diagonals and one patch before the first hold the start, and
+        # impossible cells.
         score_QBP = costs_BPN.new_full((n_diagonals + 2, n_trials, n_patches + 1), FAR)
         score_QBP[0, :, 0] = 0.0
         part_Q3BP = costs_BPN.new_empty(n_diagonals, 3, n_trials, n_patches)
@@ -152,9 +161,9 @@ class _SoftDTW(torch.autograd.Function):
 
 
 def _by_diagonals(x_BPN: torch.Tensor) -> torch.Tensor:
-    """[Q, B, P]: cell (p, n) at diagonal p + n; zeros elsewhere.
+    """Return cells by diagonal, [Q, B, P]: cell (p, n) at diagonal p + n; zeros elsewhere.
 
-    Each row is moved right by its number.
+    Row p is moved right by p.
     """
     n_trials, n_patches, n_frames = x_BPN.shape
     n_diagonals = n_patches + n_frames - 1

@@ -24,10 +24,13 @@ from cortext.training.loss import ctc_loss, trial_name
 
 
 class Targets(Protocol):
-    """Gives the audio tower's output for sentences: a cache, or live speech."""
+    """A source of the audio tower's output for sentences: a cache, or live speech."""
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """float32 [B, N, A], zeros behind, and int64 [B], the frames of each; on any device."""
+        """Return frames float32 [B, N, A], zero-padded, and their numbers int64 [B].
+
+        Both may be on any device.
+        """
         ...
 
 
@@ -36,10 +39,11 @@ class SpeechLoss:
 
     A loss of weight 0 is not computed.
 
-    Attributes:
+    Args:
+        speech: Weights and options of the losses.
         split: The trials that the batches' `indices` count.
         llm: The audio language model, for the sentences' tokens; None where no loss reads it.
-        targets: Where the audio tower's output comes from; None with alpha = 0.
+        targets: Source of the audio tower's output; None with alpha = 0.
 
     Raises:
         DataError: For a trial without a sentence.
@@ -67,11 +71,11 @@ class SpeechLoss:
         }
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
-        """Losses by name, float32 [B] each; see `cortext.training.loss.Loss`."""
+        """Return the losses by name, float32 [B] each; see `cortext.training.loss.Loss`."""
         return self.read(network, batch)[1]
 
     def read(self, network: Any, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The encoder's phoneme logits [B, P, V] of a batch, and the losses by name."""
+        """Return the encoder's phoneme logits [B, P, V] of a batch, and the losses by name."""
         sentences = [self.sentences[i] for i in batch.indices.tolist()]
         answers = [self._answers[sentence] for sentence in sentences]
         read: SpeechOutput = network(
@@ -113,7 +117,7 @@ class SpeechLoss:
 
 
 def sentences_of(split: PackedSplit) -> list[str]:
-    """The sentence of each trial. Raises DataError for a trial without one."""
+    """Return the sentence of each trial. Raises DataError for a trial without one."""
     sentences = []
     for i in range(len(split)):
         sentence = (split.sentence(i) or "").strip()
@@ -131,9 +135,12 @@ def token_cross_entropy(
 ) -> torch.Tensor:
     """Return the mean negative log-probability (natural) of a trial's tokens, float32 [B].
 
-    The first `n_tokens_B` of a trial are meant.
+    Only the logits of true tokens are converted to float32, which saves memory.
 
-    Only the logits of true tokens are widened to float32; a trial without tokens gives 0.
+    Args:
+        logits_BKV: Logits of the answers' tokens, padded.
+        targets_BK: int64, true tokens, padded.
+        n_tokens_B: int64 [B], tokens of each trial; 0 gives a loss of 0.
     """
     n_tokens_B = n_tokens_B.to(logits_BKV.device)
     mask_BK = length_mask(n_tokens_B, targets_BK.shape[1])
@@ -155,14 +162,14 @@ def info_nce(
 ) -> torch.Tensor:
     """Return the InfoNCE loss of x and y of each trial among those of the others, float32 [B].
 
-    The cross-entropy of cosines over a temperature (van den Oord et al. 2018), half of it with x
-    looking for its y, half with y looking for its x (Radford et al. 2021).
+    It is the cross-entropy of cosines over a temperature (van den Oord et al. 2018): the mean of
+    both directions, from x to its y and from y to its x (Radford et al. 2021).
 
     Args:
-        x_BH: One view of each trial.
-        y_BH: The other.
-        same_BB: True where two trials say the same, so that neither is a wrong answer for the
-            other.
+        x_BH: Float, first view of each trial.
+        y_BH: Float, second view of each trial.
+        same_BB: Bool, True where two trials have the same sentence: neither counts as a wrong
+            answer for the other. None if all sentences differ.
         temperature: Divisor of the cosines.
     """
     logits_BB = unit(x_BH) @ unit(y_BH).T / temperature

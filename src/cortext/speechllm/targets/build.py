@@ -1,8 +1,8 @@
 """Audio targets: sentences spoken by a voice and encoded by the audio tower, once for all.
 
-Voices speak in processes of their own while the tower, on its device, hears what they have said:
-neither waits for the other. The tower's window has one length, so a batch is a number of windows,
-with one sentence in each.
+Voices speak in processes of their own while the tower encodes earlier waves on its device: neither
+waits for the other. The tower's window has a fixed length: a batch is a number of windows, with one
+sentence in each.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from cortext.voices.synthesis import say, say_all
 from cortext.voices.voice import resampled
 
 WINDOWS = {"cpu": 4, "cuda": 32}
-"""Sentences that go through the tower at once; fewer once memory has not held them."""
+"""Sentences in the tower at once, by device; fewer after memory has run out."""
 _PER_WORKER = 32
-"""Fewer sentences are not worth the start of another process."""
+"""Least number of sentences that is worth the start of another process."""
 
 
 def build_cache(
@@ -50,25 +50,31 @@ def build_cache(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Make the cache `out` of audio targets of sentences, or go on with it.
+    """Make the cache `out` of audio targets of sentences, or complete it.
 
-    Targets that it has are not made again.
-
-    Killed at any moment, it loses half a minute of work. Returns the cache's facts, how many
-    sentences are new, and which are spoken only in part. Raises TextError for a sentence that
-    cannot be spoken, DataError for an `out` that was made with another model or voice, RunError for
-    a full disk or while another process makes it, Interrupted after a Ctrl-C.
+    Existing targets are not made again. A kill costs at most half a minute of work.
 
     Args:
-        sentences: Each is spoken once, however often it is there; a mapping says where each comes
-            from, for messages.
-        audio_llm: Whose tower hears them; a name is loaded on `device`.
-        voice: See `open_voice`.
+        sentences: Sentences; equal ones are spoken once. A mapping gives the origin of each, for
+            messages.
+        audio_llm: Audio LLM with the tower; a name is loaded on `device`.
+        voice: A voice, or its name (see `open_voice`).
         out: The file.
-        workers: Processes that speak; 0 speaks in this one, by default all processors but one.
+        workers: Processes that speak; 0 speaks in this one. None takes all processors but one, or
+            fewer for few sentences.
         device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
-        skip_bad: Leave out what cannot be spoken.
-        progress: Called with sentences done and in all.
+        skip_bad: Leave out sentences that cannot be spoken.
+        progress: Called with the number of sentences done and of all.
+
+    Returns:
+        The cache's facts, the number of new sentences and of damaged parts, the sentences that were
+        left out or are spoken only in part, and the seconds.
+
+    Raises:
+        TextError: For a sentence that cannot be spoken.
+        DataError: For an `out` that was made with another model or voice.
+        RunError: For a full disk, and while another process makes the cache.
+        Interrupted: After a Ctrl-C.
     """
     began = time.monotonic()
     out = Path(out)
@@ -87,7 +93,7 @@ def build_cache(
         todo = sorted(
             (text for text in named if text_key(text) not in unfinished), key=len, reverse=True
         )
-        if todo:  # the longest first: what does not fit is told at once
+        if todo:  # the longest first: a sentence that does not fit raises at once
             tower = Tower(llm or AudioLLM.load(audio_llm, device, with_language_model=False))
             _Work(named, speaker, tower, unfinished).run(
                 todo, _workers(workers, len(todo)), progress
@@ -105,7 +111,7 @@ def build_cache(
 
 
 class LiveTargets:
-    """Targets as a cache of the same model and voice has them, made anew for each batch.
+    """Targets of a cache of the same model and voice, but computed anew for each batch.
 
     See `TargetCache.features`.
     """
@@ -115,7 +121,7 @@ class LiveTargets:
         self._voice = voice
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return targets float32 [B, N, A], zero behind each end, and frames of each, int64 [B]."""
+        """Return targets float32 [B, N, A], zero-padded, and the frames of each, int64 [B]."""
         targets: list[torch.Tensor] = []
         texts = [spoken(text) for text in sentences]
         while batch := texts[len(targets) : len(targets) + self._tower.windows]:
@@ -124,10 +130,10 @@ class LiveTargets:
 
 
 class Tower:
-    """The audio tower at work.
+    """The audio tower of a model, with the batch size that its memory holds.
 
     Attributes:
-        windows: Sentences that go through it at once.
+        windows: Sentences in the tower at once.
     """
 
     def __init__(self, llm: AudioLLM) -> None:
@@ -135,10 +141,16 @@ class Tower:
         self.windows = WINDOWS[llm.device.type]
 
     def targets(self, texts: Sequence[str], waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
-        """Targets of waves of 16 kHz, float16 [N, A].
+        """Return the targets of waves, float16 [N, A] each.
+
+        Args:
+            texts: Sentences, for messages.
+            waves: Their waves, float32 [samples] at 16 kHz.
 
         Raises:
-            DataError, LanguageModelError: Which names the text, for what it cannot hear.
+            DataError: For a wave that the tower cannot read; the message names the text.
+            LanguageModelError: Where memory runs out, and for targets that are not finite in half
+                precision.
         """
         rate = self.llm.sample_rate
         try:
@@ -178,7 +190,7 @@ class _Work:
     """The work of turning texts into targets of a cache.
 
     Attributes:
-        named: Where each text comes from.
+        named: Origin of each text.
     """
 
     named: Mapping[str, str]
@@ -196,7 +208,7 @@ class _Work:
         )
 
     def run(self, texts: Sequence[str], workers: int, progress: Progress | None) -> None:
-        """Make the targets of all texts; whatever ends it before, what is done is saved."""
+        """Make the targets of all texts. An error or a Ctrl-C saves the finished ones."""
         n_all = len(self.named)
         done = len(self.named) - len(texts)
         with interrupts() as interrupted, closing(self._said(texts, workers, interrupted)) as said:
@@ -220,7 +232,7 @@ class _Work:
     def _said(
         self, texts: Sequence[str], workers: int, interrupted: Event
     ) -> Generator[tuple[str, np.ndarray], None, None]:
-        """Each text with its wave. Raises TextError with where it comes from."""
+        """Yield each text with its wave. Raises TextError with the origin of the text."""
         with closing(say_all(self.speaker, texts, workers)) as waves:
             for text in texts:
                 try:
@@ -240,7 +252,12 @@ class _Work:
 def sentences_of_data(
     data: str | Path, *, skip_bad: bool = False, progress: Progress | None = None
 ) -> dict[str, str]:
-    """The distinct sentences of session files or packed data, with the first trial that each is of.
+    """Return the distinct sentences of a data set, each with its first trial.
+
+    Args:
+        data: Session files or packed data.
+        skip_bad: Leave out unusable trials.
+        progress: See `open_data`.
 
     Raises:
         DataError: See `open_data`.
@@ -256,9 +273,9 @@ def sentences_of_data(
 
 
 def sentences_of_text(path: Path) -> dict[str, str]:
-    """The distinct lines of a text, with the first place of each; blank ones are passed over.
+    """Return the distinct lines of a text, each with its first line number; skip blank lines.
 
-    Raises TextError.
+    Raises TextError for a file that cannot be read.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -276,7 +293,7 @@ def sentences_of_text(path: Path) -> dict[str, str]:
 
 
 def _named(sentences: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
-    """Distinct sentences with where they come from."""
+    """Return the distinct sentences with their origins."""
     if not isinstance(sentences, Mapping):
         found: dict[str, str] = {}
         for number, text in enumerate(sentences, 1):
@@ -286,9 +303,9 @@ def _named(sentences: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
 
 
 def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[str]:
-    """Take what cannot be spoken out of `named`, and return where it came from.
+    """Remove the sentences that cannot be spoken from `named`; return them with their origins.
 
-    A TextError without `skip_bad`.
+    Raises TextError without `skip_bad`.
     """
     bad = [text for text in named if not voice.can_speak(text)]
     if bad and not skip_bad:
@@ -311,7 +328,7 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
 
 
 def _workers(wanted: int | None, n_texts: int) -> int:
-    """Number of processes that speak."""
+    """Return the number of processes that speak."""
     return (
         min(len(os.sched_getaffinity(0)) - 1, n_texts // _PER_WORKER)
         if wanted is None

@@ -1,8 +1,8 @@
 """The audio tower's output for each sentence, on the disk: made once, read by every training.
 
 A cache is one safetensors file. Each sentence is a tensor, float16 [N, A], under the SHA-256 of its
-text; the metadata say which audio model and which voice made them. Half precision keeps three
-digits of features of the size of one.
+text. The metadata name the audio model and the voice. Half precision keeps three digits, which is
+enough for features near 1.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DIGITS, _SHOWN = 8, 12
 
 @dataclass(frozen=True)
 class TargetOrigin:
-    """Models that made the targets of a cache. Those of others have another meaning.
+    """Models that made the targets of a cache; targets of other models cannot be mixed in.
 
     Attributes:
-        voice, voice_revision: What spoke the sentences, likewise.
-        audio_llm, revision: The audio language model; a name or directory, and what tells its
-            weights from others.
+        audio_llm, revision: Name or directory of the audio language model, and revision of its
+            weights.
+        voice, voice_revision: Name and revision of the voice.
         width: A, numbers per frame.
         frame_ms: Time from frame to frame.
     """
@@ -57,19 +57,24 @@ class TargetOrigin:
 
 
 def spoken(text: str) -> str:
-    """A sentence as it is spoken: without blanks at its ends and with single ones between words."""
+    """Return a sentence as it is spoken: single blanks between words, none at the ends."""
     return " ".join(text.split())
 
 
 def text_key(text: str) -> str:
-    """The name of a sentence's tensor."""
+    """Return the name of a sentence's tensor."""
     return hashlib.sha256(spoken(text).encode()).hexdigest()
 
 
 def write_targets(path: Path, targets: Mapping[str, torch.Tensor], origin: TargetOrigin) -> None:
-    """Write targets, float16 [N, A] by `text_key`, whole or not at all.
+    """Write a file of targets, whole or not at all.
 
-    One after the other, wherever they lie.
+    Targets are copied one after the other: views of mapped files are never all in memory.
+
+    Args:
+        path: The file.
+        targets: Float16 [N, A] by `text_key`.
+        origin: Models that made them.
 
     Raises:
         RunError: For a full disk.
@@ -87,15 +92,15 @@ def _checksum(target_NA: torch.Tensor) -> str:
 
 
 class TargetCache:
-    """Targets of sentences, mapped into memory: what is not asked for is not read.
+    """Targets of sentences, mapped into memory: only requested targets are read.
 
     Attributes:
         path: The file.
-        origin: What made it.
+        origin: Models that made it.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Raises DataError for a file that is missing, damaged, or none of targets."""
+        """Raises DataError for a file that is missing, damaged, or no cache."""
         self.path = Path(path)
         try:
             file: Any = safe_open(self.path, framework="pt")
@@ -132,11 +137,11 @@ class TargetCache:
 
         Args:
             path: The file.
-            revision: Revision of the audio model that it is to be used with; None for any.
-            width: Width of that model's frames; None for any.
+            revision: Expected revision of the audio model; None for any.
+            width: Expected width of its frames; None for any.
 
         Raises:
-            DataError: Also where it was made with another.
+            DataError: For a file that cannot be read, or was made with another model.
         """
         cache = cls(path)
         fix = f"{MAKE} for this model, or train with the one that it was made with"
@@ -149,9 +154,14 @@ class TargetCache:
     def check(
         self, fix: str, revision: str | None = None, voice_revision: str | None = None
     ) -> None:
-        """Raise DataError where it was made with another audio LLM or voice.
+        """Raise DataError where the cache was made with another audio LLM or voice.
 
-        Their names do not count: models move.
+        Names are not compared: models move.
+
+        Args:
+            fix: Advice of the error message.
+            revision: Expected revision of the audio LLM; None for any.
+            voice_revision: Expected revision of the voice; None for any.
         """
         for kind, name, made, wanted in (
             ("audio LLM", self.origin.audio_llm, self.origin.revision, revision),
@@ -185,7 +195,7 @@ class TargetCache:
         }
 
     def missing(self, sentences: Iterable[str]) -> list[str]:
-        """The distinct sentences that it lacks, in their order."""
+        """Return the distinct sentences that the cache lacks, in their order."""
         return [text for text in dict.fromkeys(map(spoken, sentences)) if text not in self]
 
     def n_frames(self, text: str) -> int:
@@ -193,18 +203,18 @@ class TargetCache:
         return self._n_frames[self._key(text)]
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return targets float32 [B, N, A], zero behind each end, and frames of each, int64 [B].
+        """Return targets float32 [B, N, A], zero-padded, and the frames of each, int64 [B].
 
         Raises:
-            DataError: For a sentence that is not there, or whose target is damaged.
+            DataError: For a sentence that is missing, or whose target is damaged.
         """
         keys = [self._key(text) for text in sentences]
         return padded([self.target(key) for key in keys], self.origin.width)
 
     def target(self, key: str) -> torch.Tensor:
-        """Return the target under one of `keys`.
+        """Return the target under one of `keys`: float16 [N, A], a view of the file.
 
-        Float16 [N, A], a view of the file, checked the first time.
+        Its checksum is verified the first time. Raises DataError for a damaged target.
         """
         target_NA: torch.Tensor = self._file.get_tensor(key)
         if key not in self._sound:
@@ -218,12 +228,12 @@ class TargetCache:
         return target_NA
 
     def verify(self) -> None:
-        """Read all of it. Raises DataError for a target that is damaged."""
+        """Verify all targets. Raises DataError for a damaged one."""
         for key in self._n_frames:
             self.target(key)
 
     def keys(self) -> list[str]:
-        """`text_key` of every sentence in it, ascending."""
+        """Return the `text_key` of every sentence, ascending."""
         return list(self._n_frames)
 
     def _key(self, text: str) -> str:
@@ -236,7 +246,7 @@ class TargetCache:
         return key
 
     def _length(self, key: str) -> int:
-        """Frames of a tensor. Raises ValueError where it is none that was written here."""
+        """Return the frames of a tensor. Raises ValueError for one that is no target."""
         found = self._file.get_slice(key)
         shape = found.get_shape()
         if (
@@ -250,9 +260,10 @@ class TargetCache:
 
 
 def padded(targets: Sequence[torch.Tensor], width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Targets [N, A] side by side.
+    """Pad targets [N, A] to one tensor.
 
-    Float32 [B, N, A], zero behind the end of each, and their lengths, int64 [B].
+    Returns:
+        Float32 [B, N, A], zero-padded, and the frames of each target, int64 [B].
     """
     n_frames_B = torch.tensor([len(target_NA) for target_NA in targets], dtype=torch.int64)
     target_BNA = torch.zeros(len(targets), max(map(len, targets), default=0), width)

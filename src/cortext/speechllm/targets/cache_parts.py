@@ -1,7 +1,4 @@
-"""A cache of audio targets while it is made.
-
-Parts beside the file, each of them whole, which become one in the end.
-"""
+"""An unfinished cache of audio targets: part files beside the file, merged in the end."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, write_tar
 
 PART_BYTES = 64 << 20
 PART_S = 30.0
-"""A part is written when it has so many bytes, or is so old: what a kill may cost."""
+"""Age of a part in seconds; written at this age or at `PART_BYTES`. A kill costs at most that."""
 GO_ON = "the same command goes on with what is done"
 
 
 class UnfinishedCache:
-    """The finished part of the cache `out`: its file, if any, and the parts of what is new.
+    """The finished targets of the cache `out`: its file, if any, and the parts with new targets.
 
     Attributes:
-        n_damaged: Parts that were damaged, and have been removed.
+        n_damaged: Number of damaged parts that were removed.
     """
 
     def __init__(self, out: Path) -> None:
@@ -39,7 +36,7 @@ class UnfinishedCache:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A context in which no other process makes this cache. Raises DataError or RunError."""
+        """Keep other processes from making this cache. Raises DataError or RunError."""
         if self.out.is_dir():
             raise DataError(
                 "is a directory; a file is to be written", where=self.out, fix="give another --out"
@@ -58,9 +55,9 @@ class UnfinishedCache:
                 self.folder.rmdir()
 
     def open(self, revision: str, voice_revision: str) -> None:
-        """Take up what is there.
+        """Read the file and the parts.
 
-        Raises DataError where another model or voice made it, or the file is damaged.
+        Raises DataError where another model or voice made them, or the file is damaged.
         """
         for left in (
             *unfinished(self.folder, "part-*"),
@@ -97,7 +94,7 @@ class UnfinishedCache:
         self._fresh[key] = target_NA
 
     def save(self, origin: TargetOrigin, now: bool = False) -> None:
-        """Write what is new as a part where it has become much, or old.
+        """Write the new targets as a part once they are many or old, or `now`.
 
         Raises RunError for a full disk.
         """
@@ -116,11 +113,11 @@ class UnfinishedCache:
         self._since = time.monotonic()
 
     def finish(self) -> None:
-        """Write the file of all that is there, where something is new, and remove the parts."""
+        """Merge the file and the parts, if there are any, and remove the parts."""
         assert not self._fresh
         made = next((cache for cache in self._stored.values() if cache.path != self.out), None)
         if made is not None:
-            # Views of mapped files: none of them is in memory but the one that is being copied.
+            # Views of mapped files: only the one being copied is in memory.
             _write(
                 self.out,
                 {key: cache.target(key) for key, cache in self._stored.items()},
