@@ -112,7 +112,15 @@ class RunDirectory:
             yield
 
     def begin(self, config: TrainConfig, resume: bool) -> None:
-        """Check that the run may start or resume; write a new run's configuration. Raises RunError."""
+        """Check that the run may start or resume, and write a new run's configuration.
+
+        Args:
+            config: Configuration of the run; a resumed run must have begun with the same.
+            resume: True to resume a run, False to start one.
+
+        Raises:
+            RunError: If the run may not start or resume.
+        """
         self.check(resume)
         if resume:
             self._check_resumable(config)
