@@ -16,16 +16,22 @@ from cortext.text.metrics import align
 def augmented(
     hypotheses: Sequence[Hypothesis], options: DecoderOptions, top: int, penalty_fraction: float
 ) -> list[Hypothesis]:
-    """The hypotheses, and those that come of two of the best `top` exchanging one word; best first.
+    """Return the hypotheses and those made by exchanging words between them, best first.
 
-    Two sentences of equal length exchange the words in which they differ, one at a time. What comes
-    of it has the mean of their scores, less a fraction of its size.
+    Two sentences of equal length exchange the words in which they differ, one at a time. A new
+    sentence has the mean of their scores, less a fraction of the mean's size.
+
+    Args:
+        hypotheses: Hypotheses, best first.
+        options: `acoustic_scale` and `lm_weight` weigh the scores.
+        top: Number of the best hypotheses that exchange words.
+        penalty_fraction: Fraction of its acoustic and n-gram score that a new hypothesis loses.
     """
     known = {hypothesis.text for hypothesis in hypotheses}
     made: list[Hypothesis] = []
     best = [(hypothesis, hypothesis.text.split()) for hypothesis in hypotheses[:top]]
-    for place, (left, left_words) in enumerate(best):
-        for right, right_words in best[place + 1 :]:
+    for number, (left, left_words) in enumerate(best):
+        for right, right_words in best[number + 1 :]:
             if len(left_words) != len(right_words):
                 continue
             for one, other, at, word in _exchanges((left, left_words), (right, right_words)):
@@ -40,9 +46,9 @@ def augmented(
 def _exchanges(
     left: tuple[Hypothesis, list[str]], right: tuple[Hypothesis, list[str]]
 ) -> Iterable[tuple[Hypothesis, Hypothesis, int, str]]:
-    """For each word in which two sentences differ, and for each of them.
+    """Yield each exchange of a word in which two sentences differ, for either sentence.
 
-    It, the other, the place, the other's word.
+    An exchange is the hypothesis, the other one, the word's number, and the other one's word.
     """
     at_left = at_right = 0
     for ours, theirs in align(left[1], right[1]):
@@ -56,10 +62,7 @@ def _exchanges(
 def _between(
     text: str, one: Hypothesis, other: Hypothesis, at: int, options: DecoderOptions, fraction: float
 ) -> Hypothesis:
-    """The first hypothesis with a word of the other in place `at`.
-
-    Their scores are halved between them.
-    """
+    """Return the first hypothesis with the other's word at number `at`, and the mean scores."""
 
     def mean(ours: float, theirs: float) -> float:
         middle = (ours + theirs) / 2

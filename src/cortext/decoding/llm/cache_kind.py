@@ -54,7 +54,13 @@ class CacheKind:
 
 
 def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> TokenTree | UncachedScorer:
-    """Return the scorer that reads the fewest tokens that the model and the memory allow."""
+    """Return the scorer that reads the fewest tokens that the model and the memory allow.
+
+    Args:
+        lm: The model.
+        prefix: Tokens before every hypothesis; at least one.
+        cache_mb: Bound on the memory of the cache, in MiB.
+    """
     found = cache_kind(lm)
     if found.kind == "tree" and (
         found.window is None or found.window >= len(prefix) + SENTENCE_TOKENS
@@ -81,7 +87,7 @@ def cache_kind(lm: CausalLM) -> CacheKind:
 def _supported(lm: CausalLM) -> Iterator[CacheKind]:
     """Yield the caches that a model supports, the best first.
 
-    Three branches, in two calls, must score as each does by itself.
+    A cache is supported if three branches, in two calls, score as each does by itself.
     """
     plain, window = plain_layers(lm.network.config)
     tokens = [lm.vocab_size * (2 * each + 1) // 16 for each in range(8)]
@@ -95,7 +101,7 @@ def _supported(lm: CausalLM) -> Iterator[CacheKind]:
     def agrees(tree: TokenTree) -> bool:
         try:
             found = [*tree.score([one]), *tree.score([three, two])[::-1]]
-        except Exception as error:  # whatever a model raises that cannot be read so
+        except Exception as error:  # a model without support for the cache raises anything
             if out_of_memory(error):
                 raise
             return False
@@ -176,16 +182,16 @@ class UncachedScorer:
         return [self._known[each] for each in wanted]
 
     def retain(self, sequences: Iterable[Sequence[int]]) -> None:
-        """Do nothing: there is no cache."""
+        """Drop nothing: there is no cache."""
 
 
 class StateTree(TokenTree):
-    """A `TokenTree` whose tokens have a cache of the model's each, as recurrent layers need it.
+    """A `TokenTree` in which each token has a model's cache of its own, as recurrent layers need.
 
-    New tokens of one depth are read together, after the states of the tokens before them; so a
-    query takes a forward pass for each depth that it adds to, and memory for each token, not for
-    what it adds to the one before. States grow with attention layers beside the recurrent ones: a
-    bound on memory may be passed by what they grow within a query.
+    New tokens of one depth are read together, after the states of the tokens before them. So a
+    query takes one forward pass for each depth that it adds to. Each token takes the memory of a
+    whole state. With attention layers beside the recurrent ones states grow from token to token: by
+    their growth within a query the cache may pass its bound.
     """
 
     _state_bytes = 0
@@ -226,25 +232,25 @@ class StateTree(TokenTree):
 
 
 def joined(states: Sequence[Any]) -> Any:
-    """A cache of transformers with a row for each of several caches of one row.
+    """Return a cache of transformers with a row for each of several caches of one row.
 
-    They share no memory.
+    It shares no memory with them.
     """
     return _made(states, torch.cat)
 
 
 def part(cache: Any, row: int) -> Any:
-    """One row of a cache, with memory of its own."""
+    """Return one row of a cache, with memory of its own."""
     return _made([cache], lambda tensors: tensors[0][row : row + 1].clone())
 
 
 def size(cache: Any) -> int:
-    """Bytes of a cache's tensors."""
+    """Return the bytes of a cache's tensors."""
     return sum(tensor.nbytes for layer in cache.layers for tensor in _tensors(layer))
 
 
 def _made(caches: Sequence[Any], make: Callable[[list[Tensor]], Tensor]) -> Any:
-    """A cache whose tensors are made of those of others, which are alike.
+    """Return a cache in which `make` makes each tensor from those of several similar caches.
 
     The rest is the first one's.
     """

@@ -1,4 +1,4 @@
-"""Errors of transformers and the Hub's client, said in one line with what to do."""
+"""Errors of transformers and the Hub's client as one line that says what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cortext.errors import CortextError, LanguageModelError, first_line
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded")
-"""Of libraries that raise errors without a number, as the one does that fetches large files."""
+"""Messages of libraries whose errors have no number, such as the one that fetches large files."""
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_MEMORY = (
     "out of memory",
@@ -30,9 +30,9 @@ All others that a library raises are its failures: a panic of compiled Rust is n
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether it says that a GPU or the machine has no memory left.
+    """Tell whether an error says that a GPU or the machine has no memory left.
 
-    Torch has no class for the latter.
+    Torch has no class for the machine's memory.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -48,8 +48,8 @@ def explained(
     """Turn whatever keeps a model from loading into a LanguageModelError.
 
     Args:
-        name: The model's.
-        else_: Text where the reason is none that is known here.
+        name: Name of the model.
+        else_: Text for a reason that is not known here.
     """
     try:
         yield
@@ -121,7 +121,7 @@ def _explain(error: BaseException, name: str, else_: str) -> LanguageModelError:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it came of."""
+    """Yield an error and those that caused it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -35,17 +35,17 @@ Stage = Callable[[str], Progress | None]
 _CHECKS = 12
 _MOST_HELD_OUT = 1000
 _LARGEST_MEAN = 700.0
-"""A larger loss per token has a perplexity beyond what a float holds."""
+"""Largest loss per token whose perplexity a float holds."""
 
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """Options for training an adapter. Raises LanguageModelError for values that cannot be."""
+    """Options for training an adapter. Raises LanguageModelError for values out of bounds."""
 
     rank: int = 16
-    """Rank of what is added to each matrix."""
+    """Rank of the matrices whose product is added to each matrix of the model."""
     alpha: float = 32.0
-    """Scale, times the rank: LoRA adds its product times alpha / rank."""
+    """The product of the added matrices is scaled by alpha / rank."""
     dropout: float = 0.05
     lr: float = 2e-4
     """Highest learning rate of AdamW; warmed up, then half a cosine down."""
@@ -54,9 +54,9 @@ class FinetuneOptions:
     batch_tokens: int = 1024
     """Tokens of a batch, padding included; less takes less memory."""
     patience: int = 3
-    """Checks of the held-out perplexity, of 12, that may find no lower one in a row.
+    """Checks in a row without a lower held-out perplexity after which training ends.
 
-    Then training ends.
+    A training has 12 checks.
     """
     threads: int = 1
     seed: int = 0
@@ -149,15 +149,15 @@ def finetune(
 
 
 def rows(lm: CausalLM, sentences: Sequence[str]) -> list[list[int]]:
-    """Sentences as tokens, as scoring has them; what is longer than the model's window is cut."""
+    """Return the tokens of sentences, as scoring reads them, cut to the model's window."""
     end = [] if lm.end is None else [lm.end]
     return [[*lm.prefix(), *lm.tokens(sentence), *end][: lm.window + 1] for sentence in sentences]
 
 
 def target_modules(network: Any) -> list[str]:
-    """The names that the model's family gives to the matrices of its layers, sorted.
+    """Return the names that the model's family gives to the matrices of its layers, sorted.
 
-    The output's is left alone.
+    The output layer is left out.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -173,7 +173,7 @@ def target_modules(network: Any) -> list[str]:
 
 @contextmanager
 def explained_memory(name: str) -> Iterator[None]:
-    """A context in which memory that runs out is a LanguageModelError."""
+    """Turn an error of memory that runs out into a LanguageModelError."""
     try:
         yield
     except Exception as error:
@@ -224,9 +224,9 @@ class _Finetuning:
         self.seconds = 0.0
 
     def run(self, factors: Sequence[float], bar: Progress | None) -> None:
-        """Train until the texts were read or the held-out perplexity rises.
+        """Train until the texts are read or the held-out perplexity no longer falls.
 
-        The best weights stay.
+        The weights with the lowest perplexity are kept.
         """
         started = time.monotonic()
         total = self.options.epochs * sum(
@@ -299,7 +299,7 @@ class _Finetuning:
         return True
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the training; perplexities are per token of the held-out text."""
+        """Return facts about the training; perplexities are per token of the held-out text."""
         return {
             "perplexity_before": self.history[0]["perplexity"],
             "perplexity_after": self.best,

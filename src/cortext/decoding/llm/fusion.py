@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Words = tuple[str, ...]
 
 AT_EXIT_S = 10.0
-"""Time that an interpreter which ends waits for forward passes that have begun."""
+"""Seconds that an interpreter waits at its end for forward passes that have begun."""
 
 
 class Scorer(Protocol):
-    """Scores token sequences after a prefix: a `TokenTree`, or what stands in for one."""
+    """Interface of a `TokenTree` or `UncachedScorer`: scores of token sequences after a prefix."""
 
     longest: int
     evaluated: int
@@ -43,7 +43,13 @@ class Scorer(Protocol):
 
 
 def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> Scorer:
-    """Return the scorer that reads the fewest tokens that the model and the memory allow."""
+    """Return the scorer that reads the fewest tokens that the model and the memory allow.
+
+    Args:
+        lm: The model.
+        prefix: Tokens before every hypothesis; at least one.
+        cache_mb: Bound on the memory of the cache, in MiB.
+    """
     from cortext.decoding.llm import cache_kind  # needs transformers
 
     return cache_kind.scorer(lm, prefix, cache_mb)
@@ -56,16 +62,16 @@ class FusionStats:
     Attributes:
         queries: Times that the model was asked for scores.
         hypotheses: Hypotheses asked for, summed over the queries.
-        late: Those of them whose score had not come when the search went on.
+        late: Hypotheses of these whose score had not come when the search went on.
         evaluated: Tokens that the model read.
-        from_scratch: Tokens that it would have read had every query scored its hypotheses from the
-            prefix on.
-        from_scratch_once: Tokens that it would have read had it scored each hypothesis from the
-            prefix on once, at the first query that had it.
+        from_scratch: Tokens that it would read if every query scored its hypotheses from the prefix
+            on.
+        from_scratch_once: Tokens that it would read if it scored each hypothesis once, from the
+            prefix on, at the first query with that hypothesis.
         passes: Forward passes.
-        model_s: Seconds of the model's thread at work.
+        model_s: Seconds that the model's thread worked.
         waited_s: Seconds that the search waited for it.
-        peak_mb: The most memory that an utterance's hypotheses held.
+        peak_mb: Most memory that an utterance's hypotheses held, in MiB.
     """
 
     utterances: int = 0
@@ -81,7 +87,7 @@ class FusionStats:
     peak_mb: float = 0.0
 
     def add(self, other: FusionStats) -> None:
-        """Add the counts of another one; of `peak_mb` the larger is kept."""
+        """Add the counts of others; of `peak_mb` the larger is kept."""
         for each in fields(self):
             both = getattr(self, each.name), getattr(other, each.name)
             setattr(self, each.name, max(both) if each.name == "peak_mb" else sum(both))
@@ -90,16 +96,18 @@ class FusionStats:
 class Fusion:
     """The hook of one utterance (`cortext.decoding.engine.Hook`).
 
-    The search weighs the n-gram by n + l, where (n, l) are `LLMOptions.shares`. A hypothesis with
-    finished words W is given l * (llm(W) - ngram(W)) on top, so that its words count
-    n * ngram + l * llm in all, while the unfinished word keeps its full look-ahead. A hypothesis
-    that has not been scored yet takes the gain of its longest scored prefix: the search never waits
-    for a score that comes late. Where the model fails, all gains are taken back, and `failed` says
-    what happened.
+    The search weighs the n-gram by n + l, where (n, l) are `LLMOptions.shares`. The hook adds the
+    gain l * (llm(W) - ngram(W)) to a hypothesis with finished words W. So its words count
+    n * ngram + l * llm in all, and the unfinished word keeps its full look-ahead. A hypothesis that
+    has not been scored yet takes the gain of its longest scored prefix: the search never waits for
+    a score that comes late. Where the model fails, all gains are taken back, and `failed` says what
+    happened.
 
     Args:
-        options: Those of the user, as `LargeModel.hook` gets them.
-        totals: Counts are added to these when the utterance ends.
+        lm: The model.
+        options: Options of the user, as `LargeModel.hook` gets them.
+        context: Text said before.
+        totals: Counts to which those of the utterance are added at its end; None for none.
     """
 
     def __init__(
@@ -126,7 +134,7 @@ class Fusion:
 
     @property
     def failed(self) -> str | None:
-        """Why the model takes no part any more, in one line; None where it does."""
+        """The reason why the model takes no part any more, in one line; None where it does."""
         return self._scores.failed
 
     @property
@@ -135,10 +143,10 @@ class Fusion:
         return replace(self._scores.counted(), late=self._late, waited_s=self._waited_s)
 
     def __call__(self, batch: LiveBatch) -> np.ndarray:
-        """Return what to add to the score of each hypothesis of a batch, float32 [N].
+        """Return the numbers to add to the scores of a batch's hypotheses, float32 [N].
 
-        New scores change the order. So at the end of the utterance, where there is time, the best
-        are asked for again until all of the best have a score.
+        New scores change the order. So at the end of the utterance, where there is time, queries
+        are repeated until all of the best hypotheses have a score.
         """
         best = self._best(batch, batch.added) if self._weight else {}
         asked: set[Words] = set()
@@ -204,9 +212,9 @@ class _Query:
 class _ScoringThread:
     """The thread that scores hypotheses with the model, beside the search.
 
-    It holds no reference to its `Fusion`: one that nobody uses any more is collected, and its
-    finaliser ends the thread. A query that has not begun when the next one comes is dropped, as the
-    next one asks for what is still alive.
+    It holds no reference to its `Fusion`. So a `Fusion` that nobody uses any more is collected, and
+    its finaliser ends the thread. A query that has not begun when the next one comes is dropped:
+    the next one asks for the hypotheses that are still alive.
     """
 
     def __init__(self, lm: CausalLM, context: str, options: LLMOptions) -> None:
@@ -294,7 +302,7 @@ class _ScoringThread:
             return None if query is None else (self._asked, query)
 
     def _scored(self, hypotheses: Scorer, query: _Query) -> dict[Words, float]:
-        """Score what has no score yet and fits into the model's window."""
+        """Score the hypotheses that have no score yet and fit into the model's window."""
         for words in query.wanted:
             if words not in self._tokens:
                 self._tokens[words] = tuple(self._lm.tokens(" ".join(words), self._context))

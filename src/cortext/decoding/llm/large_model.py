@@ -22,7 +22,7 @@ from cortext.errors import DecodingError, LanguageModelError, first_line
 from cortext.renamed import renamed
 
 LISTS_AT_ONCE = 16
-"""So many lists are ranked together; where that fails, each by itself."""
+"""Number of lists that are ranked together; where that fails, each is ranked by itself."""
 
 
 class LLM:
@@ -39,9 +39,12 @@ class LLM:
 
     @classmethod
     def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> Self:
-        """Load the model of a directory or of the Hugging Face Hub.
+        """Load the model of a directory or of the Hugging Face Hub; errors as in `CausalLM.load`.
 
-        Arguments and errors are those of `CausalLM.load`.
+        Args:
+            name: Directory or name on the Hub.
+            lora: Directory of a LoRA adapter to merge into the weights; None for none.
+            device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
         """
         return cls(CausalLM.load(name, lora, device))
 
@@ -52,9 +55,10 @@ class LLM:
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
         """Return the options that the search gets.
 
-        In fusion more words of history, and interpolation whatever the form. Adding w * llm to
-        lm_weight * ngram is interpolating with w / (lm_weight + w) at a weight of lm_weight + w.
-        So the n-gram's look-ahead for an unfinished word is as large as the finished word's score.
+        Fusion needs more words of history, and it always interpolates. Adding w * llm to
+        lm_weight * ngram is the same as interpolation with w / (lm_weight + w) at a weight of
+        lm_weight + w. So the n-gram's look-ahead for an unfinished word is as large as the finished
+        word's score.
         """
         llm = options.llm
         if not llm.weight or llm.mode != "fusion":
@@ -78,7 +82,7 @@ class LLM:
     def hook(self, options: DecoderOptions, context: str) -> Fusion | None:
         """Return the hook that adds the model's scores to the live hypotheses of one utterance.
 
-        None where it only ranks at the end.
+        None where the model only ranks at the end.
         """
         if not options.llm.weight or options.llm.mode != "fusion":
             return None
@@ -93,9 +97,15 @@ class LLM:
     ) -> list[NBest]:
         """Return each list with the model's scores, best first, and with exchanged words.
 
-        A weight of 0 leaves the lists as they are, less what the model added in a search with
-        another weight. Where the model fails, the n-gram's list is returned, and says why in
-        `degraded`.
+        A weight of 0 leaves the lists as they are, but takes out scores that the model added in a
+        search with another weight. Where the model fails, the n-gram's list is returned, and says
+        why in `degraded`.
+
+        Args:
+            lists: N-best list of each utterance, as the search found it.
+            options: Weights of all scores.
+            context: Text said before; the same for all lists.
+            progress: Called with lists done and in all.
         """
         if not options.llm.weight:
             return [_without(nbest, options, nbest.degraded) for nbest in lists]
@@ -128,8 +138,17 @@ class LLM:
     ) -> list[list[tuple[Hypothesis, TextScore]]]:
         """Score the sentences of each list, and those made by exchanging words, with the model.
 
-        From that `ranked` makes lists for any weights. Raises LanguageModelError where the model
-        fails.
+        Args:
+            lists: N-best lists of the search.
+            options: `llm.augment`, `llm.augment_penalty` and `llm.variants`, and the weights that
+                exchanged words need.
+            context: Text said before; the same for all lists.
+
+        Returns:
+            Hypotheses and scores of each list, from which `ranked` makes lists for any weights.
+
+        Raises:
+            LanguageModelError: Where the model fails.
         """
         llm = options.llm
         longer = [augmented(nbest, options, llm.augment, llm.augment_penalty) for nbest in lists]

@@ -1,6 +1,6 @@
-"""Directories of transformers' models: what is read before the weights, and what is written.
+"""Directories of transformers' models: reading of all but the weights, checks, and writing.
 
-Configuration, tokenizer, device, free memory, whether all weights came, the revision.
+Configuration, tokenizer, device, free memory, completeness of the weights, revision.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cortext.extras import need
 from cortext.files import read_json
 
 MOST_LAYERS = 1000
-"""Of a model: every layer takes time and memory before its weights are known."""
+"""Most layers of a model: every layer takes time and memory before its weights are known."""
 MOST_LABELS = 10_000
 FLOAT32_BYTES = 4
 FACTS = "cortext.json"
-"""Says how a model was made; a directory with this file may be replaced."""
+"""File that records how a model was made; a directory with this file may be replaced."""
 DIGEST_BYTES = 1 << 30
 """Most bytes of weights that are read for a checksum; more would take minutes."""
 
@@ -55,7 +55,11 @@ def device_named(name: str) -> torch.device:
 
 
 def read_config(transformers: Any, name: str) -> Any:
-    """The configuration of a model; LanguageModelError where there is no such model."""
+    """Read the configuration of a model; `transformers` is the library.
+
+    Raises:
+        LanguageModelError: Where there is no such model, or it has too many layers or labels.
+    """
     with quiet(transformers), explained(name):
         if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
             fix = "give a directory that transformers saved a model in"
@@ -72,9 +76,10 @@ def read_config(transformers: Any, name: str) -> Any:
 
 
 def _check_labels(folder: Path) -> None:
-    """Refuse a number of labels of which transformers would make a list.
+    """Refuse a large number of labels.
 
-    Labels are no part of a language model; a damaged number of them would take all memory.
+    Transformers makes a list of the labels, so a damaged number of them would take all memory. A
+    language model needs none.
     """
     labels = read_json(folder / "config.json").get("num_labels", 0)
     if isinstance(labels, int) and labels > MOST_LABELS:
@@ -84,7 +89,7 @@ def _check_labels(folder: Path) -> None:
 
 
 def read_tokenizer(transformers: Any, name: str) -> Any:
-    """The tokenizer of a model; LanguageModelError where it cannot be loaded."""
+    """Read the tokenizer of a model; LanguageModelError where it cannot be loaded."""
     with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
         return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
@@ -94,8 +99,8 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
 
     Args:
         facts: The loading information of transformers.
-        name: The model's.
-        kind: What the model should be.
+        name: Name of the model.
+        kind: Kind of model that is needed, for the message.
     """
     for weight, found, needed in sorted(facts["mismatched_keys"], key=str):
         what = f"{weight} is {list(found)}, and by its config.json it must be {list(needed)}"
@@ -110,13 +115,14 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Silence the library's warnings and bars, which would stand among the lines of a command."""
+    """Keep the library's warnings and bars out of the output of a command."""
     logging = transformers.utils.logging
     hub = need("huggingface_hub.utils.logging", "llm")
     level, hub_level = logging.get_verbosity(), hub.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     # Every change of a level clears the cache of every logger of the process, which takes longer
-    # than to render a chat template. What is quiet already, as within another call, is left alone.
+    # than to render a chat template. So a logger that is quiet already, as within another call, is
+    # left alone.
     if level != logging.ERROR:
         logging.set_verbosity_error()
     if hub_level != hub.ERROR:
@@ -159,7 +165,13 @@ def revision_of(name: str, config: Any) -> str:
 
 
 def check_memory(transformers: Any, config: Any, name: str) -> None:
-    """Raise LanguageModelError where free memory does not hold a model's weights in float32."""
+    """Raise LanguageModelError where free memory does not hold a model's weights in float32.
+
+    Args:
+        transformers: The library.
+        config: The model's configuration (`read_config`).
+        name: Name of the model.
+    """
     free = free_bytes()
     if free is None:
         return
@@ -208,7 +220,8 @@ def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
 def check_target(out: Path, keep: Iterable[str | Path] = ()) -> None:
     """Raise LanguageModelError for a directory that cannot be written or may not be.
 
-    It may be absent, empty, or hold what was trained here. Called before anything takes time.
+    It may be absent, empty, or hold a model that was trained here. Call this before anything that
+    takes time.
 
     Args:
         out: The directory.
@@ -237,7 +250,14 @@ def check_target(out: Path, keep: Iterable[str | Path] = ()) -> None:
 
 
 def save_model(directory: Path, network: Any, tokenizer: Any, facts: dict[str, Any]) -> None:
-    """Write a model as transformers does (safetensors), and how it was made."""
+    """Write a model as transformers does (safetensors), and how it was made.
+
+    Args:
+        directory: Directory to write into.
+        network: The transformers model.
+        tokenizer: Its tokenizer.
+        facts: Record of how it was made, for `cortext.json`.
+    """
     with quiet(need("transformers", "llm")):
         network.save_pretrained(directory)
         tokenizer.save_pretrained(directory)

@@ -28,36 +28,41 @@ from cortext.errors import LanguageModelError, first_line
 from cortext.extras import need
 
 SENTENCE_END = "sentence_end"
-"""A model whose `config.json` says so in this field was trained on sentences that end with the
-tokenizer's EOS.
+"""Field of `config.json`, true for a model that was trained on sentences with a final EOS.
+
+EOS is the tokenizer's.
 """
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""So many tokens go through a model at once at most: more are no faster."""
+"""Most tokens that go through a model at once, by the kind of device: more are no faster."""
 
 UNKNOWN_WINDOW = 2048
-"""Taken for the window of a model that names none."""
+"""Longest window in tokens that is assumed for a model whose configuration names none."""
 
-SAME_WAY, ANOTHER_WAY = (1e-5, 1e-2), (1e-3, 5e-2)
-"""So far the results of one computation may be from each other, and those of two that should
-agree: as fractions of the largest number, in float32 and in 16 bits. A soft bound on logits
-bends those of a usual size by a few hundredths.
+SAME_WAY = (1e-5, 1e-2)
+"""Largest difference between two results of the same computation, in float32 and in 16 bits.
+
+It is a fraction of the largest number. A soft bound on logits bends those of a usual size by a few
+hundredths.
 """
+
+ANOTHER_WAY = (1e-3, 5e-2)
+"""Largest difference between the results of two computations that should agree, as `SAME_WAY`."""
 
 
 class CausalLM:
     """A causal language model and its tokenizer.
 
     Attributes:
-        name: What it was loaded by.
-        device: Where it is.
+        name: Directory or name on the Hub that it was loaded from.
+        device: The device that holds it.
         network: The transformers model, in evaluation mode, without gradients.
         tokenizer: The transformers tokenizer.
         window: Most tokens that it reads at once, those before a sentence included.
-        start: The token before everything: BOS, or what stands for it.
+        start: The token before everything: BOS, or its substitute.
         end: The token that ends a sentence, where the model was trained so (`SENTENCE_END`), else
             None.
-        batch_tokens: So many tokens go through it at once at most; fewer once memory has not held
+        batch_tokens: Most tokens that go through it at once; lowered when memory does not hold
             them.
         notes: Notes for the user, one line each.
         lock: Held during a forward pass: one at a time.
@@ -97,7 +102,8 @@ class CausalLM:
                 weights keep the type that they are stored in, on a CPU they become float32.
 
         Raises:
-            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
+            LanguageModelError: For a model that cannot be loaded.
+            MissingLibrary: Without transformers.
         """
         transformers = need("transformers", "llm")
         name = str(name)
@@ -156,9 +162,10 @@ class CausalLM:
         }
 
     def prefix(self, context: str = "") -> list[int]:
-        """Tokens before a sentence: the start, and the context's, at most half a window of them.
+        """Return the tokens before a sentence: the start token, then those of the context.
 
-        A longer context is cut from the left, and `notes` says so.
+        The context takes at most half a window. A longer one is cut from the left, and `notes` says
+        so.
         """
         found = self._encode(context.strip())
         most = max(0, self.window // 2 - 1)
@@ -171,13 +178,13 @@ class CausalLM:
         return [self.start, *found]
 
     def tokens(self, text: str, context: str = "") -> list[int]:
-        """Tokens of a sentence after the prefix, without an end; none of an empty one."""
+        """Return the tokens of a sentence after the prefix, without an end; none if it is empty."""
         text = text.strip()
         return self._encode(self._joint + text if text and context.strip() else text)
 
     @property
     def body(self) -> Any:
-        """The network without its output layer: gives `last_hidden_state`."""
+        """The network without its output layer; it returns `last_hidden_state`."""
         return self.network.base_model
 
     @property
@@ -192,9 +199,9 @@ class CausalLM:
 
     @cached_property
     def splits(self) -> bool:
-        """Tell whether `head` of `body` is all that the network does.
+        """Tell whether the network's logits are `head` of `body`.
 
-        Some models scale or bend their logits after it.
+        Some models scale or bend their logits after that.
         """
         if self.head is None or self.body is self.network:
             return False
@@ -206,7 +213,7 @@ class CausalLM:
 
     @cached_property
     def continues(self) -> bool:
-        """Tell whether the network goes on from what it kept of a beginning as if it had read it.
+        """Tell whether the network continues from a cache as if it had read the tokens before.
 
         The network is tried on a few tokens.
         """
@@ -238,11 +245,11 @@ class CausalLM:
             self.notes.append(line)
 
     def forget_notes(self) -> None:
-        """Drop what its use has added to the notes; what is true of the model stays."""
+        """Drop the notes that were added in use; notes about the model itself stay."""
         del self.notes[self._n_lasting_notes :]
 
     def _probe(self) -> torch.Tensor:
-        """A few tokens [1, T] to try the network with."""
+        """Return a few tokens [1, T] to try the network with."""
         tokens = [self.start, *(self._encode("of it and of that") * 3)][:7]
         return torch.tensor([tokens], device=self.device)
 
@@ -258,10 +265,10 @@ class CausalLM:
         return found
 
     def _start(self) -> int:
-        """Return BOS; without one what the configuration calls so, or EOS.
+        """Return BOS of the tokenizer, else BOS of the configuration, else EOS.
 
         EOS sets documents apart in training, so a sentence may follow it. The configuration's EOS
-        comes first: the tokenizer of a model made for chats names what ends a turn.
+        comes before the tokenizer's: in a model made for chats the latter ends a turn.
         """
         if self.tokenizer.bos_token_id is not None:
             return int(self.tokenizer.bos_token_id)
@@ -290,7 +297,7 @@ class CausalLM:
 
 
 def _first_of(known: set[int], configured: int | list[int] | None) -> int | None:
-    """The first of one or more tokens that is known.
+    """Return the first of one or more tokens that is known; None without one.
 
     Configurations name tokens that a tokenizer may not have.
     """
@@ -299,7 +306,7 @@ def _first_of(known: set[int], configured: int | list[int] | None) -> int | None
 
 
 def _alike(found: torch.Tensor, expected: torch.Tensor, tolerances: tuple[float, float]) -> bool:
-    """Equal but for rounding, that of bfloat16 where the numbers are of half the size."""
+    """Return whether two tensors are equal but for rounding, in float32 or in 16 bits."""
     tolerance = tolerances[expected.dtype != torch.float32]
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
@@ -312,9 +319,9 @@ def _window(config: Any, tokenizer: Any) -> int:
 
 
 def _joint(tokenizer: Any) -> str:
-    """Return what to put between a context and a sentence.
+    """Return the text to put between a context and a sentence.
 
-    With it the tokens of one after those of the other are the tokens of both at once.
+    With it, the tokens of the context and then of the sentence are the tokens of the joined text.
     """
 
     def tokens(text: str) -> list[int]:
@@ -334,7 +341,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _with_lora(network: Any, folder: Path, name: str) -> Any:
-    """The network with an adapter merged into its weights.
+    """Return the network with an adapter merged into its weights.
 
     Raises LanguageModelError for one that does not fit.
     """

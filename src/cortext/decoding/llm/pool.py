@@ -28,7 +28,7 @@ class Rows:
 
     @property
     def capacity(self) -> int:
-        """Rows that memory is held for."""
+        """Number of rows that the memory holds."""
         return 0 if self._data is None else self._data.shape[-2]
 
     @property
@@ -37,7 +37,7 @@ class Rows:
         return 0 if self._data is None else self._data.nbytes // self.capacity
 
     def append(self, new: Tensor) -> Tensor:
-        """Put rows [..., N, F] behind the others; all of them, as a view."""
+        """Append rows [..., N, F] and return all rows, as a view."""
         end = self.used + new.shape[-2]
         if end > self.capacity:
             n_rows = max(end, min(max(FIRST_ROWS, 2 * self.capacity), self.most))
@@ -75,13 +75,13 @@ class PoolLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Put keys and values [1, heads, N, F] behind the others; all of them."""
+        """Append keys and values [1, heads, N, F] and return all of them."""
         self.is_initialized = True
         keys, values = self.pools
         return keys.append(key_states), values.append(value_states)
 
     def get_seq_length(self) -> int:
-        """Tokens held."""
+        """Return the number of tokens held."""
         return self.pools[0].used
 
 
@@ -101,7 +101,7 @@ class PoolCache(Cache):  # type: ignore[misc]
 
 
 def plain_layers(config: Any) -> tuple[bool, int | None]:
-    """Return whether each layer keeps keys and values, of all tokens or the last; and how many.
+    """Return whether each layer keeps keys and values, and of how many last tokens.
 
     The number is the smallest of all layers; None where all layers keep all tokens. A tree can be
     made for as many tokens as all layers keep.
@@ -117,6 +117,6 @@ def plain_layers(config: Any) -> tuple[bool, int | None]:
 
 
 def additive_mask(visible_NK: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask [1, 1, N, K] to add to attention scores."""
+    """Return the mask [1, 1, N, K] to add to attention scores."""
     mask_NK = torch.zeros(visible_NK.shape, dtype=dtype, device=visible_NK.device)
     return mask_NK.masked_fill_(~visible_NK, torch.finfo(dtype).min)[None, None]

@@ -23,26 +23,26 @@ from cortext.errors import CortextError, LanguageModelError, first_line
 
 STOPS = ".?!"
 LOGITS_BYTES = 64 << 20
-"""About so much memory holds logits at any time.
+"""Bytes of memory that hold logits at any time, about.
 
 A vocabulary of 150,000 tokens takes 0.6 MB for every position.
 """
 LONG_PREFIX = 8
-"""From so many tokens on a prefix is read once for all sentences instead of once for each."""
+"""Tokens from which on a prefix is read once for all sentences instead of once for each."""
 SHARE = 0.5
 """Largest share of the free memory that one batch may take."""
 
 AT_WORK = 32
 """Memory of a token in the layer at work, in multiples of the hidden width.
 
-To it come twice the width in each layer, for keys and values. For 8 layers that makes 48; 20 to 33
-were measured (Llama, OPT, GPT-2; with and without a context).
+Keys and values add twice the width in each layer. That makes 48 for 8 layers; 20 to 33 were
+measured (Llama, OPT, GPT-2; with and without a context).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """Natural log-probability of a sentence's tokens, and how many they are."""
+    """Natural log-probability of a sentence's tokens, and their number."""
 
     log_prob: float
     n_tokens: int
@@ -50,10 +50,9 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a batch.
+    """One row of a batch: the tokens after the prefix without the last one.
 
-    The tokens after the prefix without the last one. Sentences that differ only in their last
-    token share a row: the same logits score all of them.
+    Sentences that differ only in their last token share a row: the same logits score all of them.
     """
 
     tokens: tuple[int, ...]
@@ -79,9 +78,9 @@ def score_texts(
         context: Text said before, whose tokens are not counted.
         variants: `plain`, or `written`: the sum of the probabilities with a capital and each of the
             stops `.?!`; forms that the tokenizer does not tell apart count once.
-        batch_tokens: So many tokens go through the model at once, padding included; without it what
-            the free memory holds (`tokens_that_fit`). Where memory runs out all the same they
-            become half as many, and stay so.
+        batch_tokens: Most tokens that go through the model at once, padding included; None: as many
+            as the free memory holds (`tokens_that_fit`). Where memory runs out all the same, the
+            number is halved and stays so.
     """
     forms = {
         text: list({_tokens(lm, form, context): None for form in _forms(text, variants)})
@@ -105,9 +104,15 @@ def score_tokens(
     sequences: Sequence[tuple[int, ...]],
     batch_tokens: int | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """Natural log-probability of each sequence of tokens after the prefix.
+    """Return the natural log-probability of each token sequence after the prefix.
 
-    Each has at least one token. Errors are those of `score_texts`.
+    Errors are those of `score_texts`.
+
+    Args:
+        lm: The model.
+        prefix: Tokens before every sequence (`CausalLM.prefix`).
+        sequences: Sequences of at least one token each.
+        batch_tokens: See `score_texts`.
     """
     lasts: dict[tuple[int, ...], dict[int, None]] = {}
     for tokens in sequences:
@@ -123,7 +128,7 @@ def score_tokens(
 
 
 def written_forms(text: str) -> list[str]:
-    """The sentence with a capital, `I` for `i`, and each of the stops."""
+    """Return the sentence with a capital, `I` for `i`, and each of the stops."""
     words = [
         "I" + word[1:] if word == "i" or word.startswith("i'") else word for word in text.split()
     ]
@@ -160,7 +165,7 @@ def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int,
 def _score_rows(
     lm: CausalLM, prefix: list[int], rows: Sequence[_Row], batch_tokens: int | None
 ) -> dict[tuple[int, ...], float]:
-    """Log-probability of every row's tokens with each of its last ones.
+    """Return the log-probability of every row's tokens with each of its last ones.
 
     Rows are in order of length, longest first.
     """
@@ -194,10 +199,10 @@ def _score_rows(
 
 
 def tokens_that_fit(network: Any, most: int) -> int:
-    """Return how many tokens may go through a network at once.
+    """Return the number of tokens that may go through a network at once.
 
-    `most`, halved until `SHARE` of the free memory holds them; at least one. `most` where the free
-    memory is not known.
+    That is `most`, halved until `SHARE` of the free memory holds the tokens; at least one. Where
+    the free memory is not known, it is `most`.
     """
     config = network.config.get_text_config(decoder=True)
     width, layers = getattr(config, "hidden_size", None), getattr(config, "num_hidden_layers", None)
@@ -212,7 +217,7 @@ def tokens_that_fit(network: Any, most: int) -> int:
 
 @contextmanager
 def explained_pass(lm: CausalLM) -> Iterator[None]:
-    """A context in which a model that fails, in whatever way, raises a LanguageModelError."""
+    """Turn any failure of the model into a LanguageModelError."""
     try:
         yield
     except (CortextError, *ENDS):
@@ -238,7 +243,7 @@ def _read(lm: CausalLM, tokens: list[int]) -> Any:
 def _score_batch(
     lm: CausalLM, prefix: list[int], rows: Sequence[_Row], cache: Any | None
 ) -> dict[tuple[int, ...], float]:
-    """`_score_rows` for rows that go through the model together, after what `cache` holds."""
+    """Score rows that go through the model together, after the tokens in `cache`."""
     sequences = [prefix + list(row.tokens) for row in rows]
     n_before = 0 if cache is None else cache.get_seq_length()
     tokens_BT, mask_BT = _padded(sequences, n_before, lm)
@@ -286,7 +291,7 @@ def _padded(sequences: Sequence[list[int]], n_before: int, lm: CausalLM) -> tupl
 
 
 def _pairs(b: int, first: int, row: _Row) -> Iterator[tuple[int, int, int]]:
-    """Number of the row, position, and the token whose probability is wanted there."""
+    """Yield number of the row, position, and the token whose probability is wanted there."""
     yield from ((b, first + n, token) for n, token in enumerate(row.tokens))
     yield from ((b, first + len(row.tokens), token) for token in row.last)
 
@@ -301,7 +306,7 @@ def _copies(cache: Any, n: int) -> Any:
 def _log_probs(
     lm: CausalLM, inputs: dict[str, Any], row_M: Tensor, at_M: Tensor, next_M: Tensor
 ) -> Tensor:
-    """float32 [M] log-probability of each wanted token.
+    """Return the log-probability of each wanted token, float32 [M].
 
     The whole vocabulary is held for few positions at a time.
     """

@@ -2,9 +2,9 @@
 
 A tree holds the tokens of all hypotheses, and one cache the keys and values of its tokens in the
 order in which they came. A forward pass reads the new tokens of all hypotheses at once: each has
-its depth as its position, and sees its ancestors and itself. So far this is how trees of guesses
-are verified in speculative decoding (SpecInfer, arXiv 2305.09781); here the tree lives as long as
-an utterance, and loses the branches that the search has left.
+its depth as its position, and sees its ancestors and itself. Speculative decoding verifies trees of
+guesses in the same way (SpecInfer, arXiv 2305.09781). Here the tree lives as long as an utterance,
+and loses the branches that the search has left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 64
 
 
 class Node:
-    """One token after those of its parent. Without a slot the model's memory of it is not at hand.
+    """One token after those of its parent. Without a slot it is not in the cache.
 
     Attributes:
         log_prob: Log-probability of all tokens from the first of the sentence to this one; None:
@@ -68,7 +68,7 @@ class Node:
         self.state = None
 
     def path(self) -> list[Node]:
-        """The nodes from below the root to this one."""
+        """Return the nodes from below the root to this one."""
         backwards = []
         node = self
         while node.parent is not None:
@@ -119,7 +119,7 @@ class TokenTree:
 
     @torch.inference_mode()
     def score(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """Natural log-probability of each token sequence after the prefix.
+        """Return the natural log-probability of each token sequence after the prefix.
 
         Raises:
             DecodingError: For a sequence that the model's window does not hold.
@@ -142,7 +142,7 @@ class TokenTree:
 
     @torch.inference_mode()
     def retain(self, sequences: Iterable[Sequence[int]]) -> None:
-        """Forget what is neither one of these sequences nor a beginning of one."""
+        """Forget all nodes that are on no path of these sequences."""
         self._calls += 1
         self._root.retained = self._calls
         for sequence in sequences:
@@ -181,7 +181,7 @@ class TokenTree:
         return sum(rows.capacity * rows.row_bytes for rows in self._rows())
 
     def _found(self, sequence: Sequence[int]) -> Node:
-        """The node of a sequence's longest beginning in the tree."""
+        """Return the node of a sequence's longest beginning in the tree."""
         node = self._root
         for token in sequence:
             child = node.children.get(token)
@@ -205,7 +205,7 @@ class TokenTree:
         return node
 
     def _rows_before(self) -> int:
-        """Rows of the cache before the root's: the prefix's other tokens."""
+        """Return the number of rows before the root's: the prefix's other tokens."""
         return len(self._prefix) - 1
 
     def _read_prefix(self) -> None:
@@ -272,7 +272,7 @@ class TokenTree:
             node.slot = slot
 
     def _evaluate(self, new: list[Node]) -> None:
-        """One forward pass for tokens that the cache lacks; each comes after its ancestors."""
+        """Read tokens that the cache lacks in one forward pass; each comes after its ancestors."""
         n_used = self._first + len(self._cached)
         for slot, node in enumerate(new, start=n_used):
             node.slot = slot
@@ -300,13 +300,11 @@ class TokenTree:
     def _read(
         self, tokens: list[list[int]], wanted: tuple[Any, Any], cache: Any, **inputs: Tensor
     ) -> None:
-        """Have the model read tokens, as a batch, after what a cache holds.
+        """Have the model read a batch of tokens after a cache, and keep its output.
 
-        Keep what it says at the wanted ones.
-
-        Hidden states are kept where logits are their products with a matrix, else the logits
-        themselves: a state takes far less memory, and one of its logits is a product of two rows.
-        And logs of the summed exponentials of logits.
+        At the `wanted` tokens, the hidden states are kept where logits are their products with a
+        matrix, else the logits. A state takes far less memory, and one of its logits is a product
+        of two rows. The logs of the logits' summed exponentials are kept, too.
         """
         lm = self._lm
         tokens_BT = torch.tensor(tokens, device=self._lm.device)
@@ -329,7 +327,7 @@ class TokenTree:
         self.peak_mb = max(self.peak_mb, self.cache_bytes / MIB)
 
     def _logits(self, outputs_NF: Tensor, tokens_N: Tensor) -> Tensor:
-        """The logit of one token by each row of outputs, float32 [N]."""
+        """Return the logit of one token by each row of outputs, float32 [N]."""
         if not self._lm.splits:
             return outputs_NF.gather(1, tokens_N[:, None])[:, 0]
         head = self._lm.head
@@ -337,7 +335,7 @@ class TokenTree:
         return logits_N if head.bias is None else logits_N + head.bias[tokens_N].float()
 
     def _fill(self, ends: list[Node]) -> None:
-        """Scores of nodes and of their ancestors, from the outputs of their parents."""
+        """Compute the scores of nodes and their ancestors from the outputs of their parents."""
         nodes = list(
             {
                 id(node): node for end in ends for node in end.path() if node.log_prob is None
@@ -358,7 +356,7 @@ class TokenTree:
 
 
 def _leaves(cached: list[Node]) -> list[Node]:
-    """Nodes in the cache without a child there."""
+    """Return the nodes in the cache without a child there."""
     with_children = {id(node.parent) for node in cached if node.slot >= 0}
     return [
         node for node in cached if node.slot >= 0 and node.parent and id(node) not in with_children
