@@ -56,7 +56,7 @@ class FinetuneOptions:
     patience: int = 3
     """Checks in a row without a lower held-out perplexity after which training ends.
 
-    A training has 12 checks.
+    There is a check after each twelfth of the training.
     """
     threads: int = 1
     seed: int = 0

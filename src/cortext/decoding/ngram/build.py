@@ -45,7 +45,7 @@ BINARIES: dict[str, dict[str, Any]] = {
     "trie": {"type": "trie", "prob_bits": 0, "backoff_bits": 0},
     "probing": {"type": "probing"},
 }
-"""Arguments of `write_binary` by the name of the file type."""
+"""Arguments of `_native.write_binary` by the name of the file type."""
 
 KINDS = ("words", "spelling")
 ENGINES = ("cortext", "lmplz")
@@ -53,24 +53,24 @@ ENGINES = ("cortext", "lmplz")
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options for building a model. Raises LanguageModelError for values that cannot be."""
+    """Options for building a model. Raises LanguageModelError for values out of bounds."""
 
     order: int = 5
     """Longest n-gram, 1 to 6."""
     vocabulary: int | Iterable[str] | None = None
-    """Words to keep: the most frequent ones, or these; None for all of the texts.
+    """Words to keep: a number of the most frequent ones, or the words; None for all of the texts.
 
-    N-grams with others are left out.
+    N-grams with other words are left out.
     """
     prune: Sequence[int] = (0,)
-    """For each order: n-grams that occur at most so often are left out.
+    """Highest count with which n-grams are left out, for each order.
 
     The last number is for all higher orders.
     """
     interpolate: bool = False
-    """Each text becomes a model of its own.
+    """True if each text becomes a model of its own.
 
-    They are mixed with the weights that suit `held_out` best.
+    The models are mixed with the weights that suit `held_out` best.
     """
     held_out: Path | None = None
     """The text that the weights are fitted on."""
@@ -81,7 +81,7 @@ class BuildOptions:
     `probing` (exact, fastest).
     """
     keep_arpa: bool = False
-    """Keep `lm.arpa`, the model as text, beside `lm.bin`."""
+    """True if `lm.arpa`, the model as text, is kept beside `lm.bin`."""
     engine: str = "cortext"
     """`lmplz` uses KenLM's estimator, which must be on PATH."""
     memory_bytes: int = 4 << 30
@@ -137,7 +137,15 @@ class BuildOptions:
 def build(
     texts: Iterable[str | Path], out: Path, options: BuildOptions, stage: Stage = lambda name: None
 ) -> None:
-    """Write a language-model directory; see `LanguageModel.build`."""
+    """Write a language-model directory; see `LanguageModel.build`.
+
+    Args:
+        texts: `Path`s of files, and sentences.
+        out: Directory to write.
+        options: Settings of the model.
+        stage: Called with the name of each stage as it begins; returns the stage's progress
+            callback or None.
+    """
     refuse_foreign(out)
     if options.engine == "lmplz":
         lmplz.find_lmplz()
@@ -255,7 +263,14 @@ class _Build:
 def write_binary(
     directory: Path, binary: str, keep_arpa: bool = False, memory_bytes: int = 1 << 30
 ) -> None:
-    """Make `lm.bin` of the `lm.arpa` in a directory; `binary` is one of BINARIES."""
+    """Make `lm.bin` of the `lm.arpa` in a directory.
+
+    Args:
+        directory: The directory.
+        binary: Type of the file, one of `BINARIES`.
+        keep_arpa: Keep `lm.arpa`, too.
+        memory_bytes: Memory for sorting.
+    """
     arpa = directory / "lm.arpa"
     out = directory / "lm.bin"
     in_background(
@@ -268,9 +283,12 @@ def write_binary(
 
 
 def write_rest(directory: Path, lexicon: Lexicon, facts: dict[str, Any]) -> None:
-    """Write what belongs to a directory besides the n-grams.
+    """Write the files of a language-model directory besides the n-grams.
 
-    `lm.json` gets `facts` and the facts of `lm.bin`.
+    Args:
+        directory: The directory, with `lm.bin` in it.
+        lexicon: Content of `lexicon.txt`.
+        facts: Content of `lm.json`, to which the facts of `lm.bin` are added.
     """
     lexicon.write(directory / "lexicon.txt")
     (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))

@@ -1,7 +1,4 @@
-"""Texts read once.
-
-Sentences as word numbers on the disk, the words, and what was kept of which source.
-"""
+"""Texts, read once: sentences as word numbers on the disk, words, and counts of each source."""
 
 from __future__ import annotations
 
@@ -29,13 +26,13 @@ def silent(done: int, total: int) -> None:
 
 
 _BLOCK = 1 << 20
-"""Word numbers of a text that are held at once."""
+"""Most word numbers of a text that are held at once."""
 
 _LINES = 1 << 12
 """Lines between two reports of progress."""
 
 _LONGEST = 1 << 20
-"""Characters of a line that are held at once."""
+"""Most characters of a line that are held at once."""
 
 
 @dataclass
@@ -44,11 +41,11 @@ class Corpus:
 
     Attributes:
         words: Words by number; the first three are <unk>, <s> and </s>.
-        counts: How often each occurs, int64 [len(words)].
+        counts: Number of times that each occurs, int64 [len(words)].
         files: int32 word numbers on the disk, `<s> ... </s>` after each other; one file for all
             texts or one for each.
         sources: Path (null for sentences given directly), sentences and words of each text.
-        report: What was kept and rejected (`cortext.text.prose.Report`), and why.
+        report: Counts of kept and rejected text, with reasons (`cortext.text.prose.Report`).
     """
 
     words: list[str] = field(default_factory=lambda: list(SPECIAL))
@@ -87,7 +84,7 @@ def read_corpus(
     Args:
         texts: Files (plain or .gz), and lists of sentences (`grouped`).
         directory: Directory of the files.
-        apart: One file of word numbers for each text instead of one for all.
+        apart: Write one file of word numbers for each text instead of one for all.
         respell: Turns each sentence into others, such as its words letter by letter.
         progress: Called with bytes read and in all.
 
@@ -100,7 +97,7 @@ def read_corpus(
     numbers = _Numbers(corpus.words)
     for text in texts:
         read = (
-            # The text has been read when `done` changes.
+            # The generator is used up before `done` changes.
             _lines(text, lambda here: progress(done + here, total))  # noqa: B023
             if isinstance(text, Path)
             else iter(text)
@@ -159,7 +156,13 @@ def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
 def sentences_of(
     text: Path | list[str], respell: Respell | None = None, progress: Progress = silent
 ) -> Iterator[str]:
-    """Yield the normalised sentences of one text, as `read_corpus` takes them."""
+    """Yield the normalised sentences of one text, as `read_corpus` takes them.
+
+    Args:
+        text: A file (plain or .gz), or a list of sentences.
+        respell: See `read_corpus`.
+        progress: Called with bytes of a file read and in all.
+    """
     size = _size(text)
     lines = (
         _lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
@@ -182,7 +185,7 @@ def blocks(file: Path, overlap: int = 0) -> Iterator[np.ndarray]:
 
 
 def _encode(sentences: Iterable[str], numbers: _Numbers, file: Path) -> dict[str, int]:
-    """Append sentences to a file; returns how many they are, and how many words."""
+    """Append sentences to a file; return the numbers of sentences and of words."""
     n_sentences = n_words = 0
     buffer: list[int] = []
     with file.open("ab") as out:

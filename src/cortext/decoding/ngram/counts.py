@@ -83,11 +83,11 @@ def write_windows(
 ) -> None:
     """Write a table with the n-gram of the highest order that each word of a text closes.
 
-    Columns hi, lo, or only lo.
+    Its columns are hi and lo, or only lo.
 
     Args:
-        database: Where the table goes.
-        table: Its name.
+        database: Database of the table.
+        table: Name of the table.
         file: Word numbers of the text.
         keys: How n-grams are packed into columns.
         order: The highest order.
@@ -135,20 +135,20 @@ def count(
 ) -> None:
     """Make the tables `{name}_n{1..order}` (key, adjusted, plain, kept) of a text.
 
-    Rows that `Keys.real` excludes included. `adjusted` is the number of different words seen before
-    the n-gram; of the highest order and of n-grams that begin with `<s>` it is how often they
-    occur, as `plain` is of all.
+    The tables include the rows that `Keys.real` excludes. `adjusted` is the number of different
+    words seen before the n-gram. For the highest order and for n-grams that begin with `<s>` it is
+    the number of times that they occur, as `plain` is for all.
 
     Args:
-        database: Where the tables go.
+        database: Database of the tables.
         name: Name of the text.
-        file: Its word numbers.
+        file: Word numbers of the text.
         keys: How n-grams are packed into columns.
         renumber: See `write_windows`.
         n_words: Words from this number on are outside the vocabulary: n-grams with them count but
             are not kept.
-        prune: For each order, n-grams that occur at most so often count but are not kept; its
-            length is the order.
+        prune: Highest count of n-grams that count but are not kept, for each order; its length is
+            the highest order.
         step: Called as each order is done.
     """
     order = len(prune)

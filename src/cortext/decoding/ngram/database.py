@@ -22,7 +22,7 @@ class Database:
     """A DuckDB connection with a memory limit; use as a context manager.
 
     Args:
-        directory: What does not fit into memory is written here.
+        directory: Directory for data that does not fit into memory.
         memory_bytes: Limit of DuckDB's memory; the process takes about half a gigabyte more.
     """
 
@@ -61,7 +61,7 @@ class Database:
         return self._run(query).fetchnumpy()
 
     def append(self, table: str, columns: Mapping[str, np.ndarray]) -> None:
-        """Add rows to a table; `columns` in its order."""
+        """Add rows to a table; `columns` are in the table's order."""
         self._connection.register("rows_to_append", dict(columns))
         self._run(f"INSERT INTO {table} SELECT * FROM rows_to_append")
         self._connection.unregister("rows_to_append")
@@ -87,9 +87,9 @@ class Database:
 def in_background(
     work: Callable[[], object], interrupt: Callable[[], object] | None = None
 ) -> None:
-    """Do compiled work on a thread, so that Ctrl-C is heard at once.
+    """Run compiled work on a thread, so that Ctrl-C takes effect at once.
 
-    `interrupt` ends the work then; what cannot be ended is left to itself, and ends with the
+    On Ctrl-C `interrupt` ends the work. Work that cannot be ended is left alone, and ends with the
     process at the latest.
     """
     failed: list[BaseException] = []
@@ -109,7 +109,7 @@ def in_background(
             pass
     except BaseException:
         while interrupt and not ended.wait(0.05):
-            interrupt()  # again and again: one that comes while the work is about to begin is lost
+            interrupt()  # again and again: it has no effect just before the work begins
         raise
     if failed:
         raise failed[0]

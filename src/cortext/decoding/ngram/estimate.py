@@ -25,8 +25,8 @@ from cortext.decoding.ngram.vocabulary import BOS_ID
 from cortext.errors import LanguageModelError
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
-"""Used for an order whose counts-of-counts give no valid discounts (tiny texts), as lmplz
---discount_fallback does.
+"""Discounts of an order whose counts-of-counts give no valid ones (tiny texts), as by lmplz
+--discount_fallback.
 """
 
 

@@ -24,9 +24,9 @@ _EPSILON = 0
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of `words.txt`.
+    """The words of `words.txt`: names by number, and the numbers of `<s>`, `</s>` and `#0`.
 
-    Names by number, and the numbers of `<s>`, `</s>` and `#0` (-1 if absent).
+    The number of `#0` is -1 if it is absent.
     """
 
     names: list[str]
@@ -50,9 +50,14 @@ class NGrams:
 def read_ngrams(fst: Fst, words: Words, path: Path) -> tuple[list[str], list[NGrams]]:
     """Return the vocabulary of a grammar with `<s>` and `</s>`, and its n-grams, shortest first.
 
+    Args:
+        fst: The grammar.
+        words: The words of its labels.
+        path: File of the grammar, for errors.
+
     Raises:
-        LanguageModelError: Which names `path`, if the transducer is not a back-off n-gram model
-            over `words`.
+        LanguageModelError: If the transducer is not a back-off n-gram model over `words`; it names
+            `path`.
     """
     return _Grammar(fst, words, path).ngrams()
 
@@ -91,7 +96,7 @@ class _Grammar:
     def _take_arcs(self, fst: Fst) -> None:
         """Sort arcs into words, back-offs, `<s>` and `</s>`.
 
-        The last two are there unless they were made final weights.
+        A grammar may lack arcs of the last two: `</s>` may be in the final weights.
         """
         sources = fst.sources
         targets = fst.targets
@@ -121,7 +126,7 @@ class _Grammar:
         self.weights = weights[spoken].astype(np.float64)
 
     def _fold_bare_states(self) -> None:
-        """Lead arcs past the states that do nothing but back off."""
+        """Lead arcs past the states that only back off."""
         bare = np.isinf(self.final) & (self.backoff_to >= 0)
         bare[self.sources] = False
         bare[self.start] = False
@@ -141,8 +146,8 @@ class _Grammar:
     def _find_histories(self) -> None:
         """Spread from the empty history and `<s>`, level by level.
 
-        The states of a level are all met from the level before, so what an arc of a level meets
-        first is new, and its history is one word longer than the one that the arc began with.
+        All states of a level are reached from the level before. So a state that an arc of a level
+        reaches first is new, and its history is one word longer than that of the arc's source.
         """
         empty = self.start
         for _ in range(MAX_ORDER):
@@ -185,7 +190,7 @@ class _Grammar:
         return words
 
     def _check_histories(self) -> None:
-        """Raise unless arcs and back-offs lead to histories that end what was said before."""
+        """Raise unless arcs and back-offs lead to histories that end the words before them."""
         for level in range(int(self.level.max()) + 1):
             states = np.flatnonzero((self.level == level) & (self.backoff_to >= 0))
             self._check_ends(self._histories(states, level), self.backoff_to[states], level - 1)
@@ -211,7 +216,7 @@ class _Grammar:
         return np.column_stack([self._histories(self.sources[arcs], level), self.labels[arcs]])
 
     def ngrams(self) -> tuple[list[str], list[NGrams]]:
-        """Vocabulary and n-grams."""
+        """Return the vocabulary and the n-grams, shortest first."""
         order = 1 + int(
             self.level[
                 np.concatenate([self.sources, np.flatnonzero(np.isfinite(self.final))])

@@ -2,9 +2,9 @@
 
 The mixture is p(w | h) = sum_i l_i p_i(w | h). The weights l_i maximise the probability of the
 held-out text, by expectation maximisation (Jelinek & Mercer, 1980). The written model lists every
-n-gram that one of the models lists, with the mixture's exact probability; what it does not list it
-reaches by backing off, with the weights that make the probabilities after each context sum to one
-(Stolcke, SRILM, ICSLP 2002, calls this a static mixture):
+n-gram that one of the models lists, with the mixture's exact probability. It backs off to all other
+n-grams, with the weights that make the probabilities after each context sum to one (Stolcke, SRILM,
+ICSLP 2002, calls this a static mixture):
 
     backoff(h) = (1 - sum_{listed w} p(w | h)) / (1 - sum_{listed w} p(w | h'))
 """
@@ -25,7 +25,7 @@ from cortext.errors import LanguageModelError
 
 _ITERATIONS = 200
 _ENOUGH = 1e-7
-"""Expectation maximisation ends when no weight changes by more."""
+"""Change of a weight; expectation maximisation ends when no weight changes by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def maximise(probabilities: np.ndarray, times: np.ndarray) -> np.ndarray:
 
     Args:
         probabilities: [N, M], of each event under each model.
-        times: [N], how often each event was seen.
+        times: [N], number of times that each event was seen.
     """
     weights = np.full(probabilities.shape[1], 1.0 / probabilities.shape[1])
     for _ in range(_ITERATIONS):
@@ -111,7 +111,14 @@ def mix(
     weights: Sequence[float],
     step: Callable[[], None] = lambda: None,
 ) -> Estimated:
-    """Return the mixture as one model named `mixed`; the tables of the models are dropped."""
+    """Return the mixture as one model named `mixed`; the tables of the models are dropped.
+
+    Args:
+        database: Database with the models' tables.
+        models: The models, of the same order and vocabulary.
+        weights: Weight of each model (`fit_weights`).
+        step: Called as each order is done.
+    """
     keys = models[0].keys
     order = models[0].order
     name = "mixed"
@@ -129,7 +136,7 @@ def mix(
         )
         if number > 1:
             # Where the listed words have all of the shorter context's mass, nothing is left to back
-            # off to, and any weight will do; rounding must not make one below zero.
+            # off to, and any weight will do; rounding must not make a weight negative.
             database.run(
                 f"CREATE TABLE mixed_b{number} AS SELECT key, CASE WHEN shorter > 1 - 1e-9 THEN 1.0"
                 " ELSE greatest(1 - longer, 0) / (1 - shorter) END AS backoff FROM (SELECT"

@@ -54,10 +54,10 @@ def import_kaldi(
 
     Words are put in lower case. Pronunciations come from the folder's `lexicon.txt`,
     `lexiconp.txt`, or `lexicon_numbers.txt` with `units.txt`, and for other words from the shipped
-    dictionary and its model; what is no word (`A42128`) has none and is never decoded.
+    dictionary and its model. An entry that is no word (`A42128`) has none and is never decoded.
 
     Args:
-        folder: Kaldi's, with a grammar.
+        folder: Kaldi folder with a grammar.
         out: Directory to write.
         grammar: Name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else
             `G.fst`.
@@ -244,7 +244,13 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:
-    """Write n-grams as ARPA text, some at a time."""
+    """Write n-grams as ARPA text, some at a time.
+
+    Args:
+        path: File to write.
+        names: Words by number.
+        levels: N-grams of each order, shortest first.
+    """
     with path.open("w", encoding="utf-8") as file:
         file.write("\\data\\\n")
         file.writelines(

@@ -70,8 +70,9 @@ class LanguageModel:
     """An n-gram model with the pronunciations of its words. Scores are natural logs.
 
     Args:
-        ngram: The n-gram model, read-only; of `lm.bin` only what is used comes into memory.
-        lexicon: Word to pronunciations.
+        directory: Directory of the model.
+        ngram: The n-gram model, read-only; only the parts of `lm.bin` that are used take memory.
+        lexicon: Pronunciations by word.
         tokens: The phoneme symbols of `tokens.txt`, in its order.
     """
 

@@ -83,7 +83,7 @@ def read_fst(path: str | Path) -> Fst:
 
 
 class _Reader:
-    """Reads from a position on, never beyond the end of the file."""
+    """A reader of a file from a position on, never beyond the end of the file."""
 
     def __init__(self, path: Path, content: mmap.mmap) -> None:
         self.path = path

@@ -25,7 +25,7 @@ SPECIAL = (UNK, BOS, EOS)
 UNK_ID, BOS_ID, EOS_ID = range(3)
 MAX_ORDER = 6
 LN10 = math.log(10.0)
-"""Files hold log10, everything else natural logs."""
+"""Natural logarithm of 10: files hold log10, everything else natural logs."""
 
 
 def read_vocabulary(given: str) -> int | list[str]:
@@ -46,7 +46,8 @@ def read_vocabulary(given: str) -> int | list[str]:
 def choose(corpus: Corpus, vocabulary: int | Iterable[str] | None) -> list[str]:
     """Return the words to keep, sorted.
 
-    All, the most frequent (of equals the first in the alphabet), or those given.
+    They are all words (None), a number of the most frequent ones (of equals the first in the
+    alphabet), or the given words.
     """
     found = corpus.words[len(SPECIAL) :]
     if vocabulary is None:
@@ -73,7 +74,7 @@ def _checked(words: list[str], where: str | None = None) -> list[str]:
 
 
 def renumbered(words: Sequence[str], number: Mapping[str, int]) -> np.ndarray:
-    """Return each word's number in the model, int64; words that it lacks follow after its own."""
+    """Return each word's number in the model, int64; words that it lacks get higher numbers."""
     lacking = iter(range(len(number), len(number) + len(words)))
     return np.array([number[word] if word in number else next(lacking) for word in words], np.int64)
 

@@ -12,7 +12,7 @@ from cortext.decoding.ngram.database import Database
 from cortext.decoding.ngram.estimate import Estimated
 
 _LEAST = 1e-99
-"""A probability or back-off of 0 is written as this."""
+"""Least probability or back-off that is written, also for 0."""
 
 
 def write_model(

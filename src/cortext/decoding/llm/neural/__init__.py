@@ -1,4 +1,4 @@
-"""Small causal language models of the project's own training, in transformers' format.
+"""Small causal language models that the project trains, in transformers' format.
 
-Word pieces and a network.
+A model is a tokenizer of word pieces and a network.
 """

@@ -10,13 +10,13 @@ of pieces c1..cn after history h has the probability
 
     p(c1 | h) / p(s | h) * p(c2 | h c1) * ... * p(cn | ...) * p(s | h c1..cn)
 
-that is, it is this word and no longer one that begins so. What divides the first piece is what the
-word before was given, so the product over a sentence is that of its tokens, and the words after a
-history sum to one or less.
+that is, it is this word and no longer one that begins so. The divisor of the first piece is the
+last factor of the word before. So the product over a sentence is that of its tokens, and the words
+after a history sum to one or less.
 
-The n-gram gives words that it does not know the probability of <unk>, times that of their spelling
-by a model of letters made from its own vocabulary. As <unk> is far too rare in it, the n-gram is
-mixed with that model of letters:
+The n-gram gives a word that it does not know the probability of <unk>, times that of the word's
+spelling. The spelling has a model of letters, made from the n-gram's own vocabulary. As <unk> is
+far too rare in the n-gram, it is mixed with that model of letters:
 
     (1 - u) * ngram(word | h) + u * letters(word)
 
@@ -139,9 +139,9 @@ def _report(fitted: Events, tested: Events) -> dict[str, Any]:
 
 
 def _gain(tested: Events, ngram: np.ndarray, both: np.ndarray) -> dict[str, float]:
-    """By how many bits per character the mixture is below the n-gram.
+    """Return the bits per character by which the mixture is below the n-gram.
 
-    A 95 % interval by resampling sentences.
+    The 95 % interval comes from resampling sentences.
     """
     bits_S = np.bincount(
         tested.sentence, weights=(both - ngram) / math.log(2), minlength=len(tested.characters)
@@ -160,9 +160,9 @@ def _gain(tested: Events, ngram: np.ndarray, both: np.ndarray) -> dict[str, floa
 
 
 def fit(log_probs: Sequence[np.ndarray]) -> np.ndarray:
-    """The weights of the linear mixture under which events are most probable.
+    """Fit the weights of the linear mixture under which events are most probable.
 
-    Each array is [events].
+    Each array has the natural log-probabilities under one model, [events].
     """
     stacked_EM = np.stack(log_probs, axis=1)
     best_E1 = stacked_EM.max(axis=1, keepdims=True)
@@ -170,7 +170,7 @@ def fit(log_probs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def mixed(log_probs: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """Log sum_m weights[m] * exp(log_probs[m]), [events]."""
+    """Return log sum_m weights[m] * exp(log_probs[m]), [events]."""
     with np.errstate(divide="ignore"):
         terms = [np.log(weight) + each for weight, each in zip(weights, log_probs, strict=True)]
     return np.asarray(np.logaddexp.reduce(terms))
@@ -182,7 +182,7 @@ def open_ngram(found: Events, spelling: float) -> np.ndarray:
 
 
 def letter_model(ngram: LanguageModel, out: Path) -> LanguageModel:
-    """A model of the spelling of words, from each word of an n-gram's vocabulary once."""
+    """Build a model of spelling from the words of an n-gram's vocabulary, each read once."""
     words = [word for word in ngram.ngram.words() if word.strip("-'") and not word.startswith("<")]
     order = min(_LETTER_ORDER, max(map(len, words), default=0) + 1)
     return LanguageModel.build(words, order, out, kind="spelling", binary="trie")
@@ -192,7 +192,15 @@ def events(
     ngram: LanguageModel, letters: LanguageModel, neural: CausalLM, sentences: Sequence[str],
     progress: Progress = lambda done, total: None,
 ) -> Events:  # fmt: skip
-    """Score the words and ends of normalised sentences by each model."""
+    """Score the words and ends of normalised sentences by each model.
+
+    Args:
+        ngram: The n-gram.
+        letters: Model of spelling (`letter_model`).
+        neural: The neural model, trained to end sentences.
+        sentences: Normalised sentences.
+        progress: Called with sentences done and in all.
+    """
     spelling = {
         word: letters.ngram.sentence(next(spelt(word)))
         for word in {w for text in sentences for w in text.split()}
@@ -224,7 +232,16 @@ def events(
 def word_log_probs(
     lm: CausalLM, sentences: Sequence[str], progress: Progress = lambda done, total: None
 ) -> list[np.ndarray]:
-    """Return log-probabilities of each sentence's words and end, float64 [words + 1]."""
+    """Return log-probabilities of each sentence's words and end, float64 [words + 1].
+
+    Args:
+        lm: The neural model, trained to end sentences.
+        sentences: Normalised sentences.
+        progress: Called with sentences done and in all.
+
+    Raises:
+        LanguageModelError: For another kind of model, and a sentence beyond the model's window.
+    """
     if lm.end is None:
         raise LanguageModelError(
             "was not trained to end sentences", where=lm.name, fix="use lm train-neural's models"
@@ -254,7 +271,7 @@ def word_log_probs(
 def _piece_log_probs(
     lm: CausalLM, rows: Sequence[Sequence[int]], boundary: torch.Tensor
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Return log-probabilities of each row's tokens, and that a word or the end begins there."""
+    """Yield log-probabilities of each row's tokens, and that a word or the end begins there."""
     length = max(map(len, rows))
     tokens_BT = torch.tensor(
         [[*row, *[row[-1]] * (length - len(row))] for row in rows], device=lm.device
@@ -268,7 +285,7 @@ def _piece_log_probs(
 
 
 def _by_word(pieces: Sequence[int], pieces_T: np.ndarray, boundary_T: np.ndarray) -> np.ndarray:
-    """Log-probabilities of words of so many pieces, and of the end."""
+    """Return log-probabilities of words and of the end; `pieces` has each word's number of them."""
     first = np.cumsum([0, *pieces])
     sums = np.add.reduceat(pieces_T, first)
     # No word precedes the first one, so no end of a word is scored there.

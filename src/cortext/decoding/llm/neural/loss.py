@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 IGNORED = -100
-"""The target of padding, which has no loss."""
+"""Target of padding, which has no loss."""
 _CHUNK = 256
 """Tokens whose probabilities are held at once; they stay in the processor's cache."""
 
@@ -23,9 +23,10 @@ class _SummedLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_ND: torch.Tensor, weight_VD: torch.Tensor, target_N: torch.Tensor
     ) -> torch.Tensor:
-        """hidden_ND decides the precision of the products; the sum is float32."""
+        """Return the sum, float32; `hidden_ND` decides the precision of the products."""
         weight = weight_VD.to(hidden_ND.dtype)
-        grad_hidden_ND, grad_weight_VD = torch.empty_like(hidden_ND), torch.zeros_like(weight_VD)
+        grad_hidden_ND = torch.empty_like(hidden_ND)
+        grad_weight_VD = torch.zeros_like(weight_VD)
         total = torch.zeros(())
         for first in range(0, len(hidden_ND), _CHUNK):
             part = slice(first, first + _CHUNK)
@@ -43,7 +44,7 @@ class _SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Scale what `forward` has found."""
+        """Scale the gradients that `forward` has computed."""
         grad_hidden_ND, grad_weight_VD = ctx.saved_tensors
         return grad_hidden_ND * grads[0], grad_weight_VD * grads[0], None
 
@@ -53,7 +54,7 @@ def summed_loss(network: Any, inputs_BT: torch.Tensor, targets_BT: torch.Tensor)
 
     Args:
         network: A Llama-like network with a tied output layer.
-        inputs_BT: int64, as `padded` makes them; rows that causal attention may read from the left.
+        inputs_BT: int64 tokens, padded on the right (`padded`).
         targets_BT: int64, of the same shape.
     """
     hidden_BTD = network.model(input_ids=inputs_BT, use_cache=False).last_hidden_state
@@ -65,7 +66,7 @@ def summed_loss(network: Any, inputs_BT: torch.Tensor, targets_BT: torch.Tensor)
 
 
 def autocast() -> torch.autocast:
-    """bfloat16 where the processor multiplies it."""
+    """Return a context that computes in bfloat16 where the processor multiplies it."""
     able = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.autocast("cpu", torch.bfloat16, enabled=bool(able))
 
@@ -75,9 +76,9 @@ def _product_type() -> torch.dtype:
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets, int64 [B, T], of rows of tokens: each token's target is the next.
+    """Return inputs and targets, int64 [B, T], of rows of tokens: each token's target is the next.
 
-    Padding has no target.
+    Inputs are padded with `pad`, targets with `IGNORED`.
     """
     length = max(map(len, rows))
     inputs_BT = torch.tensor([[*row[:-1], *[pad] * (length - len(row))] for row in rows])

@@ -1,9 +1,9 @@
 """Word pieces by byte-pair encoding (Sennrich et al., ACL 2016).
 
-Saved as transformers' fast tokenizers are. Every word is cut by itself and its first piece
-begins with a mark, the blank before it, so that a word that is appended to a text appends
-tokens and changes none, and the tokens that can follow a finished word are known: those with
-the mark, and the end of the sentence.
+The tokenizers are transformers' fast ones. Every word is cut by itself, and its first piece begins
+with a mark for the blank before it. So a word that is appended to a text appends tokens and changes
+none. And the tokens that can follow a finished word are known: those with the mark, and the end of
+the sentence.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
     so that nothing is unknown. Encoded text begins with `<s>` unless special tokens are left out.
 
     Args:
-        words: How often each word occurs.
-        size: The most pieces.
-        window: The most tokens that the model takes.
+        words: Number of times that each word occurs.
+        size: Most pieces.
+        window: Most tokens that the model takes.
     """
     need("transformers", "llm")
     tokenizers = need("tokenizers", "llm")
@@ -73,16 +73,16 @@ def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
 
 
 def _repeated(words: Mapping[str, int]) -> Iterable[str]:
-    """Lines that hold each word as often as it occurs, at most 1000 times.
+    """Yield lines that hold each word as often as it occurs, at most 1000 times.
 
-    The most frequent ones lose no piece.
+    The bound takes no piece from the most frequent words.
     """
     for word, count in words.items():
         yield " ".join([word] * min(count, 1000))
 
 
 def encode(sentences: Sequence[str], tokenizer: Any) -> list[list[int]]:
-    """The tokens of normalised sentences, without `<s>` and `</s>`.
+    """Return the tokens of normalised sentences, without `<s>` and `</s>`.
 
     Each different word is cut once.
     """
@@ -96,7 +96,7 @@ def encode(sentences: Sequence[str], tokenizer: Any) -> list[list[int]]:
 
 
 def starts(tokenizer: Any) -> list[int]:
-    """The pieces that begin a word, by number."""
+    """Return the numbers of the pieces that begin a word, sorted."""
     special = set(tokenizer.all_special_ids)
     return sorted(
         number

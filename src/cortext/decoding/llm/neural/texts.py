@@ -1,6 +1,6 @@
-"""Texts that a neural model learns from.
+"""Texts that a neural model learns from: normalised sentences of several sources.
 
-Normalised sentences of several sources, some of them read more often.
+Some sources are read more often than others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TextSource:
 
     @classmethod
     def of(cls, text: str | Path) -> TextSource:
-        """`FILE` or `FILE:FACTOR`; a file that has such a name is itself."""
+        """Return the source that `FILE` or `FILE:FACTOR` names; a file named so is itself."""
         match = re.fullmatch(r"(.+):(\d+(?:\.\d+)?)", str(text))
         if not match or Path(text).exists():
             return cls(Path(text))
@@ -51,7 +51,7 @@ class Texts:
     held_out: list[str] = field(default_factory=list)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Path, factor, sentences and words of each source."""
+        """Return path, factor, sentences and words of each source."""
         return [
             {
                 "path": str(source.path),
@@ -69,6 +69,12 @@ def read_texts(
     progress: Callable[[str], Progress | None] = lambda _: None,
 ) -> Texts:
     """Read texts as `cortext lm build` does; sentences without a letter are passed over.
+
+    Args:
+        sources: The texts and their factors.
+        held_out: Text to hold out; None: every 50th sentence of each source, at most 500 of each.
+        progress: Called with the name of each stage as it begins; returns the stage's progress
+            callback or None.
 
     Raises:
         LanguageModelError: For texts that are missing, unreadable or without a sentence, and for a
@@ -97,7 +103,7 @@ def read_texts(
 
 
 def read_sentences(path: Path, progress: Progress | None = None) -> list[str]:
-    """The normalised sentences of a text, plain or .gz, without words that have no letter."""
+    """Read the normalised sentences of a text, plain or .gz, without words that have no letter."""
     read = sentences_of(path, progress=progress) if progress else sentences_of(path)
     sentences = [sentence for sentence in map(_spoken, read) if sentence]
     if not sentences:
@@ -112,10 +118,15 @@ def _spoken(sentence: str) -> str:
 def batches(
     rows: Sequence[Sequence[Sequence[int]]], factors: Sequence[float], batch_tokens: int, seed: int
 ) -> Iterator[list[Sequence[int]]]:
-    """Yield batches of token rows of about equal length without an end.
+    """Yield batches of token rows of about equal length, without an end.
 
-    Every source comes as often as its factor says. A batch is at most `batch_tokens` tokens with
-    padding, or one row. The order is a function of the seed.
+    The order is a function of the seed.
+
+    Args:
+        rows: Rows of tokens of each source.
+        factors: Readings of each source for one reading of those with factor 1.
+        batch_tokens: Most tokens of a batch, padding included; a longer row is a batch by itself.
+        seed: Seed of the order and of the parts that fractions of a factor choose.
     """
     epoch = 0
     while True:
@@ -136,7 +147,7 @@ def batches(
 
 
 _POOL = 1 << 13
-"""So many sentences are sorted by length together."""
+"""Number of sentences that are sorted by length together."""
 
 
 def length_batches(rows: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:

@@ -2,9 +2,9 @@
 
 A Llama (Touvron et al., 2023) of a few million parameters.
 
-Sentences stand in rows of their own, `<s> sentence </s>`, batched by length: scoring reads them so,
-and no attention is spent on sentences before. Rows are padded on the right, where causal attention
-never looks, and padding has no loss.
+Each sentence is a row of its own, `<s> sentence </s>`, and rows are batched by length: scoring
+reads sentences in this form, and no attention is spent on sentences before. Rows are padded on the
+right, where causal attention never looks, and padding has no loss.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cortext.provenance import provenance
 
 Stage = Callable[[str], Progress | None]
 WINDOW = 512
-"""The most tokens that the model takes; longer sentences are cut."""
+"""Most tokens that the model takes; longer sentences are cut."""
 _WARMUP = 0.05
 _LAST_LR = 0.02
 _CHECKS = 20
@@ -43,9 +43,9 @@ _PATIENCE = 5
 
 @dataclass(frozen=True)
 class NeuralOptions:
-    """The size of a model and how it is trained.
+    """Size of a model, and settings of its training.
 
-    Raises LanguageModelError for values that cannot be.
+    Raises LanguageModelError for values out of bounds.
     """
 
     pieces: int = 4000
@@ -57,13 +57,13 @@ class NeuralOptions:
     lr: float = 6e-3
     """Highest learning rate; warmed up, then half a cosine down."""
     weight_decay: float = 0.1
-    """Of the matrices within layers."""
+    """Weight decay of the matrices within layers."""
     batch_tokens: int = 4096
     """Tokens of a batch, padding included."""
     steps: int | None = None
-    """Batches to learn from. With a seed they decide the result; minutes depend on the machine."""
+    """Number of batches. With a seed it decides the result; minutes depend on the machine."""
     minutes: float | None = 10.0
-    """Training ends after so long, reading not counted.
+    """Minutes after which training ends, reading not counted.
 
     Without `steps` the learning rate follows the clock.
     """
@@ -152,9 +152,9 @@ def train_neural(
 
 
 def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
-    """A `LlamaForCausalLM` with random weights for a tokenizer.
+    """Return a `LlamaForCausalLM` with random weights for a tokenizer.
 
-    Its configuration says that sentences are ended.
+    Its configuration says that it ends sentences (`SENTENCE_END`).
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -183,10 +183,16 @@ def optimizers(
     lr: float,
     weight_decay: float,
 ) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al., 2024) for the matrices within layers, AdamW for the other parameters.
+    """Return Muon (Jordan et al., 2024) for the layers' matrices and AdamW for other parameters.
 
     After equally many batches of this size the loss is far below that of AdamW alone
     (docs/neural-lm.md).
+
+    Args:
+        layers: The layers whose matrices Muon trains.
+        parameters: All parameters.
+        lr: Learning rate of both.
+        weight_decay: Weight decay of Muon; AdamW has none.
     """
     inner = [weight for weight in layers.parameters() if weight.dim() == 2]
     chosen = set(map(id, inner))
@@ -199,7 +205,7 @@ def optimizers(
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Compute with so many threads."""
+    """Keep torch at `count` threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -242,12 +248,14 @@ class _Training:
         self.cpu_seconds = 0.0
 
     def run(self, bar: Progress | None) -> None:
-        """Train until steps or minutes are used up or the held-out loss rises.
+        """Train until steps or minutes are used up or the held-out loss no longer falls.
 
-        The best weights stay.
+        The weights with the lowest loss are kept.
         """
-        started, cpu_started = time.monotonic(), time.process_time()
-        checks, since_best = 0, 0
+        started = time.monotonic()
+        cpu_started = time.process_time()
+        checks = 0
+        since_best = 0
         while (share := self._share(time.monotonic() - started)) < 1:
             self._learn(next(self.batches), self.options.lr * schedule(share))
             if bar:
@@ -271,8 +279,8 @@ class _Training:
         options = self.options
         by_steps = self.step / options.steps if options.steps else 0.0
         by_clock = elapsed_s / (60 * options.minutes) if options.minutes else 0.0
-        # The schedule may not depend on the clock where steps are given; then the clock only ends
-        # it.
+        # Where steps are given, the schedule may not depend on the clock: the clock only ends the
+        # training.
         return by_steps if options.steps and by_clock < 1 else by_clock
 
     def _learn(self, rows: Sequence[Sequence[int]], lr: float) -> None:
@@ -302,14 +310,14 @@ class _Training:
         self.history.append(
             {"step": self.step, "share": round(share, 3), "bits_per_character": shown}
         )
-        if not bits < self.best:  # nor is what is no number
+        if not bits < self.best:  # also where the loss is NaN
             return False
         self.best = bits
         self.best_weights = copy.deepcopy(self.network.state_dict())
         return True
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the training."""
+        """Return facts about the training."""
         return {
             "bits_per_character": round(self.best, 4),
             "steps": self.step,
@@ -321,7 +329,7 @@ class _Training:
 
 
 def schedule(share: float) -> float:
-    """Learning rate as a fraction of the highest, when this share of the training is done."""
+    """Return the learning rate, as a fraction of the highest, after a share of the training."""
     if share < _WARMUP:
         return max(share / _WARMUP, 1e-3)
     cosine = 0.5 * (1 + math.cos(math.pi * (share - _WARMUP) / (1 - _WARMUP)))
