@@ -55,7 +55,8 @@ def __getattr__(name: str) -> Any:
         # Reading the package's metadata takes 30 ms, a third of what `cortext` needs to start.
         from importlib.metadata import version
 
-        return version("cortext")
+        found = globals()["__version__"] = version("cortext")
+        return found
     return _load(name)
 
 

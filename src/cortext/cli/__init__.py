@@ -129,6 +129,9 @@ class _Commands(Mapping[str, Any]):
             return _CommandList(name, commands, help=entry.help, rich_help_panel=heading)
         return _command(name, entry, heading)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
@@ -137,18 +140,13 @@ class _Commands(Mapping[str, Any]):
 
 
 def _command(name: str, entry: Entry, heading: str | None) -> Any:
-    from cortext.cli.options import with_options
+    from cortext.cli.options import command_settings, with_options
 
-    module, function = entry.split(".")
-    home = import_module(f"cortext.cli.{module}")
-    settings: dict[str, Any] = {"rich_help_panel": heading}
-    if entry == "lm.build":
-        settings["cls"] = home.ManyNumbers
-    if entry == "redis_streams.brand_node":
-        # A supervisor may pass flags of later specifications: nodes ignore what they do not know.
-        settings["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
+    module, _, attribute = entry.partition(".")
+    function = getattr(import_module(f"cortext.cli.{module}"), attribute)
+    settings = {"rich_help_panel": heading, **command_settings(function)}
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, **settings)(with_options(getattr(home, function)))
+    alone.command(name, **settings)(with_options(function))
     return typer.main.get_command(alone)
 
 
@@ -161,6 +159,12 @@ class _CommandList(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        # `dict.get` would take a KeyError of a command's own module for an unknown command.
+        if cmd_name not in self.commands:
+            return None
+        return self.commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from cortext.cli.console import JSON, print_json, print_lines, print_table, progress_bar, stages
+from cortext.cli.options import with_settings
 
 
 class ManyNumbers(TyperCommand):
@@ -27,6 +28,7 @@ class ManyNumbers(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+@with_settings(cls=ManyNumbers)
 def build(
     texts: Annotated[list[Path], typer.Argument(help="Files of English text, plain or .gz.")],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],

@@ -49,6 +49,22 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def with_settings(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give Typer these settings for the command that is decorated, such as its class."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        command.typer_settings = settings  # type: ignore[attr-defined]
+        return command
+
+    return add
+
+
+def command_settings(command: Callable[..., Any]) -> dict[str, Any]:
+    """Return what `with_settings` gave the command."""
+    settings: dict[str, Any] = getattr(command, "typer_settings", {})
+    return settings
+
+
 def _options(cls: Any) -> list[Parameter]:
     hints = get_type_hints(cls, include_extras=True)
     defaults = {field.name: _default(field) for field in fields(cls)}

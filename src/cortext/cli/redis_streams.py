@@ -19,7 +19,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import PromptedModelOptions, RedisServer
+from cortext.cli.options import PromptedModelOptions, RedisServer, with_settings
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import Engine, OptionsFile
 from cortext.plugins import load_plugins
@@ -107,6 +107,8 @@ def lm_server(
             LMServer(protocol, redis.url, stop, (keep, 64 * 2**20), take_over=take_over).run()
 
 
+# A supervisor may pass flags of later specifications: nodes ignore what they do not know.
+@with_settings(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def brand_node(
     nickname: Annotated[
         str, typer.Option("-n", "--nickname", help="The node's nickname in the graph.")

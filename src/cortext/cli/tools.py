@@ -22,7 +22,6 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import with_options
 from cortext.cloud.job import LaunchSettings
 
 if TYPE_CHECKING:
@@ -195,7 +194,6 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-@with_options
 def launch(
     config: Annotated[
         str,

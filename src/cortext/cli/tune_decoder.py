@@ -119,19 +119,19 @@ class DecoderSearchOptions:
         from cortext.tuning import DecoderSearch, parse_space
 
         return DecoderSearch(
-            parse_space([*(self.ranges or ()), *(self.choices or ())]),
-            self.trials,
-            self.seed,
-            self.time_weight,
-            self.sample,
-            self.finalists,
-            self.prune,
-            llm_trials,
+            space=parse_space([*(self.ranges or ()), *(self.choices or ())]),
+            n_trials=self.trials,
+            seed=self.seed,
+            time_weight=self.time_weight,
+            sample=self.sample,
+            finalists=self.finalists,
+            prune=self.prune,
+            llm_points=llm_trials,
         )
 
 
 @dataclass(frozen=True)
-class WorkerOptions:
+class SearchWorkers:
     """The fields of `cortext.tuning.workers.WorkerOptions`, without loading that module."""
 
     jobs: Annotated[int, Setting(minimum=1, help="Trials at the same time.")] = 1
@@ -157,7 +157,7 @@ def decoder(
     llm_trials: Annotated[
         int, typer.Option(min=1, help="Weights of the large model to try.")
     ] = 200,
-    workers: WorkerOptions,
+    workers: SearchWorkers,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try again what failed before.")
     ] = False,

@@ -292,7 +292,7 @@ def load_model(
     card = read_card(run_dir / "model.json")
     if card.task not in (CTC, task):
         what = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"
-        raise RunError(what, where=run_dir, fix="read its weights with a program of your own")
+        raise RunError(what, where=run_dir, fix=f"open it with load_model(run, task={card.task!r})")
     path = run_dir / "model.safetensors"
     symbols = tuple(card.inventory["symbols"])
     n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)

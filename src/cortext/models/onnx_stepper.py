@@ -1,4 +1,4 @@
-"""Exported models, stepped in ONNX Runtime: files without torch.
+"""Exported models, stepped in ONNX Runtime.
 
 S bins in a patch, C features, V tokens.
 """

@@ -318,16 +318,25 @@ def read_train_config(
     if cls is TrainConfig and "speech" in mapping:
         what = "is the configuration of a speech LLM"
         raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
-    try:
-        # Both at once: a setting of the file may be valid only together with an override, as a
-        # `best_metric` is with another task.
-        settings = from_mapping(cls, overridden(mapping, overrides))
-    except ConfigError:
-        from_mapping(cls, mapping, where=path)  # an error of the file itself names the file
-        raise
+    settings = _with_overrides(cls, mapping, list(overrides), path)
     if notes:
         logging.getLogger(__name__).warning(shown(f"{path}: {'; '.join(notes)}"))
     return settings
+
+
+def _with_overrides(
+    cls: type[TrainConfig], mapping: dict[Any, Any], overrides: list[str], path: Path
+) -> TrainConfig:
+    try:
+        settings = from_mapping(cls, mapping, where=path)
+    except ConfigError as fault:
+        # A setting of the file may be right only with an override, as `best_metric` is with another
+        # task. What is wrong with both is the file's.
+        try:
+            return from_mapping(cls, overridden(mapping, overrides))
+        except ConfigError as error:
+            raise fault if error.what == fault.what else error from None
+    return with_overrides(settings, overrides)
 
 
 def read_run_config(run: Path) -> TrainConfig:

@@ -84,8 +84,8 @@ def prepare(
     if model is None:
         with own_random_numbers(torch.device("cpu")):
             model = task.new_model(data, sessions, init_from)
-        # model.json holds the task, so that commands for phonemes can name it when they refuse.
-        model.task = config.task_name
+    # model.json holds the task, so that commands for phonemes can name it when they refuse.
+    model.task = config.task_name
     freeze(model.network, config.trainable)
     task.check_trials(model, train, val)
     layer_of_day = day_layers(data, sessions)

@@ -19,7 +19,7 @@ from cortext.errors import ConfigError, RunError, first_line
 from cortext.files import disk_errors
 from cortext.models import AcousticModel
 from cortext.processes import interrupts
-from cortext.training.backend import Backend, DeviceSpec, Job, backend_class
+from cortext.training.backend import DeviceSpec, Job, backend_class
 from cortext.training.batches import Batches
 from cortext.training.checkpoint import RunDirectory, RunState
 from cortext.training.config import TrainConfig, read_train_config
@@ -28,9 +28,10 @@ from cortext.training.loop import run_batches, validate
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.progress import reading_bar, say, training_bar
 from cortext.training.runlog import MetricsLog, RunLog
-from cortext.training.setup import prepare
+from cortext.training.setup import Setup, prepare
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.task import Task, build_task
+from cortext.training.validate import Validates
 
 
 class Callback:
@@ -137,10 +138,19 @@ class Trainer:
             try:
                 packed = packed or self.run_directory.path / "packed"
                 dataset = _opened(data, packed, skip_bad, self.processes, self.shown)
-                self._set_up(dataset, backend, init_from, model)
-                self.state.data["language_model"] = lm is not None
-                self.state.data |= self.task.identity()
-                # Rank zero first: it may write or mend the state that the others then read.
+                world = self.processes.world
+                setup = prepare(self.config, self.task, dataset, init_from, model, world)
+                self.model = setup.model
+                self.train_split = setup.train
+                self.layer_of_day = setup.layer_of_day
+                self.skipped = dataset.bad_trials
+                self.backend = backend(self._job(setup))
+                self.validator = self._new_validator(setup)
+                batch_size = self.config.dataset.batch_size
+                self.log = RunLog(self.run_directory, setup.train, self.processes, batch_size)
+                identity = {**setup.identity(dataset), "language_model": lm is not None}
+                self.state = RunState(data=identity | self.task.identity())
+                # Rank zero first: it may mend what the others then read.
                 self.processes.rank_zero_first(self._restore)
                 if not self.processes.first:
                     self._restore()
@@ -150,44 +160,31 @@ class Trainer:
                 raise
             self._open_files = stack.pop_all()
 
-    def _set_up(
-        self,
-        data: PackedDataset,
-        backend: type[Backend],
-        init_from: str | Path | None,
-        model: AcousticModel | None,
-    ) -> None:
-        """Choose the trials; build the model, the backend, the validator, the log and the state."""
-        world = self.processes.world
-        setup = prepare(self.config, self.task, data, init_from, model, world)
-        self.model = setup.model
-        self.train_split = setup.train
-        self.layer_of_day = setup.layer_of_day
-        self.skipped = data.bad_trials
-        job = Job(
+    def _job(self, setup: Setup) -> Job:
+        """Return what a backend needs to take the run's steps."""
+        return Job(
             config=self.config,
-            model=self.model,
-            split=self.train_split,
-            layer_of_day=self.layer_of_day,
+            model=setup.model,
+            split=setup.train,
+            layer_of_day=setup.layer_of_day,
             sampler=setup.sampler,
-            loss=self.task.loss(self.model, self.train_split),
+            loss=self.task.loss(setup.model, setup.train),
             processes=self.processes,
             device_spec=self.device_spec,
             all_used=self.task.all_used,
             shown=self.shown,
         )
-        self.backend = backend(job)
-        val_batches = Batches(
+
+    def _new_validator(self, setup: Setup) -> Validates:
+        """Return what measures the model on the validation split."""
+        batches = Batches(
             setup.val,
-            self.layer_of_day,
+            setup.layer_of_day,
             self.config.dataset.data_transforms,
             self.backend.host,
-            self.model.network.n_patches,
+            setup.model.network.n_patches,
         )
-        self.validator = self.task.validator(self.model, val_batches, self.backend)
-        batch_size = self.config.dataset.batch_size
-        self.log = RunLog(self.run_directory, self.train_split, self.processes, batch_size)
-        self.state = RunState(data=setup.identity(data))
+        return self.task.validator(setup.model, batches, self.backend)
 
     def __enter__(self) -> Self:
         return self

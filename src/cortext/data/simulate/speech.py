@@ -93,7 +93,9 @@ def gamma_quantiles(shape: float) -> np.ndarray:
     n = _N_QUANTILES
     variance = 1 / (9 * shape)
     cubed = [(1 - variance + normal.inv_cdf((i + 0.5) / n) * math.sqrt(variance)) for i in range(n)]
-    return np.array([max(x, 0.0) ** 3 for x in cubed])
+    quantiles = np.array([max(x, 0.0) ** 3 for x in cubed])
+    quantiles.setflags(write=False)  # all callers share it
+    return quantiles
 
 
 def speaking_rate(config: SimulatorConfig, day: int, block: int) -> float:

@@ -119,7 +119,7 @@ def written(
                 longer[text] = min(longer.get(text, np.inf), errors + 1 - votes)
         beginnings = longer
         if len(longer) > options.candidates:
-            log_probs = llm.score(prompt, [" ".join(words) for words in longer], complete=False)
+            log_probs = llm.score(prompt, [" ".join(words) for words in longer], False)
             scored = {
                 words: options.llm_weight * log_prob - errors
                 for (words, errors), log_prob in zip(longer.items(), log_probs, strict=True)
