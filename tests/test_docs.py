@@ -241,8 +241,9 @@ def test_a_speech_llm_goes_as_written(tmp_path, demo):
 
 
 @pytest.mark.slow
-def test_readme_works_as_written_at_tiny_size(tmp_path, commands):
-    ran = run_blocks(ROOT / "README.md", tmp_path, TINY, commands)
+def test_readme_works_as_written_at_tiny_size(tmp_path):
+    """With the real program, each time in a process that has loaded nothing."""
+    ran = run_blocks(ROOT / "README.md", tmp_path, TINY)
     assert any("cortext demo --preset tiny" in block for block in ran)
     assert (tmp_path / "runs" / "demo" / "eval" / "report.html").is_file()
 

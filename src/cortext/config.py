@@ -217,7 +217,7 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
 def overridden(mapping: Mapping[Any, Any], overrides: Iterable[str]) -> dict[Any, Any]:
     """Return a copy of the mapping with `key=value` texts applied; see `with_overrides`.
 
-    A section that the mapping lacks is made.
+    A section that the mapping lacks is made, and one that is null where its `kind` is set.
     """
     changed = copy.deepcopy(dict(mapping))
     for override in overrides:
@@ -227,7 +227,9 @@ def overridden(mapping: Mapping[Any, Any], overrides: Iterable[str]) -> dict[Any
         section = changed
         *parents, last = key.strip().split(".")
         for parent in parents:
-            if not isinstance(section.setdefault(parent, {}), dict):
+            if parent not in section or (section[parent] is None and last == "kind"):
+                section[parent] = {}
+            if not isinstance(section[parent], dict):
                 raise ConfigError(f"unknown key {key}; {nearest(parent, section)}")
             section = section[parent]
         try:

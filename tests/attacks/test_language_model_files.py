@@ -626,9 +626,9 @@ def check(loop: CommandLoop, sound: Path, tmp_path: Path, attack: Attack) -> Non
     arguments = [argument.replace("FOLDER", str(folder)) for argument in attack.command.split()]
     ended = loop.run(*arguments)
     if attack.says:
-        ended.check_refused(attack.says)
+        ended.check_refused(attack.says, most_s=20)
     else:
-        ended.check_harmless()
+        ended.check_harmless(most_s=20)
 
 
 @pytest.mark.parametrize("command", ["lm info FOLDER", SCORE, "decode --fake-text go --lm FOLDER"])

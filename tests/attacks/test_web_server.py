@@ -72,9 +72,11 @@ class Server:
     def post(self, action: str, content: bytes) -> httpx.Response:
         """Ask for a change; waits where the rate of changes is at its limit."""
         url = f"http://127.0.0.1:{self.port}/api/{action}"
-        while (answer := HTTP.post(url, content=content, headers=OURS)).status_code == 429:
+        while True:
+            answer = HTTP.post(url, content=content, headers=OURS, timeout=20)
+            if answer.status_code != 429:
+                return answer
             time.sleep(0.05)
-        return answer
 
     @contextmanager
     def page(self) -> Iterator[Page]:

@@ -18,7 +18,7 @@ import pytest
 import typer.main
 from refusals import complaint
 
-from cortext.cli import app, run
+from cortext.cli import COMMANDS, app, run
 from cortext.data import make_trial, open_packed, write_session
 from cortext.errors import CortextError
 from cortext.training import train
@@ -83,6 +83,37 @@ def test_help_and_version_do_not_wait_for_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("cortext ")
+
+
+def test_every_module_of_commands_loads_in_a_process_that_has_loaded_nothing():
+    """A module that works only after another one was imported is found out here."""
+    code = """
+import os, sys
+from cortext.cli import COMMANDS, Group, run
+leaves = {}
+for under in COMMANDS.values():
+    for name, entry in under.items():
+        inner = entry.commands if isinstance(entry, Group) else {None: entry}
+        for last, target in inner.items():
+            leaves[target.split(".")[0]] = [each for each in (name, last) if each]
+for leaf in leaves.values():
+    child = os.fork()
+    if child == 0:
+        sys.stdout = open(os.devnull, "w")
+        os._exit(run([*leaf, "--help"]))
+    if os.waitpid(child, 0)[1]:
+        sys.exit(" ".join(leaf))
+print(len(leaves))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 10
+
+
+def test_an_error_while_a_command_is_built_is_not_an_unknown_command(monkeypatch):
+    monkeypatch.setitem(COMMANDS["Data"], "broken", "data.nothing_of_this_name")
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        run(["broken"])
 
 
 def test_misspelt_command_gets_the_nearest_and_status_2(capsys):

@@ -311,7 +311,7 @@ def load_model(decoder, seconds, n_threads=8):
 
     def work(number):
         rng, done = np.random.default_rng(number), 0
-        while time.monotonic() < until or not done:
+        while time.monotonic() < until or done < 5:
             which = int(rng.integers(len(inputs)))
             kind = int(rng.integers(3))
             if kind == 0:
@@ -329,7 +329,7 @@ def load_model(decoder, seconds, n_threads=8):
         return done
 
     with ThreadPoolExecutor(n_threads) as pool:
-        assert min(pool.map(work, range(n_threads))) >= 1
+        assert min(pool.map(work, range(n_threads))) >= 5
 
 
 def test_eight_threads_share_a_model(decoder):
@@ -416,12 +416,14 @@ def some(n):
         if hooked:
             hooked.step(speech[:10])
 some(100)
-before = resident()
-some(400)
-print(resident() - before)
+rounds = [resident()]
+for _ in range(3):
+    some(200)
+    rounds.append(resident())
+print(*np.diff(rounds))
 """
-    (grown,) = measure(code, timeout=120)
-    assert float(grown) < 1.6  # MB; a stream holds about a third of one
+    # A leak grows in every round; the allocator takes a page of 2 MB now and then.
+    assert min(map(float, measure(code, timeout=120))) < 0.8  # MB; a stream holds a third of one
 
 
 @needs_proc

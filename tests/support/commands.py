@@ -48,7 +48,7 @@ CONTEXT.set_forkserver_preload(
 # Found once: looking through all installed packages takes longer than most commands.
 (SCRIPT,) = importlib.metadata.entry_points(group="console_scripts", name="cortext")
 GIB = 2**30
-_NOT_PRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+NOT_PRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Ended:
         No traceback, no escapes for the terminal, bounded memory and time.
         """
         assert "Traceback" not in self.said, self.said[-3000:]
-        assert not _NOT_PRINTABLE.search(self.said), repr(self.said[:2000])
+        assert not NOT_PRINTABLE.search(self.said), repr(self.said[:2000])
         assert self.status in (0, 2), (self.status, self.said[-2000:])
         assert self.peak_mb < most_mb
         assert self.seconds < most_s

@@ -29,7 +29,7 @@ DEADLINE_S = 15.0
 # One client for all requests: httpx.get() makes one for each, and a client reads the system's
 # certificates, which takes 30 ms. Each request still opens a connection of its own.
 HTTP = httpx.Client(
-    verify=False, trust_env=False, timeout=20, limits=httpx.Limits(max_keepalive_connections=0)
+    verify=False, trust_env=False, timeout=5, limits=httpx.Limits(max_keepalive_connections=0)
 )
 
 
@@ -82,9 +82,8 @@ class Served:
         self, action: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {TOKEN}"} if headers is None else headers
-        return HTTP.post(
-            self.url(f"/api/{action}"), json={} if body is None else body, headers=headers, **more
-        )
+        more = {"json": {} if body is None else body, "headers": headers, "timeout": 20, **more}
+        return HTTP.post(self.url(f"/api/{action}"), **more)
 
     def state(self) -> dict[str, Any]:
         return HTTP.get(self.url("/api/state"), headers={"Authorization": f"Bearer {TOKEN}"}).json()

@@ -136,11 +136,14 @@ def test_a_backend_that_hangs_is_ended_with_what_it_has_started(tmp_path):
     )
     started = time.monotonic()
     answer = ask(
-        {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 1
+        {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 3
     )
-    assert answer == ProbeAnswer([], "no answer within 1 s")
+    assert answer == ProbeAnswer([], "no answer within 3 s")
     assert time.monotonic() - started < 20
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    pid = int((tmp_path / "pid").read_text())
+    while is_running(pid):  # the kernel may need a moment to end it
+        assert time.monotonic() - started < 20
+        time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:

@@ -82,6 +82,7 @@ def test_every_shipped_recipe_survives_writing_and_reading(path, tmp_path):
         ("best_metric=per", "'val_per', 'val_wer', 'val_loss'"),
         ("beta1=1.0", "beta1 is 1.0; it must be below 1"),
         ("lr_max=0", "lr_max is 0.0; it must be above 0"),
+        ("lr_min.x=0", "lr_min"),
         ("lr_max=.inf", "lr_max is inf; it must be above 0 and finite"),
         ("weight_decay=.inf", "weight_decay is inf; it must be at least 0 and finite"),
         ("epsilon=.nan", "epsilon is nan"),

@@ -164,6 +164,26 @@ def test_the_first_metric_of_a_task_that_an_override_names_is_its_best_metric(re
     assert "a.yaml" not in str(error.value)
 
 
+def test_a_misspelt_override_is_named_also_where_the_file_needs_another(regression, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text("best_metric: val_loss\n")
+    with pytest.raises(ConfigError, match="lr_maxx; did you mean 'lr_max'"):
+        read_train_config(file, ["task={kind: regression}", "lr_maxx=3"])
+    file.write_text("best_metric: val_mse\n")
+    with pytest.raises(ConfigError, match=r"own\.yaml: best_metric is 'val_mse'"):
+        read_train_config(file)
+
+
+def test_a_model_that_is_given_is_kept_as_one_of_the_task(regression, packed, tmp_path):
+    with Trainer(regression, packed, tmp_path / "first", progress=False) as trainer:
+        model = trainer.model
+    model.task = "ctc"
+    with Trainer(regression, packed, tmp_path / "run", model=model, progress=False) as trainer:
+        trainer.run(2)
+        trainer.validate()
+    assert load_model(tmp_path / "run", task="regression").task == "regression"
+
+
 def test_commands_for_phonemes_refuse_a_run_of_another_task(regression, packed, tmp_path, capsys):
     run = tmp_path / "run"
     with Trainer(regression, packed, run, progress=False) as trainer:

@@ -167,7 +167,7 @@ def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, goes_on,
     assert last.endswith("everything is saved; the same command goes on with it")
     assert "Traceback" not in errors
     assert not processes_about(out)
-    goes_on(out, jobs=1)
+    goes_on(out)
 
 
 @pytest.mark.slow

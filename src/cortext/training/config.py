@@ -328,15 +328,16 @@ def _with_overrides(
     cls: type[TrainConfig], mapping: dict[Any, Any], overrides: list[str], path: Path
 ) -> TrainConfig:
     try:
-        settings = from_mapping(cls, mapping, where=path)
-    except ConfigError as fault:
-        # A setting of the file may be right only with an override, as `best_metric` is with another
-        # task. What is wrong with both is the file's.
+        # Together: a setting of the file may be right only with an override, as `best_metric` is
+        # with another task.
+        return from_mapping(cls, overridden(mapping, overrides))
+    except ConfigError as error:
         try:
-            return from_mapping(cls, overridden(mapping, overrides))
-        except ConfigError as error:
-            raise fault if error.what == fault.what else error from None
-    return with_overrides(settings, overrides)
+            from_mapping(cls, mapping, where=path)
+        except ConfigError as fault:
+            if fault.what == error.what:
+                raise fault from None  # it is the file's own, and names the file
+        raise
 
 
 def read_run_config(run: Path) -> TrainConfig:
