@@ -1,10 +1,9 @@
-"""Trials of a new day that a model needs: PER against trials on simulated drift.
+"""PER on a new day against its number of training trials, on simulated drift.
 
     python benchmarks/adapt.py [--out build/adapt] [--json FILE] [--plot FILE] [--seeds 1 2]
 
 A small decoder (2 x 128 units, otherwise the demo's recipe) learns the first five days of a
-simulated participant. Two later days that it has never seen, 2 and 14 days after the last, are then
-given to it with their first N trials:
+simulated participant. It then gets the first N trials of two new days, 2 and 14 days later:
 
 - no adaptation: the layer of the last known day, as it is
 - day layer, whole model, whole model with 200 old trials: `cortext.training.adapt` with its default
@@ -12,8 +11,8 @@ given to it with their first N trials:
 - from scratch: a new model of the same size, trained on the N trials alone
 
 A tenth of the N trials (at least one) is held out of training to choose the weights that are kept,
-as a lab must do in the morning; PER is measured on the day's validation split, which nothing else
-has seen. `old` is the PER on the validation trials of the last known day, afterwards. The settings
+as a lab must do in the morning. PER is measured on the day's validation split, which has no other
+use. `old` is the PER on the last known day's validation trials after the adaptation. The settings
 of the adaptation were chosen on the simulator's seed 0, which is not among the seeds here. Results
 that `--out` already has are not measured again.
 """
@@ -62,7 +61,10 @@ COLOURS = {"no adaptation": "tab:grey", "day layer": "tab:blue", "whole model": 
 
 
 def participant(seed: int, out: Path) -> PackedDataset:
-    """Five days to learn from and six more, of a simulated participant; made once."""
+    """Return a simulated participant's eleven days: five to learn from and six new ones.
+
+    They are simulated and packed in `out` at the first call.
+    """
     if not (out / "packed").is_dir():
         shutil.rmtree(out / "data", ignore_errors=True)
         overrides = ["n_days=11", "val_per_day=40", "test_per_day=0"]
@@ -73,9 +75,13 @@ def participant(seed: int, out: Path) -> PackedDataset:
 
 
 def per(run: Path, data: PackedDataset, session: str, layer_of: str | None = None) -> float:
-    """Greedy PER on the session's validation split.
+    """Return the greedy PER on a session's validation split.
 
-    Read through its own day layer or another day's.
+    Args:
+        run: Run directory of the model.
+        data: Packed data.
+        session: Session whose trials are decoded.
+        layer_of: Session whose day layer the model uses; None for `session`.
     """
     model = load_model(run)
     split = data.split("val").select(sessions=[session])
@@ -95,14 +101,27 @@ def per(run: Path, data: PackedDataset, session: str, layer_of: str | None = Non
 
 
 def first_trials(data: PackedDataset, session: str, count: int) -> PackedDataset:
-    """Return a morning's data of a lab: the day's first training trials, no validation split."""
+    """Return what a lab has on a new morning: the day's first training trials, no validation split.
+
+    Args:
+        data: Packed data.
+        session: The new day.
+        count: Number of trials.
+    """
     split = data.split("train").select(sessions=[session])
     order = np.lexsort((split.trial_N, split.block_N))
     return data.showing({"train": split.take(order[:count])})
 
 
 def from_scratch(data: PackedDataset, session: str, count: int, run: Path) -> None:
-    """Train a new model on the day's first trials."""
+    """Train a new model on the day's first trials.
+
+    Args:
+        data: Packed data.
+        session: The new day.
+        count: Number of trials.
+        run: Run directory to write.
+    """
     steps = [
         f"{name}=200" for name in ("num_training_batches", "lr_decay_steps", "lr_decay_steps_day")
     ]
@@ -123,9 +142,19 @@ def from_scratch(data: PackedDataset, session: str, count: int, run: Path) -> No
 def measure(
     data: PackedDataset, base: Path, day: str, method: str, count: int, run: Path
 ) -> dict[str, float]:
-    """PER on the new day and on the last known one, and seconds.
+    """Measure one method with one number of trials.
 
-    Of one method with one number of trials.
+    Args:
+        data: Packed data of the participant.
+        base: Run that was trained on the known days.
+        day: Key of `NEW_DAYS`.
+        method: One of `METHODS`, or `from scratch`.
+        count: Number of trials of the new day.
+        run: Run directory to write; an earlier one is deleted.
+
+    Returns:
+        `per` on the new day and `cpu_seconds`; for an adapted model also `old` (PER on the last
+        known day), `nearest` and `batches_kept`.
     """
     shutil.rmtree(run, ignore_errors=True)
     session = data.sessions[NEW_DAYS[day]]
@@ -144,7 +173,7 @@ def measure(
 
 
 def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
-    """All methods on all days with all numbers of trials."""
+    """Measure all methods on all new days with all numbers of trials."""
     data = participant(seed, out)
     base = out / "base"
     known = list(data.sessions[:N_KNOWN])
@@ -179,7 +208,10 @@ def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
 
 
 def mean(results: list[dict[str, Any]], value: str, **wanted: Any) -> float | None:
-    """The mean over participants of a value where the other fields are as wanted."""
+    """Return the mean over participants of `value` in the results whose fields equal `wanted`.
+
+    None where no result has it.
+    """
     found = [
         r[value]
         for r in results
@@ -189,7 +221,7 @@ def mean(results: list[dict[str, Any]], value: str, **wanted: Any) -> float | No
 
 
 def plot(results: list[dict[str, Any]], path: Path) -> None:
-    """PER against trials: a panel per new day, a line per method, a dot per participant."""
+    """Plot PER against trials: a panel per new day, a line per method, a dot per participant."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     panels = figure.subplots(1, len(NEW_DAYS), sharey=True)
     for axes, day in zip(panels, NEW_DAYS, strict=True):
@@ -229,7 +261,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def print_tables(results: list[dict[str, Any]]) -> None:
-    """The tables of the docs: PER on the new day, and on the last known day afterwards."""
+    """Print the tables of the docs: PER on the new day, then on the last known day."""
     for value, title in (
         ("per", "PER on the new day"),
         ("old", "PER on the last known day, afterwards"),

@@ -4,11 +4,12 @@
     NAME ...]
 
 Every setting is trained on one simulation (seed 0). Then the best of the plain GRU and the best of
-the three networks are trained on three others (seeds 1 to 3), each with initial weights and batches
-of its own, and again with three times the batches. A plain GRU has at least as many parameters as
-the three networks have together, adversary included; data, batches, augmentation and the number of
-batches are the same, and learning rates are chosen for each. Runs that `--out` already has are not
-repeated. One training takes about a minute on one core, three with three times the batches.
+the three networks are trained on three other simulations (seeds 1 to 3), each with initial weights
+and batches of its own, and again with three times the batches. A plain GRU has at least as many
+parameters as the three networks have together, adversary included; data, batches, augmentation and
+the number of batches are the same, and learning rates are chosen for each. Runs that `--out`
+already has are not repeated. One training takes about a minute on one core, three with three times
+the batches.
 """
 
 from __future__ import annotations
@@ -90,21 +91,21 @@ class TrainingSetting:
 
 
 def triple(lr: float = 0.004, units: dict[str, int] | None = None, **loss: Any) -> TrainingSetting:
-    """The three networks; the loss is the default one but for what is named."""
+    """Return a setting of the three networks; `loss` changes the default adversarial loss."""
     return TrainingSetting(
         "triple_gru", lr, {**(units or TRIPLE_UNITS), "rnn_dropout": DROPOUT}, loss
     )
 
 
 def plain(lr: float, n_layers: int = 2) -> TrainingSetting:
-    """The GRU with as many parameters as the three networks."""
+    """Return a setting of the GRU with as many parameters as the three networks."""
     return TrainingSetting(
         "gru", lr, {"n_units": equal_units(n_layers), "n_layers": n_layers, "rnn_dropout": DROPOUT}
     )
 
 
 def settings() -> dict[str, TrainingSetting]:
-    """By name: the rows of the table."""
+    """Return the rows of the table by name."""
     return {
         "gru: lr 0.002": plain(0.002),
         "gru: lr 0.004": plain(0.004),
@@ -128,9 +129,9 @@ def settings() -> dict[str, TrainingSetting]:
 
 
 def beside() -> dict[str, TrainingSetting]:
-    """Runs that do not compete at the budget, by name.
+    """Return, by name, the runs that do not compete at the budget.
 
-    The GRU without structured noise, and all with more batches.
+    They are the GRU without structured noise, and every setting with more batches.
     """
     without = {"gru: lr 0.002, no structured noise": replace(plain(0.002), noise=0.0)}
     return without | {
@@ -139,13 +140,13 @@ def beside() -> dict[str, TrainingSetting]:
 
 
 def longer(name: str) -> str:
-    """The name of a setting with more batches."""
+    """Name a setting that trains for more batches."""
     return f"{name}, {LONGER} times the batches"
 
 
 @cache
 def equal_units(n_layers: int) -> int:
-    """Hidden units of the smallest plain GRU with as many parameters as the three networks."""
+    """Return the hidden units of the smallest GRU with at least the three networks' parameters."""
     wanted = n_parameters("triple_gru", tuple(TRIPLE_UNITS.items()))
     n_units = 32
     while n_parameters("gru", (("n_units", n_units), ("n_layers", n_layers))) < wanted:
@@ -154,7 +155,7 @@ def equal_units(n_layers: int) -> int:
 
 
 def n_parameters(kind: str, model: tuple[tuple[str, Any], ...]) -> int:
-    """Parameters of a model on the simulation's features and days."""
+    """Return the number of parameters of a model on the simulation's features and days."""
     config = read_train_config(
         TrainConfig(model={"kind": kind, "input_network": {}, **dict(model)})
     ).model
@@ -165,7 +166,7 @@ def n_parameters(kind: str, model: tuple[tuple[str, Any], ...]) -> int:
 
 
 def configuration(setting: TrainingSetting, seed: int) -> TrainConfig:
-    """The demo's recipe with the benchmark's budget and the setting."""
+    """Return the demo's recipe with the benchmark's budget and the setting."""
     config = read_train_config("demo", COMMON)
     counts = "num_training_batches", "lr_decay_steps", "lr_decay_steps_day"
     overrides = [
@@ -188,7 +189,15 @@ def configuration(setting: TrainingSetting, seed: int) -> TrainConfig:
 
 
 def dataset(out: Path, seed: int, noise: float) -> Path:
-    """The folder of a simulation with its truth, in `raw`, and packed, in `packed`."""
+    """Return the folder of a simulation: `raw` holds it with its truth, `packed` holds it packed.
+
+    It is made at the first call.
+
+    Args:
+        out: Folder for all simulations.
+        seed: Seed of the simulation.
+        noise: Strength of the structured noise; 0 for none.
+    """
     folder = out / f"data-{noise:g}-{seed}"
     if not (folder / "packed").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -204,7 +213,14 @@ def dataset(out: Path, seed: int, noise: float) -> Path:
 
 
 def run(name: str, setting: TrainingSetting, seed: int, out: Path) -> dict[str, Any]:
-    """The result of one training, from `runs.json` where it is there already."""
+    """Return the result of one training; train only where `runs.json` does not hold it yet.
+
+    Args:
+        name: Name of the setting in the table.
+        setting: Model, loss and budget.
+        seed: Seed of the simulation; those of the training follow from it.
+        out: Folder of `runs.json` and of the simulations.
+    """
     found = [one for one in read_runs(out) if (one["name"], one["seed"]) == (name, seed)]
     if found:
         return found[0]
@@ -283,9 +299,9 @@ def explained(run_directory: Path, raw: Path) -> dict[str, float]:
 
 
 def compare(final: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """PER by kind and seed, and the differences seed by seed.
+    """Compare PER by kind of model, and seed by seed.
 
-    Below zero the three networks are better.
+    A negative difference means that the three networks are better.
     """
     pers = {kind: [one["per"] for one in runs] for kind, runs in final.items()}
     differences = [a - b for a, b in zip(pers["triple_gru"], pers["gru"], strict=True)]
@@ -321,9 +337,9 @@ def print_tables(figures: dict[str, Any]) -> None:
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
-    """Share of the structured noise and of speech that can be read, by where it is read from.
+    """Plot the shares of structured noise and of speech that can be read from three signals.
 
-    From the input, from the noise estimate, and from the input without it.
+    The signals are the input, the noise estimate, and the input without it.
     """
     estimates = [one["noise_estimate"] for one in figures["comparisons"][0]["runs"]["triple_gru"]]
     figure = Figure(figsize=(6, 3), layout="constrained")

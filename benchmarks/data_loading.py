@@ -1,17 +1,15 @@
-"""Training batches from session files as the release reads them, and from packed data.
-
-The same trials, in one run.
+"""Time of a training batch: session files, as the release reads them, against packed data.
 
     python benchmarks/data_loading.py [--json FILE] [--batches 20]
 
-Both read warm files (page cache), in one process and one thread; batches are timed in turns, so
-that a busy machine slows both. The release's loader gives float32, ours float16, which is what the
-model is trained from.
+Both read the same trials from warm files (page cache), in one process and one thread. Batches are
+timed in turns, so that a busy machine slows both. The release's loader gives float32; ours gives
+float16, from which the model is trained.
 
-A packed batch is copied into memory that was used before, so it takes no fresh pages and about as
-long as the memory needs to copy its bytes, which is timed beside it. The release's way takes fresh
-pages and decompresses, which is the processor's work. Their ratio is therefore lower where one core
-copies memory slowly, as on many servers.
+A packed batch is copied into memory that was used before: it takes no fresh pages. Its time is
+close to that of a plain copy of its bytes, which is timed beside it. The release's loader takes
+fresh pages and decompresses, which is work of the processor. The ratio of both is therefore lower
+where one core copies memory slowly, as on many servers.
 """
 
 from __future__ import annotations
@@ -44,7 +42,18 @@ from release_loader import load_batch
 def write_sessions(
     root: Path, n_sessions: int, n_trials: int, n_features: int, mean_bins: int
 ) -> list[Path]:
-    """Session files of the release's shape; every trial is another stretch of the same noise."""
+    """Write session files of the release's shape; every trial is another stretch of the same noise.
+
+    Args:
+        root: Folder to write in.
+        n_sessions: Number of sessions, one file each.
+        n_trials: Trials of each session.
+        n_features: Features of each bin.
+        mean_bins: Mean length of a trial, in bins.
+
+    Returns:
+        The files, one a session.
+    """
     generator = np.random.default_rng(0)
     noise = generator.standard_normal((3 * mean_bins, n_features), dtype=np.float32)
     paths = []
@@ -65,7 +74,16 @@ def write_sessions(
 def chosen_files(
     split: PackedSplit, indices: np.ndarray, paths: list[Path]
 ) -> dict[int, tuple[Path, list[int]]]:
-    """The batch as the release's loader wants it: trials by day."""
+    """Return a batch as the release's loader wants it.
+
+    Args:
+        split: Packed split.
+        indices: Trials of the batch, int64 [B].
+        paths: Session file of every day.
+
+    Returns:
+        By day, the session file and the numbers of its trials.
+    """
     days = split.day_N[indices].tolist()
     return {
         day: (
@@ -77,7 +95,13 @@ def chosen_files(
 
 
 def check_same(theirs: dict[str, torch.Tensor], split: PackedSplit, indices: np.ndarray) -> None:
-    """Both ways give the same batch, up to half precision."""
+    """Check that both ways give the same batch, up to half precision.
+
+    Args:
+        theirs: Batch of the release's loader, by the release's names.
+        split: Packed split.
+        indices: Trials of the batch, int64 [B].
+    """
     ours = split.batch(indices)
     theirs_BTC = theirs["input_features"].numpy()
     assert theirs_BTC.shape == ours.features_BTC.shape

@@ -1,6 +1,6 @@
-"""Is the demo's task hard, and is the decoder what solves it?
+"""Difficulty of the demo's task: is it hard, and does the decoder solve it from the recordings?
 
-Four gates, each a number that the demo must not beat.
+Four gates; each is a number that the demo must respect.
 
     python benchmarks/difficulty.py [--out build/difficulty] [--json FILE]
 
@@ -49,9 +49,9 @@ TRAIN_FRAMES = 20_000
 VAL_FRAMES = 10_000
 FRAME_DAYS = 2
 LEADS_MS = (0, 60, 120, 180, 240)
-"""Electrodes lead the sound.
+"""Leads of the electrodes over the sound that are tried; the easiest one counts.
 
-A frame is labelled with what is said that much later, and the easiest lead counts.
+A frame is labelled with the phoneme that is said that much later.
 """
 
 
@@ -86,18 +86,24 @@ class Linear(GRU):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [B, P, V]; there is no state."""
+        """Return logits [B, P, V]; there is no state.
+
+        Args:
+            x_BTC: Smoothed features, float32 [B, T, C].
+            day_B: Day of each trial, int64 [B].
+            state_LBD: Unused.
+            n_patches_B: Unused.
+        """
         x_BTC = torch.baddbmm(self.day_bias[day_B].unsqueeze(1), x_BTC, self.day_weight[day_B])
         x_BTC = dropout(x_BTC, self.config.input_network.input_layer_dropout, self.training)
         return self.out(patches(x_BTC, self.config.patch_size, self.config.patch_stride)), self.h0
 
 
 def frame_error(data: Path, days: int = FRAME_DAYS) -> float:
-    """Error rate of logistic regression on single non-silent frames.
+    """Return the error rate of logistic regression on single non-silent frames.
 
-    Trained and tested within each day.
-
-    Returns the mean over days at the lead (of LEADS_MS) where it is lowest.
+    It is trained and tested within each day. The result is the mean over days at the lead (of
+    LEADS_MS) where it is lowest.
 
     Args:
         data: A simulation with its truth.
@@ -134,9 +140,9 @@ def _frame_error(dataset: Dataset, data: Path, sessions: list[str], lead_ms: flo
 def _frames(
     trials: list[Trial], truth: Path, split: str, limit: int, lead_ms: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Features [N, C], and phonemes [N] said `lead_ms` later.
+    """Return features [N, C] of non-silent frames, and the phonemes [N] said `lead_ms` later.
 
-    Of at most `limit` non-silent frames, drawn evenly.
+    At most `limit` frames are drawn, evenly.
     """
     features = []
     phonemes = []
@@ -160,12 +166,10 @@ def _frames(
 
 
 def best_constant_per(labels: list[np.ndarray], width: int = 20) -> float:
-    """PER of the best sequence that is the same for every trial.
+    """Return the PER of the best sequence that is the same for every trial.
 
-    Found by beam search over growing sequences.
-
-    The search looks at the very labels that are scored, so no decoder that is blind to its input
-    does better by luck.
+    A beam search over growing sequences finds it. The search sees the very labels that are scored,
+    so no decoder that is blind to its input does better by luck.
     """
     texts = ["".join(map(chr, label)) for label in labels]
     n_phonemes = sum(map(len, texts))
@@ -186,7 +190,13 @@ def best_constant_per(labels: list[np.ndarray], width: int = 20) -> float:
 def shuffle_labels(data: Path, out: Path, seed: int = 0) -> None:
     """Write session files with the training trials' sentences exchanged.
 
-    Each gets another one's that its length can hold.
+    Each trial gets another trial's sentence that its length can hold. Validation trials keep
+    theirs.
+
+    Args:
+        data: Session files to read.
+        out: Folder to write in.
+        seed: Seed of the permutation.
     """
     dataset = open_dataset(data)
     rng = np.random.default_rng(seed)
@@ -220,7 +230,7 @@ def _fits(trial: Trial, other: Trial) -> bool:
 
 
 def swapped_wer(evaluation: Path) -> float:
-    """WER when every trial gets the sentence that was decoded from the trial before it."""
+    """Return the WER when every trial gets the sentence decoded from the trial before it."""
     lines = [json.loads(line) for line in (evaluation / "nbest.jsonl").read_text().splitlines()]
     references = [line["reference"] for line in lines]
     texts = [line["hypotheses"][0]["text"] for line in lines]
@@ -232,7 +242,17 @@ def swapped_wer(evaluation: Path) -> float:
 def measure_blind(
     data: Path, work: Path, recipe: str = "demo", overrides: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Measure the GRU at its best on shuffled labels, beside the best constant sequence."""
+    """Measure the GRU's best PER on shuffled labels, beside the best constant sequence.
+
+    Args:
+        data: Session files.
+        work: Folder for the shuffled data and the run.
+        recipe: Recipe to train.
+        overrides: `key=value` changes of the recipe.
+
+    Returns:
+        `shuffled_per` and `constant_per`.
+    """
     shuffle_labels(data, work / "shuffled")
     packed = pack(work / "shuffled", work / "shuffled-packed")
     summary = train(recipe, packed.path, work / "shuffled-run", overrides=overrides)
@@ -244,7 +264,14 @@ def measure_blind(
 def measure_linear(
     packed: Path, work: Path, recipe: str = "demo", overrides: Sequence[str] = ()
 ) -> float:
-    """PER of the linear model, trained as the GRU is."""
+    """Return the PER of the linear model, trained as the GRU is.
+
+    Args:
+        packed: Packed data.
+        work: Folder for the run.
+        recipe: Recipe of the GRU, whose input layer the model takes.
+        overrides: `key=value` changes of the recipe.
+    """
     config = read_train_config(recipe, overrides)
     config.model = LinearConfig(input_network=config.model.input_network)
     return train(config, packed, work / "linear-run").val_per
@@ -268,7 +295,7 @@ def main() -> None:
 
 
 def print_gates(figures: dict[str, Any]) -> None:
-    """The table of the docs."""
+    """Print the table of the docs."""
     linear = f"{100 * figures['linear_per']:.1f} % against {100 * figures['gru_per']:.1f} %"
     shuffled = (
         f"{100 * figures['shuffled_per']:.1f} % against {100 * figures['constant_per']:.1f} %"

@@ -1,6 +1,4 @@
-"""The worth of combining the sentences of ten seeds.
-
-On real hypotheses of participants T15 and T12.
+"""WER of the combined sentences of ten seeds, on real hypotheses of participants T15 and T12.
 
     cortext lm build transcripts_train.txt general_english.txt.gz --order 4 --vocab 60000 --out
     build/ensemble-lm
@@ -40,12 +38,18 @@ N_BOOT = 2000
 
 
 def interval(errors_N: np.ndarray, length_N: np.ndarray, seed: int) -> list[float | None]:
-    """95 % interval of the pooled rate over resampled trials; the same trials for the same seed."""
+    """Return the 95 % bootstrap interval of the pooled error rate.
+
+    Args:
+        errors_N: Word errors of each trial.
+        length_N: Words of each trial's reference.
+        seed: Seed of the resampling; the same seed draws the same trials.
+    """
     return list(bootstrap_interval(errors_N, length_N, N_BOOT, seed, 0.95))
 
 
 def errors_of_seeds(trials: list[Candidates]) -> np.ndarray:
-    """Word errors int64 [trials, seeds]."""
+    """Count the word errors of each seed's best sentence, int64 [trials, seeds]."""
     counts = []
     for trial in trials:
         words = normalize(trial.reference or "").split()
@@ -56,13 +60,21 @@ def errors_of_seeds(trials: list[Candidates]) -> np.ndarray:
 def measure(
     trials: list[Candidates], lm: LanguageModel, shuffles: int, seed: int
 ) -> dict[str, Any]:
-    """WER of everything, in the order of the table."""
+    """Measure the WER of every row, in the order of the table.
+
+    Args:
+        trials: Candidates of all seeds for each trial.
+        lm: Language model that scores sentences.
+        shuffles: Repeats of the cross-validation that chooses the options.
+        seed: Seed of the cross-validation and the intervals.
+    """
     seconds = {}
     plain = {}
     for name, method in METHODS.items():
         start = time.perf_counter()
         errors_N1, length_N = count_errors(trials, [EnsembleOptions(method=method)], lm)
-        plain[name], seconds[name] = errors_N1[:, 0], time.perf_counter() - start
+        plain[name] = errors_N1[:, 0]
+        seconds[name] = time.perf_counter() - start
     better = min(("minimum Bayes risk", "ROVER"), key=lambda name: plain[name].sum())
     seeds_NS = errors_of_seeds(trials)
     total = length_N.sum()
@@ -119,7 +131,7 @@ def measure(
 
 
 def print_table(name: str, found: dict[str, Any]) -> None:
-    """The rows of one set as a table."""
+    """Print the rows of one set as a table."""
     print(f"\n{name}: {found['n_trials']} trials, {found['n_words']} words\n")
     rows = []
     for label, row in found["rows"].items():
@@ -135,12 +147,12 @@ def print_table(name: str, found: dict[str, Any]) -> None:
 
 
 def span(bounds: list[float] | None, sign: str = "") -> str:
-    """`1.23 to 4.56`, in points."""
+    """Format bounds in points: `1.23 to 4.56`; an empty string where there are none."""
     return "" if bounds is None else " to ".join(f"{100 * bound:{sign}.2f}" for bound in bounds)
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """WER of every row with its interval, a panel for each set."""
+    """Plot the WER of every row with its interval, a panel for each set."""
     figure = Figure(figsize=(8, 2.9), layout="constrained")
     for axes, (name, found) in zip(figure.subplots(1, len(results)), results.items(), strict=True):
         labels = list(found["rows"])[::-1]

@@ -9,13 +9,13 @@ The demo's recipe is trained three more times on the demo's data, which takes mi
 the demo's validation split, with the search's defaults: by their best sentences, by their n-best
 lists with scores, by all sentences of their lattices, and by their posteriors.
 
-What is best for one run's posteriors need not be for an average's: where runs differ in when they
-hear a phoneme, the blank gains. So all four are combined once more with the blank penalty chosen,
-for each way to combine by itself, among five: on the demo's validation split for more recordings of
-the same simulated participant, and the other way round. Both are counted together. Of the
-recordings those are left out whose sentence is in the text that the demo's language model or its
-runs learned from. Intervals are 95 %, from a bootstrap over trials; differences are paired, to the
-votes (ROVER) of the best sentences.
+The blank penalty that is best for one run need not be best for an average: runs emit a phoneme in
+different frames, so the mean favours the blank. All four runs are therefore combined once more, and
+each way to combine gets its own penalty, one of five. Two sets of recordings are used: the demo's
+validation split, and more recordings of the same simulated participant. The penalty for one set is
+chosen on the other; the errors of both are added. A recording is left out if its sentence is in the
+text that the demo's language model or its runs learned from. Intervals are 95 %, from a bootstrap
+over trials; differences are paired, to the votes (ROVER) of the best sentences.
 """
 
 from __future__ import annotations
@@ -73,7 +73,13 @@ OF_POSTERIORS = [name for name in WAYS if name.startswith("posteriors")]
 
 
 def run_of(seed: int, demo: Path, out: Path) -> Path:
-    """The run directory of a seed, trained if need be."""
+    """Return the run directory of a seed; train it where it is missing.
+
+    Args:
+        seed: Number of the run; 1 is the demo's own.
+        demo: Directory that `cortext demo` made.
+        out: Folder of the other runs.
+    """
     run = demo / "run" if seed == 1 else out / f"seed{seed}"
     if not (run / "summary.json").is_file():
         torch.set_num_threads(1)
@@ -83,7 +89,14 @@ def run_of(seed: int, demo: Path, out: Path) -> Path:
 
 
 def evaluations(demo: Path, packed: Path, out: Path, folder: Path) -> list[Path]:
-    """An evaluation directory of a validation split for every seed."""
+    """Return evaluation directories of a validation split, one a seed; make those that are missing.
+
+    Args:
+        demo: Directory that `cortext demo` made.
+        packed: Packed data to evaluate on.
+        out: Folder of the runs.
+        folder: Folder of the evaluations.
+    """
     for seed in SEEDS:
         if not (folder / f"eval{seed}" / "metrics.json").is_file():
             evaluate(run_of(seed, demo, out), packed, "val", demo / "lm", folder / f"eval{seed}")
@@ -101,7 +114,7 @@ def more_recordings(demo: Path, folder: Path) -> Path:
 
 
 def learned(demo: Path) -> set[str]:
-    """The sentences that the demo's language model and its runs were made from, normalised."""
+    """Return the normalised sentences that the demo's language model and runs learned from."""
     texts = [(demo / "data" / "text" / name).read_text() for name in ("lm.txt", "train.txt")]
     return {normalize(line) for text in texts for line in text.splitlines()}
 
@@ -109,9 +122,15 @@ def learned(demo: Path) -> set[str]:
 def penalised(
     sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: int
 ) -> dict[str, Any]:
-    """WER of every way to combine all runs.
+    """Measure the WER of every way to combine all runs, each with its own best blank penalty.
 
-    With the blank penalty that is best for it on the other set.
+    The penalty for a set of recordings is the one that is best on the other set.
+
+    Args:
+        sets: By name, the evaluation directories of all runs on a set of recordings.
+        lm_dir: Language-model directory.
+        known: Normalised sentences to leave out.
+        seed: Seed of the intervals.
     """
     decoder = Decoder.from_dir(lm_dir)
     lm = LanguageModel.open(lm_dir)
@@ -177,9 +196,12 @@ def penalised(
 
 
 def rows_of(errors_of: dict[str, np.ndarray], length_N: np.ndarray, seed: int) -> dict[str, Any]:
-    """WER of every way from its errors [trials], with its interval.
+    """Return the WER of every way and its difference to the best sentences, with intervals.
 
-    And its paired difference to the best sentences.
+    Args:
+        errors_of: By way, the word errors of each trial.
+        length_N: Words of each trial's reference.
+        seed: Seed of the intervals.
     """
     rows: dict[str, Any] = {}
     for name, errors_N in errors_of.items():
@@ -194,12 +216,12 @@ def rows_of(errors_of: dict[str, np.ndarray], length_N: np.ndarray, seed: int) -
 
 
 def candidate(hypothesis: Hypothesis) -> Candidate:
-    """A sentence of a search as a candidate."""
+    """Return a sentence of a search as a candidate."""
     return Candidate(tuple(normalize(hypothesis.text).split()), hypothesis.score)
 
 
 def errors(texts: list[str], trials: list[Candidates]) -> np.ndarray:
-    """Word errors int64 [trials]."""
+    """Count the word errors of each trial, int64 [trials]."""
     pairs = [
         (normalize(t.reference or "").split(), normalize(text).split())
         for t, text in zip(trials, texts, strict=True)
@@ -208,7 +230,13 @@ def errors(texts: list[str], trials: list[Candidates]) -> np.ndarray:
 
 
 def measure(directories: list[Path], lm: Path, seed: int) -> dict[str, Any]:
-    """WER of the runs alone, and of every way to combine two, three and four of them."""
+    """Measure the WER of the runs alone, and of every way to combine two, three and four of them.
+
+    Args:
+        directories: Evaluation directories of the runs.
+        lm: Language-model directory.
+        seed: Seed of the intervals.
+    """
     trials = read_evaluations(directories)
     length_N = np.array([len(normalize(trial.reference or "").split()) for trial in trials])
     alone = [errors([" ".join(t.best[n]) for t in trials], trials) for n in range(len(directories))]
@@ -248,9 +276,9 @@ def print_rows(rows: dict[str, Any]) -> None:
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
-    """WER by number of runs with the search's defaults, and of four with chosen blank penalties.
+    """Plot WER by number of runs with the default search, and of four runs with chosen penalties.
 
-    Colours agree.
+    A way to combine has the same colour in both panels.
     """
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.2])

@@ -1,6 +1,6 @@
 """Utterances through live servers that are killed at random moments.
 
-Every text is whole, or says what it lacks.
+Every text must be complete, or come with an error that names what is missing.
 
     python benchmarks/killed_live.py [--utterances 1000] [--keep 1,100,1000] [--seed 0] [--json
     FILE]
@@ -8,7 +8,7 @@ Every text is whole, or says what it lacks.
 A redis-server and one `cortext lm-server --keep N`, or one `cortext brand-node`, run on this
 machine. A client speaks one utterance after the other: it waits for each answer, as clients of the
 public release do, or writes all at once. Meanwhile the server is killed with SIGKILL at random
-moments and started again after a random pause, so that entries wait for it, too. The texts are
+moments and started again after a random pause; entries of the client wait meanwhile. The texts are
 compared with those of the same utterances before the first kill.
 
 Each utterance ends in one of four ways: the same text; a result whose `error` names what is
@@ -81,7 +81,8 @@ class Counts:
 class Killer:
     """Runs a server, kills it at random moments and starts it again. Use as a context.
 
-    start: starts the server, and returns once it serves
+    Args:
+        start: Starts the server, and returns once it serves.
     """
 
     def __init__(self, start: Callable[[], Command], rng: random.Random) -> None:
@@ -114,7 +115,7 @@ class Killer:
 
 @contextmanager
 def redis_server() -> Iterator[RedisServer]:
-    """A redis-server of this run alone."""
+    """Yield a Redis server of this run alone."""
     with tempfile.TemporaryDirectory() as folder:
         server = RedisServer(Path(folder)).start()
         try:
@@ -124,9 +125,9 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 def started(redis: RedisServer, name: str, *arguments: str) -> Command:
-    """A server of that name, once it is connected.
+    """Start a server and wait until its connection to Redis of that name is open.
 
-    Ends the run with what a server said that did not start.
+    A server that does not start ends the run with its output.
     """
     client = redis.client()
 
@@ -148,7 +149,14 @@ def started(redis: RedisServer, name: str, *arguments: str) -> Command:
 
 
 def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
-    """Speak to `cortext lm-server --keep N`."""
+    """Speak to `cortext lm-server --keep N` while it is killed again and again.
+
+    Args:
+        lm: Language-model directory.
+        keep: N, the number of entries that it keeps.
+        n_utterances: Number of utterances.
+        seed: Seed of the sentences and of the moments.
+    """
     rng = random.Random(seed)
     counts = Counts(f"lm-server --keep {keep}")
     spoken = [
@@ -187,7 +195,13 @@ def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
 def say_to_lm_server(
     client: ReleaseClient, logits_PV: np.ndarray, hurried: bool
 ) -> tuple[str, str] | None:
-    """Text and error of an utterance; None where no result came."""
+    """Return the text and the error of an utterance; None where no result came.
+
+    Args:
+        client: Client of the language-model server.
+        logits_PV: Logits of the utterance, float32 [P, V].
+        hurried: Whether to send all frames without waiting for partial results.
+    """
     seconds, micros = client.redis.time()
     client.seen = dict.fromkeys(client.seen, seconds * 1000 + micros // 1000)
     try:
@@ -207,7 +221,13 @@ def say_to_lm_server(
 
 
 def kill_brand_node(root: Path, n_utterances: int, seed: int) -> Counts:
-    """Speak to `cortext brand-node`."""
+    """Speak to `cortext brand-node` while it is killed again and again.
+
+    Args:
+        root: Folder for the model and language model that are made.
+        n_utterances: Number of utterances.
+        seed: Seed of the features and of the moments.
+    """
     rng = random.Random(seed)
     counts = Counts("brand-node")
     generator = np.random.default_rng(seed)
@@ -270,7 +290,14 @@ def kill_brand_node(root: Path, n_utterances: int, seed: int) -> Counts:
 
 
 def say_to_brand_node(rig: Rig, bins_TC: np.ndarray, trial: str, pause_s: float) -> None:
-    """Write a trial between its marks, one bin an entry."""
+    """Write a trial between its marks, one bin an entry.
+
+    Args:
+        rig: The rig, whose streams the node reads.
+        bins_TC: Features of the trial, float32 [T, C].
+        trial: Name of the trial.
+        pause_s: Seconds between bins.
+    """
     rig.mark("start", trial, rig.i)
     for x_C in bins_TC:
         rig.send(x_C.tobytes())
@@ -279,12 +306,12 @@ def say_to_brand_node(rig: Rig, bins_TC: np.ndarray, trial: str, pause_s: float)
 
 
 def text_and_error(fields: dict[bytes, bytes]) -> tuple[str, str]:
-    """Both of a final entry of the node."""
+    """Return the text and the error in a final entry of the node."""
     return fields[b"text"].decode(), fields[b"error"].decode()
 
 
 def results_of(rig: Rig, trial: str) -> list[tuple[str, str]]:
-    """Results of a trial, once there is one; none where none comes."""
+    """Wait for results of a trial and return them; an empty list where none comes."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         newest = [fields for _, fields in rig.redis.xrevrange("speech_final", count=50)]

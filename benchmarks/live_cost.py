@@ -39,18 +39,15 @@ from cortext.text.metrics import bootstrap_interval, edit_counts
 GAIN_SPREAD = 0.5
 """Standard deviation of the logarithm of a feature's gain on a day."""
 OFFSET_SPREAD = 3.0
-"""Standard deviation of its offset, in standard deviations of the feature."""
+"""Standard deviation of a feature's offset on a day, in standard deviations of the feature."""
 BLOCK_GAIN = 0.1
 BLOCK_OFFSET = 0.3
-"""The same for what changes from one block to the next."""
+"""The same two for the change from one block to the next."""
 
 
 @dataclass
 class Raw:
-    """A day as it was recorded.
-
-    Gain and offset of each feature in the block before and in this one, float64 [C].
-    """
+    """Raw gain and offset of each feature, float64 [C], in the block before and in this one."""
 
     gain_before_C: np.ndarray
     offset_before_C: np.ndarray
@@ -59,7 +56,7 @@ class Raw:
 
     @classmethod
     def draw(cls, n_features: int, generator: np.random.Generator) -> Raw:
-        """A day like any other."""
+        """Draw the gains and offsets of a day."""
         gain_C = np.exp(GAIN_SPREAD * generator.normal(size=n_features))
         offset_C = OFFSET_SPREAD * gain_C * generator.normal(size=n_features)
         later_gain_C = gain_C * np.exp(BLOCK_GAIN * generator.normal(size=n_features))
@@ -88,13 +85,13 @@ class Material:
         )
 
     def features(self, number: int) -> np.ndarray:
-        """Float32 [T, C] of a trial, z-scored over its block."""
+        """Return the features of a trial, float32 [T, C], z-scored over its block."""
         split = self.found.data.split("val")
         bins_TC = split.batch([self.found.indices[number]]).features_BTC[0]
         return np.ascontiguousarray(bins_TC[: self.found.trials[number].n_bins], dtype=np.float32)
 
     def days(self) -> Iterator[tuple[str, list[int]]]:
-        """Sessions and the numbers of their trials, in the order of recording."""
+        """Yield each session with the numbers of its trials, in the order of recording."""
         trials = self.found.trials
         for session in dict.fromkeys(trial.session for trial in trials):
             numbers = [number for number, trial in enumerate(trials) if trial.session == session]
@@ -104,7 +101,10 @@ class Material:
             )
 
     def statistics_before(self, session: str) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of the last training block of a day, as it was z-scored."""
+        """Return mean and standard deviation of a day's last training block.
+
+        Its features are z-scored.
+        """
         of_day = [i for i in range(len(self.before)) if self.before.session(i) == session]
         last = max(int(self.before.block_N[i]) for i in of_day)
         rows = [i for i in of_day if int(self.before.block_N[i]) == last]
@@ -113,7 +113,7 @@ class Material:
         return bins_TC.mean(axis=0), bins_TC.std(axis=0)
 
     def decoded(self, logits: dict[int, np.ndarray]) -> list[TrialResult]:
-        """The trials with other logits."""
+        """Decode other logits of the trials."""
         inventory = self.found.model.inventory
         numbers = range(len(self.found.trials))
         nbests = self.decoder.decode_batch(
@@ -136,9 +136,13 @@ Features = Callable[[np.ndarray], np.ndarray]
 def stream_days(
     material: Material, options: PipelineOptions, day_of: Callable[[str, AcousticStream], Features]
 ) -> list[TrialResult]:
-    """All trials through the stream.
+    """Decode all trials through the stream.
 
-    `day_of` prepares a day's first block and says what becomes of its features.
+    Args:
+        material: Run, trials and decoder.
+        options: Options of the stream.
+        day_of: Called with a session and its new stream; prepares the day's first block and returns
+            a function from a trial's features to those that are pushed.
     """
     logits = {}
     for session, numbers in material.days():
@@ -151,10 +155,7 @@ def stream_days(
 
 
 def streamed(material: Material) -> tuple[list[TrialResult], dict[str, Any]]:
-    """Decode all trials through the live pipeline, 20 ms at a time.
-
-    And compare with offline decoding.
-    """
+    """Decode all trials through the live pipeline, 20 ms at a time; compare with offline."""
     trials = []
     largest = 0.0
     n_same = 0
@@ -182,9 +183,13 @@ def streamed(material: Material) -> tuple[list[TrialResult], dict[str, Any]]:
 def rolling(
     material: Material, raw: dict[str, Raw], start: str, smoothing: str = "published"
 ) -> list[TrialResult]:
-    """Raw features, z-scored as they come.
+    """Decode raw features that are z-scored as they arrive.
 
-    `start` is `warm`, `cold`, or `frozen` (warm, and never updated).
+    Args:
+        material: Run, trials and decoder.
+        raw: Gains and offsets by session.
+        start: `warm` (statistics of the block before), `cold`, or `frozen` (warm, never updated).
+        smoothing: Smoothing of the stream.
     """
 
     def day_of(session: str, stream: AcousticStream) -> Features:
@@ -207,7 +212,7 @@ def rolling(
 
 
 def unnormalised(material: Material, raw: dict[str, Raw]) -> list[TrialResult]:
-    """Raw features as they are."""
+    """Decode raw features without z-scoring them."""
 
     def day_of(session: str, stream: AcousticStream) -> Features:
         day = raw[session]
@@ -217,7 +222,7 @@ def unnormalised(material: Material, raw: dict[str, Raw]) -> list[TrialResult]:
 
 
 def by_position(material: Material, runs: Sequence[list[TrialResult]]) -> dict[str, float]:
-    """PER of the first trial of a block, of the next nine, and of the rest."""
+    """Return the PER of a day's first trial, of its next nine, and of the rest."""
     place = {number: i for _, numbers in material.days() for i, number in enumerate(numbers)}
     groups: dict[str, list[TrialResult]] = {"1": [], "2-10": [], "11-": []}
     for trials in runs:
@@ -231,7 +236,13 @@ def by_position(material: Material, runs: Sequence[list[TrialResult]]) -> dict[s
 def difference(
     offline: Sequence[TrialResult], runs: Sequence[list[TrialResult]], unit: str
 ) -> dict[str, Any]:
-    """Difference of the error rate from offline, with its 95 % interval over trials."""
+    """Return the error rate, its difference from offline and the 95 % interval over trials.
+
+    Args:
+        offline: Trials decoded offline.
+        runs: The same trials decoded live, once a seed.
+        unit: `phoneme` or `word`.
+    """
 
     def pair(trial: TrialResult) -> tuple[Sequence[Any], Sequence[Any]]:
         if unit == "phoneme":
@@ -271,7 +282,14 @@ def cut_short(material: Material, silence_ms: float) -> dict[str, Any]:
 def row(
     name: str, look_ahead_ms: float, material: Material, runs: Sequence[list[TrialResult]]
 ) -> dict[str, Any]:
-    """A row of the table, printed as it becomes known."""
+    """Print a row of the table and return it.
+
+    Args:
+        name: Name of the row.
+        look_ahead_ms: Bins that the decoder waits for, in milliseconds.
+        material: Run, trials and decoder.
+        runs: Trials decoded live, once a seed.
+    """
     offline = material.found.trials
     per, wer = (difference(offline, runs, unit) for unit in ("phoneme", "word"))
     cells = []

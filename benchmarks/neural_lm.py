@@ -3,12 +3,11 @@
     python benchmarks/neural_lm.py [--data ../shared/data] [--out build/neural-lm] [--minutes 35]
     [--json FILE]
 
-Both models learn from the same texts: the prompts of the training splits of T12 and T15 but every
-20th, and general English. Those every 20th prompts are held out: the mixture of the two texts in
-the 5-gram (`lm build --interpolate`), the neural weights that are kept and the weight of the neural
-model are chosen on them. The test text are the prompts of the validation splits. What is held out
-or tested on is left out where it is in another of the texts. What `--out` already has is not made
-again.
+Both models learn from the same texts: general English, and the prompts of the training splits of
+T12 and T15 without every 20th. Every 20th prompt is held out to choose the mixture of the two texts
+in the 5-gram (`lm build --interpolate`), the neural weights that are kept and the weight of the
+neural model. The test text is the prompts of the validation splits. A held-out or test prompt that
+also occurs in another of the texts is dropped. Files that `--out` already has are not made again.
 """
 
 from __future__ import annotations
@@ -35,9 +34,12 @@ TESTS = ("nbest/t15_val_even.jsonl", "phonemes/t12_val_even.jsonl")
 
 
 def write_texts(data: Path, out: Path, general: Path) -> None:
-    """The prompts to learn from, those to choose weights on, and those to test on.
+    """Write the prompts to train on, to choose weights on and to test on; no two share a sentence.
 
-    No sentence is in two of them.
+    Args:
+        data: Folder of the real material.
+        out: Folder for `train.txt`, `held.txt` and `test.txt`.
+        general: General text, whose sentences the last two leave out.
     """
     prompts = (data / "text" / "transcripts_train.txt").read_text().splitlines()
     references = [

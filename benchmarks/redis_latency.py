@@ -1,6 +1,4 @@
-"""Time that a client waits for the Redis language-model server.
-
-For the answer to a frame, and for the final sentence.
+"""Time that a client waits for the Redis language-model server: a frame's answer, the text.
 
     python benchmarks/redis_latency.py [--demo runs/demo] [--utterances 60] [--pace MS] [--json
     FILE]
@@ -9,9 +7,9 @@ For the answer to a frame, and for the final sentence.
 A redis-server and a `cortext lm-server` process are started on this machine. The client sends the
 logits of a demo run's validation trials (`cortext demo`) one frame of 80 ms at a time, waits for
 each answer by a blocking read, and finalizes. Times are round trips as the client sees them; the
-server's own are from its log. With a large model: how long answers take without it, where it ranks
-at the end, and where it takes part in the search within a budget; and how many of the final
-sentences are those of a search that waits for it as long as it takes.
+server's own times are from its log. `--llm` compares three servers: without the large model, with
+the model ranking at the end, and with the model in the search within a budget. It also counts the
+final sentences that equal those of a search without a budget.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from cortext.text.phonemes import LM, RELEASE
 
 @contextmanager
 def processes(lm: Path, arguments: list[str]) -> Iterator[tuple[redis.Redis, Path]]:
-    """A Redis server, the language-model server and its log."""
+    """Yield a client of a Redis server with a language-model server on it, and the server's log."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -88,7 +86,13 @@ class TimedClient:
         self._seen = {}
 
     def ask(self, stream: str, fields: dict[str, Any], answers: str) -> float:
-        """Milliseconds until the answer was there."""
+        """Send a request and return the milliseconds until its answer arrived.
+
+        Args:
+            stream: Stream of the request.
+            fields: Fields of the request.
+            answers: Stream of the answer.
+        """
         start = time.perf_counter()
         self._redis.xadd(stream, fields)
         found = self._redis.xread({answers: self._seen.get(answers, "0-0")}, block=60_000, count=1)
@@ -99,7 +103,13 @@ class TimedClient:
 def measure(
     client: TimedClient, logits: list[np.ndarray], pace_ms: float
 ) -> dict[str, list[float]]:
-    """Round trips in milliseconds."""
+    """Measure round trips in milliseconds, by kind of request.
+
+    Args:
+        client: Client of the server.
+        logits: Utterances, each float32 [P, V].
+        pace_ms: Least time between frames, in milliseconds.
+    """
     times: dict[str, list[float]] = {"reset": [], "frame": [], "finalize": []}
     for logits_PV in logits:
         times["reset"].append(
@@ -118,7 +128,13 @@ def measure(
 
 
 def with_llm(model: str, budgets_ms: list[float], folder: Path) -> dict[str, list[str]]:
-    """Arguments of servers with a large model, by what it does."""
+    """Return the arguments of servers with and without a large model, by name of the comparison.
+
+    Args:
+        model: Name or directory of the large model.
+        budgets_ms: Budgets of fusion in the search, in milliseconds.
+        folder: Folder for option files.
+    """
     found = {"no large model": [], "large model at the end": ["--llm", model]}
     for budget_ms in budgets_ms:
         file = folder / f"{budget_ms:g}.yaml"
@@ -128,7 +144,13 @@ def with_llm(model: str, budgets_ms: list[float], folder: Path) -> dict[str, lis
 
 
 def texts_without_hurry(model: str, lm: Path, logits: list[np.ndarray]) -> list[str]:
-    """The sentences of a search that waits for the large model."""
+    """Return the sentences of a search that waits for the large model.
+
+    Args:
+        model: Name or directory of the large model.
+        lm: Language-model directory.
+        logits: Utterances, each float32 [P, V].
+    """
     from cortext.decoding import Decoder
     from cortext.decoding.llm.large_model import LLM
     from cortext.decoding.saved import to_log_probs

@@ -19,7 +19,11 @@ ATTRIBUTES = ("n_time_steps", "seq_len", "block_num", "trial_num")
 
 
 def load_batch(chosen: Mapping[int, tuple[Path, Sequence[int]]]) -> dict[str, torch.Tensor]:
-    """One batch. chosen: by day, the session file and the numbers of its trials."""
+    """Read one batch.
+
+    Args:
+        chosen: By day, the session file and the numbers of its trials.
+    """
     arrays: dict[str, list[torch.Tensor]] = {
         "input_features": [],
         "seq_class_ids": [],

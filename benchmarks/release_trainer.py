@@ -15,9 +15,8 @@ github.com/Neuroprosthetics-Lab/nejm-brain-to-text):
 - the loss is fetched at every step; validation goes day by day, and edit distances are counted in
   Python.
 
-Settings have the names and the structure of the published YAML. What is drawn ahead of training in
-the release (the trials of every batch) is given here, so that another trainer can be given the
-same.
+Settings have the names and the structure of the published YAML. The release draws the trials of
+every batch before training; here the caller gives them, so that another trainer can get the same.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class ReleaseModel(nn.Module):
         nn.init.xavier_uniform_(self.out.weight)
 
     def forward(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
-        """Logits [B, P, V] of smoothed features."""
+        """Return logits [B, P, V] of smoothed features."""
         weights = torch.stack([self.day_weights[day] for day in day_B])
         biases = torch.cat([self.day_biases[day] for day in day_B]).unsqueeze(1)
         x_BTC = self.day_layer_activation(torch.einsum("btc,bcd->btd", x_BTC, weights) + biases)
@@ -90,7 +89,13 @@ class ReleaseModel(nn.Module):
 
 
 def smooth(x_BTC: torch.Tensor, std_bins: float, size: int) -> torch.Tensor:
-    """Gaussian smoothing, padding 'same', by a convolution with one group per feature."""
+    """Smooth features with a Gaussian, padding 'same', by a convolution with one group per feature.
+
+    Args:
+        x_BTC: Features, float32 [B, T, C].
+        std_bins: Standard deviation of the Gaussian, in bins.
+        size: Taps before those below KERNEL_FLOOR are dropped.
+    """
     impulse = np.zeros(size, dtype=np.float32)
     impulse[size // 2] = 1
     kernel = gaussian_filter1d(impulse, std_bins)
@@ -107,18 +112,36 @@ class Draws:
     """The random numbers of augmentation; a test gives its own."""
 
     def normal(self, name: str, shape: Sequence[int], device: torch.device) -> torch.Tensor:
-        """Standard normal numbers for the augmentation `name`."""
+        """Draw standard normal numbers.
+
+        Args:
+            name: Name of the augmentation.
+            shape: Shape of the result.
+            device: Device of the result.
+        """
         return torch.randn(tuple(shape), device=device)
 
     def cut(self, below: int) -> int:
-        """Bins to cut."""
+        """Draw the number of bins to cut, less than `below`."""
         return int(np.random.randint(0, below))  # noqa: NPY002  (as the release draws it)
 
 
 def augment(
     x_BTC: torch.Tensor, n_bins_B: torch.Tensor, settings: Mapping[str, Any], draws: Draws
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Static gain, white noise, constant offset, random walk and cut; `x_BTC` is changed."""
+    """Apply static gain, white noise, constant offset, random walk and cut.
+
+    `x_BTC` may be changed in place.
+
+    Args:
+        x_BTC: Features, float32 [B, T, C].
+        n_bins_B: Length of each trial, in bins.
+        settings: `data_transforms` of the release.
+        draws: Source of random numbers.
+
+    Returns:
+        Features and lengths.
+    """
     device, (n_trials, _, n_features) = x_BTC.device, x_BTC.shape
     if settings["static_gain_std"] > 0:
         mixing = torch.eye(n_features, device=device).repeat(n_trials, 1, 1)
@@ -152,14 +175,26 @@ class BatchReader(Dataset):
 
 
 def loader(batches: Sequence[BatchFiles], workers: int, pin: bool) -> DataLoader:
-    """Batches in order, read ahead by worker processes (four in the published settings)."""
+    """Return a loader of the batches in their order.
+
+    Args:
+        batches: Files and trials of each batch.
+        workers: Processes that read ahead; the published settings have four.
+        pin: Whether batches are copied to pinned memory.
+    """
     return DataLoader(
         BatchReader(batches), batch_size=None, shuffle=False, num_workers=workers, pin_memory=pin
     )
 
 
 def cosine(floor: float, decay_steps: int, warmup_steps: int) -> Callable[[int], float]:
-    """Linear warm-up from zero, then half a cosine down to `floor`."""
+    """Return a schedule: linear warm-up from zero, then half a cosine down to `floor`.
+
+    Args:
+        floor: Last factor of the learning rate.
+        decay_steps: Step at which the floor is reached.
+        warmup_steps: Steps of the warm-up.
+    """
 
     def factor(step: int) -> float:
         if step < warmup_steps:
@@ -257,7 +292,13 @@ class ReleaseTrainer:
     def transform(
         self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, training: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features as the model gets them, and their lengths."""
+        """Return the features as the model gets them, and their lengths.
+
+        Args:
+            x_BTC: Features, float32 [B, T, C].
+            n_bins_B: Length of each trial, in bins.
+            training: Whether to augment.
+        """
         settings = self.settings["dataset"]["data_transforms"]
         if training:
             x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, self.draws)
@@ -290,7 +331,7 @@ class ReleaseTrainer:
         return loss, logits_BPV, frames_B
 
     def step(self, batch: Mapping[str, torch.Tensor], mark: Mark = lambda part: None) -> float:
-        """Train on one batch; returns its loss.
+        """Train on one batch and return its loss.
 
         Parts: load (to the device), augment, forward, backward, step.
         """
@@ -311,7 +352,7 @@ class ReleaseTrainer:
 
     @torch.no_grad()
     def validate(self, files: Mapping[int, tuple[Path, Sequence[int]]]) -> dict[str, Any]:
-        """Phoneme error rate over all trials and by day, and the mean of the batches' losses.
+        """Return the phoneme error rate, overall and by day, and the mean loss of the batches.
 
         Args:
             files: By day, its session file and the numbers of its trials; a batch has trials of one
@@ -343,7 +384,7 @@ class ReleaseTrainer:
 
 
 def edit_distance(found: Sequence[int], truth: Sequence[int]) -> int:
-    """Insertions, deletions and substitutions between two sequences."""
+    """Count the insertions, deletions and substitutions between two sequences."""
     row = list(range(len(truth) + 1))
     for i, token in enumerate(found, 1):
         diagonal, row[0] = row[0], i

@@ -27,7 +27,7 @@ from cortext.data.simulate.write import simulate_block
 
 
 def in_memory(n_trials: int, repeats: int) -> tuple[float, float]:
-    """Seconds of recording, and the least processor seconds that it took."""
+    """Return the seconds of a recording, and the fewest processor seconds that it took."""
     config = preset_config("t15")
     sentences = [sentence.text for sentence in handwritten()[:n_trials]]
     trials = tuple(PlannedTrial(i, "train", Prompt(text, "")) for i, text in enumerate(sentences))
@@ -40,7 +40,7 @@ def in_memory(n_trials: int, repeats: int) -> tuple[float, float]:
 
 
 def to_disk(n_trials: int, folder: Path) -> tuple[float, float]:
-    """Seconds of recording and processor seconds that it took, everything included."""
+    """Return the seconds of a recording and its processor seconds, files included."""
     regular = [
         "plan=regular",
         "n_days=2",

@@ -1,6 +1,4 @@
-"""Difficulty of the demo's task at other signal-to-noise ratios.
-
-PER against SNR, over simulator seeds.
+"""Difficulty of the demo's task at other signal-to-noise ratios: PER against SNR, several seeds.
 
     python benchmarks/snr.py [--out build/snr] [--json FILE] [--plot FILE] [--workers 2]
 
@@ -28,7 +26,13 @@ SEEDS = {0.25: [0], 0.5: [0, 1, 2, 3, 4], 1.0: [0], 2.0: [0, 1, 2, 3, 4], 4.0: [
 
 
 def measure(snr: float, seed: int, out: Path) -> float:
-    """Greedy PER on the validation split of one simulation, after training on it."""
+    """Return the greedy PER on the validation split of one simulation, after training on it.
+
+    Args:
+        snr: Signal-to-noise ratio, relative to the demo's.
+        seed: Seed of the simulation.
+        out: Folder of the results; one that is there is read instead.
+    """
     work = out / f"snr{snr:g}-seed{seed}"
 
     def trained() -> dict[str, float]:
@@ -44,7 +48,7 @@ def measure(snr: float, seed: int, out: Path) -> float:
 
 
 def plot(pers: dict[float, list[float]], path: Path) -> None:
-    """PER of every run against SNR, and the median."""
+    """Plot the PER of every run against SNR, and the median."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     for snr, values in pers.items():

@@ -1,16 +1,14 @@
-"""Decoding of sentences that a speech LLM has never seen.
-
-Beside the same system with its inputs exchanged.
+"""WER of a speech LLM on sentences that it has never seen, with right and exchanged recordings.
 
     python benchmarks/speech_llm_decoding.py [--demo runs/demo] [--out build/speech-llm] [--seeds 3]
     [--json FILE]
 
 The encoder is the demo's, trained with CTC. The language model is a small one of `lm train-neural`,
-on the demo's text, which has no validation sentence; it learns to read what the encoder hears from
-text alone (`speech-llm teach`), and then encoder, projector and LoRA learn from the demo's
-recordings (`speech-llm train`). Sentences of the validation split are written freely by beam
-search. Then every trial is given the recording of another one of similar length: what the language
-model writes without the right recording. What `--out` already has is not made again.
+on the demo's text, which has no validation sentence. It learns from text alone to read the
+encoder's output (`speech-llm teach`); then encoder, projector and LoRA learn from the demo's
+recordings (`speech-llm train`). Beam search writes sentences for the validation split. Then every
+trial gets the recording of another trial of similar length, which shows what the language model
+writes without the right recording. Files that `--out` already has are not made again.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from cortext.speechllm.teach import TeachOptions, teach_from_text
 from cortext.text import error_rate
 
 MARGIN = 0.20
-"""So many points of word error rate the right recordings must be better by."""
+"""Lead in word error rate that the right recordings must have over exchanged ones."""
 
 GROUP = 8
 """Recordings are exchanged among so many of neighbouring length."""
@@ -49,9 +47,14 @@ TOWER = TowerOptions(window_s=12)
 
 
 def exchanged(lengths: Sequence[int], sentences: Sequence[str], seed: int = 0) -> list[int]:
-    """For each trial the number of another one of similar length, of another sentence.
+    """Return for each trial the number of another trial of similar length and another sentence.
 
-    Each is used once.
+    Each trial is used once.
+
+    Args:
+        lengths: Length of each trial, in bins.
+        sentences: Sentence of each trial.
+        seed: Seed of the exchange.
     """
     rng = random.Random(seed)
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
@@ -70,7 +73,14 @@ def exchanged(lengths: Sequence[int], sentences: Sequence[str], seed: int = 0) -
 
 
 def write(model: SpeechLLM, split: PackedSplit, trials: Sequence[int], size: int = 16) -> list[str]:
-    """Return the sentences that are written for the recordings of these trials."""
+    """Return the sentences that the model writes for the recordings of these trials.
+
+    Args:
+        model: The speech LLM.
+        split: Packed split.
+        trials: Numbers of trials in the split.
+        size: Trials of a batch.
+    """
     texts: dict[int, str] = {}
     by_length = sorted(range(len(trials)), key=lambda place: int(split.n_bins_N[trials[place]]))
     for start in range(0, len(by_length), size):
@@ -85,10 +95,7 @@ def write(model: SpeechLLM, split: PackedSplit, trials: Sequence[int], size: int
 
 
 def measure(run: Path, packed: Path) -> dict[str, Any]:
-    """Word error rates on the validation split.
-
-    With the right recordings and with others of similar length.
-    """
+    """Measure WER on the validation split, with the right recordings and with exchanged ones."""
     split = open_packed(packed).split("val")
     model = SpeechLLM.load(run)
     sentences = [split.sentence(i) or "" for i in range(len(split))]
@@ -115,7 +122,20 @@ def teach(
     pieces: int = 2000,
     lr: float = TeachOptions.lr,
 ) -> Path:
-    """Return the run of a speech LLM whose language model has learnt to read the demo's text."""
+    """Return the run of a speech LLM whose language model has learnt to read the demo's text.
+
+    It is made where it is missing.
+
+    Args:
+        demo: Directory that `cortext demo` made.
+        out: Folder of the language model, the audio LLM and the run.
+        layers: Layers of the language model.
+        steps: Steps that train the language model on text.
+        batches: Batches that teach it to read phonemes.
+        seed: Seed of both trainings.
+        pieces: Pieces of its tokenizer.
+        lr: Learning rate of the second training.
+    """
     text = demo / "data" / "text" / "lm.txt"
     reads = out / "reads"
     if not reads.exists():
@@ -128,7 +148,15 @@ def teach(
 
 
 def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: int = 0) -> Path:
-    """The same system after encoder, projector and LoRA have learnt from the demo's recordings."""
+    """Return the run after encoder, projector and LoRA have learnt from the demo's recordings.
+
+    Args:
+        demo: Directory that `cortext demo` made.
+        reads: Run that `teach` made.
+        out: Run directory; it is trained where it is missing.
+        batches: Training batches.
+        seed: Seed of the training.
+    """
     if not (out / "summary.json").exists():
         overrides = {
             "speech.audio_llm": reads / "audio_llm",
@@ -160,9 +188,9 @@ def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: 
 
 
 def picture(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Draw word errors with the right recordings (blue) and exchanged ones (orange).
+    """Draw the WER with the right recordings (blue) and exchanged ones (orange).
 
-    With their 95 % intervals.
+    Lines are 95 % intervals.
     """
     with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x", "ytick.labelcolor": INK}):
         figure, ((axis,),) = panels([0.3 * len(rows)], left=2.3, top=0.3, bottom=0.45, gap=0.4)

@@ -1,4 +1,1 @@
-"""Benchmarks behind `cortext bench`.
-
-Each compares with the best alternative in one run, side by side.
-"""
+"""Benchmarks behind `cortext bench`: each runs side by side with the best alternative."""

@@ -104,7 +104,10 @@ class _Taken:
 
 
 def published_model() -> AcousticModel:
-    """The published shape, 512 features and 5 layers of 768 units, with random weights."""
+    """Return a model of the published shape with random weights.
+
+    It has 512 features and 5 layers of 768 units.
+    """
     torch.manual_seed(0)
     network = build_model(
         GRUConfig(), n_features=N_FEATURES, n_days=N_DAYS, n_classes=len(INVENTORY)
@@ -120,7 +123,13 @@ def published_model() -> AcousticModel:
 
 
 def noise(utterances: Sequence[Utterance], stepper: Stepper, seed: int = 0) -> Iterator[Spoken]:
-    """Noise for the model and pseudo-posteriors for the search, again and again."""
+    """Yield noise for the model and pseudo-posteriors for the search, endlessly.
+
+    Args:
+        utterances: Utterances with pseudo-posteriors, repeated in their order.
+        stepper: Its patches give the number of bins.
+        seed: Seed of the noise.
+    """
     rng = np.random.default_rng(seed)
     to_first_frame = AcousticStream(stepper, options=OPTIONS).bins_to_frame
     while True:
@@ -131,7 +140,7 @@ def noise(utterances: Sequence[Utterance], stepper: Stepper, seed: int = 0) -> I
 
 
 def recordings(data: Path, split: str = "val") -> Iterator[Spoken]:
-    """Labelled trials of a split, again and again."""
+    """Yield the labelled trials of a split, endlessly."""
     trials = open_data(data).split(split)
     while True:
         for i in range(len(trials)):
@@ -141,9 +150,9 @@ def recordings(data: Path, split: str = "val") -> Iterator[Spoken]:
 
 @contextmanager
 def one_core(cpu: int | None) -> Iterator[int | None]:
-    """This thread on one core, and torch with this thread alone.
+    """Keep this thread on one core, and torch to one thread, within the context.
 
-    Yields the core (None where they cannot be chosen).
+    Yields the core; None where the system does not let a process choose.
     """
     threads = torch.get_num_threads()
     can_choose = hasattr(os, "sched_setaffinity")

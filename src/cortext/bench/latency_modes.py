@@ -19,7 +19,7 @@ MODES = (EAGER, "torch fp32", "torch bf16", "torch int8", "onnx fp32", "onnx int
 
 
 class Played:
-    """A stepper that computes as another does, and gives the logits that it is told."""
+    """A stepper that computes as another does and returns given logits."""
 
     def __init__(self, stepper: Stepper) -> None:
         self.session = stepper.session
@@ -64,7 +64,7 @@ class _Eager(TorchStepper):
 def steppers(
     model: AcousticModel, modes: Sequence[str]
 ) -> tuple[dict[str, Stepper], dict[str, str]]:
-    """The modes that can be run here, and of the others why not."""
+    """Return steppers of the modes that can run here, and the reason for each of the others."""
     found: dict[str, Stepper] = {}
     missing: dict[str, str] = {}
     torch_modes: dict[str, Callable[[], Stepper]] = {

@@ -1,7 +1,4 @@
-"""Materials of every search: posteriors and the language model, built once and kept.
-
-The posteriors and the language model, built once and kept.
-"""
+"""Materials of every search: posteriors and the language model, built once and kept."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class RealData:
 
     @classmethod
     def find(cls) -> RealData:
-        """`$CORTEXT_REAL_DATA`, by default `../shared/data`."""
+        """Return the data in `$CORTEXT_REAL_DATA`, by default `../shared/data`."""
         root = Path(os.environ.get("CORTEXT_REAL_DATA", Path("..", "shared", "data")))
         for path in (TRIALS, *TEXTS):
             if not (root / path).is_file():
@@ -54,12 +51,17 @@ class RealData:
 def language_models(
     data: RealData, cache: Path, static: bool, stage: Callable[[str], None] = lambda name: None
 ) -> Paths:
-    """The 5-gram that all searches get and, if `static`, the 3-gram for static graphs.
+    """Return the 5-gram that all searches get and, if `static`, the 3-gram for static graphs.
 
-    Built if `cache` lacks them.
+    They are built where `cache` lacks them. The words are CMUdict's and the in-domain text's. Both
+    texts become models of their own, mixed with the weights that suit the sentences of the tuning
+    half best.
 
-    The words are CMUdict's and the in-domain text's. Both texts become models of their own, mixed
-    with the weights that suit the sentences of the tuning half best.
+    Args:
+        data: The real material.
+        cache: Folder of the models.
+        static: Whether the 3-gram is needed.
+        stage: Called with the name of each stage of the work.
     """
     paths = Paths(cache / "lm", cache / "lm3", cache)
     in_domain = data.root / TEXTS[0]

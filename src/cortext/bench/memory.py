@@ -15,7 +15,7 @@ FIELDS = {
 
 
 def memory() -> dict[str, float]:
-    """Megabytes (1e6 bytes) of this process; empty where /proc does not tell.
+    """Return the memory of this process in megabytes (1e6 bytes); empty without /proc.
 
     pss_mb:      resident, pages shared with other processes counted in part
     rss_mb:      resident, mapped files included
@@ -26,16 +26,16 @@ def memory() -> dict[str, float]:
 
 
 def restart_peak() -> None:
-    """Let `peak_rss_mb` be the most from here on.
+    """Restart the peak: `peak_rss_mb` is then the most from here on.
 
-    No effect where Linux does not allow it (proc(5), clear_refs).
+    Does nothing where Linux does not allow it (proc(5), clear_refs).
     """
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def gpu_memory() -> dict[str, float]:
-    """`gpu_peak_mb`: the most megabytes that torch has held on this process's GPU.
+    """Return `gpu_peak_mb`, the most megabytes that torch has held on this process's GPU.
 
     Empty where it used none.
     """
@@ -46,7 +46,7 @@ def gpu_memory() -> dict[str, float]:
 
 
 def children_pss_mb() -> float:
-    """Megabytes of this process's children, pages that they share counted in part."""
+    """Return the megabytes of this process's children; shared pages are counted in part."""
     try:
         children = Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
     except OSError:

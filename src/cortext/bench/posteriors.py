@@ -65,10 +65,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class PseudoTrial:
-    """A real trial.
-
-    Its sentence, its phonemes and the decoded ones (token numbers of `INVENTORY`).
-    """
+    """A real trial: its sentence, its phonemes and the decoded phonemes (ids of `INVENTORY`)."""
 
     reference: str
     true: np.ndarray
@@ -77,17 +74,18 @@ class PseudoTrial:
 
 @dataclass(frozen=True)
 class Confusions:
-    """Probabilities of what was really said, before sharpening; each row sums to 1.
+    """Probabilities of the true token given the decoded one, before sharpening.
 
-    given_VV: [V, V], row d: after the network decoded token d (the blank's row: where it decoded
-    nothing)
+    Attributes:
+        given_VV: Probabilities [V, V] whose rows sum to 1. Row d is for decoded token d, the
+            blank's row for places where the network decoded nothing.
     """
 
     given_VV: np.ndarray
 
     @classmethod
     def of(cls, trials: Sequence[PseudoTrial], inventory: Inventory = INVENTORY) -> Confusions:
-        """Estimate from trials whose true phonemes may be looked at."""
+        """Estimate them from trials of the tuning half, whose true phonemes may be read."""
         size = len(inventory)
         blank = inventory.blank
         counts = confusion(
@@ -102,7 +100,7 @@ class Confusions:
         return cls(given_VV / given_VV.sum(axis=1, keepdims=True))
 
     def sharpened(self, sharpness: float) -> np.ndarray:
-        """Normalised powers of the probabilities [V, V], each row's own token the most probable."""
+        """Return normalised powers [V, V]; each row's own token is its most probable."""
         powers_VV = self.given_VV**sharpness
         for own, row_V in enumerate(powers_VV):
             row_V[own] = max(row_V[own], LEAD * np.delete(row_V, own).max())
@@ -111,9 +109,9 @@ class Confusions:
 
 
 def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[PseudoTrial]:
-    """Trials of a file with one JSON object per line.
+    """Return the trials of a file with one JSON object per line.
 
-    `reference`, `true_phonemes`, `gru_phonemes` (`|` is SIL).
+    Its fields are `reference`, `true_phonemes` and `gru_phonemes` (`|` is SIL).
     """
     trials = []
     try:
@@ -140,7 +138,7 @@ def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[PseudoTria
 
 
 def halves(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The tuning half (even numbers) and the half to report (odd numbers)."""
+    """Return the tuning half (even numbers) and the half to report (odd numbers)."""
     return list(items[0::2]), list(items[1::2])
 
 
@@ -151,7 +149,15 @@ def pseudo_posterior(
     number: int,
     inventory: Inventory = INVENTORY,
 ) -> np.ndarray:
-    """Log-probabilities float32 [P, V] of one trial by the recipe above."""
+    """Return the log-probabilities of one trial, float32 [P, V], by the recipe above.
+
+    Args:
+        decoded: Token ids that the network decoded.
+        probabilities_VV: Sharpened confusions [V, V].
+        seed: Seed of the durations.
+        number: Number of the trial, which the durations also depend on.
+        inventory: Tokens of the ids.
+    """
     return _log(probabilities_VV)[_frames(decoded, seed, number, inventory.blank)]
 
 
@@ -172,7 +178,7 @@ def _log(probabilities_VV: np.ndarray) -> np.ndarray:
 
 
 def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[str, Any]]:
-    """All trials of a file as utterances, in its order, and what the recipe settled on."""
+    """Return all trials of a file as utterances, in its order, and facts about the recipe."""
     trials = read_trials(path)
     tuning, _ = halves(trials)
     if not tuning:
@@ -220,9 +226,9 @@ def _fit(
 
 
 def evaluation_posteriors(directory: Path) -> tuple[list[Utterance], dict[str, Any]]:
-    """Utterances of an evaluation directory.
+    """Return the utterances of an evaluation directory, and facts about it.
 
-    Its `logits/*.npy` (the release's order) and `nbest.jsonl` (references).
+    Its `logits/*.npy` (the release's order) and `nbest.jsonl` (references) are read.
 
     Raises:
         DataError: Where one of them is missing or they do not belong together.
@@ -254,9 +260,15 @@ def evaluation_posteriors(directory: Path) -> tuple[list[Utterance], dict[str, A
 def run_posteriors(
     run: Path, data: Path, split: str = "val"
 ) -> tuple[list[Utterance], dict[str, Any]]:
-    """Utterances of a labelled split as a run's model hears them.
+    """Return the utterances of a labelled split, as a run's model decodes them, and facts.
 
-    Raises what `cortext.evaluate` raises.
+    Args:
+        run: Run directory.
+        data: Directory of session files, or a packed one.
+        split: Name of the split.
+
+    Raises:
+        CortextError: As `cortext.evaluate`.
     """
     from cortext.evaluation.recognise import recognise
 

@@ -1,9 +1,7 @@
-"""`cortext bench tpu-compile`.
+"""`cortext bench tpu-compile`: training steps of the published shape, compiled without a TPU.
 
-Training steps at the published shape, compiled for a TPU that is not there.
-
-Nothing is run, so that nothing is measured but the compiler's time: what a step costs is counted in
-the compiled program, and how long it would take is an estimate.
+The steps are not run; the only measured time is the compiler's. The cost of a step is counted in
+the compiled program, and its time is an estimate from that.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class WorkerProcess:
         self.close()
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """The worker's answer to a call of its method `do`."""
+        """Call the worker's method `do` and return its answer."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
         self._process.stdin.flush()
@@ -119,7 +119,7 @@ def serve(
 
 
 def own_stdout() -> TextIO:
-    """A copy of stdout for answers; from now on what is printed goes nowhere."""
+    """Return a copy of stdout for answers; from now on printed text is discarded."""
     mine = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return mine

@@ -85,7 +85,7 @@ class DecoderBench:
         self.missing: dict[str, str] = {}
 
     def tune(self) -> dict[str, list[Tried]]:
-        """All trials of every search that is here."""
+        """Tune every search that is installed; return all trials by its name."""
         found = {}
         for name in self.plan.names:
             with ExitStack() as stack:
@@ -229,10 +229,7 @@ class DecoderBench:
     def _ours(
         self, process: SearchProcess, settings: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Measure what only our search can do.
-
-        Single frames, two threads, and a setting that strains it.
-        """
+        """Measure what peers do not offer: single frames, two threads, and a demanding setting."""
         point = settings.get("equal") or settings["best"]
         strained = {**point, "acoustic_scale": 1.0, "beam": 2 * point["beam"]}
         stepped = process.step(point, self.reporting[:STEPPED])
@@ -259,7 +256,7 @@ class DecoderBench:
         return blank_share([self.utterances[number] for number in chosen])
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the decoded utterances."""
+        """Return facts about the decoded utterances."""
         return {
             "tuning_utterances": len(self.tuning),
             "utterances": len(self.reporting),
@@ -271,7 +268,7 @@ class DecoderBench:
 
 
 def oracle(references: Sequence[str], texts: Sequence[Sequence[str]]) -> float | None:
-    """Word error rate of the best sentence in every list."""
+    """Return the word error rate of the best sentence in every list; None without words."""
     errors = [
         min(edit_counts(reference.split(), text.split()).errors for text in found)
         for reference, found in zip(references, texts, strict=True)
@@ -281,7 +278,10 @@ def oracle(references: Sequence[str], texts: Sequence[Sequence[str]]) -> float |
 
 
 def points(tried: Mapping[str, Sequence[Tried]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The settings to report of every search, by `best` and `equal`."""
+    """Return the settings to report of every search, by `best` and `equal`.
+
+    `equal` is the fastest setting that reaches the error rate of the worse of ours and the peer.
+    """
     compared = [best(tried[name]).wer for name in (OURS, PEER) if name in tried]
     level = max(compared) if compared else 0.0
     return {
@@ -318,9 +318,14 @@ def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def write_settings(
     path: Path, tried: Mapping[str, Sequence[Tried]], facts: Mapping[str, Any]
 ) -> None:
-    """Keep what tuning found, so that later runs need not tune.
+    """Write what tuning found, so that later runs need not tune.
 
-    Settings of other searches in the file stay.
+    Searches in the file that were not tuned now keep their settings.
+
+    Args:
+        path: JSON file; it is made where it is missing.
+        tried: By name of the search, all trials.
+        facts: Facts about the utterances, kept with each tuned search.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = (
@@ -339,9 +344,10 @@ def write_settings(
 
 
 def read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """The settings to report that an earlier tuning found.
+    """Return the settings to report that an earlier tuning found.
 
-    Raises DataError where there are none.
+    Raises:
+        DataError: Where there are none.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

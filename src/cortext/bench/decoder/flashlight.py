@@ -75,12 +75,12 @@ class Flashlight:
         self.configure(self.start)
 
     def _trie(self, spelling: str) -> Any:
-        """The trie of one way to spell words; one at a time, as each takes memory."""
+        """Return the trie of one way to spell words; keep one at a time, as each takes memory."""
         if spelling not in self._tries:
             self._tries = {}
             trie = self._module.Trie(len(INVENTORY), INVENTORY.sil)
-            # A node keeps six words at most and drops the later ones without a word: of more
-            # homophones the six most probable stay.
+            # A node of the trie keeps six words and silently drops later ones: add the most
+            # probable first.
             for word in sorted(self._lexicon, key=lambda word: -self._unigram[word]):
                 for pronunciation in self._lexicon.pronunciations(word):
                     tokens = INVENTORY.ids(pronunciation).tolist()
@@ -117,7 +117,7 @@ class Flashlight:
         return self._decoder.decode(scores_PV.ctypes.data, *scores_PV.shape)
 
     def texts(self, found: Any) -> list[str]:
-        """The different sentences of the last beam, best first."""
+        """Return the different sentences of the last beam, best first."""
         entry = self._words.get_entry
         return distinct(
             [" ".join(entry(word) for word in result.words if word >= 0) for result in found]

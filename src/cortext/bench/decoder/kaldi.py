@@ -1,9 +1,9 @@
-"""kaldi-decoder on a static graph.
+"""kaldi-decoder on a static graph (TLG).
 
-CTC topology, lexicon and n-gram composed beforehand (TLG), as Kaldi recipes do.
+CTC topology, lexicon and n-gram are composed beforehand, as in Kaldi's recipes.
 
-The graph weighs about a quarter of a kilobyte per n-gram, so it is compiled of the smaller model of
-`Paths.static`. Silence between words is optional at a cost that is compiled in. The package has
+The graph takes about a quarter of a kilobyte per n-gram, so it is compiled from the smaller model
+of `Paths.static`. Silence between words is optional; its cost is compiled in. The package has
 neither a lattice decoder that caps the active tokens nor rescoring: `FasterDecoder` gives one
 sentence, `LatticeSimpleDecoder` a raw lattice with n-best paths.
 
@@ -32,10 +32,7 @@ from cortext.bench.workers import Missing
 from cortext.text.lexicon import Lexicon
 
 SILENCE_PROBABILITY = 0.95
-"""Probability of a silence between two words, which the recipes estimate on data.
-
-Here from the tuning half.
-"""
+"""Probability of a silence between two words, estimated on the tuning half."""
 
 FIRST_DISAMBIGUATION = len(INVENTORY) + 1
 """Input labels: 0 epsilon, then token number + 1, then #0 (back-off), #1, #2 ... (homophones and
@@ -107,7 +104,7 @@ class KaldiBest:
         return [path] if found else []
 
     def texts(self, found: Any) -> list[str]:
-        """The different sentences, best first."""
+        """Return the different sentences, best first."""
         return distinct([self._text(path) for path in found])
 
     def _text(self, path: Any) -> str:
@@ -146,13 +143,13 @@ class KaldiLattice(KaldiBest):
         return self._decoder.get_raw_lattice()
 
     def texts(self, found: Any) -> list[str]:
-        """The different sentences of the lattice's best paths, of which many read the same."""
+        """Return the different sentences of the lattice's best paths; many paths read the same."""
         complete, lattice = found
         return super().texts(self._kaldifst.lattice_to_nbest(lattice, n=PATHS) if complete else [])
 
 
 def compiled(paths: Paths) -> tuple[Path, Path]:
-    """The graph and its words, compiled where they are missing or older than the model."""
+    """Return the graph and its words; compile those that are missing or older than the model."""
     arpa = paths.static / "lm.arpa"
     graph = paths.cache / "tlg.fst"
     words = paths.cache / "words.txt"
@@ -233,7 +230,7 @@ def _disambiguated(lexicon: Lexicon) -> tuple[list[tuple[str, list[int]]], int]:
 def _lexicon_arcs(
     spelt: list[tuple[str, list[int]]], number: dict[str, int], after_silence: int
 ) -> Iterator[str]:
-    """The lexicon as text, with an optional silence before every word and at the end.
+    """Yield the lexicon as text, with an optional silence before every word and at the end.
 
     State 0 is the start, 1 the place between words (final), 2 is before a silence and 3 after it.
     """
@@ -255,7 +252,7 @@ def _lexicon_arcs(
 
 
 def _topology_arcs(n_disambiguation: int) -> Iterator[str]:
-    """The rules of CTC as text: state 0 after a blank, one state after each other token.
+    """Yield the rules of CTC as text: state 0 after a blank, one state after each other token.
 
     Repeats and blanks vanish.
     """

@@ -56,7 +56,7 @@ class Native:
         return self._decoder.decode(log_probs_PV, INVENTORY)
 
     def texts(self, found: NBest) -> list[str]:
-        """The sentences found, best first."""
+        """Return the sentences found, best first."""
         return distinct(found.texts)
 
     @property

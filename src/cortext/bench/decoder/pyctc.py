@@ -103,7 +103,7 @@ class PyCtc:
         )
 
     def texts(self, found: Any) -> list[str]:
-        """The different sentences, best first; a spelling that is no word is left out."""
+        """Return the different sentences, best first; a spelling that is no word is left out."""
         spelt = [beam[0].split() for beam in found]
         return distinct(
             [

@@ -72,11 +72,17 @@ class Searcher(Protocol):
         """Search one utterance, n-best list included: the part that is timed."""
 
     def texts(self, found: Any) -> list[str]:
-        """The different sentences of what `decode` returned, best first, at most NBEST."""
+        """Return the different sentences of what `decode` returned, best first, at most NBEST."""
 
 
 def with_blank_penalty(log_probs_PV: np.ndarray, penalty: float, scale: float = 1.0) -> np.ndarray:
-    """Return log-probabilities for a peer without a blank penalty or acoustic scale of its own."""
+    """Return log-probabilities for a peer without a blank penalty or acoustic scale of its own.
+
+    Args:
+        log_probs_PV: Natural-log probabilities, float32 [P, V].
+        penalty: Divisor of the blank's probability.
+        scale: Factor on all log-probabilities, applied after the penalty.
+    """
     scores_PV = log_probs_PV.copy()
     scores_PV[:, INVENTORY.blank] -= np.log(penalty)
     scores_PV *= scale
@@ -84,7 +90,7 @@ def with_blank_penalty(log_probs_PV: np.ndarray, penalty: float, scale: float = 
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
-    """The first NBEST different texts, in their order."""
+    """Return the first NBEST different texts, in their order."""
     return list(dict.fromkeys(texts))[:NBEST]
 
 
@@ -100,7 +106,7 @@ SEARCHERS = {
 
 
 def searcher(name: str) -> type[Searcher]:
-    """The search of that name; raises DecodingError for another name."""
+    """Return the class of a search; raise DecodingError for an unknown name."""
     if name not in SEARCHERS:
         raise DecodingError(f"unknown search {name!r}; {nearest(name, SEARCHERS)}")
     module, _, kind = SEARCHERS[name].partition(":")

@@ -1,12 +1,12 @@
 """Tuning of a search's settings: the same effort for every search, the beam included.
 
-All values come from the short lists in `Searcher.steps`. Of `trials` settings, the first is
-`Searcher.start`; then, for two thirds of them, one to three settings of the best found so far move
-by one to three places (local search: what is better, or as good and faster, is the new best). The
-rest starts from the fastest whose word errors are within `SLACK` of the best and makes one setting
-of `speed` faster at a time; trials left when no such setting is go to the local search. Each trial
-decodes the same utterances. No setting is tried twice, and the draws depend on the seed and the
-search's name only.
+All values come from the short lists in `Searcher.steps`. The first of `trials` settings is
+`Searcher.start`. Until two thirds are used, a local search takes the best setting found so far and
+moves one to three of its values by one to three places; a setting that is better, or as good and
+faster, becomes the new best. The remaining trials look for speed: they take the fastest setting
+whose word errors are within `SLACK` of the best and make one value of `speed` faster at a time.
+When no such setting is left, the local search gets the rest. Each trial decodes the same
+utterances. No setting is tried twice. The draws depend only on the seed and the search's name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,17 @@ def tune(
     trials: int,
     seed: int = 0,
 ) -> list[Tried]:
-    """All trials, in their order."""
+    """Tune a search by the method above; return all trials, in their order.
+
+    Args:
+        name: Name of the search; the draws depend on it.
+        start: First settings.
+        steps: Values of each setting, from which all trials are drawn.
+        speed: By setting, the direction in its values that is faster.
+        measure: Returns word error rate and milliseconds per frame of settings.
+        trials: Number of trials.
+        seed: Seed of the draws.
+    """
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     tried = [Tried(dict(start), *measure(dict(start)))]
 
@@ -71,12 +81,12 @@ def tune(
 
 
 def best(tried: Sequence[Tried]) -> Tried:
-    """The fewest word errors; of equals the fastest."""
+    """Return the trial with the lowest word error rate; of equals the fastest."""
     return min(tried, key=lambda one: (one.wer, one.ms))
 
 
 def fastest(tried: Sequence[Tried], wer: float) -> Tried:
-    """The fastest with a word error rate of at most `wer`; the best where none reaches it."""
+    """Return the fastest trial with a word error rate of at most `wer`; without one, the best."""
     enough = [one for one in tried if one.wer <= wer]
     return min(enough, key=lambda one: one.ms) if enough else best(tried)
 

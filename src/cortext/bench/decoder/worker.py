@@ -1,11 +1,8 @@
-"""One search in a process of its own.
-
-Reads requests, one JSON object a line, and answers each with one.
+"""One search in a process of its own: answers requests, one JSON object a line.
 
     python -m cortext.bench.decoder.worker NAME PATHS POSTERIORS
 
 PATHS is JSON, POSTERIORS an .npz of float32 [P, V].
-
 """
 
 from __future__ import annotations
@@ -47,9 +44,16 @@ class DecoderWorker:
     def decode(
         self, settings: Settings, chosen: Sequence[int], texts: bool = True
     ) -> dict[str, Any]:
-        """Decode utterances.
+        """Decode utterances one after the other.
 
-        Seconds of each by the clock and by the processor, and the sentences found.
+        Args:
+            settings: Settings of the search.
+            chosen: Numbers of the utterances.
+            texts: Whether to return the sentences found.
+
+        Returns:
+            For each utterance `seconds` by the clock, `busy` seconds of the processor and `texts`;
+            and `memory` of the process.
         """
         self.search.configure(settings)
         seconds = []
@@ -65,10 +69,11 @@ class DecoderWorker:
         return {"seconds": seconds, "busy": busy, "texts": found, "memory": memory()}
 
     def step(self, settings: Settings, chosen: Sequence[int]) -> dict[str, Any]:
-        """Decode frame by frame in a session.
+        """Decode frame by frame, in a stream of our own search.
 
-        Seconds of every frame by the clock and by the processor, and of ending the utterance. Ours
-        only.
+        Returns:
+            `frames` and `ends`, seconds by the clock for each frame and for each utterance's end;
+            `busy`, seconds of the processor for each frame.
         """
         self.search.configure(settings)
         decoder = self.search.decoder  # type: ignore[attr-defined]
@@ -76,22 +81,31 @@ class DecoderWorker:
         busy = []
         ends = []
         for number in chosen:
-            session = decoder.stream(INVENTORY)
+            stream = decoder.stream(INVENTORY)
             for frame_V in self.utterances[number]:
                 started = time.perf_counter()
                 processor = time.thread_time()
-                session.step(frame_V[None])
+                stream.step(frame_V[None])
                 busy.append(time.thread_time() - processor)
                 frames.append(time.perf_counter() - started)
             started = time.perf_counter()
-            session.finish()
+            stream.finish()
             ends.append(time.perf_counter() - started)
         return {"frames": frames, "busy": busy, "ends": ends}
 
     def threads(
         self, settings: Settings, chosen: Sequence[int], counts: Sequence[int]
     ) -> dict[str, Any]:
-        """Seconds for the same utterances by each number of threads in one process. Ours only."""
+        """Measure our search with several threads in one process.
+
+        Args:
+            settings: Settings of the search.
+            chosen: Numbers of the utterances, the same for each number of threads.
+            counts: Numbers of threads.
+
+        Returns:
+            `seconds` for all utterances, by number of threads.
+        """
         self.search.configure(settings)
         taken = {}
         for count in counts:
@@ -136,7 +150,13 @@ class SearchProcess(WorkerProcess):
 
 
 def main(arguments: Sequence[str], requests: TextIO, answers: TextIO) -> None:
-    """Serve one search."""
+    """Serve one search until the requests end.
+
+    Args:
+        arguments: Name of the search, its `Paths` as JSON, file of the posteriors.
+        requests: One JSON object a line.
+        answers: One JSON object a line.
+    """
     name, paths, posteriors = arguments
 
     def begin() -> tuple[DecoderWorker, dict[str, Any]]:

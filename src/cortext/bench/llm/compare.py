@@ -56,8 +56,9 @@ WORD_SCORES = (-3.0, -2.0, -1.0, 0.0, 1.0)
 LM_WEIGHTS = (0.6, 0.8, 1.0, 1.3, 1.6)
 LLM_WEIGHTS = (0.1, 0.2, 0.35, 0.5, 0.65)
 BLANK_PENALTIES = (32.0, 64.0, 128.0, 256.0)
-"""Of averages: runs that do not agree on a frame leave their mean surer of the blank than each
-is.
+"""Blank penalties that are tried for averages.
+
+Runs that disagree on a frame give a mean with more weight on the blank than each of them has.
 """
 LIST_LENGTH = 50
 """Sentences that the large model ranks."""
@@ -71,7 +72,7 @@ class LLMMaterials:
         utterances: Utterances with references, in `posteriors.INVENTORY`'s order.
         averaged: The same utterances with the posteriors of an ensemble; None without one.
         texts: What other systems made of each; None without them.
-        facts: Where all that comes from.
+        facts: Origin of the utterances, the averages and the texts.
     """
 
     utterances: Sequence[Utterance]
@@ -83,7 +84,7 @@ class LLMMaterials:
 def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
     """Return mean posteriors, float32 [P, V], of several evaluation directories.
 
-    In the order of `posteriors.evaluation_posteriors`.
+    Utterances are in the order of `posteriors.evaluation_posteriors`.
     """
     trials = sorted(read_evaluations(directories), key=lambda trial: int(trial.id))
     columns = INVENTORY.order_from(LogitsOrigin.of(directories[0]).inventory)
@@ -108,7 +109,9 @@ class LLMBench:
         cache: Path,
         stage: Stage = lambda name: None,
     ) -> None:
-        self.materials, (self.lm, self.llm), self.options = materials, models, options
+        self.materials = materials
+        self.lm, self.llm = models
+        self.options = options
         self.cache = cache
         self.stage = stage
         self.references = [utterance.reference for utterance in materials.utterances]
@@ -120,7 +123,7 @@ class LLMBench:
         self.errors: dict[str, np.ndarray] = {}
 
     def run(self) -> dict[str, Any]:
-        """Every way's word errors and cost, by its name."""
+        """Measure word errors and cost of every way, by its name."""
         ways: dict[str, Any] = {}
         log_probs = [utterance.log_probs_PV for utterance in self.materials.utterances]
         with self._worker("lexicon", log_probs) as child:
@@ -228,9 +231,9 @@ class LLMBench:
         return dict(tried[int(np.argmin(rates))])
 
     def _errors(self, name: str, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Return the errors in the sentences of one or several systems for each trial.
+        """Keep a way's word errors by trial; return its WER and 95 % interval.
 
-        The mean of the systems.
+        `texts` has the sentences of one or several systems for each trial; their mean counts.
         """
         references = [self.references[number].split() for number in self.reporting]
         errors = [
@@ -253,7 +256,7 @@ class LLMBench:
 
 
 def llm_arguments(llm: LargeModelFiles | None) -> list[str]:
-    """A large model as the worker's last arguments: its name, the device and an adapter, if any."""
+    """Return the worker's last arguments: the large model's name, its device and any adapter."""
     return (
         []
         if llm is None
@@ -281,9 +284,20 @@ def bench_llm(
     cache: Path,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Compare the ways; see `LLMBench`. Returns what `--json` prints.
+    """Compare the ways to decode; see `LLMBench`.
 
-    Raises LanguageModelError where a model is none.
+    Args:
+        materials: Utterances to decode.
+        models: Language-model directory, and the large model.
+        options: Decoder options common to all ways.
+        cache: Folder for intermediate files.
+        stage: Called with the name of each stage of the work.
+
+    Returns:
+        What `--json` prints.
+
+    Raises:
+        LanguageModelError: Where a path holds no such model.
     """
     bench = LLMBench(materials, models, options, cache, stage)
     facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
@@ -304,7 +318,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def word_errors(results: Sequence[Mapping[str, Any]]) -> Figure:
-    """A panel for each result of `bench_llm`, a row for each way; the line is its 95 % interval.
+    """Draw a panel for each result of `bench_llm`: a row for each way, with its 95 % interval.
 
     Ways with a large model are orange.
     """

@@ -116,7 +116,16 @@ class LLMWorker:
     def rerank(
         self, settings: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], chosen: Sequence[int]
     ) -> dict[str, Any]:
-        """Decode, score the lists with the large model once, and rank them by each setting."""
+        """Decode, score the lists with the large model once, and rank them by each setting.
+
+        Args:
+            settings: Decoder options of the search.
+            tried: Changes of these options, each of which ranks the lists anew.
+            chosen: Numbers of the utterances.
+
+        Returns:
+            `texts`: for each change, the best sentence of each utterance.
+        """
         assert self.reader
         decoder = self.decoder.with_options(**settings)
         self.reader.start()

@@ -42,9 +42,9 @@ PRECISIONS: dict[bool, Literal["bf16", "fp32"]] = {True: "bf16", False: "fp32"}
 
 @dataclass(frozen=True)
 class Variant:
-    """Differences of one training from the first.
+    """Differences of a training from the first setting.
 
-    Cached targets, in the precision that training chooses by itself.
+    The first setting has cached targets, in the precision that training chooses by itself.
 
     Attributes:
         other_precision: float32 where that is bfloat16, and the other way round.
@@ -59,14 +59,15 @@ class Variant:
     aligned_only: bool = False
 
     def config(self, base: SpeechLLMConfig, bf16: bool) -> SpeechLLMConfig:
-        """The first training's configuration with what differs."""
+        """Return the first setting's configuration with this variant's differences."""
         never = 10**9
         speech = replace(
             base.speech, compile=self.compiled, gradient_checkpointing=self.checkpointing
         )
         metric = base.best_metric
         if self.aligned_only:
-            speech, metric = replace(speech, beta=0.0, gamma=0.0, lora=None), "val_loss"
+            speech = replace(speech, beta=0.0, gamma=0.0, lora=None)
+            metric = "val_loss"
         return replace(
             base,
             speech=speech,
@@ -78,7 +79,7 @@ class Variant:
 
 
 def settings(bf16: bool) -> dict[str, Variant]:
-    """The settings by name. bf16: whether training chooses bfloat16 by itself."""
+    """Return the settings by name; `bf16` says whether training chooses bfloat16 by itself."""
     other = PRECISIONS[not bf16]
     return {
         "cached": Variant(),
@@ -93,7 +94,7 @@ def settings(bf16: bool) -> dict[str, Variant]:
 
 
 def comparisons(bf16: bool) -> dict[str, tuple[str, str]]:
-    """Comparisons by name: the settings with and without each of the four means."""
+    """Return by name the pairs of settings to compare: with and without each of the four means."""
     other = PRECISIONS[not bf16]
     in_bf16, in_fp32 = ("cached", f"cached {other}") if bf16 else (f"cached {other}", "cached")
     return {
@@ -139,12 +140,23 @@ def bench_speech_llm(
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Measure the settings; return what `--json` prints.
+    """Measure the settings.
 
-    Where a recipe has stages, the last one is trained.
+    The last stage of a recipe with stages is trained.
 
-    `ratio` is the time of a step with live targets over that with cached ones. Raises ConfigError
-    for a configuration that aligns to nothing.
+    Args:
+        recipe: Recipe to train.
+        given: Materials of the user; the others are made.
+        plan: Settings, and how much of each is measured.
+        overrides: `key=value` changes of the recipe.
+        stage: Called with the name of each stage of the work.
+
+    Returns:
+        What `--json` prints. `ratio` is the time of a step with live targets over the time of a
+        step with cached targets.
+
+    Raises:
+        ConfigError: For a configuration that aligns nothing to audio.
     """
     config = read_speech_config(recipe, (*given.overrides, *overrides)).in_stages()[-1][1]
     if not config.speech.alpha:
@@ -272,7 +284,14 @@ def described(
     parts: Mapping[str, list[float]],
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the result of a setting."""
+    """Return the result of a setting.
+
+    Args:
+        turns: Times of the steps in each turn, `ms` and `cpu_ms`.
+        memory: Megabytes, see `RunningSetting.memory`.
+        parts: Milliseconds of the parts of a step; their medians are returned.
+        facts: Facts of the worker, returned as they are.
+    """
     ms, cpu_ms = ([value for turn in turns for value in turn[kind]] for kind in ("ms", "cpu_ms"))
     middle, spread = median_and_spread(ms)
     return {
@@ -289,12 +308,17 @@ def described(
 def compare(
     found: Mapping[str, Mapping[str, Any]], with_: str, without: str
 ) -> dict[str, float | None] | None:
-    """Return what a setting gains; None where one of both is missing.
+    """Return the gain of a setting; None where one of both settings is missing.
 
-    times_faster:     the time of a step without it over that with it; times_faster_cpu by processor
-        time, which other
-                      work on the machine disturbs less
-    less_memory:      the share of the peak without it that is saved; below 0 it takes more
+    Args:
+        found: Results by setting.
+        with_: Setting with the means to judge.
+        without: The same setting without it.
+
+    Returns:
+        `times_faster`: time of a step without it over the time with it. `times_faster_cpu`: the
+        same by processor time, which other work on the machine disturbs less. `less_memory`: share
+        of the peak without it that is saved; negative where it takes more.
     """
     if with_ not in found or without not in found:
         return None
@@ -313,7 +337,7 @@ def holds(
 ) -> dict[str, dict[str, bool | None]]:
     """Return whether cached targets gain what is claimed, by comparison, time and memory.
 
-    None stands for what was not measured.
+    None stands for a gain that was not measured.
     """
     least = {"times_faster": CLAIM["times_faster"][0], "less_memory": CLAIM["less_memory"]}
     return {
@@ -327,9 +351,9 @@ def holds(
 
 
 def pays_after(found: Mapping[str, Mapping[str, Any]], cache: Mapping[str, Any]) -> float | None:
-    """Steps after which making the cache has taken less time than it saved.
+    """Return the number of steps after which making the cache has saved more time than it took.
 
-    None where that is not known.
+    None where it is not known, or never.
     """
     if "seconds" not in cache or not {"cached", "live"} <= found.keys():
         return None

@@ -1,7 +1,4 @@
-"""Materials of `cortext bench speech-llm` where nothing is given.
-
-Recordings, an audio LLM, a cache.
-"""
+"""Materials of `cortext bench speech-llm` that the user does not give: data, audio LLM, cache."""
 
 from __future__ import annotations
 
@@ -94,9 +91,16 @@ def prepare(
 ) -> Materials:
     """Make in `folder` what is not given.
 
+    Args:
+        given: Materials of the user.
+        folder: Folder for what is made.
+        device: Device of the process that makes a cache.
+        env: Environment of that process.
+        stage: Called with the name of each stage of the work.
+
     Raises:
         LanguageModelError: For an audio LLM or a voice that is none.
-        DataError: For a cache made with others.
+        DataError: For a cache that was made with another audio LLM, voice or other data.
     """
     voice = open_voice(given.voice)
     if given.audio_llm is not None:
@@ -146,8 +150,15 @@ def random_audio_llm(
 ) -> dict[str, Any]:
     """Write `folder/audio-llm`: tower, projector and language model with random weights.
 
-    Returns their sizes, which default to LANGUAGE_MODEL and TOWER. The tokenizer's pieces are those
-    of the words of the CMU dictionary.
+    The tokenizer's pieces come from the words of the CMU dictionary.
+
+    Args:
+        folder: Folder to write in.
+        lm: Size of the language model; None for LANGUAGE_MODEL.
+        tower: Size of the tower; None for TOWER.
+
+    Returns:
+        Both sizes, for the result.
     """
     need("transformers", "speechllm")
     lm, tower = lm or LANGUAGE_MODEL, tower or TOWER

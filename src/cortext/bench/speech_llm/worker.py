@@ -82,7 +82,7 @@ class TimedVoice(Voice):
 def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
     """Return a trainer of a speech LLM that saves no state.
 
-    Where a voice is given, targets are spoken and heard anew for every batch.
+    Where a voice is given, the targets are synthesised and encoded anew for every batch.
     """
     config = from_mapping(SpeechLLMConfig, plan.config)
     spec = DeviceSpec(plan.device)
@@ -137,7 +137,7 @@ class RunningSetting:
             self.facts["device_name"] = torch.cuda.get_device_name(self.device)
 
     def steps(self, n: int) -> dict[str, Any]:
-        """Times of `n` steps of the trainer's own loop, after one more."""
+        """Time `n` steps of the trainer's own loop, after one more."""
         clock = Clock(self.device)
         self._run(n + 1, clock)
         return {"ms": clock.ms(), "cpu_ms": clock.cpu_ms()}
@@ -150,10 +150,10 @@ class RunningSetting:
         return {}
 
     def memory(self) -> dict[str, Any]:
-        """Megabytes, the most since `restart_peak`.
+        """Return the peak of memory since `restart_peak`, in megabytes.
 
         process_mb: of the process, its libraries included
-        peak_mb:    of tensors on a GPU; on a CPU, what the process had beyond its libraries
+        peak_mb:    of tensors on a GPU; on a CPU, of the process without its libraries
         """
         process = memory().get("peak_rss_mb")
         if self.device.type == "cuda":

@@ -1,17 +1,15 @@
-"""`cortext bench training`.
-
-The published training loop and ours, side by side, in one run on the same trials.
+"""`cortext bench training`: the published loop and ours, side by side, on the same trials.
 
 Every side is a process of its own, so that its memory is its own. They train in turns, so that a
 machine that is busy for a while slows all of them, and take the same batches in the same order.
-Whole steps are timed in each side's own loop, reading ahead included; the parts of a step are timed
-afterwards, one after the other and nothing ahead of time, so that they add up to more than a step.
+Whole steps are timed in each side's own loop, reading ahead included. The parts of a step are timed
+afterwards, one after the other and without reading ahead, so their sum exceeds a step.
 
-The operations of a step are counted by formula: a product with a weight matrix of a GRU or a linear
-layer takes 6 operations per weight and patch (a multiplication and an addition, forwards, for the
-input's gradient and for the weights'), the day layer 4 per weight and bin (its input needs no
-gradient). Padding, smoothing, noise, CTC and the optimiser are not counted: what is said of the
-machine's matrix rate is about work that a trial needs.
+The operations of a step are counted by formula. A product with a weight matrix of a GRU or a linear
+layer takes 6 operations per weight and patch: a multiplication and an addition for each of the
+forward pass, the input's gradient and the weights' gradient. The day layer takes 4 per weight and
+bin, because its input needs no gradient. Padding, smoothing, noise, CTC and the optimiser are not
+counted, so the share of the machine's matrix rate is about work that a trial needs.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ class TrainingShape:
 
 
 def shapes(model: str, batch_size: int) -> dict[str, TrainingShape]:
-    """The shapes of a model, by name; `batch_size` is that of the published shape."""
+    """Return a model's shapes by name; `batch_size` belongs to the published shape."""
     published = Recording(n_sessions=45, trials_per_session=4, n_features=512, bins=900)
     batch = f"dataset.batch_size={batch_size}"
     if model == "gru":
@@ -114,9 +112,10 @@ class TrainingPlan:
 
 
 def default_sides(model: str, device: str) -> list[str]:
-    """On CUDA the release runs compiled and in bfloat16.
+    """Return the sides that are compared by default.
 
-    On a CPU in float32, and here not compiled: see the docs.
+    The release runs compiled and in bfloat16 on CUDA. On a CPU it runs in float32, and here not
+    compiled: see the docs.
     """
     if model != "gru":
         return ["ours"]
@@ -133,9 +132,16 @@ def bench_training(
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Compare the sides at every shape; returns what `--json` prints.
+    """Compare the sides at every shape.
 
-    `ratio` is that of the last shape.
+    Args:
+        chosen: Shapes by name.
+        plan: Sides, and how much of each is measured.
+        overrides: `key=value` changes of every recipe.
+        stage: Called with the name of each stage of the work.
+
+    Returns:
+        What `--json` prints; `ratio` belongs to the last shape.
     """
     found = {}
     missing = {}
@@ -158,7 +164,7 @@ def bench_training(
 
 
 def too_large(shape: TrainingShape, device: str) -> str | None:
-    """Why there is not enough memory for the shape's model, or None."""
+    """Return the reason why the memory does not hold the shape's model; None where it does."""
     config = read_train_config(shape.recipe, shape.overrides)
     recording = shape.recording
     with torch.device("meta"):
@@ -235,7 +241,18 @@ def _measure(
 
 
 def start(name: str, folder: Path, shape: TrainingShape, plan: TrainingPlan) -> WorkerProcess:
-    """The process of a side; raises Missing where it cannot be had."""
+    """Start the process of a side.
+
+    Args:
+        name: Name of VARIANTS.
+        folder: Folder of the materials, in which the side gets a folder of its own.
+        shape: Model and recordings.
+        plan: Device and number of workers.
+
+    Raises:
+        Missing: Where the side cannot run here.
+        ConfigError: For an unknown name.
+    """
     if name not in VARIANTS:
         raise ConfigError(f"unknown side {name!r}; {nearest(name, VARIANTS)}")
     out = folder / name
@@ -259,7 +276,12 @@ def start(name: str, folder: Path, shape: TrainingShape, plan: TrainingPlan) -> 
 def batch_facts(folder: Path, shape: TrainingShape, n_batches: int) -> dict[str, float]:
     """Return the mean contents of the first batches.
 
-    Trials, padded length, bins and patches without padding.
+    They are trials, padded length, and bins and patches without padding.
+
+    Args:
+        folder: Folder of the materials.
+        shape: Model and recordings.
+        n_batches: Number of batches.
     """
     config = read_train_config(shape.recipe, shape.overrides)
     split = open_packed(folder / "packed").split("train")

@@ -1,7 +1,4 @@
-"""Materials of both sides of the training benchmark.
-
-Session files, and the same trials packed.
-"""
+"""Materials of both sides of the training benchmark: session files, and the same trials packed."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ class Recording:
 
 
 def write_noise(root: Path, recording: Recording) -> None:
-    """Session files of noise with labels drawn at random.
+    """Write session files of noise with labels drawn at random.
 
     Every trial is another stretch of the same noise.
     """
@@ -109,15 +106,15 @@ class ReleaseBatches(Sequence):
 
 
 def training_files(folder: Path, split: PackedSplit) -> list[Path]:
-    """The session file of every day of a packed split, from `folder/data`."""
+    """Return the session file in `folder/data` for every day of a packed split."""
     sessions = {session.name: session for session in open_dataset(folder / "data").sessions}
     return [sessions[name].files[split.name] for name in split.sessions]
 
 
 def numbers_in_files(split: PackedSplit) -> np.ndarray:
-    """int64 [N]: which group of its session file each trial is.
+    """Return the number of each trial's group in its session file, int64 [N].
 
-    They are packed in the order of the files.
+    Trials are packed in the order of the files.
     """
     number_N = np.zeros(len(split), dtype=np.int64)
     for day in np.unique(split.day_N):
@@ -127,7 +124,7 @@ def numbers_in_files(split: PackedSplit) -> np.ndarray:
 
 
 def validation_files(folder: Path) -> dict[int, tuple[Path, list[int]]]:
-    """The validation trials as the restated trainer wants them."""
+    """Return the validation trials as the restated trainer takes them: by day, file and numbers."""
     split = open_packed(folder / "packed").split("val")
     paths = training_files(folder, split)
     numbers = numbers_in_files(split)

@@ -60,10 +60,7 @@ class SidePlan:
 
 
 class Clock:
-    """Times between ticks.
-
-    Events of the device's stream on CUDA, else the wall clock and the processor's.
-    """
+    """Times between ticks: events of the stream on CUDA, else wall clock and processor time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -81,7 +78,7 @@ class Clock:
             self.ticks.append(time.perf_counter())
 
     def ms(self) -> list[float]:
-        """Milliseconds between ticks."""
+        """Return the milliseconds between ticks."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             return [
@@ -90,7 +87,7 @@ class Clock:
         return [1e3 * (b - a) for a, b in zip(self.ticks, self.ticks[1:], strict=False)]
 
     def cpu_ms(self) -> list[float]:
-        """Processor time in ms between ticks, of this process with all its threads."""
+        """Return the processor time between ticks in ms, all threads of this process included."""
         return [1e3 * (b - a) for a, b in zip(self.busy, self.busy[1:], strict=False)]
 
 
@@ -102,12 +99,12 @@ class PartClock:
     ms: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
 
     def start(self) -> None:
-        """A part begins."""
+        """Start a part."""
         self._wait()
         self.since = time.perf_counter()
 
     def end(self, part: str) -> None:
-        """A part is over, and the next begins."""
+        """End a part, which starts the next."""
         self._wait()
         now = time.perf_counter()
         self.ms[part].append(1e3 * (now - self.since))
@@ -179,37 +176,37 @@ class Ours:
         # In training states are written rarely, but a turn of the benchmark ends often.
         self.trainer.saves_state = False
         assert isinstance(self.trainer.backend, TorchBackend)
-        self.engine = self.trainer.backend
-        self.waiting = self.engine.data = _Waiting.of(self.engine.data)
-        self.device = self.engine.host
+        self.backend = self.trainer.backend
+        self.waiting = self.backend.data = _Waiting.of(self.backend.data)
+        self.device = self.backend.host
         network = self.trainer.model.network
         self.facts = {
             "n_parameters": sum(parameter.numel() for parameter in network.parameters()),
-            "precision": "bf16" if self.engine.bf16 else "fp32",
+            "precision": "bf16" if self.backend.bf16 else "fp32",
             "flops_per_patch": flops_per_patch(network),
             "flops_per_bin": flops_per_bin(network),
         }
 
     def steps(self, n: int) -> dict[str, Any]:
-        """Times of `n` steps of the trainer's own loop."""
+        """Time `n` steps of the trainer's own loop."""
         clock = Clock(self.device)
         self.waiting.waits_ms = []
         self.trainer.run(n + 2, profile=nullcontext(clock.tick))
         return answer(clock, self.waiting.waits_ms)
 
     def parts(self, n: int) -> dict[str, Any]:
-        """Times of the parts of `n` steps, each part alone, nothing ahead of its time."""
+        """Time the parts of `n` steps, each part alone: no work is done ahead."""
         clock = PartClock(self.device)
-        with self.engine.running():
+        with self.backend.running():
             for step in range(n):
-                self._step_in_parts(self.engine.job.sampler.indices(step), step, clock)
+                self._step_in_parts(self.backend.job.sampler.indices(step), step, clock)
         return clock.ms
 
     def _step_in_parts(self, indices: np.ndarray, step: int, clock: PartClock) -> None:
-        engine = self.engine
-        job = self.engine.job
-        batches = self.engine.data
-        network = engine.network.train()
+        backend = self.backend
+        job = self.backend.job
+        batches = self.backend.data
+        network = backend.network.train()
         every = slice(None)
 
         def generator() -> torch.Generator:
@@ -226,22 +223,22 @@ class Ours:
         del x_BTC
         batch = batches.batch(indices, generator())  # the same once more, with labels and lengths
         clock.start()
-        with autocast(self.device, engine.bf16):
+        with autocast(self.device, backend.bf16):
             loss = job.loss(network, batch, 0.0)["loss"].mean()
         clock.end("forward")
         loss.backward()  # type: ignore[no-untyped-call]
         clock.end("backward")
-        engine.optimizer.step(step, batch.days)
+        backend.optimizer.step(step, batch.days)
         clock.end("step")
 
     def train(self, n: int) -> dict[str, Any]:
-        """Losses of `n` steps; the configuration logs each."""
+        """Train for `n` steps and return their losses; the configuration logs each."""
         self.losses.values = []
         self.trainer.run(n)
         return {"losses": self.losses.values}
 
     def validate(self) -> dict[str, Any]:
-        """Phoneme error rate and loss of the validation split."""
+        """Return phoneme error rate and loss of the validation split."""
         metrics = self.trainer.validate()
         return {"per": metrics["val_per"], "loss": metrics["val_loss"]}
 
@@ -295,7 +292,7 @@ class ReleaseSide:
         }
 
     def steps(self, n: int) -> dict[str, Any]:
-        """Times of `n` steps of the published loop."""
+        """Time `n` steps of the published loop."""
         clock = Clock(self.device)
         waits_ms = []
         for _ in range(n + 2):
@@ -312,7 +309,7 @@ class ReleaseSide:
         return next(self.iterator)
 
     def parts(self, n: int) -> dict[str, Any]:
-        """Times of the parts of `n` steps; a batch is read here instead of by a worker."""
+        """Time the parts of `n` steps; a batch is read here instead of by a worker."""
         clock = PartClock(self.device)
         for step in range(n):
             clock.start()
@@ -321,11 +318,11 @@ class ReleaseSide:
         return clock.ms
 
     def train(self, n: int) -> dict[str, Any]:
-        """Losses of `n` steps."""
+        """Train for `n` steps and return their losses."""
         return {"losses": [self.trainer.step(self._next()) for _ in range(n)]}
 
     def validate(self) -> dict[str, Any]:
-        """Phoneme error rate and loss of the validation split."""
+        """Return phoneme error rate and loss of the validation split."""
         found = self.trainer.validate(validation_files(self.folder))
         return {"per": found["per"], "loss": found["loss"]}
 

@@ -1,6 +1,4 @@
-"""One side of the training benchmark in a process of its own.
-
-Its memory is its own, and so are its threads.
+"""One side of the training benchmark in a process of its own, with its own memory and threads.
 
 python -m cortext.bench.training.worker PLAN        (a SidePlan as JSON)
 """
@@ -42,9 +40,9 @@ class TrainingWorker:
         return found
 
     def matrix_rate(self, size: int) -> dict[str, float]:
-        """Operations per second of a large product, by precision.
+        """Measure the operations per second of a large product, by precision.
 
-        The most that training could reach here.
+        Training here cannot be faster than this.
         """
         return {name: matrix_rate(dtype, self.side.device, size) for name, dtype in DTYPES.items()}
 
@@ -53,10 +51,16 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def matrix_rate(dtype: torch.dtype, device: torch.device, size: int, repeats: int = 10) -> float:
-    """Return operations per second of a product of two square matrices of `size` rows.
+    """Return the operations per second of a product of two square matrices.
 
-    A multiplication and an addition are two. The best of the repeats counts: other work on the
-    machine can only lower it.
+    A multiplication and an addition are two operations. The best of the repeats counts: other work
+    on the machine can only lower it.
+
+    Args:
+        dtype: Type of the matrices.
+        device: Device of the product.
+        size: Rows and columns of each matrix.
+        repeats: Number of products.
     """
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []
