@@ -82,7 +82,13 @@ class Cluster:
 
 @contextmanager
 def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
-    """Join a cluster for the context. Arguments and errors are those of `Cluster`."""
+    """Join a cluster for the context, and leave it at the end.
+
+    Args:
+        address: See `Cluster`, as for all arguments and errors.
+        cpus: See `Cluster`.
+        gpus: See `Cluster`.
+    """
     cluster = Cluster(address, cpus, gpus)
     try:
         yield cluster

@@ -321,7 +321,16 @@ def _scalar(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
 
 
 def first_difference(before: Any, now: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
-    """Return dotted key, old and new value of the first difference between two nested mappings."""
+    """Return the first difference between two nested mappings; None where they are equal.
+
+    Args:
+        before: Mapping, or a value of one.
+        now: The same, to compare.
+        prefix: Dotted key of both.
+
+    Returns:
+        Dotted key, old value and new value; None stands for a missing key.
+    """
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before | now:
             if found := first_difference(

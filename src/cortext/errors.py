@@ -14,7 +14,7 @@ HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
 """Characters that a terminal obeys, that a page hides, or that turn the direction of writing, and
-halves of surrogate pairs, which no file can hold.
+halves of surrogate pairs, which UTF-8 cannot encode.
 """
 
 

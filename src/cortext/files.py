@@ -106,7 +106,16 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 
 def replace_file(new: Path, path: Path, keep: Path | None = None) -> None:
-    """Flush a file to disk and rename it to `path`, and an older one to `keep`. Raises OSError."""
+    """Flush a file to disk and rename it.
+
+    Args:
+        new: File to flush and rename.
+        path: New name of `new`.
+        keep: New name of a file that is at `path`; None to overwrite it.
+
+    Raises:
+        OSError: Where a step fails.
+    """
     sync(new)
     if keep is not None and path.exists():
         path.replace(keep)

@@ -79,7 +79,7 @@ def _check(member: zipfile.ZipInfo, archive: Path) -> None:
     """Refuse what could be written outside (absolute paths, drives, `..`), links, endless paths."""
     name = member.filename
     mode = member.external_attr >> 16
-    # A backslash or a drive is part of a plain name here, and a way out on Windows.
+    # A backslash or a drive is part of a plain name on Linux, and a way out on Windows.
     posix = PurePosixPath(name)
     windows = PureWindowsPath(name)
     outside = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts
@@ -115,7 +115,7 @@ def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> 
         path.mkdir(parents=True, exist_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # x: a name that comes twice must not write over what is there.
+    # Mode x: a second entry of the same name must not overwrite the first.
     with zipped.open(member) as source, path.open("xb") as target:
         shutil.copyfileobj(source, target, _CHUNK)
     sync(path)

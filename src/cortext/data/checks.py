@@ -164,7 +164,16 @@ def check_features(
 
 
 def check_labels(labels_U: np.ndarray, n_bins: int, *, patch: PatchGeometry = PATCH) -> None:
-    """Raise FaultError unless tokens [U] are 1..40, fit in a file, and CTC can align them."""
+    """Check that tokens are 1..40, fit in a file, and can be aligned by CTC.
+
+    Args:
+        labels_U: Tokens of the trial, int [U].
+        n_bins: Length of the trial in bins.
+        patch: Patches of the model; the published baseline's by default.
+
+    Raises:
+        FaultError: At the first of these faults.
+    """
     field = "seq_class_ids"
     last = len(RELEASE) - 1
     if not 0 < len(labels_U) <= MAX_LABEL:

@@ -134,7 +134,7 @@ def download(
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         else:
             reason = f"the connection closed after {transfer.done} of {transfer.size} bytes"
-        # Only tries without a single byte count: 10 GB over a poor line break off many times.
+        # Count only tries that brought no byte: 10 GB over a poor line break off often.
         tries = 0 if transfer.done > before else tries + 1
         if not transfer.complete and tries >= _TRIES:
             fix = f"check the network and try again; {transfer.done} bytes are kept"
@@ -249,7 +249,13 @@ class _Transfer:
 
 
 def mismatch(remote: RemoteFile, size: int, hash_: Any | None) -> str | None:
-    """Return in what a content of `size` bytes with this hash differs from the announced one."""
+    """Return the difference of a content from the announced file; None where there is none.
+
+    Args:
+        remote: File as the server announces it.
+        size: Bytes of the content.
+        hash_: Hash of the content; None where no digest is announced.
+    """
     if remote.size is not None and size != remote.size:
         return f"{size} bytes found, {remote.size} expected"
     if hash_ is not None and hash_.hexdigest() != (remote.digest or "").lower():

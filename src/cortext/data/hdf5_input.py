@@ -150,7 +150,16 @@ class Values:
 
 
 def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
-    """Return the dataset of numbers of that name. Raises FaultError for anything else."""
+    """Return the dataset of numbers of that name.
+
+    Args:
+        group: Group of the trial.
+        name: Name of the dataset.
+        n_dims: Dimensions that it must have.
+
+    Raises:
+        FaultError: Where it is missing or is anything else.
+    """
     found = member(group, name, name)
     if not isinstance(found, h5d.DatasetID):
         raise FaultError(name, "dataset missing, expected in every trial", _WRITE)
@@ -250,7 +259,16 @@ def check_size(values: Values, limits: Limits) -> None:
 
 
 def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
-    """Read the first rows of a dataset whose size has been checked."""
+    """Read the first rows of a dataset whose size has been checked.
+
+    Args:
+        values: Dataset.
+        n_rows: Number of rows to read.
+        limits: Bounds of a trial, which its chunks must respect, too.
+
+    Raises:
+        FaultError: Where no values were ever written, or the chunks are damaged.
+    """
     chunks = _Chunks(values, n_rows, limits) if values.layout == h5d.CHUNKED else None
     if math.prod(values.shape) and not values.id.get_storage_size():
         raise FaultError(values.name, "only declared, no values were ever written", AGAIN)
@@ -373,7 +391,7 @@ def _lzf_length(content: bytes, most: int) -> int:
     end = len(content)
     while at < end and length < most:
         control = content[at]
-        if control < 32:  # so many literals and one more
+        if control < 32:  # a run of control + 1 literal bytes
             length += control + 1
             at += control + 2
         elif control < 224:  # a short copy: its length in 3 bits, its distance in 13

@@ -46,7 +46,16 @@ def _mark(file: RemoteFile, out: Path) -> Path:
 
 
 def completed(file: RemoteFile, out: Path, meter: Meter) -> list[Path]:
-    """Return what an earlier call made of this very file, if all of it is still there."""
+    """Return the files that an earlier call made of this very file, if all are still there.
+
+    Args:
+        file: Published file.
+        out: Directory of the files.
+        meter: Meter of progress, which counts the whole file as done.
+
+    Returns:
+        The files and folders; an empty list where one is missing or the file has changed.
+    """
     try:
         mark = read_json(_mark(file, out))
         products = [out / name for name in mark["products"]]

@@ -157,7 +157,13 @@ class MapFile:
         self._file: BinaryIO | None = None
 
     def write(self, trial: Trial, rows_TC: np.ndarray, day: int) -> None:
-        """Add a trial, whose features are `rows_TC` (float16)."""
+        """Add the features of a trial; the index holds the rest.
+
+        Args:
+            trial: Unused.
+            rows_TC: Features of the trial, float16 [T, C].
+            day: Unused.
+        """
         if self._file is None:
             self._file = self._path.open("wb")
         self._file.write(rows_TC.data)

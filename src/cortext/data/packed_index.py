@@ -58,7 +58,13 @@ def is_packed(path: Path) -> bool:
 
 
 def write_index(folder: Path, index: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write both files."""
+    """Write `index.json` and `index.npz`.
+
+    Args:
+        folder: Packed directory.
+        index: Content of `index.json`, without its checksum.
+        arrays: Content of `index.npz`.
+    """
     np.savez(folder / _ARRAYS, allow_pickle=False, **arrays)
     index = index | {"arrays": _digest((folder / _ARRAYS).read_bytes())}
     outer = {"format": FORMAT, "format_version": FORMAT_VERSION, "checksum": _digest(_dump(index))}

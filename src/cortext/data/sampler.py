@@ -118,7 +118,7 @@ class DayBalancedSampler:
             self._others, self.days_per_batch - len(self.must_include_days), replace=False
         )
         days = np.concatenate([self.must_include_days, drawn])
-        # As even as can be; the days that give one trial fewer are drawn, too.
+        # Share the batch evenly; the days that give one trial fewer are drawn at random.
         counts = np.full(len(days), -(-self.batch_size // len(days)))
         surplus = int(counts.sum()) - self.batch_size
         counts[generator.permutation(len(days))[:surplus]] -= 1

@@ -53,7 +53,13 @@ class RecordFiles:
         self.records: list[tuple[int, int]] = []
 
     def write(self, trial: Trial, rows_TC: np.ndarray, day: int) -> None:
-        """Add a trial, whose features are `rows_TC` (float16)."""
+        """Add a trial.
+
+        Args:
+            trial: Trial, for its labels and names.
+            rows_TC: Features of the trial, float16 [T, C].
+            day: Number of its session among the packed ones.
+        """
         features = rows_TC.astype("<f2", copy=False).tobytes()
         record = _example(self._tf, trial, rows_TC.shape, features, day).SerializeToString(
             deterministic=True

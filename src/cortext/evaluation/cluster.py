@@ -107,7 +107,14 @@ def decode_on_cluster(
 
 
 def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:
-    """Return the number of trials for each of at most `jobs` tasks, `n` trials in all."""
+    """Return the number of trials for each task.
+
+    Args:
+        n: Trials in all.
+        jobs: Most tasks.
+        llm: Large language model of the search; it reads several lists together, and a task gets
+            whole groups of them.
+    """
     # A large model reads some lists together, and the last digits of its scores depend on which. So
     # a task gets whole groups of those that one machine would read together.
     together = 1

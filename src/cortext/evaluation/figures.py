@@ -83,7 +83,10 @@ STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its setting
 def to_svg(figure: Figure, name: str, label: str) -> str:
     """Return the figure as an `<svg>` element for an HTML page.
 
-    A screen reader speaks `label`.
+    Args:
+        figure: Figure to convert.
+        name: Name of the figure, from which its ids are derived.
+        label: Text that a screen reader speaks.
     """
     file = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
@@ -123,8 +126,15 @@ def panels(
 ) -> tuple[Figure, Any]:
     """Return a figure and its axes [rows, columns].
 
-    Rows have the given heights; heights, margins and gaps are in inches. The margins are fixed
-    because matplotlib draws everything twice to find them.
+    The margins are fixed because matplotlib draws everything twice to find them.
+
+    Args:
+        heights_in: Height of each row in inches.
+        columns: Number of columns.
+        left: Left margin in inches.
+        top: Upper margin in inches.
+        bottom: Lower margin in inches.
+        gap: Space between rows in inches.
     """
     total_in = sum(heights_in) + gap * (len(heights_in) - 1) + top + bottom
     figure = Figure(figsize=(WIDTH_IN, total_in))
@@ -158,7 +168,13 @@ class Series:
 def rates_by_day(
     series: Sequence[Series], x_label: str, ticks: Mapping[float, str] | None = None
 ) -> Figure:
-    """Draw PER and WER with 95 % intervals along the recording days, a line per vocabulary."""
+    """Draw PER and WER with 95 % intervals along the recording days, a line per series.
+
+    Args:
+        series: Rates to draw.
+        x_label: Label of the days' axis.
+        ticks: Labels of positions on that axis; None for numbers.
+    """
     names = [
         name
         for name in ("per", "wer")

@@ -105,12 +105,18 @@ def choose(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
 
 
 def _evenly(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
-    places = np.unique(np.linspace(0, len(trials) - 1, min(n, len(trials))).round().astype(int))
-    return [trials[place] for place in places.tolist()]
+    positions = np.unique(np.linspace(0, len(trials) - 1, min(n, len(trials))).round().astype(int))
+    return [trials[position] for position in positions.tolist()]
 
 
-def draw(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
-    """Prepare the figure of one trial; `index` is its position in the split."""
+def picture_of(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
+    """Prepare the figure of one trial.
+
+    Args:
+        trial: Trial with its logits and sentences.
+        index: Position of the trial in the split.
+        found: Model and data.
+    """
     model = found.model
     features_TC = torch.from_numpy(found.data.split(found.split).trial(index).features_TC)
     start_s, frame_s = frame_times(model)
@@ -220,8 +226,8 @@ def _draw_features(axis: Axes, picture: TrialPicture) -> None:
 def _at_most(features_TC: np.ndarray, rows: int) -> np.ndarray:
     """Average neighbouring features, so that at most `rows` remain."""
     step = -(-features_TC.shape[1] // rows)
-    whole = features_TC.shape[1] // step * step
-    averaged: np.ndarray = features_TC[:, :whole].reshape(len(features_TC), -1, step).mean(axis=-1)
+    n_kept = features_TC.shape[1] // step * step
+    averaged: np.ndarray = features_TC[:, :n_kept].reshape(len(features_TC), -1, step).mean(axis=-1)
     return averaged
 
 

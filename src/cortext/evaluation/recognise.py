@@ -337,17 +337,15 @@ def _logits(
     by_length = sorted(range(len(chosen)), key=lambda n: int(split.n_bins_N[chosen[n]]))
     logits: list[Any] = [None] * len(chosen)
     for start in range(0, len(by_length), TRIALS_AT_ONCE):
-        places = by_length[start : start + TRIALS_AT_ONCE]
-        rows = [chosen[place] for place in places]
+        numbers = by_length[start : start + TRIALS_AT_ONCE]
+        rows = [chosen[n] for n in numbers]
         batch = split.batch(rows)
         sessions = [split.session(row) for row in rows]
         logits_BPV, n_patches_B = model.logits_batch(batch.features_BTC, sessions, batch.n_bins_B)
-        for place, logits_PV, n_patches in zip(
-            places, logits_BPV, n_patches_B.tolist(), strict=True
-        ):
-            logits[place] = logits_PV[:n_patches].copy()
+        for n, logits_PV, n_patches in zip(numbers, logits_BPV, n_patches_B.tolist(), strict=True):
+            logits[n] = logits_PV[:n_patches].copy()
         if progress:
-            progress(start + len(places), len(chosen))
+            progress(start + len(numbers), len(chosen))
     return logits
 
 

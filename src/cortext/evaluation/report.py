@@ -33,7 +33,15 @@ SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 def write_report(
     path: Path, metrics: Metrics, found: Recognised, confused: Confusion | None, run: Path
 ) -> None:
-    """Write the report of an evaluation; `run` is the run directory, for its learning curves."""
+    """Write the report of an evaluation.
+
+    Args:
+        path: HTML file to write.
+        metrics: Error rates of the split.
+        found: Recognised trials.
+        confused: Confusion of phonemes; None without labels.
+        run: Run directory, for its learning curves.
+    """
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
     page = render(
         "report.html.j2",
@@ -166,8 +174,8 @@ def _day_axis(
         first = min(known)
         days = {name: float((day - first).days) for name, day in dates.items() if day is not None}
         return days, f"days since {first.isoformat()}", None
-    places = {name: float(place) for place, name in enumerate(sessions)}
-    return places, "session", {place: name for name, place in places.items()}
+    positions = {name: float(number) for number, name in enumerate(sessions)}
+    return positions, "session", {position: name for name, position in positions.items()}
 
 
 def _day_rows(metrics: Metrics) -> list[dict[str, Any]]:
@@ -216,10 +224,10 @@ def _confusion(confused: Confusion | None) -> dict[str, Any] | None:
 
 
 def _pictures(found: Recognised) -> list[dict[str, Any]]:
-    index = {trial.id: place for trial, place in zip(found.trials, found.indices, strict=True)}
+    index = {trial.id: i for trial, i in zip(found.trials, found.indices, strict=True)}
     shown = []
     for trial in pictures.choose(found.trials, N_PICTURES):
-        figure = pictures.trial_figure(pictures.draw(trial, index[trial.id], found))
+        figure = pictures.trial_figure(pictures.picture_of(trial, index[trial.id], found))
         label = f"Features, phoneme posteriors and decoded words of trial {trial.name}"
         shown.append(
             {**_example(trial), "svg": Markup(figures.to_svg(figure, f"trial{trial.id}", label))}

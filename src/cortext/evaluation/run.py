@@ -254,9 +254,10 @@ def _origin(
 
 
 def config_of(run: str | Path) -> dict[Any, Any] | None:
-    """The configuration in a run directory, to be read before the work; None without one.
+    """Return the configuration in a run directory; None where the directory has none.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: Where it cannot be read. Call this before the work.
     """
     path = Path(run) / "config.yaml"
     return read_mapping(path) if path.exists() else None
@@ -265,7 +266,15 @@ def config_of(run: str | Path) -> dict[Any, Any] | None:
 def origin_of(
     run: str | Path, data: str | Path, found: Recognised, device: str, seed: int
 ) -> dict[str, Any]:
-    """Return the run, the data and the device of a result."""
+    """Return the run, the data and the device of a result.
+
+    Args:
+        run: Run directory.
+        data: Directory of session files, or a packed one.
+        found: Recognised trials.
+        device: Device that the model ran on.
+        seed: Seed of the bootstrap intervals.
+    """
     return {
         "run": str(run),
         "data": str(data),

@@ -54,8 +54,28 @@ def decode(
 
     Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are
     normalised as the benchmark scores them. A trial that was left out (`skip_bad`) keeps its row,
-    with an empty text. Other arguments and errors are those of `evaluate`; labels are not needed.
-    An `out` that cannot be written is an error before the work.
+    with an empty text. Labels are not needed. An `out` that cannot be written is an error before
+    the work.
+
+    Args:
+        run: Run directory of a trained model.
+        data: Directory of session files, or a packed one.
+        split: `train`, `val` or `test`.
+        lm: Language-model directory; it is needed here.
+        out: CSV file to write.
+        options: Decoder options; see `evaluate`, as for the arguments below.
+        engine: `native`, or `reference`.
+        device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
+        skip_bad: Leave bad trials out.
+        threads: Threads of the search; None for one a core.
+        ray: Address of a Ray cluster that does the search, or `local`.
+        gpus_per_worker: Share of a GPU for each of the cluster's tasks.
+        llm: Large language model that ranks the sentences or takes part in the search.
+        context: Text before the sentences, for the large model.
+        progress: Called with steps done and in all.
+
+    Raises:
+        CortextError: As `evaluate`.
     """
     if lm is None:
         raise DecodingError(

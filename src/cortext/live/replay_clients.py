@@ -98,7 +98,16 @@ class Patience:
                 )
 
     def answer(self, stream: str, after: StreamId, fix: str) -> tuple[StreamId, dict[bytes, bytes]]:
-        """Return the first entry of a stream after an id."""
+        """Wait for the first entry of a stream after an id; return its id and its fields.
+
+        Args:
+            stream: Name of the stream.
+            after: Id before the answer.
+            fix: Advice of the error where no answer comes.
+
+        Raises:
+            LiveError: Where no answer comes in time.
+        """
 
         def poll() -> tuple[StreamId, dict[bytes, bytes]] | None:
             found = self._link.read({stream: after}, POLL_MS, 1)

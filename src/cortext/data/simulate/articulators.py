@@ -179,10 +179,14 @@ SPEAKING = _INDEX["speaking"]
 def articulate(utterance: TimedPhonemes, undershoot: float = 1.0, pad_bins: int = 0) -> np.ndarray:
     """Return positions of the articulators in 20 ms bins: float32 [T + pad_bins, K].
 
-    Every articulator is the weighted mean of the aims around it under a Gaussian window of its own
-    width times `undershoot`; what a phoneme leaves free is decided by its neighbours (Cohen &
-    Massaro 1993), so that trajectories are smooth and anticipate. `pad_bins` continue the last
-    posture, for neural activity that leads the movement.
+    Every articulator is the weighted mean of the aims around it, under a Gaussian window. What a
+    phoneme leaves free is decided by its neighbours (Cohen & Massaro 1993), so that trajectories
+    are smooth and anticipate.
+
+    Args:
+        utterance: Phonemes with their times, T bins long.
+        undershoot: Factor on the width of each articulator's window.
+        pad_bins: Bins that continue the last posture, for neural activity that leads the movement.
     """
     segment = _half_segments(utterance, pad_bins * STEPS_PER_BIN)
     weights = WEIGHTS.reshape(-1, len(ARTICULATORS))[segment]

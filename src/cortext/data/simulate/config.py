@@ -288,7 +288,16 @@ PRESETS: dict[str, SimulatorConfig] = {
 def preset_config(
     preset: str, overrides: Iterable[str] = (), seed: int | None = None
 ) -> SimulatorConfig:
-    """Return a preset with `key=value` overrides and, where given, a seed. Raises ConfigError."""
+    """Return a preset with changes.
+
+    Args:
+        preset: Name of a preset.
+        overrides: `key=value` changes.
+        seed: Seed of the simulation; None for the preset's.
+
+    Raises:
+        ConfigError: For an unknown preset, key or value.
+    """
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
     config = with_overrides(PRESETS[preset], overrides)
@@ -320,8 +329,14 @@ def stream(
 
     A stream is named by its use and not by when it is drawn, so that any number of workers, in any
     order, gives the same data (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
-    The seed and the purpose are the key of a Philox 4x64 cipher; day, block and trial are the upper
-    words of its counter, whose lowest word counts the draws.
+
+    Args:
+        seed: Seed of the simulation. With `purpose` it is the key of a Philox 4x64 cipher.
+        purpose: Use of the numbers.
+        day: With block and trial, the upper words of the cipher's counter; the lowest word counts
+            the draws. 0 where the numbers do not belong to a day.
+        block: Number of the block; 0 for none.
+        trial: Number of the trial; 0 for none.
     """
     key = np.array([seed, purpose], dtype=np.uint64)
     counter = np.array([0, trial, block, day], dtype=np.uint64)

@@ -79,6 +79,11 @@ def drive(positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig) -> n
 
     Each electrode leads by its own time. This is the only way by which a sentence reaches the
     electrodes.
+
+    Args:
+        positions_TK: Positions of the articulators, float32 [T, K].
+        e: The day's electrodes.
+        config: The simulation.
     """
     basis = vocabulary(config).basis(positions_TK)
     n_bins = len(basis) - max_lead_bins(config)
@@ -98,7 +103,13 @@ def max_lead_bins(config: SimulatorConfig) -> int:
 def autoregressive(
     generator: np.random.Generator, n_bins: int, time_constants_s: np.ndarray
 ) -> np.ndarray:
-    """Draw stationary first-order processes of unit variance with these time constants [T, L]."""
+    """Draw stationary first-order processes of unit variance, float32 [T, L].
+
+    Args:
+        generator: Source of the random numbers.
+        n_bins: T, the length in bins.
+        time_constants_s: Time constant of each process in seconds, [L].
+    """
     keep = np.exp(-BIN_MS / 1000 / time_constants_s)
     x = generator.standard_normal((n_bins, len(keep))) * np.sqrt(1 - keep**2)
     x[0] = generator.standard_normal(len(keep))

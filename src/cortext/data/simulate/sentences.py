@@ -74,8 +74,15 @@ def splits(
     Each split is half hand-written (the odd one too) and half grammar; training fills up with
     grammar sentences when too few hand-written ones are left. A split repeats its own sentences
     only when it asks for more than exist: val and test beyond a fifth of the hand-written text
-    each. `text`: sentences to use instead of the package's own, split 80/10/10 by the seed, where
-    every split repeats its part as often as needed.
+    each.
+
+    Args:
+        n_train: Training sentences.
+        n_val: Validation sentences.
+        n_test: Test sentences.
+        seed: Seed of the draws.
+        text: Sentences to use instead of the package's own. The seed splits them 80/10/10, and
+            every split repeats its part as often as needed.
 
     Raises:
         TextError: If `text` is too small to be split.

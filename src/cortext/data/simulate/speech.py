@@ -101,7 +101,12 @@ def gamma_quantiles(shape: float) -> np.ndarray:
 def speaking_rate(config: SimulatorConfig, day: int, block: int) -> float:
     """Return the factor on every duration of a block.
 
-    Triangular within 1 +- `rate_spread`, slower when speech is silent.
+    It has a triangular distribution within 1 +- `rate_spread`, and is larger for silent speech.
+
+    Args:
+        config: The simulation.
+        day: Days since implantation; with the block it names the random stream.
+        block: Number of the block.
     """
     draws = stream(config.seed, Purpose.RATE, day, block).integers(0, 1001, size=2)
     factor = 1 + config.rate_spread * (int(draws.sum()) - 1000) / 1000

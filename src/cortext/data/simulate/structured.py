@@ -76,7 +76,13 @@ class BlockNoise:
         self._levels_SE = np.concatenate([np.zeros((1, len(e.lead_E))), levels_ES.T])
 
     def trial(self, number: int, start: int, n_bins: int) -> TrialNoise:
-        """Return the noise of the trial that begins `start` bins after the block does."""
+        """Return the noise of a trial.
+
+        Args:
+            number: Number of the trial; it names the random stream.
+            start: First bin of the trial in the block.
+            n_bins: Length of the trial in bins.
+        """
         config = self._config
         generator = stream(config.seed, Purpose.STRUCTURED, self._day, self._block, number)
         oscillating_TO = oscillations(config, generator, n_bins)
@@ -101,6 +107,11 @@ def oscillations(
     Their frequencies are evenly spread in logarithm. Each is a cosine and a sine whose amplitudes
     are slow first-order processes, so that phase and amplitude wander over `oscillation_s`; half
     the power is within 1 / (2 pi oscillation_s) Hz of the frequency.
+
+    Args:
+        config: The simulation.
+        generator: Source of the random numbers.
+        n_bins: T, the length in bins.
     """
     frequencies_O = np.geomspace(*config.oscillation_hz, config.n_oscillations)
     amplitudes = autoregressive(

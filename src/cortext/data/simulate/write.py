@@ -105,7 +105,14 @@ def simulate(
 def simulate_block(
     config: SimulatorConfig, day: PlannedDay, block: PlannedBlock, e: Electrodes
 ) -> list[SimulatedTrial]:
-    """Return the trials of one block, z-scored over it as in the release (Card et al. 2024)."""
+    """Return the trials of one block, z-scored over it as in the release (Card et al. 2024).
+
+    Args:
+        config: The simulation.
+        day: Day of the block, for its name and number.
+        block: Trials to simulate.
+        e: The day's electrodes.
+    """
     utterances = _utter(config, day, block)
     bounds = np.cumsum([0, *(utterance.n_bins for utterance in utterances)])
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)

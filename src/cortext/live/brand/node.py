@@ -224,7 +224,7 @@ class BrandNode:
                 self._begin(b"", None)
             if self._utterance is not None:
                 self._note_missing(item, self._utterance)
-            self._outputs.newest = item.entry
+            self._outputs.newest_entry = item.entry
             self._position.i_in = item.index
             if self._utterance is not None:
                 self._decode(item, self._utterance)
@@ -313,7 +313,7 @@ class BrandNode:
         for item in held:
             if self._utterance is utterance:
                 self._note_missing(item, utterance)
-                self._outputs.newest = item.entry
+                self._outputs.newest_entry = item.entry
                 self._decode(item, utterance)
 
     def _note_gone(self, gone: range, utterance: NodeUtterance) -> None:

@@ -32,11 +32,17 @@ class NodeOutputs:
         self._link = link
         self._nickname = nickname
         self._parameters = parameters
-        self.newest = Entry(parameters.input_stream, (0, 0), {})
-        """The data entry that was taken last, whose labels every output copies."""
+        self.newest_entry = Entry(parameters.input_stream, (0, 0), {})
+        """Data entry that was taken last; every output copies its labels."""
 
     def write_step(self, position: NodePosition, trial: bytes, update: Update) -> None:
-        """Write the logits of a frame, with the text so far."""
+        """Write the logits of a frame, with the text so far.
+
+        Args:
+            position: Position of the node; its number of outputs is advanced.
+            trial: Name of the trial.
+            update: Logits of one frame and the text.
+        """
         p = self._parameters
         fields = self._common(position, position.i_out, trial) | {
             p.logits_field: update.logits_PV.astype(np.float32).tobytes(),
@@ -69,7 +75,14 @@ class NodeOutputs:
     def write_missed(
         self, position: NodePosition, trial: bytes, error: str, text: bytes = b""
     ) -> None:
-        """Write the error of an utterance that has no result, with the text known of it."""
+        """Write the error of an utterance that has no result.
+
+        Args:
+            position: Position of the node.
+            trial: Name of the trial.
+            error: Reason why there is no result.
+            text: Text that is known of the utterance.
+        """
         utterance = NodeUtterance(trial)
         utterance.add_problem(error)
         known = text.decode(errors="replace")
@@ -114,7 +127,7 @@ class NodeOutputs:
     def _common(self, position: NodePosition, i: int, trial: bytes) -> dict[str, Any]:
         """Return the fields that entries of both output streams have: times, numbers, labels."""
         p = self._parameters
-        labels = self.newest.fields.get(p.sync_key.encode(), b"{}")
+        labels = self.newest_entry.fields.get(p.sync_key.encode(), b"{}")
         return {
             p.time_key: timestamp(),
             p.index_field: uint64(i),

@@ -68,8 +68,16 @@ class NodePosition:
     ) -> tuple[NodePosition | None, str]:
         """Return the position that was written last, and the new name of a key that cannot be read.
 
-        Ids that are yet to come cannot be used: a node that went on from them would read nothing
-        until then.
+        A position with an id in the future cannot be used: a node that continued from it would read
+        nothing until that time.
+
+        Args:
+            link: Connection to Redis.
+            key: Key of the position.
+            parameters: Names of the streams.
+
+        Returns:
+            The position, or None; the new name, or an empty text.
         """
         kind = link.call(lambda redis: redis.type(key))
         if kind == b"none":

@@ -65,7 +65,12 @@ def repeated_event(name: str, level: str = "warning", **facts: Any) -> None:
 def open_log(
     path: str | Path | None = None, with_text: bool = False, level: str = "info"
 ) -> Iterator[JsonLines]:
-    """Write events to a file (appended), or to stderr; a full disk loses lines and nothing else.
+    """Write events to a file or to stderr within the context; a full disk loses only lines.
+
+    Args:
+        path: File to which lines are appended; None for stderr.
+        with_text: Whether events may hold decoded text.
+        level: Lowest level that is written.
 
     Raises:
         LiveError: The file cannot be opened.

@@ -240,7 +240,8 @@ class Pipeline:
                     logits.append(logits_PV)
                     for stage, ms in self._stopwatch.take().items():
                         stage_ms[stage].append(ms)
-                # A caller who pushed on after the end goes on with the utterance, unheld.
+                # A caller that pushes after the end continues the utterance; no bins are held back
+                # then.
                 if reason and not had_ended:
                     break
         finally:  # also where a step fails: what follows its frame comes with the next push

@@ -171,7 +171,8 @@ class RedisConnection:
 
     def _bear(self, error: Exception, start: float) -> None:
         """Log an error that will pass; raise LiveError for one that will not."""
-        what, errors = str(error), self._errors
+        what = str(error)
+        errors = self._errors
         if isinstance(
             error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError
         ):

@@ -205,13 +205,25 @@ class RedisLink(RedisConnection):
         return parse_id(found[0][0]) if found else None
 
     def count(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> int:
-        """Return the number of entries of a stream after an id, up to another one."""
+        """Count the entries of a stream after an id.
+
+        Args:
+            stream: Name of the stream.
+            after: Id before the first entry.
+            last: Id of the last entry that counts; by default all count.
+        """
         return sum(1 for _ in self.entries(stream, after, last))
 
     def entries(
         self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)
     ) -> Iterator[Entry]:
-        """Yield the entries of a stream after an id, up to another one."""
+        """Yield the entries of a stream after an id.
+
+        Args:
+            stream: Name of the stream.
+            after: Id before the first entry.
+            last: Id of the last entry that is yielded; by default all are.
+        """
         while after < last:
             found = self.call(
                 partial(self._page, stream, format_id(next_id(after)), format_id(last))

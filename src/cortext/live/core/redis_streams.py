@@ -83,7 +83,14 @@ class AnsweredEntries:
         self._n_bytes: dict[str, int] = {}
 
     def add(self, stream: str, entry_id: StreamId, n_bytes: int, is_input: bool) -> list[StreamId]:
-        """Note an entry; return the ids of the surplus, a tenth of the bound or more at once."""
+        """Note an entry; return the ids of the surplus, a tenth of the bound or more at once.
+
+        Args:
+            stream: Name of the stream.
+            entry_id: Id of the entry.
+            n_bytes: Size of the entry.
+            is_input: Whether clients write the stream.
+        """
         if is_input:
             self._inputs.add(stream)
         kept = self._entries.setdefault(stream, deque())
@@ -114,8 +121,11 @@ class AnsweredEntries:
 def in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
     """Return the entries that XREAD found, in the order of adding.
 
-    A stream with `count` entries may hold more: what other streams got after its last one is left
-    out.
+    Args:
+        found: Reply of XREAD.
+        streams: Names of the streams; where times are equal, earlier names come first.
+        count: Most entries of a stream in the reply. A stream with that many may hold more, so
+            entries of other streams after its last one are left out.
     """
 
     def order(entry: Entry) -> tuple[int, int, int]:
@@ -132,7 +142,13 @@ def in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
 
 
 def redis_url(host: str, port: int, socket: str | None = None) -> str:
-    """Return the URL of a Redis server without a password; a Unix socket goes before the host."""
+    """Return the URL of a Redis server without a password.
+
+    Args:
+        host: Name or address of the server.
+        port: Port of the server.
+        socket: Path of a Unix socket, which is used instead of host and port.
+    """
     return f"unix://{quote(socket)}" if socket else f"redis://{host}:{port}/0"
 
 

@@ -17,7 +17,7 @@ from cortext.text.metrics import EditCounts, edit_counts
 from cortext.text.normalize import normalize
 
 STAGES = ("normalise", "smooth", "model", "search")
-"""Of a step: from the arrival of the bin that completes a frame to its words."""
+"""Stages of a step, which lasts from the arrival of a frame's last bin to its words."""
 TOTAL = "total"
 """The whole step: the stages and the time between them."""
 AHEAD = "ahead"

@@ -92,7 +92,7 @@ class JsonProtocol:
         )
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        """Do the work of a request."""
+        """Handle a request and return its answers."""
         name: str | None = None
         try:
             message = _message(entry, tuple(self._actions))

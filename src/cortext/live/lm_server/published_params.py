@@ -27,14 +27,17 @@ class PublishedParams:
     min_active: int = 200
     beam: float = 17.0
     lattice_beam: float = 8.0
-    """In scaled scores; `DecoderOptions.lattice_beam` is this over the acoustic scale."""
+    """Beam of the lattice in scaled scores.
+
+    `DecoderOptions.lattice_beam` is this, divided by the acoustic scale.
+    """
     acoustic_scale: float = 0.325
     ctc_blank_skip_threshold: float = 1.0
-    """`DecoderOptions.blank_skip`: of the blank's probability before the penalty."""
+    """`DecoderOptions.blank_skip`, a bound on the blank's probability before the penalty."""
     length_penalty: float = 0.0
-    """`DecoderOptions.word_score`, negative.
+    """Negative of `DecoderOptions.word_score`.
 
-    And what a large model's every token costs, `LLMOptions.token_penalty`.
+    It is also the cost of each token of a large model, `LLMOptions.token_penalty`.
     """
     nbest: int = 100
     blank_penalty: float = 90.0
@@ -45,12 +48,12 @@ class PublishedParams:
     rescore: bool = False
     """True if a larger n-gram scores the candidates.
 
-    Nothing does, because the search has the whole n-gram at once.
+    It has no effect: the search has the whole n-gram at once.
     """
     top_candidates_to_augment: int = 20
-    """So many of the best candidates exchange words for more candidates."""
+    """Best candidates in which words are exchanged to make more candidates."""
     score_penalty_percent: float = 0.01
-    """Fraction of its scores that a candidate made so loses."""
+    """Fraction of its scores that such a candidate loses."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():

@@ -32,11 +32,11 @@ from cortext.live.lm_server.utterance import ClientUtterance
 CONTEXT_KEY = "contextual_decoding_current_context"
 """Redis key of the text before this sentence, for a large model."""
 OWNER_SILENT_S = 30.0
-"""After so long without a request a client's utterance may be taken over by another client."""
+"""Time without a request after which another client may take over an utterance."""
 MOST_REFUSED = 20
-"""So many refused parameters of one entry are named."""
+"""Refused parameters that are named for one entry, at most."""
 LONGEST_NAME = 200
-"""So much of a client's or a parameter's name is used."""
+"""Length to which a client's or a parameter's name is cut."""
 NO_CANDIDATES = ";0.0;0.0;0.0;0.0"
 """The empty sentence; clients want at least one candidate."""
 NO_LLM = "do_opt asks for a large model, and none is loaded: start the server with --llm MODEL"
@@ -186,7 +186,7 @@ class PublishedProtocol:
         )
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        """Do the work of an entry, in its turn."""
+        """Handle an entry in its turn and return its answers."""
         client = entry.fields.get(b"client", b"")[:LONGEST_NAME]
         if self.in_utterance() and client != self._owner:
             silent_s = time.monotonic() - self._last_request_s

@@ -71,6 +71,11 @@ def address(host: str, port: int, token: str) -> str:
     """Return the page's address for a browser.
 
     The token is in the fragment, which is never sent or logged.
+
+    Args:
+        host: Address that the server listens on; an unspecified one becomes this machine's name.
+        port: Port of the server.
+        token: Token that allows changes.
     """
     try:
         parsed = ipaddress.ip_address(host)

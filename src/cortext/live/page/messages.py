@@ -154,7 +154,13 @@ def feature_groups(n_features: int) -> list[dict[str, Any]]:
 
 
 def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> dict[str, Any]:
-    """Return the constant part of a `hello` message: the model and the source."""
+    """Return the constant part of a `hello` message: the model and the source.
+
+    Args:
+        pipeline: Model and search.
+        days: Sessions that the model knows.
+        source: Source of trials; None for a feed.
+    """
     stepper = pipeline.stepper
     frame_ms = BIN_MS * stepper.patch_stride
     return {

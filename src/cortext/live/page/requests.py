@@ -1,4 +1,4 @@
-"""Requests that change something: their bodies, what they may hold, and their answers.
+"""Handlers of requests that change something: bodies, checks, answers.
 
 Every error is one line of JSON, with a status that tells whose it is: 400 for a wrong request, 409
 for one that the server cannot do now, 500 for an error of ours.

@@ -319,6 +319,12 @@ def make_server(decoding: DecodingThread, access: Access) -> uvicorn.Server:
 
 
 def run_server(decoding: DecodingThread, access: Access, listener: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        decoding: Thread that decodes.
+        access: Token and bounds.
+        listener: Socket that listens; it is closed at the end.
+    """
     with listener:
         make_server(decoding, access).run(sockets=[listener])
