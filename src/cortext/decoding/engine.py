@@ -38,7 +38,7 @@ MAX_CHANGED_MODELS = 8
 class LiveBatch:
     """The live hypotheses of an utterance, one row for each context.
 
-    Contexts are what the n-gram and `history_words` keep apart.
+    The n-gram and `history_words` decide which contexts are kept apart.
 
     Attributes:
         ids: uint32 [N], the same for a hypothesis in every batch; the empty hypothesis is 0.

@@ -1,8 +1,8 @@
 """Settings of the word search and of a large language model beside it.
 
 A field of `DecoderOptions` or `LLMOptions` is the one place of an option: its default, its bounds
-and, below it, its meaning. What the compiled search itself reads has one line more, with the same
-name and bounds, in native/options.hpp.
+and, below it, its meaning. An option that the compiled search reads has one line more, with the
+same name and bounds, in native/options.hpp.
 """
 
 from __future__ import annotations

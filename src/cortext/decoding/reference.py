@@ -115,8 +115,8 @@ class History:
 
     Attributes:
         state: The n-gram's state after them.
-        next: What words add after that state, as far as it is known (shared by all histories with
-            that state).
+        next: Scores of words after that state, as far as they are known (shared by all histories
+            with that state).
     """
 
     __slots__ = ("length", "next", "parent", "state", "word")

@@ -54,7 +54,7 @@ class SavedTrial:
 def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]:
     """Read the trials of a file.
 
-    They come in the order of the file for `.npz`, and in that of their names for `.h5` and `.hdf5`.
+    They come in the order of the file for `.npz`, and sorted by name for `.h5` and `.hdf5`.
 
     `.npz`: an array [P, V] per trial, or one array [B, P, V] and an integer array `lengths` [B]
     `.h5`, `.hdf5`: the same as datasets, in groups or not
@@ -94,7 +94,7 @@ def to_log_probs(logits_PV: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     if not (math.isfinite(temperature) and temperature > 0):
         raise DecodingError(f"temperature is {temperature}; a number above 0 is needed")
     x_PV = logits_PV.astype(np.float64)
-    with np.errstate(over="ignore"):  # what is too little for a float32 is impossible
+    with np.errstate(over="ignore"):  # a number too small for float32 becomes -inf
         if len(x_PV):
             x_PV = (x_PV - x_PV.max(axis=1, keepdims=True)) / temperature
             x_PV -= np.log(np.exp(x_PV).sum(axis=1, keepdims=True))
@@ -152,7 +152,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
                 where = f"{path}, trial {entry.filename}"
                 with archive.open(entry) as member:
                     declared = _declared_bytes(member, entry.file_size, where)
-                # NumPy would return such an entry as bytes, whatever size it inflates to.
+                # NumPy would return such an entry as bytes, of any size that it inflates to.
                 if declared is None:
                     raise DecodingError(
                         "is no array", where=where, fix="save the file with numpy.savez"

@@ -98,9 +98,9 @@ class _States:
 
 
 class _Arrays:
-    """The states as padded arrays: sources_SK and what they add_SK.
+    """The states as padded arrays: sources and the scores that they add, both [S, K].
 
-    State S is impossible and pads.
+    State S is the padding; it is impossible.
     """
 
     def __init__(self, states: _States) -> None:

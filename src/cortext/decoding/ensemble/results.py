@@ -174,8 +174,8 @@ def combine_runs(
         options: The method and its settings; None: the defaults.
         lm: Language-model directory, for `rover-lm`, `average` and lattices.
         llm: See `combine`.
-        decoder: Options of the search, for `average` and lattices; without them those of the
-            directories, which must be the same for `average`.
+        decoder: Options of the search, for `average` and lattices; None: those of the directories,
+            which must be the same for `average`.
         threads: Threads of that search.
         progress: Called with trials done and in all.
     """
@@ -362,7 +362,7 @@ def _write_logits(
 ) -> None:
     folder.mkdir()
     for trial, log_probs_PV in zip(trials, log_probs, strict=True):
-        # float16 ends at -65504, and what is less is as good as impossible
+        # float16 ends at -65504; anything below is as good as impossible
         name = f"{trial.id:05d}_{trial.session}_b{trial.block}_t{trial.trial}.npy"
         np.save(folder / name, np.maximum(log_probs_PV, -6e4).astype(np.float16))
 

@@ -45,7 +45,7 @@ def out_of_memory(error: BaseException) -> bool:
 def explained(
     name: str, else_: str = "cannot be loaded as a causal language model"
 ) -> Iterator[None]:
-    """Turn whatever keeps a model from loading into a LanguageModelError.
+    """Turn any error that keeps a model from loading into a LanguageModelError.
 
     Args:
         name: Name of the model.

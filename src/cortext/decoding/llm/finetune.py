@@ -91,7 +91,7 @@ def finetune(
 ) -> dict[str, Any]:
     """Train a LoRA adapter for a model on texts and write it to the directory `out`.
 
-    Returns what `cortext.json` in `out` records. Raises LanguageModelError for models and texts
+    Returns the content of `cortext.json` in `out`. Raises LanguageModelError for models and texts
     that cannot be used, for directories that hold something else, and where memory runs out;
     MissingLibrary without the extra `llm`.
 

@@ -57,7 +57,7 @@ def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> Scorer:
 
 @dataclass
 class FusionStats:
-    """Counts of what fusion did, in one utterance or in several.
+    """Counts of the work of fusion, in one utterance or in several.
 
     Attributes:
         queries: Times that the model was asked for scores.

@@ -123,7 +123,7 @@ class LLM:
             raise
         except (
             BaseException
-        ) as error:  # whatever a tokenizer or a model raises: no sentence is lost for it
+        ) as error:  # a tokenizer or a model raises anything; no sentence may be lost for it
             why = str(error) if isinstance(error, LanguageModelError) else first_line(error)
         else:
             return [
@@ -172,7 +172,7 @@ def ranked(
     Args:
         read: Hypotheses and the large model's scores of their texts, as `LLM.read` gives them.
         options: Weights of all scores.
-        degraded: What is missing in the list.
+        degraded: One line that names what is missing in the list; None where nothing is.
     """
     scored: list[Hypothesis] = []
     for found, said in read:

@@ -135,7 +135,7 @@ class CausalLM:
 
     @staticmethod
     def check(name: str | Path, lora: str | Path | None = None) -> None:
-        """Raise what `load` raises where there is no such model or adapter, or no tokenizer.
+        """Raise the error of `load` where there is no such model or adapter, or no tokenizer.
 
         No weights are read.
         """
@@ -352,7 +352,7 @@ def _with_lora(network: Any, folder: Path, name: str) -> Any:
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", message="(?s).*missing adapter keys")
             return peft.PeftModel.from_pretrained(network, str(folder)).merge_and_unload()
-    except Exception as error:  # peft raises what it happens to
+    except Exception as error:  # peft raises errors of all kinds
         if out_of_memory(error):
             fix = "use a smaller model, or another device"
             raise LanguageModelError(

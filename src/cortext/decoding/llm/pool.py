@@ -88,7 +88,7 @@ class PoolLayer(DynamicLayer):  # type: ignore[misc]
 class PoolCache(Cache):  # type: ignore[misc]
     """A cache of transformers whose sequence dimension is a pool of tokens.
 
-    Tokens in it need not follow each other: the attention mask says which see which.
+    Tokens in it need not follow each other: the attention mask decides which tokens each one sees.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class Node:
         slot: Its row in the cache, or -1.
         last_needed: Number of the last call that needed its row.
         retained: Number of the last call that wanted it kept.
-        state: What the model kept of all tokens up to it, where that is not in the cache.
+        state: The model's cache of all tokens up to it, in a `StateTree`; else None.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Node:
         self.state: Any = None
 
     def free(self) -> None:
-        """Forget what the model kept."""
+        """Give up its row of the cache and its state."""
         self.slot = -1
         self.state = None
 
@@ -84,10 +84,10 @@ class TokenTree:
 
     Attributes:
         prefix: Tokens before every sequence; at least one.
-        cache_mb: Bound on the memory of the cache; a single sequence is read whatever it takes.
+        cache_mb: Bound on the memory of the cache, in MiB; a single sequence may pass it.
         window: Tokens that all layers see, of `cache_kind`; None: all in the model's window.
         longest: Most tokens that a sequence can have.
-        evaluated: Tokens that the model has read, the prefix and what was read again included.
+        evaluated: Tokens that the model has read, the prefix and repeated readings included.
         passes: Forward passes.
         peak_mb: The most memory that the cache has held.
     """

@@ -83,9 +83,9 @@ class BuildOptions:
     keep_arpa: bool = False
     """True if `lm.arpa`, the model as text, is kept beside `lm.bin`."""
     engine: str = "cortext"
-    """`lmplz` uses KenLM's estimator, which must be on PATH."""
+    """Estimator: `cortext`, or `lmplz` of KenLM, which must be on PATH."""
     memory_bytes: int = 4 << 30
-    """Memory for counting; what does not fit goes to the disk of the output."""
+    """Memory for counting; data that does not fit goes to the disk of the output."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.order <= MAX_ORDER:

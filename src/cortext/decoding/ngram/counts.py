@@ -2,7 +2,7 @@
 
 An n-gram is one integer, `bits` a word, the last word in the lowest bits, so that dropping the
 first word is a mask and dropping the last one a shift. Every word of the text, sentence ends
-included, closes one n-gram of the highest order; what lies before the beginning of its sentence is
+included, closes one n-gram of the highest order; positions before the beginning of its sentence are
 filled with `<s>`. All lower orders follow from these, each from the next (Heafield et al., Scalable
 Modified Kneser-Ney Language Model Estimation, ACL 2013).
 """

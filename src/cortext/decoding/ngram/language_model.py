@@ -107,8 +107,8 @@ class LanguageModel:
                 passed over.
             out: Directory to write.
             order: Longest n-gram, 1 to 6.
-            vocabulary: Words to keep, or how many of the most frequent; n-grams with others are
-                left out, as `lmplz --limit_vocab_file` does it. By default every word of the texts.
+            vocabulary: Words to keep, or a number of the most frequent ones; n-grams with other
+                words are left out, as by `lmplz --limit_vocab_file`. None: every word of the texts.
             stage: Called with the name of each stage as it begins; returns the stage's progress
                 callback or None.
             options: The other fields of `BuildOptions`.

@@ -24,8 +24,8 @@ LETTERS = (MARK, *ascii_lowercase, "'", "-")
 def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
     """Return a tokenizer (`PreTrainedTokenizerFast`) trained on words and their counts.
 
-    Text is lower-cased and what is not a letter a-z, an apostrophe, a hyphen or a blank is dropped,
-    so that nothing is unknown. Encoded text begins with `<s>` unless special tokens are left out.
+    Text is lower-cased, and only letters a-z, apostrophes, hyphens and blanks are kept, so that
+    nothing is unknown. Encoded text begins with `<s>` unless special tokens are left out.
 
     Args:
         words: Number of times that each word occurs.

@@ -23,7 +23,7 @@ HELD_OUT_EVERY, HELD_OUT_MOST = 50, 500
 
 @dataclass(frozen=True)
 class TextSource:
-    """A text, and how often it is read for one reading of the others; 0.5 reads half of it."""
+    """A text, and its readings for one reading of the others; 0.5 reads half of it each time."""
 
     path: Path
     factor: float = 1.0

@@ -107,7 +107,7 @@ def train_neural(
 ) -> dict[str, Any]:
     """Train word pieces and a network on texts, and write a directory of transformers' form.
 
-    Returns what `cortext.json` in the directory records. Raises LanguageModelError for texts that
+    Returns the content of `cortext.json` in the directory. Raises LanguageModelError for texts that
     cannot be used and for an `out` that holds something else; MissingLibrary without the extra
     `llm`.
 
