@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PosteriorSource:
-    """The posteriors that are searched; pseudo-posteriors of real trials where none is named."""
+    """Source of the searched posteriors; by default pseudo-posteriors of real trials."""
 
     run: Annotated[
         Path | None, Setting(help="Decode the posteriors of this run; needs --data.")

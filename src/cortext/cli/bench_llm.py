@@ -144,7 +144,7 @@ def _print(results: list[dict[str, Any]]) -> None:
 
 
 def _rows(result: dict[str, Any]) -> list[list[str]]:
-    """A result's rows of the table."""
+    """Return a result's rows of the table."""
     rows: list[list[str]] = []
     counts = result["input"]
     name_of_set = f"{counts['reported']} of {counts['source']}"

@@ -26,7 +26,7 @@ PLUGINS = typer.Option(
     [], "--plugin", metavar="FILE", help="Python file that registers own models and the like."
 )
 MOST_PRINTED = 2_000
-"""Longest line, or cell of a table, that is printed."""
+"""Most characters of a printed line, or of a table's cell."""
 SKIP_BAD = typer.Option(
     False, "--skip-bad", help="Leave unusable trials out, and report how many and why."
 )
@@ -39,10 +39,10 @@ def is_given(call: typer.Context, name: str) -> bool:
 
 
 def print_lines(*lines: object, err: bool = False) -> None:
-    """Print each value as one line; the commands print nothing by other means.
+    """Print each value as one line; all plain output of the commands goes through this function.
 
-    Names, texts and messages come from files, servers and other programs, so that each line is
-    escaped and cut.
+    Names, texts and messages come from files, servers and other programs: each line is escaped and
+    cut.
     """
     for line in lines:
         typer.echo(plain(line, MOST_PRINTED), err=err)
@@ -51,8 +51,8 @@ def print_lines(*lines: object, err: bool = False) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right_from: int = 1
 ) -> None:
-    """Print a table; the columns from number `right_from` on are numbers and stand to the right."""
-    # Rich takes 40 ms to load: only what draws waits for it.
+    """Print a table; the columns from number `right_from` on are numbers, aligned to the right."""
+    # Rich takes 40 ms to load: only commands that draw load it.
     from rich.console import Console
     from rich.table import Table
 
@@ -89,7 +89,7 @@ def _finite(value: Any) -> Any:
 
 
 def percent(rate: float | None) -> str:
-    """`12.3 %`, or a dash where there is no rate."""
+    """Return the rate as `12.3 %`, or a dash for None."""
     return "-" if rate is None else f"{100 * rate:.1f} %"
 
 
@@ -121,13 +121,13 @@ def print_left_out(problems: Sequence[Problem]) -> None:
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Print what was not as asked for, on stderr."""
+    """Print notes on stderr."""
     print_lines(*(f"note: {note}" for note in notes), err=True)
 
 
 @contextmanager
 def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, drawn only on a terminal; yields `report(done, total)`."""
+    """Show a progress bar on stderr, if that is a terminal; yield `report(done, total)`."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -151,7 +151,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Write the JSON object t
 
 
 def stage(name: str) -> None:
-    """Say what begins now."""
+    """Print the name of the stage that begins, on stderr."""
     print_lines(f"{name} ...", err=True)
 
 
@@ -167,7 +167,7 @@ def make_folder_of(out: Path | None) -> None:
 def hand_over(
     result: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Write a result to its file, where one is named, and print it: as JSON, or as `show` does."""
+    """Write a result to its file, if one is named; print it as JSON, or by `show`."""
     from cortext.files import disk_errors
 
     if out is not None:
@@ -180,7 +180,7 @@ def hand_over(
 
 
 def stages(bars: ExitStack) -> Callable[[str], Callable[[int, int], None]]:
-    """Progress bars one after the other, each with the name of a stage."""
+    """Return a function that shows a stage's progress bar in place of the one before."""
 
     def stage(name: str) -> Callable[[int, int], None]:
         bars.close()

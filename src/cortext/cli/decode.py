@@ -277,7 +277,7 @@ def _decode_fake(made_up: MadeUpSentence, decoder: Decoder, context: str, as_jso
 
 
 def _print_nbest(nbest: NBest) -> None:
-    """Sentences with their scores, and the times of their words in seconds."""
+    """Print sentences with their scores, and the times of their words in seconds."""
     rows = []
     for hypothesis in nbest:
         times = [

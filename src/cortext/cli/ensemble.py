@@ -158,7 +158,7 @@ class _SearchArguments:
 def _check_sources(
     evaluations: list[Path] | None, lists: Path | None, field: str | None, fit: list[Path] | None
 ) -> None:
-    """Raise DecodingError unless what is combined or fitted on is named, once."""
+    """Raise DecodingError unless the input to combine or to fit on is named, once."""
     reads_lists = lists is not None or any(path.is_file() for path in fit or [])
     wrong = None
     if evaluations and lists:
@@ -229,7 +229,7 @@ def _names_method(method: str | None, overrides: list[str]) -> bool:
 
 
 def _options(file: Path | None, changes: dict[str, Any], overrides: list[str]) -> EnsembleOptions:
-    """The options of a file, or of the command line."""
+    """Return the options of a file, or of the command line."""
     from cortext.config import with_overrides
     from cortext.decoding.ensemble import EnsembleOptions
 
@@ -281,7 +281,7 @@ def _fit(
 
 
 def _percent(rate: float | None) -> str:
-    """With two decimals: ensembles differ by less than one."""
+    """Return a rate with two decimals: ensembles differ by less than one point."""
     return "-" if rate is None else f"{100 * rate:.2f} %"
 
 

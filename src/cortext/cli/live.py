@@ -83,7 +83,7 @@ def serve(
         raise ConfigError(
             "the token is empty", fix="give another --token, or none for one made up at random"
         )
-    # Headers and addresses hold a token as it is.
+    # Headers and addresses hold the token unescaped.
     if token is not None and quote(token, safe="") != token:
         raise ConfigError(
             "the token holds more than letters, digits and -._~",
@@ -102,7 +102,7 @@ def serve(
     access = Access(token or new_token(), host, open_view)
     with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
         with progress_bar("reading") as progress:
-            session = open_decoding(settings, progress)
+            decoding = open_decoding(settings, progress)
         if not is_loopback(host):
             print_lines(
                 f"warning: {host} can be reached from other machines, and nothing is encrypted",
@@ -110,13 +110,13 @@ def serve(
             )
         url = address(host, listener.getsockname()[1], access.token)
         if as_json:
-            print_json({"day": session.day, "look_ahead_ms": session.look_ahead_ms, "url": url})
+            print_json({"day": decoding.day, "look_ahead_ms": decoding.look_ahead_ms, "url": url})
         else:
             each = "" if settings.day or settings.feed else ", or that of each trial"
-            print_lines(f"day: {session.day}{each}")
-            print_lines(f"look-ahead: {session.look_ahead_ms:g} ms", url)
+            print_lines(f"day: {decoding.day}{each}")
+            print_lines(f"look-ahead: {decoding.look_ahead_ms:g} ms", url)
         with no_long_pauses():
-            run_server(session, access, listener)
+            run_server(decoding, access, listener)
 
 
 def _speed(text: str) -> float:

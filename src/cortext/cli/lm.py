@@ -14,7 +14,7 @@ from cortext.cli.options import with_settings
 
 
 class ManyNumbers(TyperCommand):
-    """`--prune 0 0 1`: an option that takes as many numbers as follow it."""
+    """A command whose option `--prune` takes all numbers that follow it: `--prune 0 0 1`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Join the numbers, then parse as usual."""
@@ -338,9 +338,9 @@ def finetune(
     seed: Annotated[int, typer.Option(help="Of the added weights and the order of the text.")] = 0,
     as_json: bool = JSON,
 ) -> None:
-    """Finetune a causal language model on text with LoRA; a FACTOR reads a text so often.
+    """Finetune a causal language model on text with LoRA.
 
-    Needs the extra `llm`.
+    TEXT:3 is read three times for one reading of the others. Needs the extra `llm`.
 
     Example: cortext finetune-llm Qwen/Qwen3.5-4B prompts.txt:3 general.txt.gz --out runs/lora
     --merge runs/merged

@@ -34,7 +34,7 @@ AudioLlm = Annotated[
 
 @dataclass(frozen=True)
 class Generation:
-    """Options of writing sentences; what is not given is as in the run."""
+    """Options of writing sentences; None takes the run's."""
 
     beams: Annotated[
         int | None,
@@ -50,7 +50,7 @@ class Generation:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that are given."""
+        """Options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

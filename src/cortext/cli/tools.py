@@ -178,7 +178,7 @@ def _print(report: DoctorReport) -> None:
 
 
 def _devices(devices: list[dict[str, Any]]) -> list[str]:
-    """`8 x TPU v5 lite (15.8 GiB)`: equal devices together."""
+    """Return the devices as texts, equal ones together: `8 x TPU v5 lite (15.8 GiB)`."""
     names = [
         f"{device['kind']}: {device['name']}"
         + (f" ({device['memory_gib']} GiB)" if device["memory_gib"] else "")

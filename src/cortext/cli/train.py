@@ -64,7 +64,7 @@ class JobOptions:
     ] = "10:15"
 
     def begin(self) -> DeviceSpec:
-        """Return the device and what trains there; XLA's dump is switched on where asked for."""
+        """Return the device and its backend; switch XLA's dump on if `xla_dump` is set."""
         from cortext.tpu.profile import dump_xla
         from cortext.training import DeviceSpec
 
@@ -142,7 +142,7 @@ def train(
 
 
 def _span(text: str) -> tuple[int, int]:
-    """RankZero and end of `first:end`."""
+    """Return the two numbers of `first:end`."""
     first, _, end = text.partition(":")
     if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
         raise ConfigError(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 30
-"""Trials in the table on the screen; trials.csv has them all."""
+"""Number of trials in the printed table; trials.csv has all."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class TrialPlaces:
-    """Places where trials are trained; the fields are arguments of `tune_training`."""
+    """Processes and devices that train the trials; the fields are arguments of `tune_training`."""
 
     jobs: Annotated[int, Setting(minimum=1, help="Trials at the same time.")] = 1
     threads: Annotated[

@@ -115,7 +115,7 @@ class DecoderSearchOptions:
     )
 
     def settings(self, llm_trials: int) -> DecoderSearch:
-        """Return the search, which tries so many weights of a large model."""
+        """Return the search; `llm_trials` is the number of weights of a large model to try."""
         from cortext.tuning import DecoderSearch, parse_space
 
         return DecoderSearch(

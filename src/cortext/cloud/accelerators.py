@@ -1,4 +1,4 @@
-"""The accelerators of one machine that a run may be launched on, by SkyPilot's names."""
+"""Accelerators of one machine on which a run can be launched, by SkyPilot's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUNTIMES = {
     "v5p": "v2-alpha-tpuv5",
     "v4": "tpu-ubuntu2204-base",
 }
-"""Google's system images for JAX, by generation (cloud.google.com/tpu/docs/runtimes)."""
+"""System images of Google for JAX, by generation (cloud.google.com/tpu/docs/runtimes)."""
 TPU_CORES = {
     "tpu-v5litepod-1": 1,
     "tpu-v5litepod-4": 4,
@@ -24,7 +24,7 @@ TPU_CORES = {
     "tpu-v5p-8": 4,
     "tpu-v4-8": 4,
 }
-"""Devices that JAX sees: a chip of v4 and v5p has two cores in its name, and is one device."""
+"""Number of JAX devices by name. The names of v4 and v5p count two cores per chip, one device."""
 GPUS = ("T4", "L4", "A10G", "L40S", "A100", "A100-80GB", "RTXPRO6000", "H100", "H200", "B200")
 MOST_GPUS = 8
 
@@ -34,8 +34,8 @@ class Accelerator:
     """The accelerator of a rented machine.
 
     Attributes:
-        name: SkyPilot's name of it.
-        count: Number of GPUs; 1 for a TPU, whose name has its size.
+        name: SkyPilot's name.
+        count: Number of GPUs; 1 for a TPU, whose name contains its size.
         cores: Devices that training must find.
         runtime: System image of a TPU; None for GPUs.
     """
@@ -55,8 +55,8 @@ def accelerator(text: str) -> Accelerator:
     """Read an accelerator from a text such as `tpu-v5litepod-8`, `v5e-8`, `H100` or `H100:8`.
 
     Raises:
-        CloudError: For one that is not known, with the nearest, and for TPU slices of several
-            machines.
+        CloudError: For an unknown one (the message names the nearest), and for TPU slices of
+            several machines.
     """
     name, _, number = text.strip().partition(":")
     name = _spelled(name)
@@ -78,6 +78,6 @@ def accelerator(text: str) -> Accelerator:
 
 
 def _spelled(name: str) -> str:
-    """SkyPilot's spelling: `tpu-v5litepod-8` for a TPU v5e-8, capitals for GPUs."""
+    """Return SkyPilot's spelling: `tpu-v5litepod-8` for a TPU v5e-8, capitals for GPUs."""
     tpu = re.fullmatch(r"(?:tpu-?)?(v\d.*)", name.lower())
     return f"tpu-{tpu[1].replace('v5e', 'v5litepod')}" if tpu else name.upper()

@@ -1,7 +1,7 @@
-"""The environment of a rented machine: exactly the versions that the tests were run with.
+"""The environment of a rented machine: the versions with which the tests were run.
 
-A test keeps these lists equal to `constraints.txt` and `constraints-tpu.txt`, which an installed
-cortext does not have.
+An installed cortext lacks `constraints.txt` and `constraints-tpu.txt`. A test checks that these
+lists equal them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cortext.cloud.source import InstallSource
 
 PYTHON = "3.11"
 UV = "0.13.9"
-"""Version of uv. It installs Python and the build of torch that fits.
+"""Version of uv, which installs Python and torch.
 
-That is a build without CUDA beside a TPU, else the one for the machine's driver.
+The build of torch has no CUDA beside a TPU; else it fits the machine's driver.
 """
 TORCH = "torch==2.13.0"
 TPU = (

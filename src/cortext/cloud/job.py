@@ -1,4 +1,4 @@
-"""A training run on a rented machine, checked and written down before anything costs money."""
+"""A training run on a rented machine; it is checked and written to a file before it costs money."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class LaunchSettings:
         accelerator: TPU or GPUs of one machine.
         lm: Folder in a bucket with a language model.
         spot: Rent machines that may be taken away.
-        infra: `CLOUD[/REGION[/ZONE]]`.
+        infra: `CLOUD[/REGION[/ZONE]]`; None takes Google Cloud for TPUs, else the cheapest.
         idle_minutes: Minutes after training until the machine is given back.
         source: The cortext to install; None takes the running one.
-        name: Name of the machine.
-        file: Task file to write.
+        name: Name of the machine; None takes the run's folder.
+        file: Task file to write; None takes `launch/NAME/task.yaml`.
     """
 
     data: Annotated[
@@ -85,7 +85,7 @@ class Launch:
         file: The task file.
         text: Its content.
         name: SkyPilot's name of the machine or, with `spot`, of the managed job.
-        spot: Rent machines that may be taken away; the run goes on on the next one.
+        spot: Rent machines that may be taken away; the run continues on the next one.
     """
 
     file: Path
@@ -105,7 +105,7 @@ class Launch:
 
     @property
     def prices(self) -> str:
-        """SkyPilot's command that shows where it would run, and what an hour costs there."""
+        """SkyPilot's command that shows the machine and its price per hour."""
         return f"sky launch --dryrun {shlex.quote(str(self.file))}"
 
     @property
@@ -115,7 +115,7 @@ class Launch:
 
     @property
     def watch(self) -> str:
-        """The name of `logs` in the release before."""
+        """Former name of `logs`."""
         warnings.warn("Launch.watch is now Launch.logs", DeprecationWarning, stacklevel=2)
         return self.logs
 
@@ -127,7 +127,7 @@ class Launch:
     def submit(self) -> None:
         """Start the run, and show SkyPilot's messages until the machine runs.
 
-        From here on it costs money.
+        The machine costs money from this call on.
 
         Raises:
             MissingLibrary: Without SkyPilot.
@@ -184,7 +184,7 @@ def launch(
         config: Name of a shipped recipe, or a YAML file.
         accelerator: `tpu-v5litepod-8`, `v5e-8`, `H100`, `H100:8` ... of one machine.
         data: Folder in a bucket (`gs://` or `s3://`) with packed data or session files.
-        out: Folder in a bucket that keeps the run directory; a run that is there goes on.
+        out: Folder in a bucket that keeps the run directory; an existing run is continued.
         lm: Folder in a bucket with a language model.
         spot: Rent machines that may be taken away, at a lower price; SkyPilot goes on with another
             one.
@@ -231,7 +231,18 @@ def write_task(
     overrides: Iterable[str] = (),
     plugins: Iterable[str | Path] = (),
 ) -> Launch:
-    """Check the settings and write the task file, as `launch` does; return the run, not started."""
+    """Check the settings and write the task file, as `launch` does; return the run, not started.
+
+    Args:
+        config: Name of a shipped recipe, or a YAML file.
+        settings: Settings of the run.
+        overrides: Training settings as `key=value`.
+        plugins: Python files that register models or losses.
+
+    Raises:
+        ConfigError: For settings that training would refuse.
+        CloudError: For a bucket, an accelerator or a name that cannot be used.
+    """
     accelerator = known_accelerator(settings.accelerator)
     if settings.idle_minutes < 1:  # SkyPilot takes a negative number for "never"
         raise CloudError(f"--idle-minutes is {settings.idle_minutes}; at least 1 is needed")
@@ -299,7 +310,7 @@ def _check_infra(infra: str | None, tpu: bool) -> None:
 def _train_arguments(
     config: str | Path, overrides: tuple[str, ...], plugins: tuple[str | Path, ...], name: str
 ) -> tuple[tuple[str, ...], dict[str, Path]]:
-    """Arguments of `cortext train`, quoted, and the files to upload by their path there.
+    """Return the arguments of `cortext train`, quoted, and the files to upload by target path.
 
     Raises ConfigError as training would.
     """

@@ -1,12 +1,12 @@
-"""A run on a machine that may be taken away at any moment, kept in a bucket for the next machine.
+"""Keep a run in a bucket, for the next machine: this one may be taken away at any moment.
 
     python -m cortext.cloud.keep RUN KEPT -- cortext train ... --out RUN
 
-RUN lies on the machine's disk, because training appends to files, locks and renames, which buckets
+RUN is on the machine's disk, because training appends to files, locks and renames, which buckets
 do badly. KEPT is a folder of a mounted bucket. Every minute and at the end, changed files are
-copied there, each as a whole: first the configuration that a state needs, then the states, then
-files that are newer than the states. At whatever moment the machine is taken away, `cortext train
---resume` can go on with the files in the bucket.
+copied there, each whole or not at all: first the configuration that a state needs, then the states,
+then newer files. Whenever the machine is taken away, `cortext train --resume` can continue with the
+files in the bucket.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ RETRIES_S = (5, 15, 30, 60)
 """Pauses between attempts to copy the last files of a run."""
 ORDER = ("config.yaml", "train_state/state.previous.safetensors", "train_state/state.safetensors")
 FINISHED = "summary.json"
-"""Written and copied last: where this file is, the run is complete."""
+"""File that is written and copied last: the run is complete where it exists."""
 LEFT_OUT = ("packed",)
 """Folders that are not copied: the next machine packs the data again."""
 
 
 def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S) -> int:
-    """Run a command until it ends, with `--resume` where the run has been begun.
+    """Run a command until it ends, with `--resume` if the run has a state.
 
-    A SIGTERM or Ctrl-C is passed on to it, and the state that it then saves is copied, too.
+    A SIGTERM or Ctrl-C is passed on to the command, and the state that it then saves is copied.
 
     Args:
         command: Words of the command.
@@ -46,7 +46,7 @@ def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S
         The exit status of the command.
 
     Raises:
-        OSError: Before anything is started, where `kept` cannot be written.
+        OSError: Where `kept` cannot be written; the command is not started.
     """
     _check_writable(kept)
     if (kept / FINISHED).is_file():
@@ -78,7 +78,7 @@ def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]
     Args:
         source: Run directory.
         target: Folder to copy to.
-        copied: Time and size of each file when it was copied; it is updated.
+        copied: Time and size of each file at its last copy; this function updates it.
 
     Raises:
         OSError: Where a file cannot be read or written.
@@ -93,12 +93,12 @@ def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]
         except FileNotFoundError:
             if (source / path).exists():
                 raise
-            continue  # it was removed since it was listed
+            continue  # removed after it was listed
         copied[path] = stamp
 
 
 def _files(run: Path) -> list[Path]:
-    """The files of a run in the order of copying, without those that are being written."""
+    """Return the files of a run in the order of copying, without half-written ones."""
     found = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
     wanted = [
         path
@@ -131,7 +131,7 @@ def _copy_last(run: Path, kept: Path, copied: dict[Path, tuple[int, int]]) -> bo
 
 
 def _bring_back(kept: Path, run: Path) -> None:
-    """Copy the run back from the bucket: all of it or, where this is cut short, nothing."""
+    """Copy the run back from the bucket, whole or not at all."""
     temporary = run.with_name(f".{run.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     copy_changed(kept, temporary, {})

@@ -1,7 +1,7 @@
-"""The cortext that a rented machine installs: a wheel, an archive, a checkout or a git revision.
+"""Sources of the cortext that a rented machine installs: a wheel, an archive, a checkout, git.
 
-The name `cortext` on PyPI is another project's, so a name with a version is refused: it would run a
-stranger's code.
+The name `cortext` on PyPI belongs to another project. A name with a version is refused: it would
+run a stranger's code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cortext.errors import CloudError
 from cortext.files import disk_errors
 
 BUILT = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "native", "src")
-"""Files and folders of a checkout that an installation is made of."""
+"""Files and folders of a checkout that an installation needs."""
 ACCEPTED = (
     "a wheel, a source archive (.tar.gz), a checkout, or git+https://HOST/REPOSITORY@REVISION"
 )
@@ -34,7 +34,7 @@ class InstallSource:
     Attributes:
         word: Argument of `pip install` on the machine, quoted for a shell.
         file: File to upload; None for a revision in git.
-        build: Compile it there.
+        build: True where the machine must compile it.
     """
 
     word: str
@@ -70,9 +70,9 @@ def read_source(text: str | Path | None, folder: Path) -> InstallSource:
 
 
 def installed_from() -> str:
-    """Return what the running cortext was installed from, as pip recorded it (PEP 610).
+    """Return the source of the running cortext, as pip recorded it (PEP 610).
 
-    Raises CloudError.
+    Raises CloudError where pip recorded none.
     """
     record = json.loads(distribution("cortext").read_text("direct_url.json") or "{}")
     address = str(record.get("url", ""))
@@ -124,7 +124,7 @@ def _uploaded(path: Path) -> InstallSource:
 
 
 def _archive(checkout: Path, folder: Path) -> Path:
-    """The last commit of a checkout as an archive. Raises CloudError where files differ from it."""
+    """Write the last commit of a checkout as an archive. Raises CloudError for changed files."""
     try:
         project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     except (OSError, KeyError, tomllib.TOMLDecodeError):

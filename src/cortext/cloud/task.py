@@ -1,6 +1,6 @@
-"""The task file: what SkyPilot is to rent, to install and to run. Nothing here calls a cloud.
+"""The task file, by which SkyPilot rents, installs and runs. Nothing here calls a cloud.
 
-On the machine everything lies in `~/cortext`: `env`, `source`, `inputs` (copies from buckets),
+On the machine everything is in `~/cortext`: `env`, `source`, `inputs` (copies from buckets),
 `buckets` (the output bucket, mounted) and `runs`. Every text of a user is checked or quoted here,
 because SkyPilot puts bucket addresses into shell commands as they are.
 """
@@ -37,11 +37,11 @@ class Address:
 
     @property
     def folder(self) -> str:
-        """`BUCKET/PATH`."""
+        """Folder as `BUCKET/PATH`."""
         return f"{self.bucket}/{self.path}".rstrip("/")
 
     def holds(self, other: Address) -> bool:
-        """Tell whether the other is this folder or lies in it."""
+        """Tell whether the other is this folder or inside it."""
         return f"{other}/".startswith(f"{self}/")
 
 
@@ -54,7 +54,7 @@ def address(text: str | None, option: str, example: str) -> Address:
         example: An address, for messages.
 
     Raises:
-        CloudError: For anything else, and for names that a shell could misread.
+        CloudError: For a missing or wrong address, and for names that a shell could misread.
     """
     fix = f"give {option} {example}"
     if not text:
@@ -79,11 +79,11 @@ class TaskPlan:
         name: Name of the cluster or managed job.
         accelerator: The machine.
         source: The cortext to install.
-        data: Folder of the data.
+        data: Folder with packed data or session files.
         out: Folder that keeps the run.
         lm: Folder of the language model.
-        train: Arguments of `cortext train` but data and device, quoted for a shell.
-        uploads: Files of this machine, by path on that one.
+        train: Arguments of `cortext train` except data and device, quoted for a shell.
+        uploads: Local files, by path on the rented machine.
         spot: Rent machines that may be taken away.
         infra: Cloud, region and zone.
         idle_minutes: Minutes until an idle machine is given back.
@@ -103,7 +103,7 @@ class TaskPlan:
 
 
 def task_name(text: str | None, out: Address) -> str:
-    """Return the name given, or one made of the output's last folder.
+    """Return the given name, or one from the output's last folder.
 
     Raises CloudError for a name that clouds refuse.
     """
@@ -141,7 +141,7 @@ def _resources(plan: TaskPlan) -> dict[str, Any]:
 
 
 def _file_mounts(plan: TaskPlan) -> dict[str, Any]:
-    """Folders on the machine: inputs are copied, because a mount is slow at reading at random."""
+    """Return the machine's folders. Inputs are copied: random reads from a mount are slow."""
     mounts: dict[str, Any] = {
         f"{HOME}/inputs/{address.folder}": str(address)
         for address in (plan.data, plan.lm)
@@ -185,13 +185,13 @@ def _run_script(plan: TaskPlan) -> str:
 def here(path: str) -> str:
     """Quote a path on the machine, below `~`, for a shell.
 
-    The path must consist of characters that `address` lets pass.
+    The path may only hold characters that `address` accepts.
     """
     return '"$HOME' + path.removeprefix("~") + '"'
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, so that scripts can be read."""
+    """A YAML writer that writes texts of several lines as blocks, which keeps scripts readable."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

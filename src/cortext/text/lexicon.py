@@ -18,7 +18,7 @@ from cortext.files import atomic_path, check_file
 from cortext.text.phonemes import ARPABET, SIL
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
-"""One line a word, `word<TAB>CODE CODE ...`, xz-compressed.
+"""File of the dictionary: one line per word, `word<TAB>CODE CODE ...`, xz-compressed.
 
 `tools/build_lexicon.py` writes it, NOTICE credits it.
 """
@@ -26,11 +26,11 @@ CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
 Pronunciation = tuple[str, ...]
 
 MOST_PRONUNCIATIONS = 1000
-"""Of a word: every one of them may follow each of the word before it."""
+"""Most pronunciations of a word: each can follow every pronunciation of the word before it."""
 MOST_PHONEMES = 1000
-"""Of a pronunciation."""
+"""Most phonemes of a pronunciation."""
 MOST_BYTES = 256 << 20
-"""Of a lexicon's file."""
+"""Most bytes of a lexicon's file."""
 
 CODE_OF = {phoneme: chr(ord("A") + number) for number, phoneme in enumerate(ARPABET)}
 _PHONEME_OF = {code: phoneme for phoneme, code in CODE_OF.items()}
@@ -52,7 +52,7 @@ def encode(pronunciation: Sequence[str]) -> str:
 
 
 def decode(code: str) -> Pronunciation:
-    """Return the phonemes that `encode` made `code` of."""
+    """Return the phonemes of a code that `encode` has written."""
     return tuple([_PHONEME_OF[character] for character in code])
 
 
@@ -79,7 +79,17 @@ class Lexicon:
         return lexicon
 
     def add(self, word: str, pronunciation: Sequence[str], weight: float = 1.0) -> None:
-        """Append a pronunciation (a known one is kept where it is, with the new weight)."""
+        """Append a pronunciation; a known one keeps its position and takes the new weight.
+
+        Args:
+            word: The word.
+            pronunciation: ARPAbet phonemes without stress and without the closing SIL.
+            weight: Weight of the pronunciation; 1.0 is neutral.
+
+        Raises:
+            TextError: For an empty pronunciation, an unknown phoneme, and more than
+                `MOST_PRONUNCIATIONS`.
+        """
         code = encode(pronunciation)
         known = self._codes.get(word)
         if known is None:
@@ -111,7 +121,7 @@ class Lexicon:
 
     @property
     def weighted(self) -> Mapping[tuple[str, str], float]:
-        """The weights other than 1, by word and code; not to be changed."""
+        """Weights other than 1, by word and code; read-only."""
         return self._weights
 
     def __contains__(self, word: object) -> bool:

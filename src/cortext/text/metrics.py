@@ -97,10 +97,19 @@ def confusion(
     hypotheses: Sequence[Sequence[int] | np.ndarray],
     size: int,
 ) -> np.ndarray:
-    """Count aligned pairs of token numbers: int64 [V+1, V+1], row = reference, V = `size`.
+    """Count aligned pairs of token numbers.
 
-    The last row counts insertions and the last column deletions. Raises TextError for unequal
-    numbers of trials.
+    Args:
+        references: Token numbers of each trial, 0 to size - 1.
+        hypotheses: Decoded token numbers of each trial.
+        size: V, number of tokens.
+
+    Returns:
+        Counts, int64 [V+1, V+1]: a row for each reference token, a column for each hypothesis
+        token. The last row counts insertions, the last column deletions.
+
+    Raises:
+        TextError: For unequal numbers of trials.
     """
     _check_paired(references, hypotheses)
     counts = np.zeros((size + 1, size + 1), dtype=np.int64)
@@ -157,6 +166,16 @@ def bootstrap_interval(
     """Return the percentile interval of the pooled rate over resampled trials.
 
     Resamples without any reference are left out.
+
+    Args:
+        errors_B: int64 [B], errors of each trial.
+        length_B: int64 [B], reference length of each trial.
+        n_boot: Number of resamplings; 0 gives (None, None).
+        seed: Seed of the resamplings.
+        confidence: Confidence level, between 0 and 1.
+
+    Returns:
+        Lower and upper bound; None where there is no resample.
     """
     generator = np.random.default_rng(seed)
     n_trials = len(errors_B)
@@ -184,7 +203,7 @@ def _units(trial: Any, unit: Unit) -> Any:
 
 
 def _plain(sequence: Any) -> Any:
-    """Return strings as they are, arrays as lists of Python numbers: rapidfuzz compares by hash."""
+    """Return an array as a list of Python numbers: rapidfuzz compares hashes."""
     return sequence.tolist() if isinstance(sequence, np.ndarray) else sequence
 
 

@@ -343,7 +343,7 @@ def spell_numbers(text: str) -> str:
 
 
 def _spaced(words: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
-    """Set the words apart from what stands beside the number, but for the `'s` of `1984's`."""
+    """Put blanks around the words of a number, but none before the `'s` of `1984's`."""
     return lambda match: (
         f" {words(match)}{'' if match.string.startswith(chr(39) + 's', match.end()) else ' '}"
     )

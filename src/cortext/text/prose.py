@@ -21,15 +21,15 @@ from cortext.text.normalize import normalize
 from cortext.text.numbers import spell_numbers
 
 MAX_WORDS = 250
-"""Longer sentences are lists, code or a text without full stops."""
+"""Most words of a sentence. Longer ones are lists, code or a text without full stops."""
 _MAX_CHARACTERS = 5000
-# characters that are segmented at once: sentencex takes the square of that for some texts
+# Characters that are segmented at once: for some texts, sentencex takes quadratic time.
 _PIECE = 20_000
 _EXAMPLES = 3
 _EXAMPLE_LENGTH = 80
 
-# A line of plain words with at most one closing mark needs nothing but lower case; most of a
-# prepared corpus is this.
+# A line of plain words with at most one closing mark only needs lower case. Most lines of a
+# prepared corpus are such lines.
 _WORD = r"[A-Za-z]++(?:['-][A-Za-z]++)*+"
 _PLAIN = re.compile(rf"{_WORD}(?:[,;:]? {_WORD})*+[.?!]?\s*")
 _UNMARK = str.maketrans("", "", ",;:.?!\n\r\t")
@@ -53,7 +53,7 @@ _LETTERS = str.maketrans(
     | {"º": "°", "⁄": "/", "²": "2", "³": "3", "№": "No. "}
 )  # fmt: skip
 
-# Written out before sentences are split. `before`: what must follow for the reading to be right.
+# Abbreviations, written out before sentences are split.
 _TITLES = {
     "Dr": "Doctor", "Prof": "Professor", "Gen": "General", "Sen": "Senator", "Rep": "Representative",
     "Gov": "Governor", "Capt": "Captain", "Cpt": "Captain", "Lt": "Lieutenant", "Col": "Colonel", "Sgt": "Sergeant",
@@ -164,12 +164,11 @@ class Report:
 def sentences(lines: Iterable[str], report: Report | None = None) -> Iterator[str]:
     """Yield the normalised sentences of English text; only the current line is in memory.
 
-    Each sentence is what `normalize` makes of its words: a-z, apostrophes, hyphens and single
-    blanks.
+    Sentences consist of a-z, apostrophes, hyphens and single blanks, see `normalize`.
 
     Args:
         lines: A line holds one or more whole sentences; empty lines are passed over.
-        report: Filled while the sentences are taken.
+        report: Counts, filled while the sentences are read.
     """
     report = report if report is not None else Report()
     for line in lines:
@@ -212,7 +211,7 @@ def _split(line: str) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut a long text where a sentence seems to end, or at least a word."""
+    """Cut a long text where a sentence seems to end, else where a word ends."""
     first = 0
     while len(text) - first > _PIECE:
         last = first + _PIECE

@@ -51,11 +51,11 @@ class Study:
 
     Attributes:
         out: The search directory.
-        metric: What is minimised: the metric of the weights that each run has kept.
-        description: Everything that makes two searches the same.
+        metric: Metric that is minimised, of the weights that each run keeps.
+        description: Identity of the search: two searches with the same one are the same.
         total: Number of trials once all are done.
-        trials: Those begun so far, by number; the `metrics` of finished ones are `val_per`,
-            `val_wer`, `val_loss`, of the batch `best_step`, after `steps` batches in `seconds`.
+        trials: Trials begun so far, by number. The `metrics` of a finished one are `val_per`,
+            `val_wer` and `val_loss` of the batch `best_step`, and all its `steps` and `seconds`.
     """
 
     out: Path
@@ -70,7 +70,7 @@ class Study:
         return self.out / "trials" / f"{trial.number:04d}-{safe[:80]}"
 
     def value(self, trial: TuningTrial) -> float:
-        """Return what is minimised; infinite where the trial has no such number."""
+        """Return the trial's value of the metric; infinity where it has none."""
         return metric_value(trial.metrics, self.metric)
 
     def ranked(self) -> list[TuningTrial]:
@@ -136,7 +136,16 @@ def write_table(study: Study) -> Path:
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
-    """Write a CSV file; lists and mappings are written as JSON."""
+    """Write a CSV file.
+
+    Args:
+        path: The file.
+        header: Names of the columns.
+        rows: Cells of each row; None is empty, lists and mappings are written as JSON.
+
+    Returns:
+        The path.
+    """
     atomic_write(path, csv_table(header, ([_cell(value) for value in row] for row in rows)))
     return path
 
@@ -184,7 +193,7 @@ class Point:
 def draw(
     path: Path, draw_top: Callable[[Axes], None], space: Space, points: Sequence[Point], name: str
 ) -> Path:
-    """Write a picture: on top what `draw_top` draws, below the trials over each setting.
+    """Write a picture: `draw_top` draws the upper axes, the trials over each setting are below.
 
     Args:
         path: PNG file to write.

@@ -1,7 +1,8 @@
-"""The settings that a search tries, one after the other: a grid, at random, or by TPE.
+"""Settings that a search tries, one after the other: a grid, at random, or by TPE.
 
 The settings of trial `n` are a function of the search, `n`, and for TPE of the earlier trials. So
-a search that was stopped goes on as if it had not been, and a longer one begins like a shorter one.
+a stopped search continues as if it had not been stopped, and a longer one begins like a shorter
+one.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ OPEN = ("running", "unfinished")
 
 @dataclass(frozen=True)
 class TuningTrial:
-    """One setting of a search and what came of it.
+    """A trial of a search: its settings and its result.
 
     Attributes:
-        settings: The searched settings; of decoder options only those that lie in the space.
+        settings: The searched settings; of decoder options, only values in the space.
         value: The value that is minimised; None unless the trial has finished.
-        metrics: What the trial has measured.
-        reason: Why it failed.
-        options: Of a decoder search: all options of the decoder, as plain values.
+        metrics: Measurements of the trial.
+        reason: Reason of a failure.
+        options: All options of the decoder, as plain values; only in a decoder search.
     """
 
     number: int
@@ -104,9 +105,9 @@ class Search:
 def suggest(search: Search, trials: Sequence[TuningTrial]) -> Settings | None:
     """Return the settings to try after these trials; None if no new ones are found.
 
-    TPE is the tree-structured Parzen estimator of Bergstra et al. 2011. It takes a failed trial for
-    worse than any other, and a running one for a bad one, so that trials at the same time differ.
-    Raises MissingLibrary where Optuna is not installed.
+    TPE is the tree-structured Parzen estimator of Bergstra et al. 2011. It ranks a failed
+    trial below all others, and a running one as a bad one: trials at the same time differ. Raises
+    MissingLibrary where Optuna is not installed.
     """
     if search.method == "grid":
         return next(islice(search.grid(), len(trials), None), None)
@@ -124,7 +125,7 @@ def suggest(search: Search, trials: Sequence[TuningTrial]) -> Settings | None:
             sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=running)
         else:
             sampler = optuna.samplers.RandomSampler(seed)
-        # A study in memory: in the one on disk, a draw that is thrown away would stay as a trial.
+        # A study in memory: in the one on disk, a rejected draw would stay as a trial.
         study = optuna.create_study(sampler=sampler)
         study.add_trials(history)
         settings = _decoded(search.space, study.ask(known).params)
@@ -137,7 +138,7 @@ def load_optuna() -> Any:
     """Import Optuna and silence its log. Raises MissingLibrary where it is not installed."""
     optuna = need("optuna", "tune")
     if optuna.logging.get_verbosity() != optuna.logging.WARNING:
-        # Once: it empties the caches of all loggers, and every draw comes by here.
+        # Only once: it empties the caches of all loggers, and every draw calls this function.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
@@ -157,7 +158,7 @@ def distributions(space: Space) -> dict[str, Any]:
 
 
 def encoded(space: Space, settings: Settings) -> dict[str, Any]:
-    """Return the parameters of Optuna for settings."""
+    """Return Optuna's parameters of settings."""
     params = {}
     for key, value in settings.items():
         values = space[key]
@@ -173,7 +174,7 @@ def _decoded(space: Space, params: dict[str, Any]) -> Settings:
 
 
 def _observed(space: Space, known: dict[str, Any], trial: TuningTrial) -> Any:
-    """Return a trial as the sampler is to see it."""
+    """Return a trial in Optuna's form, for the sampler."""
     import optuna
 
     states = optuna.trial.TrialState

@@ -41,7 +41,7 @@ class Range:
 
 
 Space = Mapping[str, Choice | Range]
-"""Choices and ranges by the dotted name of the setting, in the order in which they were given."""
+"""Choices and ranges by the dotted name of the setting, in the given order."""
 
 
 def parse_space(texts: Iterable[str], ranges: bool = True) -> dict[str, Choice | Range]:

@@ -1,9 +1,9 @@
-"""A search directory: what is searched (`study.json`) and its trials (`study.journal`).
+"""A search directory: its description (`study.json`) and its trials (`study.journal`).
 
 `study.journal` is an Optuna study that any number of processes share, on one machine or in a shared
-folder. A process that runs a trial holds a lock, which the system drops when the process ends,
-however it ends. A trial that is running and whose lock nobody holds has lost its process, and
-whoever comes next takes it over: none is lost, none counted twice.
+folder. A process that runs a trial holds a lock, which the system drops when the process ends in
+any way. A running trial without a lock holder has lost its process; the next process takes it over.
+No trial is lost, and none is counted twice.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from cortext.tuning.search import (
 )
 
 FORMAT_VERSION = 2
-"""Version 1 kept the trials of a training search in `study.json`, those of decoders in SQLite."""
+"""Version of the format. Version 1 kept trials of trainings in `study.json`, others in SQLite."""
 JOURNAL = "study.journal"
-"""Optuna's file for shared folders, where SQLite's locks often fail. A trial costs about 10 ms."""
+"""Name of Optuna's journal. SQLite's locks often fail in shared folders. A trial costs 10 ms."""
 STUDY = "decoder"
-"""Name of the study in the file; the same for training, so that there is one to look for."""
+"""Name of the study in the file, for all kinds of searches."""
 STATES: dict[str, State] = {
     "COMPLETE": "finished",
     "FAIL": "failed",
@@ -68,8 +68,9 @@ def begin_study(
 
     Args:
         out: The search directory.
-        description: Everything that makes two searches the same.
-        is_ours: Tells if a search writes a file of this name; hidden files are not asked about.
+        description: Identity of the search: two searches with the same one are the same.
+        is_ours: Returns True for the name of a file that a search writes; hidden files are not
+            checked.
 
     Returns:
         The content of the file.
@@ -100,7 +101,13 @@ def begin_study(
 
 
 def refuse_another(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise RunError, naming the first difference, where two descriptions differ."""
+    """Raise RunError, naming the first difference, where two descriptions differ.
+
+    Args:
+        out: Directory, for the message.
+        before: Description in the directory.
+        now: Description of this call.
+    """
     if changed := first_difference(before, now):
         key, old, new = changed
         fix = f"go on with the command it was begun with, or {ANOTHER}"
@@ -111,7 +118,7 @@ def refuse_another(out: Path, before: Mapping[str, Any], now: Mapping[str, Any])
 
 @dataclass(frozen=True)
 class Given:
-    """Decoder options to be tried before any are drawn, and the settings in the space."""
+    """Decoder options to try before any are drawn, and their settings in the space."""
 
     options: dict[str, Any]
     settings: Settings
@@ -124,10 +131,10 @@ class TrialStore:
 
     Args:
         out: The search directory.
-        search: Where new settings come from.
+        search: Source of new settings.
         given: Options to try first.
-        as_options: Makes options of settings, by default the settings themselves; a trial fails
-            with the CortextError that it raises.
+        as_options: Turns settings into options; by default they are the settings. Its CortextError
+            makes the trial fail.
         first: Number of the first trial.
     """
 
@@ -163,9 +170,9 @@ class TrialStore:
         return trials
 
     def claim(self) -> TuningTrial | None:
-        """Return a trial for this process to run: one without a process, a given or a new one.
+        """Return a trial for this process to run: one that lost its process, a given or a new one.
 
-        None where all are done or other processes run the rest.
+        Return None where all are done or other processes run the rest.
         """
         with self._exclusive():
             for trial in self.trials():
@@ -178,9 +185,9 @@ class TrialStore:
         return None
 
     def retry_failed(self) -> int:
-        """Queue failed trials again, under their numbers, and return how many there are.
+        """Queue failed trials again, under their numbers; return their number.
 
-        Settings that the decoder's options refuse stay failed.
+        A trial whose settings gave no options stays failed.
         """
         with self._exclusive():
             failed = [trial for trial in self.trials() if trial.state == "failed" and trial.options]
@@ -189,7 +196,13 @@ class TrialStore:
         return len(failed)
 
     def finish(self, number: int, value: float, metrics: Mapping[str, Any]) -> None:
-        """Record what a trial has reached."""
+        """Record the result of a trial.
+
+        Args:
+            number: Number of the trial.
+            value: Value that is minimised.
+            metrics: Metrics of the trial.
+        """
         self._end(number, {"metrics": dict(metrics)}, values=value)
 
     def prune(self, number: int, metrics: Mapping[str, Any]) -> None:
@@ -201,22 +214,22 @@ class TrialStore:
         self._end(number, {"reason": reason}, state=self._optuna.trial.TrialState.FAIL)
 
     def remember(self, key: str, value: Any) -> None:
-        """Keep a JSON value that belongs to no trial."""
+        """Store a JSON value that belongs to no trial."""
         with self._exclusive():
             self._study.set_user_attr(key, value)
 
     def recall(self, key: str) -> Any:
-        """Return a value that was kept, or None."""
+        """Return a value that `remember` has stored, or None."""
         return self._study.user_attrs.get(key)
 
     def restore(self, trials: Sequence[TuningTrial]) -> None:
-        """Add trials that an earlier version has kept elsewhere, where they are not there yet."""
+        """Add the trials of an earlier version that are not in the file yet."""
         with self._exclusive():
             for trial in trials[len(self._attempts()) :]:  # the rest, after a kill
                 self._add(trial)
 
     def close(self) -> None:
-        """Let other processes take over what this one has not finished."""
+        """Release the unfinished trials of this process to other processes."""
         for number in list(self._held):
             self._held.pop(number).release()
 
@@ -234,7 +247,7 @@ class TrialStore:
         )
 
     def _import_sqlite(self, database: Path) -> None:
-        """Copy the study that an earlier version has kept in SQLite."""
+        """Copy the study of an earlier version from SQLite."""
         if self.file.exists() or not database.is_file():
             return
         new = self._locks / JOURNAL
@@ -248,7 +261,7 @@ class TrialStore:
         new.replace(self.file)
 
     def _next(self) -> TuningTrial | None:
-        """Add the next new trial; it has failed where its options are refused."""
+        """Add the next new trial; it is failed where `as_options` raises an error."""
         trials = self.trials()
         if len(trials) >= self._search.total:
             return None
@@ -295,7 +308,7 @@ class TrialStore:
             self._held.pop(number).release()
 
     def _attempts(self) -> dict[int, Any]:
-        """Optuna's trials by number; the last where one was tried again."""
+        """Return Optuna's trials by number; of a repeated one, the last."""
         found = {}
         for attempt in self._study.get_trials(deepcopy=False):
             found[attempt.user_attrs.get("number", attempt.number)] = attempt
@@ -343,9 +356,9 @@ class TrialStore:
 
 
 def checked(trial: TuningTrial) -> TuningTrial:
-    """Return a trial that was read; raise RunError for what no search writes of one.
+    """Check a trial that was read, and return it; raise RunError for impossible values.
 
-    The file may come from somebody else, and a trial's number names its folder and its lock.
+    The file may come from somebody else, and a trial's number is part of file names.
     """
     if type(trial.number) is not int:
         raise RunError(f"{trial.number!r} is no number of a trial", fix=ANOTHER)

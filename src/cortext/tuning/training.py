@@ -24,7 +24,7 @@ from cortext.tuning.study import ANOTHER, CORRECT, JOURNAL, TrialStore, begin_st
 from cortext.tuning.workers import InProcess, Outcome, RayTasks, WorkerProcesses, Workers, run_all
 
 Report = Callable[[str], None]
-"""Called with a line for the user."""
+"""Function that is called with a line for the user."""
 
 
 def tune_training(
@@ -53,13 +53,12 @@ def tune_training(
     `jobs`, a script must be guarded by `if __name__ == "__main__"`.
 
     Args:
-        config: A training configuration. `config`, `data`, `lm`, `overrides`, `plugins` and
-            `skip_bad` are those of `train`.
-        data: Session files are packed once, into `out/packed`.
+        config: A training configuration, see `train`.
+        data: Session files, which are packed once into `out/packed`, or packed data.
         out: The search directory; `trials` has a run directory for each trial.
-        search: What to vary.
-        metric: What is minimised, and what the kept weights of each run are best in; the
-            configuration's own by default.
+        search: Settings to vary, and the method.
+        metric: Metric that is minimised, and that decides which weights of a run are kept; None
+            takes the configuration's.
         lm: Language-model directory, for WER.
         jobs: Trials at the same time: processes of their own from 2 on, or tasks of a Ray cluster.
         ray: Address of a Ray cluster, or `local`; `out`, `data` and `lm` must have the same paths
@@ -78,7 +77,7 @@ def tune_training(
         The trials and the best of them.
 
     Raises:
-        ConfigError: For settings that cannot be.
+        ConfigError: For impossible settings.
         DataError: For data that cannot be read.
         RunError: For a directory of another search, and where every trial failed.
         Interrupted: After a Ctrl-C.
@@ -125,13 +124,12 @@ def tune_training(
 
 @dataclass(frozen=True)
 class TrainJob:
-    """A training, as it travels to the process that runs it.
+    """A training, as it is sent to the process that runs it.
 
     Paths are absolute where another machine may read them.
 
     Attributes:
-        config: Configuration as plain mappings: the classes of a plug-in exist only once it is
-            loaded.
+        config: Configuration as plain mappings; a plug-in's classes exist only after it is loaded.
         threads: Threads of a CPU operation; None leaves them as they are.
         progress: Draw the training's bar.
     """
@@ -148,13 +146,13 @@ class TrainJob:
 
     @property
     def error_file(self) -> Path:
-        """Beside the trial's run directory."""
+        """File for a traceback, beside the trial's run directory."""
         return self.out.with_name(f"{self.out.name}.error.txt")
 
     def work(self) -> dict[str, Any]:
         """Train, or continue an interrupted training, and return the metrics."""
         summary = self.out / "summary.json"
-        if not summary.is_file():  # it is there after a kill between training and recording
+        if not summary.is_file():  # a kill between training and recording leaves it
             _train(self)
         try:
             content = read_json(summary)
@@ -188,8 +186,8 @@ class _TrainingSearch:
     """A search that is running.
 
     Attributes:
-        common: What all jobs share.
-        devices: Shared by the slots.
+        common: Job with the fields that all jobs share.
+        devices: Devices that the slots share.
     """
 
     out: Path
@@ -219,7 +217,7 @@ class _TrainingSearch:
         return None
 
     def record(self, number: int, outcome: Outcome) -> None:
-        """Keep the outcome of a trial, and write the table anew."""
+        """Record the outcome of a trial, and write the table anew."""
         trial = self.store.trials()[number - 1]
         if outcome.state == "interrupted":
             return
@@ -289,7 +287,7 @@ def _check(
 def _describe(
     base: TrainConfig, search: Search, data: PackedDataset, lm: str | Path | None
 ) -> dict[str, Any]:
-    """Return what makes two searches the same: not the number of trials, so that it can grow."""
+    """Return the identity of a search. It excludes the number of trials, which may grow."""
     space = {"method": search.method, "seed": search.seed, "space": space_to_json(search.space)}
     return {
         "metric": base.metric,
@@ -301,7 +299,7 @@ def _describe(
 
 
 def _restored(content: Mapping[str, Any], metric: str, out: Path) -> list[TuningTrial]:
-    """Return the trials that `study.json` has kept up to version 1."""
+    """Return the trials in a `study.json` of version 1."""
     found = []
     try:
         for one in content.get("trials", ()):

@@ -1,7 +1,7 @@
 """Run trials: in this process, in processes of their own, or as tasks of a Ray cluster.
 
-All three implement `Workers`. A Ctrl-C cuts nothing short in them: the caller notes it and calls
-`interrupt`.
+All three implement `Workers`. A Ctrl-C does not end them at once: the caller notes it and
+calls `interrupt`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Work(Protocol):
 
     @property
     def number(self) -> int:
-        """Number by which the caller knows the outcome."""
+        """Number of the trial, which the caller gets with the outcome."""
 
     @property
     def error_file(self) -> Path:
@@ -56,7 +56,7 @@ def run_trial(job: Work) -> Outcome:
         return Outcome("interrupted")
     except CortextError as error:
         return Outcome("failed", reason=str(error))
-    except Exception as error:  # no memory, a bug in a plug-in: other trials can do without this
+    except Exception as error:  # no memory, a bug in a plug-in: other trials go on
         what = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
         try:
             job.error_file.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class Workers(Protocol):
 
 
 class InProcess:
-    """This process, one trial at a time; while it runs, a Ctrl-C goes to the trial."""
+    """Workers in this process: one trial at a time, which gets a Ctrl-C itself."""
 
     def __init__(self) -> None:
         self._stopped = False
@@ -100,23 +100,23 @@ class InProcess:
             return self._job.number, run_trial(self._job)
 
     def interrupt(self) -> None:
-        """Do not begin the trial."""
+        """Skip a trial that has not begun."""
         self._stopped = True
 
     def close(self) -> None:
-        """Do nothing: no trial is left running."""
+        """End nothing: no trial is left running."""
 
 
 class WorkerProcesses:
-    """Processes of their own, which end when this one does, however it ends.
+    """Worker processes, which end with this process, in whatever way it ends.
 
     Args:
-        keep: Give a process whose trial has ended the next one, which finds in memory what the
-            last one has read.
+        keep: Keep processes for the next trials, which find in memory the data that earlier ones
+            have read.
     """
 
     def __init__(self, keep: bool = False) -> None:
-        # Not forked: a copy of a process whose OpenMP threads have run hangs in its first parallel
+        # Not forked: a fork of a process whose OpenMP threads have run hangs in its first parallel
         # operation.
         self._context = multiprocessing.get_context("spawn")
         self._keep = keep
@@ -124,7 +124,7 @@ class WorkerProcesses:
         self._running: dict[Connection, tuple[int, Any]] = {}
 
     def start(self, job: Work) -> None:
-        """Hand the trial to an idle process or to a new one."""
+        """Start the trial in an idle process or in a new one."""
         while True:
             connection, process = self._idle.pop() if self._idle else self._new()
             try:
@@ -188,8 +188,8 @@ def _work(connection: Connection) -> None:
     # signal from its parent alone, and once.
     os.setsid()
     end_with_parent()
-    # Between trials the signal is noted, and the next trial is not begun. Blocking it would not do:
-    # a thread that a trial has left behind may take it.
+    # Between trials the signal is noted, and the next trial is not begun. Blocking it does not
+    # suffice: a thread that a trial has left behind may take it.
     noted = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: noted.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -210,7 +210,7 @@ def _work(connection: Connection) -> None:
 
 
 class RayTasks:
-    """Tasks of a Ray cluster.
+    """Workers that are tasks of a Ray cluster.
 
     Every machine must see the data and the search directory under the same path. Errors are those
     of `Cluster`.
@@ -219,7 +219,7 @@ class RayTasks:
         address: Address of the cluster, or `local` to start one on this machine.
         cpus: CPUs of a task.
         gpus: GPUs of a task; a fraction lets several tasks share one.
-        at_once: Number of tasks for which a `local` cluster has room.
+        at_once: Number of tasks that a `local` cluster runs at the same time.
     """
 
     def __init__(self, address: str, cpus: int = 1, gpus: float = 0, at_once: int = 1) -> None:
@@ -230,7 +230,7 @@ class RayTasks:
         self._running: dict[Any, int] = {}
 
     def start(self, job: Work) -> None:
-        """Hand the trial to the cluster, which starts it when there is room."""
+        """Submit the trial to the cluster, which starts it once it has free resources."""
         self._running[self._task.remote(job)] = job.number
 
     def wait(self) -> tuple[int, Outcome] | None:
@@ -265,7 +265,7 @@ class RayTasks:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Processes or tasks that run the trials of a search for decoder options.
+    """Options of the processes or tasks that run the trials of a search for decoder options.
 
     Attributes:
         jobs: Trials at the same time: in processes of their own from 2 on, or on Ray.
@@ -299,15 +299,15 @@ def run_all(
     workers: Workers,
     at_once: int,
 ) -> bool:
-    """Run the trials that `begin` returns and return True if a Ctrl-C has stopped them.
+    """Run the trials that `begin` returns; return True if a Ctrl-C has stopped them.
 
     Args:
-        begin: Returns the next trial for one of the `at_once` slots; None if there is none now.
+        begin: Returns the next trial for one of the `at_once` slots; None if there is none.
         record: Called with the number and the outcome of each trial that has ended.
         workers: Runs the trials.
         at_once: Number of trials at the same time.
     """
-    slots: dict[int, int] = {}  # of the trials that run, by number
+    slots: dict[int, int] = {}  # slots of the running trials, by number
     stopped = False
     with interrupts() as interrupted:
         while True:

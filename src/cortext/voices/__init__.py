@@ -12,12 +12,13 @@ DEFAULT = "facebook/mms-tts-eng"
 def open_voice(name: str = DEFAULT) -> Voice:
     """Open the voice of that name.
 
-    Raises MissingLibrary without what it needs, LanguageModelError for a model that cannot be
-    loaded.
-
     Args:
         name: `formant`, the project's own synthesiser; `espeak-ng`, the program; else a VITS model
             of transformers, as a directory or by its name on the Hugging Face Hub.
+
+    Raises:
+        MissingLibrary: Where the voice's library or program is not installed.
+        LanguageModelError: For a model that cannot be loaded.
     """
     if name == "formant":
         from cortext.voices.formant import FormantVoice

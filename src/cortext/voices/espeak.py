@@ -30,12 +30,12 @@ class EspeakVoice(Voice):
                 f"{PROGRAM} is not installed",
                 fix=f"apt-get install {PROGRAM}, or use --voice formant",
             )
-        told = self._run("--version").decode(errors="replace")
-        found = re.search(r"\d+(\.\d+)+\S*", told)
-        self.revision = f"{found.group() if found else first_line(ValueError(told))} {LANGUAGE}"
+        output = self._run("--version").decode(errors="replace")
+        found = re.search(r"\d+(\.\d+)+\S*", output)
+        self.revision = f"{found.group() if found else first_line(ValueError(output))} {LANGUAGE}"
 
     def can_speak(self, text: str) -> bool:
-        """Tell whether it has a letter or a digit: punctuation alone is not spoken."""
+        """Tell whether the text has a letter or a digit: punctuation alone is not spoken."""
         return any(character.isalnum() for character in text)
 
     def speak(self, text: str) -> np.ndarray:
@@ -53,8 +53,8 @@ class EspeakVoice(Voice):
                 [PROGRAM, *arguments], input=said, capture_output=True, check=True
             ).stdout
         except (OSError, subprocess.CalledProcessError) as error:
-            told = getattr(error, "stderr", b"") or str(error).encode()
-            what = f"failed ({first_line(ValueError(told.decode(errors='replace')))})"
+            message = getattr(error, "stderr", b"") or str(error).encode()
+            what = f"failed ({first_line(ValueError(message.decode(errors='replace')))})"
             raise DataError(
                 what, where=PROGRAM, fix="install it again, or use another --voice"
             ) from None

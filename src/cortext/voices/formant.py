@@ -1,12 +1,12 @@
-"""A small synthesiser of English speech by formants.
+"""A small formant synthesiser of English speech.
 
-The same wave on every call, from nothing but the text.
+The wave depends only on the text.
 
-Phonemes of the dictionary have targets for the resonances of the vocal tract, for voice, breath and
-the noise of a constriction, as in Klatt, "Software for a cascade/parallel formant synthesizer" (J.
-Acoust. Soc. Am. 67, 1980); vowels are those of Peterson and Barney's men (J. Acoust. Soc. Am. 24,
-1952). Targets become tracks, which filter a glottal pulse train and noise frame by frame. It sounds
-like a machine, and is understood.
+Each phoneme of the dictionary has targets for the resonances of the vocal tract, for voice, breath
+and the noise of a constriction, as in Klatt, "Software for a cascade/parallel formant synthesizer"
+(J. Acoust. Soc. Am. 67, 1980). Vowels are those of Peterson and Barney's men (J. Acoust. Soc. Am.
+24, 1952). Targets become tracks, which filter a glottal pulse train and noise frame by frame. The
+voice sounds like a machine, and is intelligible.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Sound:
     """Articulation of a phoneme.
 
     Attributes:
-        voice, breath: Amplitudes of what passes the resonances.
-        formants: Frequencies in Hz of the first three resonances: a target, or two between which
-            they glide; none for those of its neighbours.
+        voice, breath: Amplitudes of the two sources that pass the resonances.
+        formants: Frequencies (Hz) of the first three resonances: one target, or two with a glide
+            between them. Without one, the neighbours' targets count.
         noise: Amplitude of the noise of a constriction, around `centre` within `spread` (Hz).
-        closed: The part of its length that the mouth is shut; then it opens with a burst.
+        closed: Share of the length with a closed mouth; a burst follows.
     """
 
     formants: tuple[tuple[int, int, int], ...] = ()
@@ -101,7 +101,7 @@ CONSONANTS = {
     "JH": Sound(((280, 1800, 2600),), voice=0.22, noise=0.10, centre=3500, spread=1000, closed=0.4),
 }
 SOUNDS = VOWELS | CONSONANTS
-_HISSING = ("CH", "JH")  # noise for as long as they are open, not only as a burst
+_HISSING = ("CH", "JH")  # noise as long as the mouth is open, not only in the burst
 _MURMUR = 0.1
 
 
@@ -113,7 +113,7 @@ class Tracks:
         voice_F ... noise_F: Amplitudes.
         formants_F3: Hz.
         pitch_F: Hz.
-        centre_F, spread_F: Of the noise, Hz.
+        centre_F, spread_F: Centre and width of the noise, Hz.
     """
 
     formants_F3: np.ndarray
@@ -129,13 +129,12 @@ class FormantVoice(Voice):
     """The project's own synthesiser; needs no download."""
 
     name, revision = "formant", "1"
-    """The revision changes with whatever changes a wave.
-
-    Sounds, tracks, filters, pronunciations.
+    """Name and revision. Each change of a wave needs a new revision: of sounds, tracks, filters or
+    pronunciations.
     """
 
     def can_speak(self, text: str) -> bool:
-        """Tell whether there is a word in it."""
+        """Tell whether the text holds a word."""
         try:
             return bool(to_phonemes(text))
         except TextError:
@@ -144,7 +143,7 @@ class FormantVoice(Voice):
     def passed_over(self, text: str) -> str:
         """See `Voice.passed_over`.
 
-        All but the letters a-z, as the benchmark's normalisation has it.
+        These are all letters and digits but a-z, as in the benchmark's normalisation.
         """
         return "".join(
             dict.fromkeys(
@@ -186,7 +185,7 @@ def _silence(ms: float) -> np.ndarray:
 
 
 def _clause(phonemes: list[str], asks: bool) -> np.ndarray:
-    """Rows [F, 9] of formants, pitch, amplitudes and noise; NaN where the neighbours decide."""
+    """Return rows [F, 9] of formants, pitch, amplitudes and noise; NaN is filled in later."""
     sounds = [name for name in phonemes if name != SIL]
     last = max((i for i, name in enumerate(sounds) if name in VOWELS), default=-1)
     rows_FK = np.concatenate(
@@ -222,7 +221,7 @@ def _sound(name: str, lengthened: float) -> np.ndarray:
 
 
 def _between(values_F: np.ndarray) -> np.ndarray:
-    """With what is not known on the line between its neighbours."""
+    """Fill unknown values (NaN) by linear interpolation."""
     known = np.flatnonzero(~np.isnan(values_F))
     if not len(known):
         return np.ones(len(values_F))
@@ -231,7 +230,7 @@ def _between(values_F: np.ndarray) -> np.ndarray:
 
 
 def _smooth(values_F: np.ndarray, ms: int) -> np.ndarray:
-    """Averaged over a window of so long, without shifting it."""
+    """Average over a window of `ms`, centred on each value."""
     reach = ms // FRAME_MS // 2
     window = np.hanning(2 * reach + 3)
     padded: np.ndarray = np.pad(values_F, reach + 1, mode="edge")
@@ -240,7 +239,7 @@ def _smooth(values_F: np.ndarray, ms: int) -> np.ndarray:
 
 
 def synthesise(t: Tracks, generator: np.random.Generator) -> np.ndarray:
-    """The wave of tracks, float32 [80 F]."""
+    """Return the wave of tracks, float32 [80 F]; `generator` draws the noise."""
     n_samples = len(t.pitch_F) * HOP
     at = np.arange(n_samples) / HOP
 
@@ -258,18 +257,18 @@ def synthesise(t: Tracks, generator: np.random.Generator) -> np.ndarray:
 
 
 def _pulses(pitch_hz: np.ndarray) -> np.ndarray:
-    """The derivative of glottal flow.
+    """Return the derivative of the glottal flow.
 
-    It rises slowly and falls off fast when the glottis shuts (KLGLOTT88).
+    The flow rises slowly and falls fast when the glottis closes (KLGLOTT88).
     """
     phase = np.cumsum(pitch_hz / SAMPLE_RATE) % 1 / 0.65
     return np.where(phase < 1, 2 * phase - 3 * phase**2, 0.0)
 
 
 def _resonances(formants_F3: np.ndarray) -> np.ndarray:
-    """The transfer function of each frame, complex [F, FFT / 2 + 1].
+    """Return the transfer function of each frame, complex [F, FFT / 2 + 1].
 
-    Resonances one after the other.
+    The resonances are in series.
     """
     damped = np.ones(1, dtype=np.complex64)
     upper = [np.array([frequency]) for frequency in UPPER_HZ]  # the same in all frames
@@ -280,14 +279,14 @@ def _resonances(formants_F3: np.ndarray) -> np.ndarray:
 
 
 def _damped(centre_F: np.ndarray, bandwidth_hz: float) -> np.ndarray:
-    """Denominator of one resonance, complex [F, FFT / 2 + 1]."""
+    """Return the denominator of one resonance, complex [F, FFT / 2 + 1]."""
     f = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
     squared_F1 = centre_F[:, None].astype(np.float32) ** 2
     return 1 - (f**2 - 1j * bandwidth_hz * f).astype(np.complex64) / squared_F1
 
 
 def _bands(t: Tracks) -> np.ndarray:
-    """Filter of the noise of each frame, [F, FFT / 2 + 1], of power one."""
+    """Return the noise filter of each frame, [F, FFT / 2 + 1], of power one."""
     f = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
     away = ((f - t.centre_F[:, None]) / t.spread_F[:, None]).astype(np.float32)
     gain = np.exp(-0.5 * away**2)
@@ -296,9 +295,9 @@ def _bands(t: Tracks) -> np.ndarray:
 
 
 def _filtered(wave: np.ndarray, transfer: np.ndarray) -> np.ndarray:
-    """A wave [80 F] under a filter that changes from frame to frame.
+    """Filter a wave [80 F] with one filter per frame.
 
-    Overlapping pieces, each filtered, added up.
+    Overlapping pieces are filtered and added.
     """
     n_frames = len(transfer)
     before = (WINDOW - HOP) // 2

@@ -1,4 +1,4 @@
-"""Speech of many texts in their order, made in this process or in several."""
+"""Speak many texts in their order, in this process or in several."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cortext.processes import end_with_parent, interrupts_held
 from cortext.voices.voice import Voice
 
 _AHEAD = 32
-"""Texts given to each process at once: about a minute and a half of speech, 6 MB."""
+"""Texts given to each process ahead: about a minute and a half of speech, 6 MB."""
 
 
 def say(voice: Voice, text: str) -> np.ndarray:
-    """Speak a text. Raises TextError where the voice fails, or nothing can be heard."""
+    """Speak a text. Raises TextError where the voice fails, or its wave is silent."""
     try:
         wave = voice.speak(text)
     except CortextError:
         raise
-    except Exception as error:  # a voice's library raises what it happens to
+    except Exception as error:  # a voice's library raises errors of any class
         raise TextError(
             f"{voice.name} cannot speak {text!r} ({first_line(error)})", fix="leave it out"
         ) from error
@@ -39,8 +39,14 @@ def say_all(
 ) -> Generator[np.ndarray, None, None]:
     """Yield the waves of texts in their order.
 
-    workers: processes that speak, some texts ahead; with 0 it is this one
-    Raises what `say` does; RunError where a process was killed.
+    Args:
+        voice: The voice.
+        texts: The texts.
+        workers: Processes that speak ahead; 0 speaks in this process.
+
+    Raises:
+        TextError: As `say` does.
+        RunError: Where a process was killed.
     """
     if not workers:
         yield from (say(voice, text) for text in texts)
@@ -65,7 +71,7 @@ def _in_order(
 ) -> Generator[np.ndarray, None, None]:
     pending: deque[Future[np.ndarray]] = deque()
     for text in texts:
-        with interrupts_held():  # it may start a process, which is to obey no Ctrl-C
+        with interrupts_held():  # it may start a process, which must ignore a Ctrl-C
             pending.append(pool.submit(_say, text))
         if len(pending) >= ahead:
             yield pending.popleft().result()

@@ -26,7 +26,7 @@ KIND = "VITS voice"
 class VitsVoice(Voice):
     """A VITS model on the CPU.
 
-    Its durations and its breath are drawn at random, here by the text.
+    VITS draws durations and breath at random; the text is the seed here.
     """
 
     def __init__(self, name: str, network: Any, tokenizer: Any, revision: str) -> None:
@@ -37,10 +37,11 @@ class VitsVoice(Voice):
 
     @classmethod
     def load(cls, name: str) -> VitsVoice:
-        """The voice of a directory or of the Hugging Face Hub; only safetensors are read.
+        """Load the voice of a directory or of the Hugging Face Hub; only safetensors are read.
 
         Raises:
-            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
+            LanguageModelError: For a model that cannot be loaded.
+            MissingLibrary: Without transformers.
         """
         transformers = need("transformers", "speechllm")
         config = read_config(transformers, name)
@@ -51,27 +52,27 @@ class VitsVoice(Voice):
             )
         tokenizer = read_tokenizer(transformers, name)
         with quiet(transformers), explained(name, f"cannot be loaded as a {KIND}"):
-            network, told = transformers.VitsModel.from_pretrained(
+            network, loading = transformers.VitsModel.from_pretrained(
                 name,
                 config=config,
                 use_safetensors=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # which is told below
+                ignore_mismatched_sizes=True,  # `check_complete` reports them
                 dtype=torch.float32,
             )
-        check_complete(told, name, KIND)
+        check_complete(loading, name, KIND)
         return cls(name, network, tokenizer, revision_of(name, config))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VitsVoice.load, (self.name,)  # another process reads the weights itself
 
     def can_speak(self, text: str) -> bool:
-        """Tell whether a letter or a digit that it knows is left of the text."""
+        """Tell whether the tokenizer keeps a letter or a digit of the text."""
         return any(character.isalnum() for character in self._prepared(text))
 
     def passed_over(self, text: str) -> str:
-        """See `Voice.passed_over`: what its tokenizer does not know, such as digits."""
-        if self._tokenizer.phonemize:  # by a program that reads all
+        """See `Voice.passed_over`: characters that the tokenizer does not know, such as digits."""
+        if self._tokenizer.phonemize:  # by a program that reads all characters
             return ""
         prepared = self._prepared(text)
         return "".join(

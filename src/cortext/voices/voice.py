@@ -14,11 +14,11 @@ _EDGE_S, _SILENT = 0.03, 0.003
 
 
 class Voice(ABC):
-    """Something that speaks. The same text gives the same wave, on every call and in every process.
+    """A voice. The same text gives the same wave, on every call and in every process.
 
     Attributes:
-        name: What it is opened by.
-        revision: What tells its waves from those of another, under the same name or not.
+        name: Name that `open_voice` takes.
+        revision: Identity of its waves: voices with other waves have another revision.
     """
 
     name: str
@@ -27,21 +27,27 @@ class Voice(ABC):
 
     @abstractmethod
     def can_speak(self, text: str) -> bool:
-        """Return whether anything would be heard; takes no time to tell."""
+        """Return whether the text can be spoken; the answer takes no time."""
 
     def passed_over(self, text: str) -> str:
-        """Return letters and digits of a speakable text that would not be heard."""
+        """Return letters and digits of a speakable text that the voice skips."""
         return ""
 
     @abstractmethod
     def speak(self, text: str) -> np.ndarray:
-        """Speak a text: a wave, float32 [samples] of 16 kHz, within -1 and 1."""
+        """Speak a text: return a wave, float32 [samples] at 16 kHz, between -1 and 1."""
 
 
 def resampled(wave: np.ndarray, rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:
-    """Resample a wave of `rate` samples a second to `wanted` ones.
+    """Resample a wave.
 
-    Float32 [ceil(samples * wanted / rate)].
+    Args:
+        wave: Float [samples].
+        rate: Samples per second of the wave.
+        wanted: Samples per second of the result.
+
+    Returns:
+        Float32 [ceil(samples * wanted / rate)].
     """
     if rate == wanted:
         return wave.astype(np.float32)
@@ -53,9 +59,9 @@ def resampled(wave: np.ndarray, rate: int, wanted: int = SAMPLE_RATE) -> np.ndar
 
 
 def trimmed(wave: np.ndarray, rate: int) -> np.ndarray:
-    """A wave without the silence at its ends but for 30 ms.
+    """Cut the silence at the ends of a wave, but for 30 ms.
 
-    All of it where there is nothing else.
+    A silent wave stays as it is.
     """
     loud = np.flatnonzero(np.abs(wave) > _SILENT * np.abs(wave).max(initial=0))
     if not len(loud):

@@ -1,4 +1,4 @@
-"""The utterances that decoder options are tuned on and judged by.
+"""Utterances on which decoder options are tuned and judged.
 
 Shapes: P frames of 80 ms, V tokens.
 """
@@ -30,9 +30,9 @@ from cortext.tuning.space import Space, space_to_json
 from cortext.tuning.study import ANOTHER, JOURNAL, make_directory, refuse_another
 
 LM_FILES = ("lexicon.txt", "tokens.txt", *MODELS)
-"""Files of a language-model directory that decide what the search finds."""
+"""Files of a language-model directory that change the result of a decoding."""
 FILES = {JOURNAL, "trials.csv", "trials.png", "options.yaml", "lists.jsonl", "sweep.csv"}
-"""Files of a search directory, beside evaluations of runs (`eval-SPLIT`) and notes of errors."""
+"""Files of a search directory, beside evaluations of runs (`eval-SPLIT`) and tracebacks."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class DevSet:
 
 
 def read_dev_set(directory: Path) -> DevSet:
-    """Return the directory's utterances, read once in a process unless it was evaluated anew."""
+    """Return the directory's utterances; a process reads them once per evaluation."""
     lists = directory / NBEST
     return _read_dev_set(directory, lists.stat().st_mtime_ns if lists.is_file() else 0)
 
@@ -109,7 +109,7 @@ class Part:
     Attributes:
         name: Name in `study.json`.
         material: All utterances of the directory.
-        indices: Which of them.
+        indices: Positions of the part's utterances in `material`.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Part:
         return replace(self, indices=tuple(order.tolist()))
 
     def first(self, n: int | None) -> Part:
-        """Return the first `n` of them, or all for None."""
+        """Return the first `n` utterances, or all for None."""
         return replace(self, indices=self.indices[:n])
 
 
@@ -146,12 +146,12 @@ def tuning_parts(directory: Path, held_out: float | Path, seed: int) -> tuple[Pa
 
     Args:
         directory: An evaluation directory.
-        held_out: Share of its utterances, or another evaluation directory. Utterances of one
-            sentence stay on one side.
+        held_out: Share of its utterances, or another evaluation directory. All utterances of a
+            sentence are in the same part.
         seed: Decides which sentences are held out.
 
     Raises:
-        ConfigError: Where a part would be left without any.
+        ConfigError: Where a part would be empty.
         DataError: For a directory without references or logits.
     """
     material = DevSet.read(directory)
@@ -195,7 +195,7 @@ def evaluated(
     device: str,
     report: Any,
 ) -> Path:
-    """Evaluate a run into `out/eval-SPLIT`, unless that was done before.
+    """Evaluate a run into `out/eval-SPLIT`, unless that evaluation exists.
 
     Args:
         run: Run directory of a model.
@@ -217,7 +217,7 @@ def evaluated(
     from cortext.evaluation import evaluate
 
     folder = out / f"eval-{split}"
-    mark = folder / "made_of.json"  # written last: an evaluation without it is not whole
+    mark = folder / "made_of.json"  # written last: an evaluation without it is incomplete
     now = {"run": str(run.resolve()), "data": str(data.resolve()), "weights": _weights(run)}
     if mark.is_file():
         try:
@@ -240,7 +240,7 @@ def evaluated(
 
 
 def _weights(run: Path) -> str | None:
-    """Return a checksum of a run's weights; None where `evaluate` will say what is missing."""
+    """Return a checksum of a run's weights; None without weights, for which `evaluate` raises."""
     file = run / "model.safetensors"
     if not file.is_file():
         return None
@@ -256,18 +256,18 @@ def describe(
     space: Space,
     search: DecoderSearch,
 ) -> dict[str, Any]:
-    """Return what makes two searches the same, for `study.json`.
+    """Return the identity of a search, for `study.json`.
 
-    The number of trials and the options given are not part of it, so that a search can go on; nor
-    is a large model that only ranks in the end.
+    It excludes the number of trials and the given options, which may change when a search
+    continues. It also excludes a large model that only ranks in the end.
 
     Args:
-        tuned: The utterances tuned on.
-        held_out: The others.
-        decoder: Where the search starts.
+        tuned: The utterances that options are tuned on.
+        held_out: The utterances that are held out.
+        decoder: The decoder with its first options.
         context: Earlier sentences, for a large model.
-        space: What is searched.
-        search: How it is searched.
+        space: The searched options, with their ranges.
+        search: Settings of the search.
     """
     llm = None
     if decoder.llm is not None and decoder.options.llm.mode == "fusion":
@@ -294,7 +294,7 @@ def describe(
 
 
 def _ends(file: Path) -> str:
-    """Return size and checksum of the first and last MiB: a large n-gram takes long to read."""
+    """Return size and checksum of the first and last MiB; reading a large n-gram takes too long."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         digest = hashlib.sha256(opened.read(2**20))

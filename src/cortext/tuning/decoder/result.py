@@ -45,10 +45,10 @@ class Judged:
     """Error rates and time of options.
 
     Attributes:
-        tuned: Rate on the utterances that options were chosen by: a little too good.
-        ms_per_frame: On the same; processor time, with a large model time of the clock.
+        tuned: Rate on the utterances that options were chosen on; slightly too low.
+        ms_per_frame: Time on the same utterances: processor time, with a large model wall time.
         held_out: Rate on other utterances; None where there are none.
-        degraded: What was missing, such as a large model that failed.
+        degraded: Part that was missing, such as a large model that failed.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Judged:
 
 
 def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[str, Any]) -> Judged:
-    """Make a row of a job's metrics.
+    """Turn a job's metrics into a row of the table.
 
     Args:
         name: Name of the options in the table.
@@ -94,9 +94,9 @@ class Tuned:
         judged: Rates of the start, the given options, the best, and the best with a large model.
         options: The content of `options.yaml`.
         search: The settings of the search.
-        n_words: Words of the references that a trial is measured by.
-        space: What was searched.
-        sweep: Weights of a large model that were tried by ranking; None without one.
+        n_words: Reference words of the utterances that a trial decodes.
+        space: The searched options, with their ranges.
+        sweep: Weights of a large model that were tried by ranking; None without a sweep.
     """
 
     out: Path
@@ -116,7 +116,7 @@ class Tuned:
         )
 
     def wer(self, trial: TuningTrial) -> float | None:
-        """Return the word error rate of a finished trial on what it decoded."""
+        """Return the word error rate of a finished trial on its utterances."""
         return sum(trial.metrics["errors"]) / self.n_words if trial.state == "finished" else None
 
     def to_json(self) -> dict[str, Any]:
@@ -169,13 +169,13 @@ def write_results(tuned: Tuned) -> None:
 
 
 def _lacking(trial: TuningTrial) -> str | None:
-    """Return why a trial failed, or what was missing, such as a large model without memory."""
+    """Return the reason of a failure, or the missing part, such as a large model without memory."""
     return trial.reason or trial.metrics.get("degraded")
 
 
 def _draw(tuned: Tuned) -> None:
     finished = [trial for trial in tuned.ranked() if trial.state == "finished"]
-    # The worst would squeeze the others together.
+    # The worst trials would compress the axis of the others.
     finished = finished[: max(5, 3 * len(finished) // 4)]
     colours = {trial.number: OTHERS for trial in finished}
     colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}

@@ -1,4 +1,4 @@
-"""Search for decoder options: decode a development set again and again, then write the best."""
+"""Search for decoder options: decode a development set with many, then write the best."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from cortext.tuning.decoder.sweep import Lists, Reranked
 
 Report = Callable[[str], None]
-"""Called with a line for the user."""
+"""Function that is called with a line for the user."""
 
 MIN_FINISHED = 4
-"""Trials that must have finished before one is given up: a median of fewer says little."""
+"""Finished trials that are needed before one is given up; a median of fewer is unreliable."""
 
 
 def tune_decoder(
@@ -48,35 +48,36 @@ def tune_decoder(
 ) -> Tuned:
     """Try decoder options, and write `options.yaml`, `trials.csv` and `trials.png`.
 
-    It minimises `100 * WER + time_weight * ms_per_frame`. `out/study.journal` has the trials: the
-    same call goes on where it was, and several processes may make it at the same time.
+    The search minimises `100 * WER + time_weight * ms_per_frame`. `out/study.journal` has the
+    trials: the same call continues an interrupted search, and several processes may work on it at
+    the same time.
 
     Args:
-        tuned: The utterances that options are judged by.
-        held_out: Those that only the result is measured on.
-        decoder: The start: `decoder.options` are tried first, and hold what is not searched. The
-            weights of a large model in `rescore` mode are swept at the end, in lists that it has
-            scored.
+        tuned: The utterances on which options are tuned.
+        held_out: The utterances on which only the result is measured; None for none.
+        decoder: The decoder. `decoder.options` are tried first, and fix the options that are not
+            searched. The weights of a large model in `rescore` mode are swept at the end, on lists
+            that it has scored.
         out: The search directory.
-        search: What is searched, and how.
+        search: Settings of the search.
         given: Options that are tried next.
         context: Earlier sentences, for a large model.
-        where: Where trials run. A script with jobs must be guarded by
+        where: Processes or tasks that run the trials. A script with jobs must be guarded by
             `if __name__ == "__main__"`.
         retry_failed: Try failed options again.
         report: Called with a line for the user when a trial ends.
 
     Returns:
-        The trials, and what the best options are worth.
+        The trials, and the rates of the best options.
 
     Raises:
-        CortextError: For what a user can put right.
+        CortextError: For errors that a user can correct.
         Interrupted: After a Ctrl-C.
     """
     out = Path(out).resolve()
     space, swept = search.spaces(decoder.options, decoder.llm is not None)
     load_optuna()
-    # Errors of the language model are found before anything is written.
+    # The language model's errors are raised before anything is written.
     replace(decoder, llm=None).open()
     if decoder.llm is not None:
         decoder.llm.check()
@@ -117,13 +118,13 @@ def _options(plain: dict[str, Any]) -> DecoderOptions:
 
 
 def _plain(options: DecoderOptions) -> dict[str, Any]:
-    """Return options as they come back from JSON."""
+    """Return options as plain values, as JSON returns them."""
     plain: dict[str, Any] = json.loads(json.dumps(to_mapping(options)))
     return plain
 
 
 Candidate = tuple[str, dict[str, Any], DecoderFiles]
-"""A name, options as plain values, and the decoder that takes them."""
+"""Name, options as plain values, and decoder of a candidate."""
 
 
 @dataclass
@@ -149,7 +150,7 @@ class _DecoderSearch:
         self.running: dict[int, TuningTrial] = {}
 
     def search_all(self) -> None:
-        """Try options until enough are tried, or other processes run the rest."""
+        """Try options until all trials are done, or other processes run the rest."""
         self._run(self._begin, self._record)
         trials = self.store.trials()
         if others := sum(trial.state == "running" for trial in trials):

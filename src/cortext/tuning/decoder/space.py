@@ -20,17 +20,17 @@ SEARCHED: Space = {
     "word_beam": Range(0.4, 1.0),
     "max_active": Range(50, 2000, log=True),
 }
-"""Searched by default."""
+"""Space that is searched by default."""
 
 SWEPT: Space = {
     "llm.weight": Range(0.0, 1.0),
     "llm.token_penalty": Range(-1.0, 1.0),
     "lm_weight": Range(0.3, 3.0, log=True),
 }
-"""Swept by default, over lists that a large model has scored."""
+"""Space that is swept by default, on lists that a large model has scored."""
 
 RERANKED = {*SWEPT, "word_score"}
-"""Options that only rank the sentences of a list: they need no new search."""
+"""Options that only rank the sentences of a list; they need no new decoding."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class DecoderSearch:
     """The settings of a search for decoder options. Raises ConfigError.
 
     Attributes:
-        space: What is searched, by dotted name of the decoder's options; by default `SEARCHED`, and
-            `SWEPT` with a large model.
+        space: Ranges by dotted name of the decoder's option; by default `SEARCHED`, and `SWEPT`
+            with a large model.
         n_trials: Options to try, those given included.
         seed: Seed of the draws and of the sample.
         time_weight: Points of word error rate that a millisecond per frame is worth.
         sample: Utterances that a trial decodes; None for all.
-        finalists: With a sample, so many of the best trials are judged by all utterances.
+        finalists: Number of best trials that decode all utterances, with a sample.
         prune: Give up a trial with more errors than the median of the others at an eighth, two
             eighths ... of the utterances.
         llm_points: Weights of a large model to try.
@@ -78,7 +78,7 @@ class DecoderSearch:
         """Return the space that is searched by decoding and the one that is swept afterwards.
 
         Args:
-            options: Where the search starts; they decide the types of the values.
+            options: First options of the search; they give the types of the values.
             llm: True if a large model is given.
         """
         given = dict(self.space or {})

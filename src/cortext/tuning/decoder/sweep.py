@@ -1,8 +1,8 @@
 """Sweep the weights of a large language model by ranking n-best lists that it has scored.
 
 The model's score of a sentence does not depend on its weight, so hundreds of weights take seconds.
-But the lists are those of one search: another `lm_weight` would have found other sentences. So the
-result is decoded with once more.
+But the lists come from one search: another `lm_weight` would find other sentences. Therefore
+one more decoding measures the chosen weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cortext.tuning.search import Search, Settings, TuningTrial, suggest
 from cortext.tuning.space import Space, settings_of, with_settings, within_space
 
 Lists = Sequence[Sequence[tuple[Hypothesis, TextScore]]]
-"""For each utterance its hypotheses, each with the large model's score."""
+"""Hypotheses of each utterance, each with the large model's score."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def sweep(
 
     Args:
         lists: Scored hypotheses of each utterance.
-        references: Normalised, one for each list.
+        references: Normalised sentences, one for each list.
         options: Options of the decoder; those that are not swept stay as they are.
-        space: What is swept.
+        space: The options that are swept, with their ranges.
         n_points: Number of weights that are drawn.
         seed: Seed of the draws.
 
@@ -86,7 +86,13 @@ def best_of(points: Sequence[Reranked]) -> Reranked:
 
 
 def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
-    """Write scored lists as JSON lines, of which the first says what they were made by."""
+    """Write scored lists as JSON lines.
+
+    Args:
+        path: The file.
+        lists: Scored hypotheses of each utterance; their words are left out.
+        made_by: Origin of the lists, the first line.
+    """
     lines: list[Any] = [dict(made_by)]
     for one in lists:
         lines.append([asdict(replace(found, words=())) | asdict(score) for found, score in one])
@@ -96,7 +102,7 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
 def read_lists(
     path: Path, made_by: Mapping[str, Any]
 ) -> list[list[tuple[Hypothesis, TextScore]]] | None:
-    """Return the lists in a file if they were made by the same; their words have no times."""
+    """Return the lists in a file if their origin is `made_by`; hypotheses have no words."""
     try:
         first, *lines = (parse_json(line) for line in path.read_bytes().splitlines())
         if first != json.loads(json.dumps(dict(made_by))):

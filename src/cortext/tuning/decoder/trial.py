@@ -27,8 +27,8 @@ class DecodeJob:
         decoder: The decoder with its options.
         out: The search directory.
         context: Earlier sentences, for a large model.
-        most_errors: Word errors after each of `PARTS` parts above which the trial is given up;
-            empty: never.
+        most_errors: Most word errors after each of `PARTS` parts; with more, the trial is given
+            up. Empty for no limit.
     """
 
     number: int
@@ -41,7 +41,7 @@ class DecodeJob:
 
     @property
     def error_file(self) -> Path:
-        """In the search directory."""
+        """File for a traceback, in the search directory."""
         return self.out / f"trial-{self.number}.error.txt"
 
     def work(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def word_errors(reference: str, text: str) -> int:
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """Utterances whose n-best lists a large model is to score, once for all weights."""
+    """Utterances whose n-best lists a large model scores, once for all weights."""
 
     number: int
     directory: Path
@@ -99,7 +99,7 @@ class ScoreJob:
 
     @property
     def error_file(self) -> Path:
-        """In the search directory."""
+        """File for a traceback, in the search directory."""
         return self.out / f"read-{self.number}.error.txt"
 
     def work(self) -> dict[str, Any]:
