@@ -67,7 +67,7 @@ def print_table(
         table.add_row(*(plain(cell, MOST_PRINTED) for cell in row))
     # Cells are texts of users and other programs: nothing in them is markup.
     console = Console(markup=False, emoji=False)
-    # A pipe has no width of its own: give the table what it needs instead of folding it to 80
+    # A pipe has no width: give the table the width that it needs, instead of folding it to 80
     # columns.
     wide = console.options.update(max_width=10_000)
     if not console.is_terminal:

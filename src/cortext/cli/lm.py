@@ -234,9 +234,9 @@ def train(
 ) -> None:
     """Train a small causal language model on a CPU.
 
-    Word pieces, and a Llama of a few million parameters.
+    It is a Llama of a few million parameters, with word pieces.
 
-    A FACTOR reads a text so often for one reading of the others. Needs the extra `llm`.
+    TEXT:3 is read three times for one reading of the others. Needs the extra `llm`.
 
     Example: cortext lm train-neural prompts.txt:5 general.txt.gz --minutes 20 --out runs/neural
     """

@@ -172,14 +172,14 @@ def _write(
     by_length = sorted(range(len(chosen)), key=lambda n: int(trials.n_bins_N[chosen[n]]))
     lists: dict[int, NBest] = {}
     for start in range(0, len(by_length), TRIALS_AT_ONCE):
-        places = by_length[start : start + TRIALS_AT_ONCE]
-        rows = np.array([chosen[place] for place in places])
+        positions = by_length[start : start + TRIALS_AT_ONCE]
+        rows = np.array([chosen[position] for position in positions])
         batch = trials.batch(rows)
         sessions = [trials.session(row) for row in rows.tolist()]
         found = model.generate(
             batch.features_BTC, sessions, batch.n_bins_B, nbest=nbest, options=options
         )
-        lists |= dict(zip(places, found, strict=True))
+        lists |= dict(zip(positions, found, strict=True))
         if progress:
-            progress(start + len(places), len(chosen))
-    return [lists[place] for place in range(len(chosen))]
+            progress(start + len(positions), len(chosen))
+    return [lists[position] for position in range(len(chosen))]

@@ -1,6 +1,4 @@
-"""Graphemes to phonemes for words that the dictionary lacks.
-
-A joint-sequence model, run offline in NumPy.
+"""Graphemes to phonemes for words that the dictionary lacks: a joint-sequence model in NumPy.
 
 Every letter of a word stands for zero, one or two phonemes. Such pairs ("graphones") follow an
 n-gram model with modified Kneser-Ney smoothing, after Bisani & Ney, "Joint-sequence models for
@@ -72,7 +70,7 @@ class JointModel:
 
     @cached_property
     def tokens_of(self) -> dict[str, np.ndarray]:
-        """The graphones of each letter, ascending."""
+        """Graphones of each letter, ascending."""
         return {
             letter: np.flatnonzero(self.token_letter_V == number)
             for number, letter in enumerate(LETTERS)
@@ -80,7 +78,7 @@ class JointModel:
 
     @cached_property
     def phonemes_of(self) -> list[tuple[int, ...]]:
-        """The phonemes of each graphone."""
+        """Phonemes of each graphone."""
         return [
             tuple([p for p in pair if p != NO_PHONEME]) for pair in self.token_phonemes_V2.tolist()
         ]
@@ -164,9 +162,9 @@ def _model() -> JointModel:
 
 
 def predict(word: str) -> tuple[str, ...]:
-    """Predict the most probable pronunciation of a word, without looking it up.
+    """Predict the most probable pronunciation of a word, without the dictionary.
 
-    The word has letters a-z, apostrophes and hyphens; TextError is raised for any other character.
-    The pronunciation is empty only for a word without sound in it ("-").
+    The word has letters a-z, apostrophes and hyphens. Raises TextError for any other character. The
+    pronunciation is empty only for a word without a sound ("-").
     """
     return _model().predict(word)

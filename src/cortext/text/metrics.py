@@ -31,7 +31,7 @@ class EditCounts:
 
     @property
     def errors(self) -> int:
-        """All edits together."""
+        """Number of all edits."""
         return self.substitutions + self.insertions + self.deletions
 
     def __add__(self, other: EditCounts) -> EditCounts:
@@ -47,9 +47,8 @@ class EditCounts:
 class ErrorRate:
     """A corpus-level error rate with its bootstrap interval.
 
-    `rate` is errors per unit of reference, so 0.1 is 10 % and more than 1 is possible. Rate and
-    interval are None where there is nothing to count: no trials, or references without a single
-    unit.
+    `rate` is errors per unit of reference: 0.1 is 10 %, and values above 1 are possible. Rate and
+    interval are None without trials, or with empty references only.
     """
 
     rate: float | None

@@ -1,7 +1,7 @@
-"""Reading numbers aloud in American English: years, money, times, dates, fractions.
+"""Numbers as words of American English: years, money, times, dates, fractions.
 
-num2words reads numbers in other words ("two thousand and five"), which would change the texts that
-language models are trained on, and knows neither times nor measures.
+num2words uses other words ("two thousand and five"), which would change the texts that language
+models are trained on. It reads neither times nor measures.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ def year(number: int) -> str:
 
 
 def digits(text: str) -> str:
-    """Spell `007` as zero zero seven; everything but digits is passed over."""
+    """Spell `007` as zero zero seven; skip other characters."""
     return " ".join([_SMALL[int(digit)] for digit in text if digit.isdigit()])
 
 
 def amount(text: str) -> str:
     """Spell a number as written, `1,234.5`, as a quantity.
 
-    One with a leading zero (`007`) or a very long one is spelt digit by digit.
+    A number with a leading zero (`007`) or a very long one is spelt digit by digit.
     """
     whole, point, fraction = text.replace(",", "").partition(".")
     if len(whole) > _LONGEST or (len(whole) > 1 and whole[0] == "0"):
@@ -138,7 +138,7 @@ def amount(text: str) -> str:
 def plural(word: str) -> str:
     """Return the plural of a unit.
 
-    The first of several words carries it (`miles per hour`), or the last (`square feet`).
+    Of several words, the first is plural (`miles per hour`), or the last (`square feet`).
     """
     first, _, rest = word.partition(" ")
     if rest and first in ("square", "kilowatt"):
@@ -330,11 +330,11 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
 
 
 def spell_numbers(text: str) -> str:
-    """Write every number of a text out as it is read.
+    """Replace every number of a text by its words.
 
     Four digits from 1000 to 2099 are read as a year, `7/4/2020` in the American order, and
-    fractions with usual denominators as fractions. `text` is as written, with its punctuation;
-    dashes and quotes are ASCII.
+    fractions with usual denominators as fractions. `text` has its punctuation; its dashes and
+    quotes are ASCII.
     """
     for needed, pattern, words in _STEPS:
         if not needed or any(character in text for character in needed):

@@ -1,8 +1,8 @@
-"""Token inventories: which number stands for which phoneme.
+"""Token inventories: the number of each phoneme.
 
 The data release of participant T15 and the published language models number the same 41 tokens
 differently. Both orders are instances of `Inventory`; a checkpoint stores the one it was trained
-with, and arrays are reordered only by `Inventory.order_from`, never by guessing.
+with. Only `Inventory.order_from` reorders arrays; an order is never guessed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Words and sentences to phonemes: the dictionary, then endings and parts, then a trained model."""
+"""Phonemes of words and sentences: by the dictionary, by endings and parts, or by a model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def to_phonemes(sentence: str) -> list[str]:
     """Return the phonemes of a normalised sentence, each word closed by SIL.
 
     Words take their most usual pronunciation. Pieces without a letter (a hyphen that stands alone)
-    are passed over. Raises TextError for a sentence without words.
+    are skipped. Raises TextError for a sentence without words.
     """
     words = [word for word in normalize(sentence).split() if _WORD.fullmatch(word)]
     if not words:
@@ -78,7 +78,7 @@ def _pronounce(word: str) -> tuple[Pronunciation, ...]:
     if contraction:
         stem, ending = contraction.groups()
         return tuple([variant + _ending(ending, variant[-1]) for variant in _pronounce(stem)])
-    # The dictionary has the second half of keep'em with its apostrophe, that of o'zork without.
+    # The dictionary has the second half of keep'em with the apostrophe, and of o'zork without it.
     if "'" in word:
         parts = [
             part if part in Lexicon.cmu() else part.strip("'") for part in re.split("(?=')", word)

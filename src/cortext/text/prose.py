@@ -1,10 +1,10 @@
-"""Raw English text to the sentences that a language model is built from.
+"""Turn raw English text into the sentences of a language model.
 
-Sentences end where `sentencex` (a rule-based segmenter) ends them, after abbreviations were written
-out so that their dots mislead nobody. Everything that is spoken is spelt as words, and the result
-passes through `cortext.text.normalize`, so that the text of the model and the text that is scored
-agree. Words inside which the benchmark keeps a hyphen or an apostrophe keep it; `Mr.`, `Mrs.` and
-`Ms.` stay the words they are.
+Abbreviations are written out first, because their dots look like ends of sentences. Then
+`sentencex`, a rule-based segmenter, splits the sentences. Everything that is spoken is spelt as
+words. `cortext.text.normalize` normalises the result: the model's text and the scored text agree.
+Hyphens and apostrophes inside words stay, as in the benchmark. `Mr.`, `Mrs.` and `Ms.` are not
+written out.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def sentences(lines: Iterable[str], report: Report | None = None) -> Iterator[st
     Sentences consist of a-z, apostrophes, hyphens and single blanks, see `normalize`.
 
     Args:
-        lines: A line holds one or more whole sentences; empty lines are passed over.
+        lines: Lines with one or more whole sentences each; empty lines are skipped.
         report: Counts, filled while the sentences are read.
     """
     report = report if report is not None else Report()
@@ -225,7 +225,7 @@ def _pieces(text: str) -> Iterator[str]:
 def _to_ascii(text: str) -> str:
     """Write accents, ligatures and typographic marks as ASCII.
 
-    Other letters and signs that are spoken stay.
+    Other letters stay, and so do signs that are spoken.
     """
     text = _VULGAR_FRACTION.sub(" ", text.replace("\u2026", "... ")).translate(_LETTERS)
     folded = unicodedata.normalize("NFKD", text).translate(_LETTERS)
@@ -258,12 +258,12 @@ def _dotted(match: re.Match[str]) -> str:
 
 
 def _end(match: re.Match[str]) -> str:
-    """Return the dot that ends the sentence, too, where one seems to begin after it."""
+    """Return a dot where a new sentence seems to begin after the abbreviation, else nothing."""
     return "." if _ENDS.match(match.string, match.end()) else ""
 
 
 def _spoken(raw: str) -> tuple[str, str]:
-    """Return the reason why a sentence is rejected (empty if it is not), and its words."""
+    """Return the reason of a rejection (empty if there is none), and the normalised sentence."""
     if len(raw) > _MAX_CHARACTERS:
         return "too_long", ""
     if _PLAIN.fullmatch(raw):

@@ -373,7 +373,7 @@ def checked(trial: TuningTrial) -> TuningTrial:
 
 
 def _drop_partial_line(file: Path) -> None:
-    """Cut off a line whose writer was killed or had no room; Optuna would refuse the next ones."""
+    """Remove a last line that a kill or a full disk has cut: Optuna would refuse the next ones."""
     with suppress(FileNotFoundError), file.open("r+b") as journal:
         size = journal.seek(0, os.SEEK_END)
         if size:

@@ -202,12 +202,12 @@ def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOpti
     given = dict(lm.body.state_dict())
     embedding = lm.network.get_input_embeddings().weight
     own = network.get_input_embeddings()
-    place = next(
+    embedding_name = next(
         name
         for name, weight in network.model.language_model.state_dict().items()
         if _same(weight, own.weight)
     )
-    given[place] = _more_rows(embedding, n_words, noise=1.0)
+    given[embedding_name] = _more_rows(embedding, n_words, noise=1.0)
     network.model.language_model.load_state_dict(given)
     with torch.no_grad():
         network.lm_head.weight.copy_(_more_rows(lm.head.weight, n_words, noise=0.0))
