@@ -1,4 +1,4 @@
-"""Ray: joining a cluster of machines, and leaving it."""
+"""Ray clusters: joining one and leaving it."""
 
 from __future__ import annotations
 

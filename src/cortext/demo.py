@@ -37,9 +37,9 @@ class DemoResult:
     peak_memory_gb: float
     report: Path
     llm: dict[str, Metrics] = field(default_factory=dict)
-    """The same with a neural language model beside the n-gram.
+    """Error rates with a neural language model beside the n-gram.
 
-    `rescoring` at the end, and `fusion` in the search.
+    `rescoring` ranks sentences at the end; `fusion` takes part in the search.
     """
 
 

@@ -47,7 +47,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def unfinished(folder: Path, name: str = "*") -> list[Path]:
-    """Return what killed processes were writing in a directory as `name`; nobody will rename it."""
+    """Return the files that killed processes were writing in a directory as `name`."""
     return list(folder.glob(f".{name}.*.tmp"))
 
 
@@ -223,10 +223,7 @@ def exclusive(folder: Path, refusal: CortextError) -> Iterator[None]:
 
 
 MOST_LEVELS = 64
-"""Most sections within sections of a file from outside.
-
-All that walks through them afterwards is recursive.
-"""
+"""Deepest nesting of a file from outside; the code that reads its content is recursive."""
 MOST_JSON_BYTES = 256 << 20
 """Longest JSON file that is read."""
 _MOST_LINE_BYTES = 4 << 20

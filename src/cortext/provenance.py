@@ -14,11 +14,11 @@ import cortext
 
 PACKAGES = ("cortext", "torch", "numpy", "safetensors", "rapidfuzz")
 OF_EXTRAS = ("jax", "jaxlib", "torchax", "tensorflow", "keras", "transformers", "tokenizers")
-"""Named where they have been imported."""
+"""Packages whose versions are named where they have been imported."""
 
 
 def provenance() -> dict[str, Any]:
-    """Return versions of what decides a result, git commit, machine and time (UTC).
+    """Return the versions that decide a result, git commit, machine and time (UTC).
 
     The commit is None unless cortext runs from a checkout.
     """

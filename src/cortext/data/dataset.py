@@ -1,7 +1,7 @@
 """A directory of session files: `<root>/<session>/data_{train,val,test}.hdf5`.
 
-The release's table of blocks lies in it or beside it: which corpus was read in which block, and how
-long after implantation.
+The release's table of blocks lies in it or beside it. It has the corpus and the days after
+implantation of each block.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def damage() -> Iterator[None]:
 def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
     """Return the low-level object of that name in the same file; None where there is none.
 
-    Soft links are followed here: HDF5 would follow one through a link to another file (or pipe).
+    Soft links are followed here: HDF5 itself would follow them into another file, or a pipe.
 
     Args:
         group: Where the name is looked up.

@@ -92,7 +92,7 @@ def inspect(
 ) -> DatasetReport:
     """Read every trial of a directory of session files, or of a packed one, and report.
 
-    Bad trials do not raise, they are listed in `problems`; so are files that number trials as
+    Bad trials do not raise; they are listed in `problems`. So are files that number trials as
     another split does.
 
     Args:

@@ -80,9 +80,9 @@ class PackedDataset:
         return replace(self, _splits=dict(splits))
 
     def stale(self) -> bool:
-        """Return whether a session file was added, removed or changed since.
+        """Return whether a session file was added, removed or changed since packing.
 
-        False where the source is gone altogether.
+        False where the whole source is gone.
         """
         try:
             return source_files(self.source) != self.source_files

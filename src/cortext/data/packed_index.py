@@ -219,6 +219,6 @@ def _digest(content: bytes) -> str:
 def _dump(index: Mapping[str, Any]) -> bytes:
     """Return the index as text, always the same for the same content, so that it has a checksum.
 
-    Paths may hold bytes that are not UTF-8, which Python's texts have as lone surrogates.
+    Paths may hold bytes that are not UTF-8; Python represents them as lone surrogates.
     """
     return json.dumps(index, ensure_ascii=False, sort_keys=True).encode(errors="surrogatepass")

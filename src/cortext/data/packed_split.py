@@ -143,7 +143,7 @@ class PackedSplit:
     def features(self, i: int) -> np.ndarray:
         """Return the features of trial `i`, float16 [T, C].
 
-        A read-only view of the map (a copy where scattered features are selected).
+        It is a read-only view of the map (a copy where scattered features are selected).
         """
         # Bins in a TFRecord may begin anywhere: they are copied where they are not aligned.
         return np.require(self._rows(i)[:, self._columns], requirements="A")

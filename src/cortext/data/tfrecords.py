@@ -1,4 +1,4 @@
-"""Trials as TFRecords: what TensorFlow's own readers take, without this package.
+"""Trials as TFRecords, which TensorFlow reads without this package.
 
 A record is a `tf.train.Example` of one trial, with the features
 

@@ -1,7 +1,4 @@
-"""Measuring a run.
-
-Error rates with intervals, predictions for the benchmark, and a report to look at.
-"""
+"""Evaluation of a run: error rates with intervals, predictions for the benchmark, a report."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The report's figures as inline SVG.
 
-No fonts, scripts or files of their own, and legible on light and dark paper.
+They need no fonts, scripts or files of their own, and are legible on light and dark paper.
 
 Lines and letters are drawn in placeholder colours that become the page's CSS variables, so that a
 figure follows the reader's colour scheme; heat maps are images whose opacity carries the value.
@@ -239,14 +239,14 @@ class Curve:
 
 
 def is_drawable(value: Any) -> bool:
-    """Return whether an axis can have this number: finite, and no larger than a run's."""
+    """Return whether an axis can show this number: it is finite and of a size that runs have."""
     return is_finite(value) and abs(value) < 1e12
 
 
 def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
     """Draw losses on the left, error rates in % on the right, along the training steps.
 
-    At most two curves each.
+    Each side has at most two curves.
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = panels([2.0], columns=2, left=0.35, top=0.3, bottom=0.45)

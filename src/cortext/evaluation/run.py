@@ -131,9 +131,9 @@ class Write(Protocol):
         origin: Mapping[str, Any],
         description: str | Path | None = None,
     ) -> Metrics:
-        """`origin` is added to what the result says of its making.
+        """Measure and write; the result's provenance gets the fields of `origin`.
 
-        `origin["seed"]` is that of the intervals.
+        `origin["seed"]` is the seed of the intervals.
         """
         ...
 

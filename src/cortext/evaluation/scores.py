@@ -111,7 +111,7 @@ class Metrics(Rates):
     seen: Rates | None
     """All rates of the trials of `wer_seen`.
 
-    None where the data have no labelled training split to compare with.
+    They are None where the data have no labelled training split to compare with.
     """
     unseen: Rates | None
     per_session: dict[str, Rates]
@@ -131,9 +131,9 @@ class Metrics(Rates):
     skipped: list[dict[str, Any]]
     """Trials left out as bad: number, file, trial, field and why."""
     n_degraded: int
-    """Trials whose sentences lack what was asked for, such as a large model's scores.
+    """Trials whose sentences lack something that was asked for, such as a large model's scores.
 
-    `nbest.jsonl` says why.
+    `nbest.jsonl` gives the reason.
     """
     notes: list[str]
     """Lines about sentences that lack something that was asked for."""

@@ -1,4 +1,4 @@
-"""Phoneme errors of models that are fed patch by patch.
+"""Phoneme errors of models that run patch by patch.
 
 Shapes: P frames, V tokens.
 """

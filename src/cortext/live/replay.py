@@ -24,7 +24,7 @@ from cortext.live.replay_clients import Client, ReplayAnswer
 from cortext.processes import Progress
 
 LATEST_LAGS = 100_000
-"""Entries whose lag the summary's percentiles are of."""
+"""Most entries from whose lags the summary's percentiles are computed."""
 
 
 class Pacer:

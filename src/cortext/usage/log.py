@@ -28,7 +28,7 @@ MOST_LINE_BYTES = 16 << 20
 MOST_CHARACTERS = 100_000
 """Longest text of a line.
 
-Eight hours of speech, and still compared with its correction in a second.
+It holds eight hours of speech, and is still compared with its correction in a second.
 """
 MOST_SECONDS = 86_400.0
 """Longest utterance."""

@@ -1,6 +1,6 @@
 """Statistics of daily use: hours and sentences, ratings, speed and word error rates.
 
-A day is a day at the place of use: the date of `when` under the offset from UTC that it was written
+A day is a day at the place of use: the date of `when`, with the offset from UTC that it was written
 with.
 """
 
@@ -145,7 +145,7 @@ def read_use(folders: Iterable[str | Path]) -> Use:
 def _timed(entries: Sequence[LoggedUtterance]) -> list[tuple[LoggedUtterance, float]]:
     """Return utterances of one log in the order of time, with the seconds of use that each adds.
 
-    Those are its own, and the pause before it where that is short enough.
+    They are its own duration, and the pause before it where that is short enough.
     """
     # By the instant, not by the clock on the wall, which repeats an hour in autumn.
     ordered = sorted(entries, key=lambda entry: entry.when.timestamp())

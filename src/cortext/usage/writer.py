@@ -1,4 +1,4 @@
-"""The usage log, written: utterances, what was meant, and recordings to learn from.
+"""Writer of the usage log: utterances, corrections and ratings, and recordings to learn from.
 
 It is private, and kept only where the user asked for it.
 

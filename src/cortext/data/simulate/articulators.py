@@ -44,7 +44,7 @@ Lips and tip are quick, the jaw, the body of the tongue and the velum slow.
 _FREE = 0.08
 """Weight of an aim that a phoneme leaves free, so that its neighbours decide.
 
-The dominance of Cohen & Massaro 1993.
+It is the dominance of Cohen & Massaro 1993.
 """
 
 _STOP = {"degree": 1.0, "frication": 0.0, "velum": 0.0}

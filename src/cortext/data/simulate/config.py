@@ -30,9 +30,9 @@ class SimulatorConfig:
 
     # What is recorded
     plan: Literal["regular", "t15"] = "regular"
-    """`regular`: `n_days` alike.
+    """Plan of the recording days: `regular` has `n_days` equal days.
 
-    `t15`: days, blocks, sentences per block and corpora of participant T15.
+    `t15` has the days, blocks, sentences per block and corpora of participant T15.
     """
     n_days: int = 6
     """Recording days of a regular plan, two or three days apart as in the clinic's week."""
@@ -54,7 +54,7 @@ class SimulatorConfig:
     phoneme_ms: float = 215.0
     """Mean duration of a phoneme of intermediate length.
 
-    About 60 words a minute with the default pauses.
+    The default gives about 60 words a minute with the default pauses.
     """
     phoneme_shape: float = 7.0
     """Shape of the gamma distribution of each phoneme's duration.
@@ -82,14 +82,15 @@ class SimulatorConfig:
     Each gives two features, threshold crossings and spike-band power.
     """
     snr: float = 1.0
-    """Factor on the power of what articulators drive, everything else held.
+    """Factor on the power of the activity that articulators drive; all else is unchanged.
 
     0.5 halves the signal-to-noise ratio.
     """
     modulation: float = 0.44
     """Median modulation depth.
 
-    The standard deviation of an electrode's log rate that articulators cause in speech.
+    The depth is the standard deviation, in speech, of the part of an electrode's log rate that
+    articulators cause.
     """
     baseline_hz: float = 22.0
     """Median threshold-crossing rate of an electrode at rest; at most 100."""
@@ -134,16 +135,16 @@ class SimulatorConfig:
 
     # Strong structured noise
     structured_noise: float = 0.0
-    """Factor on all of it (see `structured`), 0 for none.
+    """Factor on all structured noise (see `structured`), 0 for none.
 
-    1 makes it stronger than what articulators drive.
+    At 1 it is stronger than the activity that articulators drive.
     """
     n_oscillations: int = 6
     """Narrow-band components that groups of electrodes share."""
     oscillation_hz: tuple[float, float] = (0.5, 12.0)
     """Lowest and highest frequency of the oscillations, which are spread evenly in logarithm.
 
-    Below 25 Hz.
+    They must be below 25 Hz.
     """
     oscillation_s: float = 1.5
     """Time constant with which the phase and the amplitude of an oscillation wander, in seconds."""
@@ -279,7 +280,7 @@ PRESETS: dict[str, SimulatorConfig] = {
         trail_ms=1000.0,
     ),
 }
-"""`tiny` is for tests (seconds, and easy).
+"""Presets by name: `tiny` is easy and takes seconds, for tests.
 
 `demo` trains in minutes on two cores; `t15` has the release's shape.
 """

@@ -1,6 +1,4 @@
-"""From articulators to what electrodes record.
-
-Threshold crossings and spike-band power in 20 ms bins.
+"""From articulators to features: threshold crossings and spike-band power in 20 ms bins.
 
 Threshold crossings are Poisson given a log-linear rate; spike-band power is log-normal, follows the
 same rate and the very spikes that were counted (Nason et al. 2020, Nat. Biomed. Eng. 4: its power

@@ -1,7 +1,7 @@
 """From phonemes to an utterance: when each phoneme and each silence begins and ends.
 
-Draws are integers looked up in tables, and durations are whole multiples of 5 ms: the same on every
-machine.
+Draws are integers looked up in tables, and durations are whole multiples of 5 ms. The result is
+therefore the same on every machine.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ PATIENCE_S = 1.0
 SETTLED_S = 0.002
 """Longest time between reading a mark and an entry that Redis took in the same millisecond.
 
-Ids have no finer clock, and a read returns the control stream first.
+Ids have no finer clock, and a read returns entries of the control stream first.
 """
 MOST_WAITING = 10_000
 """Marks that are held."""

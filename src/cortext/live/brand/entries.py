@@ -23,7 +23,7 @@ SMALLEST_FEATURE = 1e-30
 LARGEST_INDEX = 2**53
 """Largest running number: all numbers up to it are exact in JSON and in double precision."""
 MOST_BINS = 3_000
-"""Most bins in an entry where any number of them is let in: a minute."""
+"""Most bins in an entry that may hold any number of them: a minute."""
 _DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64")
 
 

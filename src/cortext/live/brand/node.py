@@ -27,7 +27,7 @@ from cortext.live.core.redis_streams import Entry, StreamId
 BLOCK_MS = 100
 """Longest wait of a read for entries; a signal is obeyed after at most that."""
 HURRY_MS = 5
-"""The same while a stop waits for what was recorded before it."""
+"""Longest wait of a read while a stop waits for entries that were recorded before it."""
 ENTRIES_AT_ONCE = 64
 MOST_KEPT_BYTES = 1 << 20
 """Largest entry that is kept for a start that comes late."""
@@ -58,7 +58,7 @@ class BrandNode:
         self._read = dict[str, StreamId]()
         """Ids up to which the streams were read.
 
-        The position's are those up to which all was carried out.
+        The ids of the position are those up to which all entries were carried out.
         """
         self._read_s = 0.0
         self._utterance: NodeUtterance | None = None
@@ -102,7 +102,7 @@ class BrandNode:
         return max(1, min(wait_ms, round(1000 * left_s)))
 
     def _idle(self) -> None:
-        """Go on, after a read without data, without the entries that others wait for."""
+        """Continue after a read without data; give up missing entries that others wait for."""
         if time.monotonic() - self._read_s >= WAIT_S:
             self._take_in_order(self._sequence.release())
         if not self._sequence.waits:
@@ -166,7 +166,7 @@ class BrandNode:
     def _count_unsaved(self) -> int:
         """Return the number of results that the node before this one wrote after its position.
 
-        The numbers of steps go on, too.
+        The numbering of steps continues, too.
         """
         i_out = index_of(self._outputs.newest_step().get(self._parameters.index_field.encode()))
         if i_out is not None:
@@ -406,7 +406,7 @@ class BrandNode:
         self._position.running = False
 
     def _save(self, first: bool = False) -> None:
-        """Write the position; where the one before is gone, Redis was emptied."""
+        """Write the position; if the previous one is gone, Redis was emptied."""
         was_there = self._position.save(self._link, self._key)
         if first or was_there:
             return

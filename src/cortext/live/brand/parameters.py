@@ -71,9 +71,9 @@ class NodeParameters:
     n_features: int | None = None
     """Features in a bin; by default as many as the model has. Another number is refused."""
     bins_per_entry: int | None = 1
-    """Bins of 20 ms in an entry.
+    """Bins of 20 ms in an entry; null for any number.
 
-    Null for any number, where a wrong dtype may go unnoticed that makes whole bins.
+    With null a wrong dtype goes unnoticed if the bytes still make whole bins.
     """
     index_field: str = "i"
     """Field with the running number of an entry; where entries lack it, lost ones go unnoticed."""
@@ -93,7 +93,7 @@ class NodeParameters:
     silence_ms: float | None = None
     """Silence that ends an utterance.
 
-    By default 1500 without a control stream and never with one.
+    By default it is 1500 without a control stream; with one, silence does not end an utterance.
     """
     max_ms: float = 60_000.0
     """Length at which an utterance ends in any case."""

@@ -44,7 +44,7 @@ class NodePosition:
     trial: bytes = b""
 
     def save(self, link: RedisLink, key: str) -> bool:
-        """Write it as `RedisLink.write_hash` does; return whether the key was there before."""
+        """Write the position as `RedisLink.write_hash` does; return whether the key existed."""
         mapping: dict[str, Any] = {
             "id_in": format_id(self.id_in),
             "i_in": "" if self.i_in is None else self.i_in,

@@ -14,15 +14,15 @@ from typing import Literal, NamedTuple
 from cortext.live.core.redis_streams import Entry
 
 WAIT_BINS = 2
-"""Wait of an early entry for those before it, in bins of 20 ms.
+"""Longest wait of an early entry for earlier ones, in bins of 20 ms.
 
-`WAIT_S` while no entries come at all.
+While no entries come at all, it waits `WAIT_S`.
 """
 WAIT_S = 0.04
 N_RECENT = 64
-"""Newest numbers in which a repeated one is sought.
+"""Newest numbers among which a repeated one is sought.
 
-What comes again after more than a second is another recording.
+A number that comes again after more than a second belongs to another recording.
 """
 MOST_LOST = 180_000
 """Most entries that are lost at once, an hour of bins: beyond it numbers have jumped."""
@@ -122,9 +122,9 @@ class Sequencer:
         return [self._unnumbered(entry, problem), *self._follow(), *self._overdue()]
 
     def release(self, confirmed: bool = False) -> list[OrderedEntry]:
-        """Give back all that is held: what it waits for is lost.
+        """Give back all entries that are held; the entries that they wait for are lost.
 
-        `confirmed`: a doubted number is right.
+        `confirmed` means that a doubted number is right.
         """
         placed = []
         while self._early:

@@ -32,10 +32,10 @@ class EndpointOptions:
     silence_ms: float = 1500.0
     """Silence after speech that ends an utterance.
 
-    Frames in which blank and SIL together are the more probable.
+    A frame is silent if blank and SIL together are more probable than all other tokens.
     """
     speech_ms: float = 160.0
-    """Speech, in all, before which silence ends nothing.
+    """Least speech, in all, after which silence can end an utterance.
 
     A trial may begin with any length of silence.
     """
@@ -101,14 +101,12 @@ class PipelineOptions:
     """Options for turning features into logits, and for ending an utterance."""
 
     smoothing: Literal["published", "causal"] = "published"
-    """`published` is what models are trained and evaluated with, and looks 80 ms ahead.
+    """Smoothing of the features: `published` looks 80 ms ahead, `causal` does not.
 
-    `causal` does not.
+    Models are trained and evaluated with `published`.
     """
     normalise: Literal["none", "rolling"] = "none"
-    """`none` takes features that have been normalised already, as those of the data release have
-    been.
-    """
+    """`none` takes features that are normalised already, as in the data release."""
     endpoint: EndpointOptions | None = None
     """The rule that ends an utterance by itself; None: it ends only when `finish` is called."""
 

@@ -18,7 +18,7 @@ is 0.
 
 
 def in_time(options: DecoderOptions) -> DecoderOptions:
-    """Return the options with a bound on the wait for a large model; live there is always one."""
+    """Return the options with a bound on the wait for a large model; live decoding needs one."""
     return (
         options
         if options.llm.budget_ms

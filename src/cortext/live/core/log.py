@@ -41,10 +41,7 @@ def event(
 
 
 _REPEATED: dict[str, tuple[float, int]] = {}
-"""By name of a repeated event.
-
-When it was last logged, and how often it has been left out since.
-"""
+"""By name of a repeated event, the time of its last line and the number left out since."""
 
 
 def repeated_event(name: str, level: str = "warning", **facts: Any) -> None:

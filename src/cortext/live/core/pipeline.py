@@ -205,7 +205,7 @@ class Pipeline:
     ) -> None:
         """Begin a block of recording, with given rolling statistics or those in force (warm start).
 
-        Drops an utterance in progress and the bins that are held.
+        An utterance in progress and the bins that are held are dropped.
         """
         self._stream.start_block(mean_C, std_C)
         self.reset()

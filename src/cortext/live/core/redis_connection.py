@@ -19,13 +19,13 @@ from cortext.live.core.redis_streams import address, bad_url
 T = TypeVar("T")
 
 SLOW_S = 1.0
-"""A command that takes longer is mentioned in the log."""
+"""Seconds after which the log mentions that a command was slow."""
 LONGEST_WAIT_S = 1.0
 """Longest pause between two attempts to reach a Redis that does not answer."""
 _REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
 """First words of the replies with which Redis refuses to write for now.
 
-Memory or disk are full, or copies are missing.
+Its memory or disk is full, or replicas are missing.
 """
 
 
@@ -95,7 +95,7 @@ class RedisConnection:
             raise bad_url() from None
 
     def call(self, do: Callable[[Any], T], expected_s: float = 0.0) -> T:
-        """Return the result of `do`, which is repeated until Redis answers, and must bear that.
+        """Call `do` until Redis answers, and return its result; `do` must be safe to repeat.
 
         Args:
             do: Called with the client (`redis.Redis`).

@@ -29,7 +29,7 @@ from cortext.live.core.redis_streams import (
 _PAGE = 500
 """Most entries that are asked for at once."""
 _MOST_AHEAD_MS = 86_400_000
-"""An id further ahead of Redis's clock is no time: a client made it up."""
+"""Lead over Redis's clock beyond which an id is no time: a client made it up."""
 
 
 class RedisLink(RedisConnection):
@@ -67,9 +67,9 @@ class RedisLink(RedisConnection):
         """Number of entries of each stream that were deleted here, as Redis has confirmed."""
         self._kept = AnsweredEntries(*keep)
         self.in_use: Callable[[], list[tuple[str, list[StreamId]]]] | None = None
-        """Gives entries that were read and are not retired.
+        """Function that returns entries that were read and are not retired.
 
-        Where Redis has no memory left they are deleted, too.
+        They are deleted, too, when Redis has no memory left.
         """
 
     def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
@@ -140,7 +140,7 @@ class RedisLink(RedisConnection):
     ) -> StreamId:
         """Add an entry exactly once; return its id, a time of Redis's clock, later than `answers`.
 
-        A client that waits for entries after the time of its request so misses no answer.
+        A client that reads entries after the time of its request therefore misses no answer.
 
         Args:
             stream: Name of the stream.
@@ -329,9 +329,9 @@ class RedisLink(RedisConnection):
         return self.call(write)
 
     def set_aside(self, key: str) -> str:
-        """Rename a key that cannot be read, so that nothing of it is lost; return its new name.
+        """Rename a key that cannot be read, so that its content is kept; return its new name.
 
-        A key that was set aside before is replaced. The log says it.
+        A key that was set aside before is replaced. The log records this.
         """
         aside = f"{key}:unreadable"
 
@@ -354,9 +354,9 @@ class RedisLink(RedisConnection):
         return (milliseconds, 0) if milliseconds > newest[0] else (newest[0], newest[1] + 1)
 
     def _delete_for_room(self, also_in_use: bool) -> None:
-        """Delete the answered requests, or else the requests in use: both can be spared.
+        """Delete the answered requests, or else the requests in use.
 
-        Answers cannot: a client may not have read them yet.
+        Answers are kept: a client may not have read them yet.
         """
         if not also_in_use:
             found = self._kept.all_inputs()

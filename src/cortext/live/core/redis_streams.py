@@ -14,7 +14,7 @@ from cortext.errors import LiveError
 StreamId = tuple[int, int]
 """Id of a stream's entry: milliseconds of Redis's clock, and a number within the millisecond."""
 LAST = 2**64 - 1
-"""Largest value of either."""
+"""Largest value of either part of an id."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def milliseconds(time: tuple[int, int]) -> int:
 
 
 def before(entry_id: StreamId) -> StreamId:
-    """Return the id just before another one; before the first one, that one itself."""
+    """Return the id just before another one; return the first id unchanged."""
     if entry_id[1]:
         return entry_id[0], entry_id[1] - 1
     return (entry_id[0] - 1, LAST) if entry_id[0] else entry_id

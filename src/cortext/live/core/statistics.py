@@ -21,7 +21,7 @@ STAGES = ("normalise", "smooth", "model", "search")
 TOTAL = "total"
 """The whole step: the stages and the time between them."""
 AHEAD = "ahead"
-"""Work done for the step with the bins that came before: the words do not wait for it."""
+"""Work that is done ahead, while earlier bins arrive; the words do not wait for it."""
 TIMES = (*STAGES, TOTAL, AHEAD)
 
 

@@ -213,7 +213,7 @@ def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[ScoredSentence]:
 def _llm_score(found: Hypothesis) -> float:
     """Return the score that counted as the large model's.
 
-    It is the n-gram's for no words at all, and 0 where the large model ranked nothing.
+    For no words at all it is the n-gram's score. It is 0 where the large model ranked nothing.
     """
     if found.llm_score is not None:
         return found.llm_score

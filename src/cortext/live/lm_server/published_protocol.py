@@ -66,9 +66,9 @@ class Protocol(Interface):
     anew: str
     """The input stream whose entries begin everything anew; empty where there is none."""
     missing: Callable[[], str]
-    """Set by the server, asked when an utterance ends.
+    """Function of the server that reports entries of an utterance that were deleted unread.
 
-    What of its entries was deleted before it was read.
+    It is called when the utterance ends.
     """
 
     changes: dict[str, str]
@@ -210,7 +210,7 @@ class PublishedProtocol:
     def restore(self, changes: Mapping[str, str]) -> None:
         """Restore the parameters that clients changed with a server that was killed.
 
-        They go before this server's own settings.
+        They take precedence over this server's own settings.
         """
         if changes:
             self.changes = dict(changes)

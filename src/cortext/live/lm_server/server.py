@@ -30,7 +30,7 @@ from cortext.live.lm_server.published_protocol import (
 )
 
 BLOCK_MS = 100
-"""Longest wait of a read, and so until the server sees that it is to stop, or Redis was flushed."""
+"""Longest wait of a read, after which the server checks for a stop and for a flushed Redis."""
 SAVE_EVERY = 64
 """Most entries until the position is saved in mid-utterance; otherwise each read saves it."""
 LONGEST_TEXT = 2**20

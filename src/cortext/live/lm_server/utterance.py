@@ -95,7 +95,7 @@ class ClientUtterance:
     def finish(self, context: str | None = None) -> NBest:
         """Return the candidate sentences.
 
-        A large model ranks them after this context, or that of the beginning.
+        A large model ranks them after this context, or after the context from the beginning.
         """
         if context is not None:
             self._stream.context = context

@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Have another protocol read it from now on: a request has become a web socket."""
+        """Pass the connection to another protocol: a request has become a web socket."""
         self._protocol = protocol
 
     def _become_stranger(self) -> None:

@@ -183,9 +183,9 @@ class DecodingThread:
         return self._jobs.ask(self._state)
 
     def start(self, trial: int | None = None, session: str | None = None) -> Future[None]:
-        """Play one trial, a session from its first trial on, or what comes next.
+        """Play one trial, a session from its first trial on, or the next trial.
 
-        What is playing ends as by `stop`.
+        A trial that is playing ends as with `stop`.
         """
         return self._jobs.ask(lambda: self._input.start(trial, session))
 

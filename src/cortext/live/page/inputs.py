@@ -27,7 +27,7 @@ class Input(Protocol):
         """Return its part of a `state` message: `state, trial, reference, session`."""
 
     def wait_s(self) -> float | None:
-        """Return in how many seconds `advance` is due; None: not before something is asked."""
+        """Return the seconds until `advance` is due; None where it waits for a request."""
 
     def advance(self) -> None:
         """Decode what is due."""
@@ -104,7 +104,7 @@ class TrialPlayer:
         return None if self._playback is None else max(self._due_s - time.monotonic(), 0)
 
     def start(self, trial: int | None, session: str | None) -> None:
-        """Play one trial, a session from its first trial on, or what comes next."""
+        """Play one trial, a session from its first trial on, or the next trial."""
         if trial is not None and session is not None:
             raise DataError("a trial and a session; give one of them")
         number = trial if trial is not None else self._next(session)

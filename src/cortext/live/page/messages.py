@@ -27,7 +27,7 @@ MAX_FRAMES = 64
 """Most frames in one message; a page that reads slowly gets steps joined up to here."""
 MAX_BINS = 4 * MAX_FRAMES
 SHOWN_Z = 3.0
-"""z-scores from minus to plus this are shown; the rest are cut off."""
+"""Largest z-score that is shown, of either sign; larger ones are clipped."""
 
 
 @dataclass(frozen=True, eq=False)

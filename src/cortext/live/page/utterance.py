@@ -27,7 +27,7 @@ MAX_NBEST = 20
 BINS_PER_STEP = 4
 """Bins after which a page is sent a step even if no frame is complete."""
 CHUNK_BINS = 4
-"""Most bins that are decoded at once: what is asked of the thread waits no longer than for them."""
+"""Most bins that are decoded at once; a request to the thread waits for no more than these."""
 STATS_S = 1.0
 """Seconds between two `stats` messages."""
 
