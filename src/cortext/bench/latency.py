@@ -3,12 +3,13 @@
 Steps of 80 ms and the ends of utterances are timed.
 
 The time of a step is what a participant waits: from the bin that completes a frame to its words.
-What is done ahead, with the bins before it, is told beside it, and processor time covers both.
+Work that is done ahead, while earlier bins arrive, is reported beside it; processor time covers
+both.
 
-A model with random weights hears nothing. So the word search gets pseudo-posteriors made from real
-phoneme errors (`posteriors.py`), while the model computes as it would, on noise; its own logits are
-thrown away. A trained run with recordings needs no such thing. All ways take turns, one utterance
-each, so that other work on the machine hits all.
+A model with random weights recognises nothing. The model therefore computes on noise and its logits
+are discarded; the word search gets pseudo-posteriors made from real phoneme errors
+(`posteriors.py`). A trained run is timed on recordings with its own logits. All ways take turns,
+one utterance each, so that other work on the machine slows all of them.
 
 T bins of 20 ms, C features, P frames of 80 ms, V tokens.
 """
@@ -185,7 +186,7 @@ def bench_latency(
     options: Options = None,
     stage: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Any]:
-    """Time every mode; `facts` say what the search got.
+    """Time every mode.
 
     Args:
         model: What is timed.
@@ -312,7 +313,7 @@ def _ratio(modes: dict[str, Any], name: str) -> float | None:
 
 
 def _met(modes: dict[str, Any]) -> dict[str, Any]:
-    """Targets by name, True where met; None where that was not measured.
+    """Return the targets by name, True where met; None where that was not measured.
 
     `fastest` is the mode with the shortest wait that costs no errors. `fp32_work` and
     `fastest_work` hold the same limits against the processor time of a step, done ahead or not; the

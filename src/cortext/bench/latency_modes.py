@@ -51,7 +51,7 @@ class Played:
 
 
 class _Eager(TorchStepper):
-    """As the public release steps its model: torch's own GRU, one patch at a time."""
+    """A stepper like the public release's: torch's own GRU, one patch at a time."""
 
     def __init__(self, model: AcousticModel) -> None:
         super().__init__(model)

@@ -21,8 +21,7 @@ blank and the blank carries mass on phonemes that it likes to miss. Durations ar
 number of the trial).
 
 The sharpness is the one from `SHARPNESS` under which the true phonemes of the tuning half are the
-most probable by CTC (Graves et al., ICML 2006). True phonemes of the other half are never looked
-at.
+most probable by CTC (Graves et al., ICML 2006). True phonemes of the other half are never used.
 """
 
 from __future__ import annotations
@@ -206,7 +205,10 @@ def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[
 def _fit(
     tuning: Sequence[PseudoTrial], frames: Sequence[list[int]], log_probs_VV: np.ndarray
 ) -> float:
-    """Mean CTC log-probability of a true phoneme, over the tuning trials with frames enough."""
+    """Return the mean CTC log-probability of a true phoneme.
+
+    Tuning trials with too few frames do not count.
+    """
     total = 0.0
     length = 0
     for trial, rows in zip(tuning, frames, strict=True):
@@ -289,6 +291,6 @@ def _log_softmax(logits_PV: np.ndarray) -> np.ndarray:
 
 
 def blank_share(utterances: Sequence[Utterance], inventory: Inventory = INVENTORY) -> float:
-    """Share of the frames whose most probable token is the blank."""
+    """Return the share of the frames whose most probable token is the blank."""
     best = np.concatenate([utterance.log_probs_PV.argmax(axis=1) for utterance in utterances])
     return float((best == inventory.blank).mean())

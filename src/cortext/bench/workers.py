@@ -29,7 +29,7 @@ class WorkerProcess:
     Raises Missing where it says so.
 
     Attributes:
-        loaded: What its first answer tells.
+        loaded: Content of its first answer.
     """
 
     def __init__(

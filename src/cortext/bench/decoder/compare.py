@@ -1,13 +1,13 @@
 """`cortext bench decoder`: our search and the peers', side by side, in one run.
 
-All searches get the same posteriors, words and n-gram (what a peer cannot have is said in its
-`note`), the same number of tuning trials on the tuning half (even utterances) and one thread in a
-process of their own. The other half is decoded by each in turns, `repeats` times; an utterance's
-time is the median of its repeats.
+All searches get the same posteriors, words and n-gram, the same number of tuning trials on the
+tuning half (even utterances) and one thread in a process of their own. A peer's `note` names the
+exceptions. The searches decode the other half in turns, `repeats` times; an utterance's time is the
+median of its repeats.
 
 Two settings of each search are reported. `best` had the fewest word errors on the tuning half.
-`equal` was the fastest among those with at most as many as the worse of ours and flashlight at
-their best, so that times may be compared.
+`equal` was the fastest among those that make no more errors than the `best` setting of ours or of
+flashlight, whichever is worse. Times at `equal` can therefore be compared.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class DecoderPlan:
     Attributes:
         names: Searches, ours among them.
         trials: Settings that tuning tries for each.
-        tuning_utterances: At most so many of the tuning half are decoded for each.
-        utterances: At most so many of the other half are reported; None for all.
-        repeats: How often they are decoded.
+        tuning_utterances: Most utterances of the tuning half; None for all.
+        utterances: Most utterances of the other half; None for all.
+        repeats: Times that each of these is decoded.
     """
 
     names: Sequence[str] = NAMES
@@ -117,7 +117,7 @@ class DecoderBench:
         return tune(process.name, kind.start, kind.steps, kind.speed, measure, self.plan.trials)
 
     def run(self, settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-        """Decode the reported half. settings: of every search, by point (`best`, `equal`)."""
+        """Decode the reported half with the settings of every search, by point."""
         with ExitStack() as stack:
             processes = {
                 name: self._started(name, stack) for name in self.plan.names if name in settings
@@ -280,7 +280,8 @@ def oracle(references: Sequence[str], texts: Sequence[Sequence[str]]) -> float |
 def points(tried: Mapping[str, Sequence[Tried]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the settings to report of every search, by `best` and `equal`.
 
-    `equal` is the fastest setting that reaches the error rate of the worse of ours and the peer.
+    `equal` is the fastest setting that reaches the worse of two error rates: ours at its best, and
+    the peer's at its best.
     """
     compared = [best(tried[name]).wer for name in (OURS, PEER) if name in tried]
     level = max(compared) if compared else 0.0

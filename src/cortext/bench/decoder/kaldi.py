@@ -201,7 +201,7 @@ def _compile(lexicon: Lexicon, number: dict[str, int], arpa: Path, words: Path, 
 
 
 def _disambiguated(lexicon: Lexicon) -> tuple[list[tuple[str, list[int]]], int]:
-    """Words with input labels, and the number of disambiguation labels, #0 included.
+    """Return words with input labels, and the number of disambiguation labels, #0 included.
 
     Where a word sounds as another or begins one, such a label closes it. Without it the lexicon
     could not be determinised (Mohri et al. 2002): two paths would read the same and write different

@@ -46,8 +46,8 @@ class Searcher(Protocol):
 
     Attributes:
         package: The distribution whose version is reported.
-        note: What is different about this comparison; empty where nothing is.
-        one_of: Every so manieth utterance is decoded; above 1 for what is too slow for all.
+        note: Differences from the other searches' conditions; empty without any.
+        one_of: N, where every Nth utterance is decoded; above 1 for slow searches.
         steps: The values that tuning may give each setting, in an order in which neighbours are
             alike.
         start: The settings that tuning starts from.

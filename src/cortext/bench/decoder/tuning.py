@@ -98,7 +98,7 @@ def _is_new(settings: Settings, tried: Sequence[Tried]) -> bool:
 def _moved(
     settings: Settings, steps: Mapping[str, Sequence[Any]], generator: np.random.Generator
 ) -> Settings | None:
-    """Settings with one to three values moved by one to three places; None beyond the list."""
+    """Return settings with one to three values moved by one to three places; None beyond lists."""
     moved = dict(settings)
     for name in generator.choice(
         list(steps), min(len(steps), int(generator.integers(1, 4))), replace=False
@@ -113,7 +113,7 @@ def _moved(
 def _faster(
     one: Tried, steps: Mapping[str, Sequence[Any]], speed: Mapping[str, int], tried: Sequence[Tried]
 ) -> list[Settings]:
-    """Untried settings that differ in one, by one or two places to its faster side."""
+    """Return untried settings that differ in one value, by one or two places to its faster side."""
     found = []
     for name, direction in speed.items():
         for places in (2, 1):

@@ -1,1 +1,1 @@
-"""`cortext bench llm`: what language models do for word errors, and what that costs."""
+"""`cortext bench llm`: effect of language models on word errors, and their cost."""

@@ -2,7 +2,7 @@
 
 All ways decode the same utterances in one run: without a language model (the lexicon alone), with
 the n-gram, with a large model that ranks its lists, with one that takes part in the search, and as
-an ensemble. The settings of each way are those of its list here with the fewest word errors on the
+an ensemble. Each way gets the settings, from its list here, with the fewest word errors on the
 tuning half (even numbers; of equals the first); the other half is reported. Each way runs in a
 process of its own, utterance by utterance, with one thread.
 
@@ -182,7 +182,7 @@ class LLMBench:
         return self._reported(child, name, settings, len(tried))
 
     def _reranked(self, child: WorkerProcess, best: Settings) -> dict[str, Any]:
-        """The same, where lists need not be made again for other weights."""
+        """Choose settings as `_decoded` does, but search once and rerank lists for other weights."""
         searched = best | {"nbest": LIST_LENGTH}
         tried = _grid(llm=_weights("rescore"), lm_weight=_near(best), word_score=WORD_SCORES)
         self.stage(f"{RESCORED}: choosing one of {len(tried)} settings")
@@ -273,7 +273,7 @@ def _weights(mode: str) -> list[Settings]:
 
 
 def _near(best: Settings) -> list[float]:
-    """Weights of both language models together, from the n-gram's own to half as much again."""
+    """Return weights of both language models together, from the n-gram's own to 1.5 times that."""
     return [best["lm_weight"] * factor for factor in (1.0, 1.25, 1.5)]
 
 

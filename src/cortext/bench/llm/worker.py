@@ -77,7 +77,7 @@ class LLMWorker:
     ) -> dict[str, Any]:
         """Decode utterances one after the other.
 
-        Sentences, seconds by the clock and the processor, tokens, memory.
+        The result has sentences, seconds by the clock and by the processor, tokens and memory.
 
         Args:
             settings: Options of the search that differ from the worker's.
@@ -137,7 +137,7 @@ class LLMWorker:
     def _tokens(self) -> dict[str, int]:
         """Count the tokens that the large model read.
 
-        `from_scratch` is what it would have read in the search had it begun anew at each query.
+        `from_scratch` is the number if each query of the search had started from the first token.
         """
         if self.reader is None:
             return {"read": 0, "from_scratch": 0}

@@ -1,1 +1,1 @@
-"""`cortext bench speech-llm`: what training a speech LLM costs, setting by setting."""
+"""`cortext bench speech-llm`: cost of training a speech LLM, setting by setting."""

@@ -1,4 +1,4 @@
-"""The benchmark `cortext bench speech-llm`.
+"""`cortext bench speech-llm`: cost of a training step by setting.
 
 It measures how caching, bfloat16, compilation and gradient checkpointing change the time and the
 memory of a training step.
@@ -7,8 +7,8 @@ Every setting is a process of its own, so that its memory is its own, and takes 
 steps on the same batches in the same order. They train in turns, so that a machine that is busy for
 a while slows all of them.
 
-With `live` targets the voice speaks the sentences of each batch and the audio tower hears them,
-within the step; with `cached` ones they are read from a file. The rest of a step is the same.
+With `live` targets the voice synthesises the sentences of each batch and the audio tower encodes
+them, within the step; `cached` targets are read from a file. The rest of a step is the same.
 """
 
 from __future__ import annotations

@@ -26,12 +26,12 @@ from cortext.voices import open_voice
 
 RECORDING = Recording(n_sessions=2, trials_per_session=16, n_features=128, bins=0, preset="demo")
 TOWER = TowerOptions(width=384, layers=6, heads=6)
-"""12 million parameters.
+"""Audio tower of 12 million parameters.
 
-As those of published audio LLMs it hears 30 s, however short a sentence is.
+Like published ones it always encodes 30 s, however short a sentence is.
 """
 LANGUAGE_MODEL = NeuralOptions(pieces=4000, width=512, layers=8, heads=8)
-"""25 million parameters.
+"""Language model of 25 million parameters.
 
 The tower has half as many, as in Aero-1-Audio-1.5B (a twelfth in Qwen2-Audio-7B).
 """

@@ -45,8 +45,8 @@ class SettingPlan:
     Attributes:
         out: A directory of this setting's own.
         config: A SpeechLLMConfig.
-        live: Whether the voice speaks and the audio tower listens in every step; else targets come
-            from the cache.
+        live: Whether the voice and the audio tower run in every step; else targets come from the
+        cache.
     """
 
     packed: str
@@ -143,7 +143,7 @@ class RunningSetting:
         return {"ms": clock.ms(), "cpu_ms": clock.cpu_ms()}
 
     def restart_peak(self) -> dict[str, Any]:
-        """Count the most memory from here on."""
+        """Restart the peak of memory."""
         restart_peak()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)

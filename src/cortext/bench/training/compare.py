@@ -339,9 +339,8 @@ def ratios(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     """Return how many times faster ours is, by median step; None where a side is missing.
 
     ratio:      than the release as published, compiled or not, whichever is faster here
-    ratio_cpu:  the same by processor time, which other work on the machine disturbs less (the
-        release's loaders, which
-                are other processes, are not in it)
+    ratio_cpu:  the same by processor time, which other work on the machine disturbs less (without
+                the release's loaders, which are other processes)
     ratio_bf16: both in bfloat16; ratio_fp32: both in float32
     """
 

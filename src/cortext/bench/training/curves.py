@@ -1,6 +1,6 @@
 """Learning curves of the published loop and ours, from the same weights on the same batches.
 
-They tell whether what makes training fast costs accuracy.
+They show whether the fast training costs accuracy.
 
 Dropout, noise and cuts are drawn independently on each side, so that the curves agree as two runs
 of one trainer do.

@@ -68,7 +68,7 @@ class Clock:
         self.busy: list[float] = []
 
     def tick(self) -> None:
-        """Note that something is over."""
+        """Note the time of a tick."""
         self.busy.append(time.process_time())
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -118,7 +118,8 @@ class PartClock:
 def answer(clock: Clock, waits_ms: list[float]) -> dict[str, Any]:
     """Return the times of the steps between the first and the last.
 
-    Nothing has prepared the first, and nothing is prepared during the last.
+    The first and the last are left out: nothing has prepared the first, and the last prepares
+    nothing.
     """
     return {"ms": clock.ms()[:-1], "cpu_ms": clock.cpu_ms()[:-1], "wait_ms": waits_ms[1:-1]}
 
@@ -351,7 +352,7 @@ def _yardstick(path: Path) -> ModuleType:
 def _check_same(
     batches: ReleaseBatches, sampler: DayBalancedSampler, split: Any, module: ModuleType
 ) -> None:
-    """Both sides must get the same trials, up to half precision."""
+    """Check that both sides get the same trials, up to half precision."""
     theirs = module.load_batch(batches[0])
     ours = split.batch(sampler.indices(0))
     assert np.array_equal(theirs["input_features"].numpy().astype(np.float16), ours.features_BTC)

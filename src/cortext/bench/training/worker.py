@@ -18,7 +18,7 @@ from cortext.bench.workers import own_stdout, serve
 
 
 class TrainingWorker:
-    """A side, and what is asked of both."""
+    """A side, with the requests that both sides answer."""
 
     def __init__(self, plan: SidePlan) -> None:
         self.side = SIDES[plan.kind](plan)
