@@ -151,7 +151,7 @@ def penalised(
             lists = [search.decode_batch(log_probs, "release") for log_probs in alone]
             best = [errors([nbest[0].text for nbest in one], trials) for one in lists]
             found["alone"][penalty] = np.mean(best, axis=0)
-            heard = [
+            candidates = [
                 replace(trial, systems=tuple(tuple(map(candidate, one[n])) for one in lists))
                 for n, trial in enumerate(trials)
             ]
@@ -164,7 +164,7 @@ def penalised(
                 else:
                     texts = [
                         combined.text
-                        for combined in combine(heard, EnsembleOptions(**options), lm=lm)
+                        for combined in combine(candidates, EnsembleOptions(**options), lm=lm)
                     ]
                 found[name][penalty] = errors(texts, trials)
         for name in counts:

@@ -162,8 +162,8 @@ def _timed(entries: Sequence[LoggedUtterance]) -> list[tuple[LoggedUtterance, fl
 
 def _statistics(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics:
     entries = [entry for entry, _ in timed]
-    told = [entry for entry in entries if entry.n_words]
-    fast = [entry for entry in told if entry.duration_s]
+    spoken = [entry for entry in entries if entry.n_words]
+    fast = [entry for entry in spoken if entry.duration_s]
     minutes = sum(entry.duration_s for entry in fast) / 60
     each = [60 * entry.n_words / entry.duration_s for entry in fast]
     rated = Counter(entry.rating for entry in entries)
@@ -174,8 +174,8 @@ def _statistics(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics
     low, middle, high = np.quantile(each, [0.25, 0.5, 0.75]).tolist() if each else (0.0, 0.0, 0.0)
     return UseStatistics(
         utterances=len(entries),
-        sentences=len(told),
-        words=sum(entry.n_words for entry in told),
+        sentences=len(spoken),
+        words=sum(entry.n_words for entry in spoken),
         spoken_hours=sum(entry.duration_s for entry in entries) / 3600,
         use_hours=sum(use_s for _, use_s in timed) / 3600,
         ratings={rating: rated[rating] for rating in RATINGS},

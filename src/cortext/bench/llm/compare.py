@@ -182,7 +182,7 @@ class LLMBench:
         return self._reported(child, name, settings, len(tried))
 
     def _reranked(self, child: WorkerProcess, best: Settings) -> dict[str, Any]:
-        """Choose settings as `_decoded` does, but search once and rerank lists for other weights."""
+        """Choose settings as `_decoded` does, but search once and rerank the lists."""
         searched = best | {"nbest": LIST_LENGTH}
         tried = _grid(llm=_weights("rescore"), lm_weight=_near(best), word_score=WORD_SCORES)
         self.stage(f"{RESCORED}: choosing one of {len(tried)} settings")

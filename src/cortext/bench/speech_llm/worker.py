@@ -93,8 +93,8 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
     trainer.saves_state = False  # a turn of the benchmark ends often
     if voice is not None:
         network = trainer.model.network
-        # The audio LLM whose tower hears: the one that is trained with, or one for this alone.
-        hearing = (
+        # Audio LLM whose tower encodes: the one of the training, or one loaded for this alone.
+        audio_llm = (
             network.llm
             if network.speech.reads_language_model
             else AudioLLM.load(
@@ -104,7 +104,7 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
         assert isinstance(trainer.validator, SpeechValidator)
         for loss in (trainer.backend.job.loss, trainer.validator.loss):
             assert isinstance(loss, SpeechLoss)
-            loss.targets = LiveTargets(hearing, voice)
+            loss.targets = LiveTargets(audio_llm, voice)
     return trainer
 
 
