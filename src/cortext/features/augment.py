@@ -1,7 +1,9 @@
 """Augmentation of training batches: the release's own, and a registry for others.
 
-The order of the release is kept, because each step sees the one before: gain, noise, offset, walk,
-cut, and smoothing last, which also smooths the noise. B trials, T bins, C features.
+The steps keep the release's order, because each takes the result of the one before: gain, noise,
+offset, walk, cut, and smoothing last, which also smooths the noise.
+
+B trials, T bins, C features.
 """
 
 from __future__ import annotations
@@ -71,16 +73,13 @@ class Augmentation:
     random_walk_std: float = 0.0
     """Standard deviation of the steps of a random walk added to the features."""
     random_walk_axis: int = -1
-    """Axis of [B, T, C] along which the walk runs.
-
-    The release walks along the features (-1), time is 1.
-    """
+    """Axis of [B, T, C] along which the walk runs: -1 (features, as in the release) or 1 (time)."""
     static_gain_std: float = 0.0
     """Standard deviation of the noise on the identity matrix that mixes a trial's features."""
     random_cut: int = 3
-    """0 to `random_cut - 1` bins are cut from the start, the same number for the whole batch.
+    """Upper bound of the bins cut from the start, which are 0 to `random_cut - 1`; 0 cuts none.
 
-    0 cuts none.
+    The number is the same for the whole batch.
     """
     smooth_data: bool = True
     """Smooth the features (in training, validation and evaluation)."""
@@ -124,7 +123,7 @@ def augment(
         x_BTC: Float [B, T, C] on the generator's device; it is not changed.
         n_bins_B: int64 [B], bins of each trial.
         settings: Strength of each augmentation.
-        generator: The only source of random numbers: its state decides the result.
+        generator: The only source of random numbers.
 
     Returns:
         Features float32 [B, T - cut, C], and the bins int64 [B] of each trial without the cut.
@@ -165,15 +164,15 @@ def prepare(
     rows: slice = slice(None),
     extra: Sequence[Augmenter] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Augment (with a generator, in training) and smooth a batch, as the model takes it.
+    """Prepare a batch for the model: augment it (in training, with a generator), and smooth it.
 
     Args:
         x_BTC: Float [B, T, C]; it is not changed.
         n_bins_B: int64 [B], bins of each trial.
         settings: Augmentation and smoothing.
         generator: Source of random numbers; None augments nothing, as in validation.
-        rows: Trials to return. They are augmented as in the whole batch, so that several processes
-            with a part each see the batch that one process would see.
+        rows: Trials to return. The whole batch is augmented, so that several processes that return
+            a part each give the batch of one process.
         extra: Augmentations that follow the release's.
 
     Returns:

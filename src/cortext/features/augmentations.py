@@ -15,7 +15,7 @@ from cortext.errors import ConfigError
 from cortext.features.augment import register_augmentation
 
 MOST_MASKS = 100
-"""Most time masks of a trial: each takes a byte for each bin of a batch."""
+"""Most time masks of a trial; each takes a byte for each bin of a batch."""
 
 
 @dataclass
@@ -25,12 +25,12 @@ class ChannelDropoutConfig:
     kind: Literal["channel_dropout"] = "channel_dropout"
     """Name of the augmentation."""
     probability: float = 0.1
-    """Probability of an electrode to be silent in a trial."""
+    """Probability that an electrode is silent in a trial."""
     features_per_electrode: int = 1
-    """Features that an electrode has, and loses together.
+    """Number of features of an electrode, which are dropped together.
 
-    2 for threshold crossings of all electrodes, then spike-band power of all; with 1 every feature
-    is an electrode of its own.
+    2 for threshold crossings of all electrodes followed by spike-band power of all. With 1 every
+    feature is dropped on its own.
     """
 
     def __post_init__(self) -> None:
@@ -47,9 +47,9 @@ class ChannelDropoutConfig:
 class ChannelDropout:
     """Electrodes that are silent for a whole trial, as when they come loose or lose their neurons.
 
-    Dropout of whole channels is that of Tompson et al. (CVPR 2015, SpatialDropout), here along
-    time. What remains is not scaled up: nothing makes up for an electrode that a recording has
-    lost either.
+    Dropout of whole channels is due to Tompson et al. (CVPR 2015, SpatialDropout); a channel here
+    is an electrode's time course. The remaining electrodes are not scaled up, because nothing
+    replaces an electrode that a recording has lost either.
     """
 
     Config: ClassVar[type] = ChannelDropoutConfig
@@ -62,7 +62,7 @@ class ChannelDropout:
     ) -> torch.Tensor:
         """See `Augmenter`.
 
-        Raises ConfigError where the features are no multiple of `features_per_electrode`.
+        Raises ConfigError if the features are not a multiple of `features_per_electrode`.
         """
         n_trials, _, n_features = x_BTC.shape
         per_electrode = self.config.features_per_electrode
@@ -90,7 +90,7 @@ class GainConfig:
     trial_std: float = 0.05
     """Standard deviation of the trial's factor around 1."""
     feature_std: float = 0.1
-    """Standard deviation of a feature's factor around its trial's."""
+    """Standard deviation of a feature's factor around its trial's factor."""
 
     def __post_init__(self) -> None:
         for name in ("trial_std", "feature_std"):
@@ -135,7 +135,7 @@ class TimeMaskConfig:
     max_share: float = 0.1
     """Longest mask as a share of the trial's bins; lengths from 0 up to it are equally likely."""
     max_bins: int | None = None
-    """Longest mask in bins, where that is less; null for no such limit."""
+    """Longest mask in bins; null for no limit beside `max_share`."""
 
     def __post_init__(self) -> None:
         if (
@@ -152,11 +152,11 @@ class TimeMaskConfig:
 
 @register_augmentation("time_mask")
 class TimeMask:
-    """Zeros in some stretches of every trial, so that the model bridges gaps from the context.
+    """Masks that zero stretches of every trial, so that the model fills gaps from the context.
 
-    The time masks of SpecAugment (Park et al., Interspeech 2019). Feghhi et al. (NeurIPS 2025,
-    arXiv 2507.02800) bring them to neural speech decoding with many masks: more than half of each
-    trial is masked.
+    They are the time masks of SpecAugment (Park et al., Interspeech 2019). Feghhi et al. (NeurIPS
+    2025, arXiv 2507.02800) use them for neural speech decoding, with so many masks that more than
+    half of each trial is masked.
     """
 
     Config: ClassVar[type] = TimeMaskConfig

@@ -1,8 +1,8 @@
 """Gaussian smoothing over time, as the public release of the T15 baseline does it.
 
-The release smooths a whole zero-padded batch with padding `same` in training and in the validation
-during training, and one trial at a time with padding `valid` when a trained model is evaluated; a
-`valid` trial loses `K - 1` bins.
+During training and its validations the release smooths a whole zero-padded batch with padding
+`same`. When it evaluates a trained model it smooths one trial at a time with padding `valid`, which
+takes `K - 1` bins off the trial.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 
 KERNEL_FLOOR = 0.01
-"""Taps at or below this are cut before the kernel is renormalised."""
+"""Largest tap that is cut before the kernel is renormalised."""
 TRUNCATE = 4.0
 """Standard deviations after which `scipy.ndimage.gaussian_filter1d` ends its own kernel."""
 
 MOST_STD = 1_000
+"""Largest standard deviation of the kernel, in bins."""
 MOST_POINTS = 10_000
-"""Widest smoothing in bins, and most points of its kernel, which takes a tenth of a second."""
+"""Most points of the kernel; computing them takes a tenth of a second."""
 
 
 def check_kernel(std_bins: float, size: int) -> None:
@@ -36,14 +37,14 @@ def check_kernel(std_bins: float, size: int) -> None:
 
 @lru_cache(maxsize=32)
 def gaussian_kernel(std_bins: float = 2, size: int = 100) -> np.ndarray:
-    """Smoothing taps, float32 [K], summing to one.
+    """Return the taps of the smoothing, float32 [K], which sum to one.
 
-    The response of `scipy.ndimage.gaussian_filter1d` to an impulse in the middle of `size` points
-    (reflected at the ends), cut to the points above 0.01 and renormalised: 9 taps for the published
-    std of 2 bins and 100 points.
+    They are the response of `scipy.ndimage.gaussian_filter1d` to an impulse in the middle of `size`
+    points (reflected at the ends), without the points at or below 0.01, and renormalised. The
+    published std of 2 bins on 100 points gives 9 taps.
 
     Raises:
-        ValueError: Where no tap is above 0.01 (a std of 40 bins and more, on as many points).
+        ValueError: If no tap is above 0.01 (a std of 40 bins or more, on as many points).
     """
     radius = int(TRUNCATE * std_bins + 0.5)
     weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / std_bins) ** 2)
@@ -74,8 +75,8 @@ def smooth(
         x_BTC: Float [B, T, C] on any device.
         std_bins: Standard deviation of the kernel, in bins.
         size: Points of the kernel before its tails are cut; see `gaussian_kernel`.
-        padding: `same` keeps T and takes zeros outside; `valid` keeps the T - K + 1 bins that see
-            all K taps.
+        padding: `same` keeps all T bins and takes zeros outside the trial; `valid` keeps the
+            T - K + 1 bins that all K taps reach.
 
     Returns:
         Float32 [B, T, C], or [B, T - K + 1, C].

@@ -1,4 +1,4 @@
-"""Smoothing and normalisation of features as they arrive, with the same bits in any chunking.
+"""Smoothing and normalisation of features as they arrive; chunks of any size give the same bits.
 
 T bins of 20 ms, C features, K taps.
 """
@@ -16,30 +16,30 @@ from cortext.errors import DataError
 from cortext.features.smooth import gaussian_kernel
 
 BLOCK_BINS = 64
-"""Bins whose moments are taken together: always the same ones, in whatever chunks they arrive."""
+"""Number of bins whose moments are taken together, in whatever chunks they arrive."""
 
 SMALLEST_STD = 1e-6
-"""Share of its mean below which a feature's standard deviation is that of float32's rounding.
+"""Ratio of a feature's standard deviation to its mean up to which the feature counts as constant.
 
-Such a feature is constant.
+Such a deviation is only the rounding of float32.
 """
 
 
 class StreamSmoother:
     """Gaussian smoothing over time of an endless recording.
 
-    The first bin comes out once a full kernel has come in.
+    The first smoothed bin is returned once a full kernel of bins has been pushed.
 
     Args:
         std_bins: Standard deviation of the kernel, in bins.
         size: Points of the kernel before its tails are cut; see `gaussian_kernel`.
-        kind: `published` is the symmetric kernel with padding 'valid', as trials are smoothed at
-            evaluation. `causal` is its past half and its centre, renormalised: it waits for no
-            later bin, and smooths less.
+        kind: `published` is the symmetric kernel with padding 'valid', as at evaluation. `causal`
+            is its past half and its centre, renormalised: it waits for no later bin, and smooths
+            less.
 
     Attributes:
-        look_ahead_bins: Bins that a bin waits for.
-        lost_bins: Bins fewer that come out than went in, K - 1.
+        look_ahead_bins: Number of later bins that a smoothed bin needs.
+        lost_bins: Number of bins pushed less bins returned, K - 1.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StreamSmoother:
         self._last_TC: np.ndarray | None = None
 
     def reset(self) -> None:
-        """Forget all bins: the next one is the first of a recording."""
+        """Forget all bins: the next bin is the first of a recording."""
         self._last_TC = None
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
@@ -67,8 +67,8 @@ class StreamSmoother:
         x_TC = x_TC if self._last_TC is None else np.concatenate((self._last_TC, x_TC))
         n_out = max(len(x_TC) - self.lost_bins, 0)
         self._last_TC = x_TC[n_out:].copy()
-        # Each number is a sum of the same products in the same order, however many bins come with
-        # it. A matrix product or a convolution does not promise that.
+        # Each number is the sum of the same products in the same order, whatever the size of the
+        # chunk. A matrix product or a convolution does not promise that.
         sum_TC = x_TC[:n_out] * self._kernel_K[0]
         product_TC = np.empty_like(sum_TC)
         for lag, tap in enumerate(self._kernel_K[1:], start=1):
@@ -91,7 +91,7 @@ class _Moments:
         return cls(len(x_TC), mean_C, np.square(x_TC - mean_C).sum(axis=0))
 
     def __add__(self, other: _Moments) -> _Moments:
-        # After Chan, Golub & LeVeque (1983): a sum of squares would lose its digits to large means.
+        # Chan, Golub & LeVeque (1983). A plain sum of squares loses its digits to large means.
         n_bins = self.n_bins + other.n_bins
         if not n_bins:
             return self
@@ -109,7 +109,7 @@ class _Moments:
 
     @cached_property
     def scale_C(self) -> np.ndarray:
-        """Factor that makes the standard deviation 1; 0 for a constant feature."""
+        """Factors that make the standard deviations 1; 0 for a constant feature."""
         scale_C = np.zeros_like(self.std_C)
         np.divide(
             1.0, self.std_C, out=scale_C, where=self.std_C > SMALLEST_STD * np.abs(self.mean_C)
@@ -120,20 +120,20 @@ class _Moments:
 class RollingZScore:
     """Z-scores of features by a rolling mean and standard deviation.
 
-    The statistics are those of three things together: the block's latest utterances, the utterance
-    in progress up to its last whole `BLOCK_BINS`, and the statistics that the block began with
-    (warm start), as if `least_bins` bins had had them. Those are of the block before, or given
-    ones. Until `least_bins` bins are known (cold start), every bin is scored against all bins up to
-    itself. A constant feature gives 0.
+    The statistics combine three parts: the block's latest utterances; the utterance in progress up
+    to its last whole `BLOCK_BINS`; and the statistics that the block began with (warm start), which
+    count as `least_bins` bins. The last are those of the block before, or given ones. Until
+    `least_bins` bins are known (cold start), every bin is scored against all bins up to itself. A
+    constant feature gives 0.
 
-    The statistics of utterances are added up anew each time. A running sum, from which old
-    utterances are subtracted, would gather rounding errors over hours.
+    The statistics of utterances are summed anew each time. A running sum, from which old utterances
+    are subtracted, would gather rounding errors over hours.
 
     Args:
         n_features: Features of a bin, C.
-        window_utterances: Latest utterances that count.
-        least_bins: Bins that statistics need.
-        limit: Largest absolute value that comes out.
+        window_utterances: Number of latest utterances that count.
+        least_bins: Fewest bins for statistics to be used.
+        limit: Largest absolute value of a z-score; larger ones are clipped.
     """
 
     def __init__(
@@ -161,10 +161,10 @@ class RollingZScore:
     def start_block(
         self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
     ) -> None:
-        """Begin a block with given statistics, or else with those in force.
+        """Begin a block with given statistics, or with those in force.
 
         Args:
-            mean_C: Float [C], given together with `std_C`.
+            mean_C: Float [C], means; None, with `std_C`, keeps the statistics in force.
             std_C: Float [C], standard deviations.
 
         Raises:
@@ -182,7 +182,7 @@ class RollingZScore:
         self.drop_utterance()
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
-        """Normalise the next bins, float32 [T, C]."""
+        """Return the z-scores of the next bins, float32 [T, C]."""
         z_TC = np.empty_like(x_TC, dtype=np.float32)
         first = 0
         while first < len(x_TC):
@@ -217,7 +217,7 @@ class RollingZScore:
         return self._known.n_bins >= self._least_bins
 
     def _remember(self, x_TC: np.ndarray) -> None:
-        """Keep bins until `BLOCK_BINS` are together; `push` gives no more than are missing."""
+        """Collect bins until there are `BLOCK_BINS`; `push` passes no more than are missing."""
         self._pending_TC[self._n_pending : self._n_pending + len(x_TC)] = x_TC
         self._n_pending += len(x_TC)
         if self._n_pending == BLOCK_BINS:

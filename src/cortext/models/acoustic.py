@@ -1,6 +1,6 @@
-"""A trained model as everything after training uses it: features of one trial in, logits out.
+"""A trained model as evaluation, decoding and export use it: features in, logits out.
 
-It is two files: `model.json` describes the model, `model.safetensors` holds its weights.
+It is saved as two files: `model.json` describes the model, `model.safetensors` holds its weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AcousticModel:
         inventory: Tokens, in the order of the logits.
         smoothing: Smoothing of the features in training.
         feature_subset: Numbers of the features that the model uses; None uses all.
-        task: The task that it was trained for.
+        task: Name of the task that it was trained for.
     """
 
     def __init__(
@@ -102,7 +102,13 @@ class AcousticModel:
         return logits_PV
 
     def log_probs(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
-        """Compute the log-probabilities (natural) float32 [P, V] of one trial; see `logits`."""
+        """Compute the log-probabilities (natural) float32 [P, V] of one trial.
+
+        Args:
+            features_TC: Float [T, C], features as they were recorded.
+            session: Recording day; `latest` is the last one.
+            smooth: Smooth the features first; see `logits`, also for the errors.
+        """
         logits_PV = torch.from_numpy(self.logits(features_TC, session, smooth))
         return np.asarray(logits_PV.log_softmax(-1).numpy())
 
@@ -114,7 +120,7 @@ class AcousticModel:
         n_bins_B: np.ndarray,
         smooth: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the logits of several trials, each as `logits` gives them to 1e-5.
+        """Compute the logits of several trials; they agree with those of `logits` to 1e-5.
 
         Args:
             features_BTC: Float [B, T, C]; bins beyond a trial's own are never read.
@@ -149,7 +155,13 @@ class AcousticModel:
         n_bins_B: np.ndarray,
         smooth: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """Make the network's input of recordings; arguments and errors are those of `logits_batch`.
+        """Make the network's input of recordings; see `logits_batch` for the errors.
+
+        Args:
+            features_BTC: Float [B, T, C], features as they were recorded.
+            sessions: Recording day of each trial.
+            n_bins_B: int [B], bins of each trial.
+            smooth: Smooth the features first; see `logits`.
 
         Returns:
             Features float32 [B, T, C] and day layers int64 [B] on the model's device, and patches
@@ -160,8 +172,8 @@ class AcousticModel:
         x_BTC = torch.from_numpy(np.ascontiguousarray(features_BTC)).to(self.device).float()
         if self.feature_subset is not None:
             x_BTC = x_BTC[..., self.feature_subset]
-        # A GRU reads forwards, and 'valid' smoothing looks ahead within a trial only: the frames of
-        # a trial depend on its own bins. Zero the padding all the same: a NaN there would spread
+        # The frames of a trial depend on its own bins only: a GRU reads forwards, and 'valid'
+        # smoothing looks ahead within the trial. Still zero the padding: a NaN there would spread
         # through products with zero, because 0 * NaN is NaN.
         inside_BT = (
             torch.arange(x_BTC.shape[1], device=self.device)
@@ -244,9 +256,9 @@ class AcousticModel:
 
 
 def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
-    """Return a session's name and the number of its day layer; `latest` is the last one.
+    """Return a session's name and the number of its day layer; `latest` is the last session.
 
-    Raises RunError for an unknown one.
+    Raises RunError for an unknown session.
     """
     if session == "latest":
         session = sessions[-1]
@@ -265,7 +277,7 @@ def save_model(model: AcousticModel, run_dir: str | Path) -> str:
         The checksum of the weights.
 
     Raises:
-        RunError: Where the directory cannot be written (a full disk).
+        RunError: If the directory cannot be written (a full disk).
     """
     run_dir = Path(run_dir)
     atomic_write(run_dir / "model.json", model.card().to_json())
@@ -280,9 +292,9 @@ def load_model(
     """Read the best model of a run directory.
 
     Args:
-        run_dir: What `cortext train` wrote.
-        device: Where to put the weights.
-        task: A task whose model is read, too, beside one of phonemes.
+        run_dir: Directory that `cortext train` wrote.
+        device: Device for the weights.
+        task: Name of a task whose models are read besides `ctc`.
 
     Raises:
         RunError: For a directory without a model, a model of another task, a broken or foreign
@@ -301,7 +313,7 @@ def load_model(
         check_finite(weights, path)
         config = model_config(card.config)
         sizes = {"n_features": n_used, "n_days": len(card.sessions), "n_classes": len(symbols)}
-        # Before memory is taken for it: model.json may promise a model of any size.
+        # Check the shapes before taking memory: model.json may promise a model of any size.
         if (empty := empty_model(config, **sizes)) is not None:
             _check_shapes(empty, weights, path)
         network = build_model(config, **sizes)
@@ -330,7 +342,7 @@ def load_model(
 
 
 def _check_shapes(network: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Raise RunError for the first tensor that is not what model.json promises."""
+    """Raise RunError for the first tensor that does not fit model.json."""
     expected = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in weights.items()}
     for name in sorted(expected.keys() | found.keys()):

@@ -17,7 +17,7 @@ from cortext.text.phonemes import BLANK, SIL
 
 FORMAT_VERSION = 1
 CTC = "ctc"
-"""The task of a model of phonemes, which every command reads."""
+"""Name of the task of phoneme models, which every command reads."""
 MOST_FEATURES = 65_536
 """Most features of a bin, bins of a patch and tokens of a model that is read."""
 
@@ -52,7 +52,7 @@ class ModelCard:
     backend: str = "torch"
     format_version: int = FORMAT_VERSION
     task: str = CTC
-    """The task of the run. A card of another task than CTC may name any outputs."""
+    """Task that the run learnt. Only for `ctc` must the inventory hold the blank and SIL."""
 
     def __post_init__(self) -> None:
         check_sessions(self.sessions)
@@ -75,16 +75,17 @@ class ModelCard:
         _check_symbols(self.inventory, (BLANK, SIL) if self.task == CTC else ())
 
     def to_json(self) -> bytes:
-        """Return the content of `model.json`, in which CTC is not named."""
+        """Return the content of `model.json`; the task is left out if it is CTC."""
         mapping = asdict(self)
-        # Versions of cortext that know no task read models of phonemes, and refuse the others.
+        # Releases without this field refuse it as an unknown key: they still read models of
+        # phonemes and refuse all others.
         if self.task == CTC:
             del mapping["task"]
         return json.dumps(mapping, indent=2).encode()
 
 
 def check_sessions(sessions: Sequence[str]) -> None:
-    """Raise ConfigError for sessions that are named twice, or that cannot name a folder."""
+    """Raise ConfigError for a session that is named twice, or whose name cannot be a folder's."""
     for name in sessions:
         if not is_plain_name(name):
             raise ConfigError(
@@ -116,7 +117,7 @@ def _check_symbols(inventory: dict[str, Any], all_of: Sequence[str]) -> None:
 def read_card(path: Path) -> ModelCard:
     """Read a `model.json`.
 
-    Raises RunError for one that is missing, foreign or of another version.
+    Raises RunError for a file that is missing, foreign or of another version.
     """
     fix = "give the directory that `cortext train --out` wrote"
     try:

@@ -57,7 +57,7 @@ class GRUConfig:
     rnn_dropout: float = 0.4
     """Dropout between GRU layers."""
     rnn_trainable: bool = True
-    """Train the GRU; false trains the day layers and the output alone."""
+    """Train the GRU; false trains only the day layers and the output."""
     patch_size: int = 14
     """Bins in a patch; 0 gives the GRU single bins."""
     patch_stride: int = 4
@@ -71,7 +71,7 @@ class GRUConfig:
 
 @register("gru")
 class GRU(DayLayers):
-    """Day layer, patches, GRU, output; see `forward` for what goes in and comes out."""
+    """Day layer, patches, GRU and output; see `forward`."""
 
     Config: ClassVar[type] = GRUConfig
 
@@ -81,7 +81,7 @@ class GRU(DayLayers):
             input_size=self.patch_width,
             hidden_size=config.n_units,
             num_layers=config.n_layers,
-            # Between layers only, never after the last; torch warns where there is no between.
+            # nn.GRU drops between layers only, and warns if there is only one.
             dropout=config.rnn_dropout if config.n_layers > 1 else 0.0,
             batch_first=True,
         )
@@ -115,15 +115,15 @@ class GRU(DayLayers):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the logits of a batch of trials.
 
-        A trial may come in pieces. Each begins `patch_stride` bins after the first bin of the last
-        patch before, and is given the state that came with that patch. Live decoding does so with
-        pieces of one patch.
+        A trial may come in pieces, as in live decoding, where a piece is one patch. A piece begins
+        `patch_stride` bins after the first bin of the last patch before it, and takes the state
+        after that patch.
 
         Args:
             x_BTC: Float [B, T, C], smoothed features, T at least one patch.
             day_B: int64 [B], the day layer of each trial.
             state_LBD: Float [L, B, D], the state to go on from; None takes the learnt one.
-            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None if
                 nothing is padded.
 
         Returns:
@@ -141,9 +141,16 @@ class GRU(DayLayers):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the hidden units float [B, P, D] that `out` reads, and the state; see `forward`.
+        """Compute the hidden units that `out` reads; a speech LLM reads them instead of logits.
 
-        A speech LLM reads these in place of the logits.
+        Args:
+            x_BTC: Float [B, T, C], smoothed features, T at least one patch.
+            day_B: int64 [B], the day layer of each trial.
+            state_LBD: Float [L, B, D], the state to go on from; None takes the learnt one.
+            n_patches_B: int64 [B], patches of each trial; None if nothing is padded.
+
+        Returns:
+            Hidden units float [B, P, D], and the state float [L, B, D] after the last patch.
         """
         x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:

@@ -32,8 +32,8 @@ class DayLayers(nn.Module):
     Args:
         config: Settings with `patch_size`, `patch_stride` and `input_network`.
         n_features: Features of a bin, C.
-        n_days: Recording days; None makes no day layers, for a network that reads patches which
-            another one has made.
+        n_days: Number of recording days; None makes no day layers, for a network that reads
+            patches that another network has made.
     """
 
     day_weight: nn.Parameter
@@ -46,11 +46,11 @@ class DayLayers(nn.Module):
         self.has_days = n_days is not None
         if n_days is None:
             return
-        # One stacked tensor, where the release has a parameter for each day. With one parameter
-        # for each day, processes would have to agree on which ones a batch used, and XLA would
-        # compile a program for every combination of days.
+        # One stacked tensor, although the release has one parameter per day. With one parameter per
+        # day, processes would have to agree on the days that a batch used, and XLA would compile a
+        # program for every combination of days.
         weight_NCC = torch.zeros(n_days, n_features, n_features)
-        # Not torch.eye, which imports for two seconds on the device `meta`.
+        # Not torch.eye, whose imports take two seconds on the device `meta`.
         weight_NCC.diagonal(dim1=1, dim2=2).fill_(1)
         self.day_weight = nn.Parameter(weight_NCC)
         self.day_bias = nn.Parameter(torch.zeros(n_days, n_features))  # [days, C]
@@ -64,16 +64,16 @@ class DayLayers(nn.Module):
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Make patches [B, P, I] of smoothed features [B, T, C].
 
-        Without day layers, return the input as it is.
+        A network without day layers returns the input unchanged.
         """
         if not self.has_days:
             return x_BTC
         assert day_B is not None
         x_BTC = day_affine(x_BTC, day_B, self.day_weight, self.day_bias)
-        # Features are z-scores, which an artefact makes hundreds. Softsign, x / (1 + |x|), holds
-        # them in (-1, 1), and unlike tanh it still tells large values apart.
-        # Dropout comes before the patches: a value that is dropped is missing in all of the
-        # overlapping patches, where it could else be read from the next one.
+        # Features are z-scores; an artefact makes them hundreds. Softsign, x / (1 + |x|), keeps
+        # them in (-1, 1), and unlike tanh it still separates large values.
+        # Dropout comes before the patches. A dropped value is then missing in all overlapping
+        # patches; otherwise the model could read it from the next patch.
         x_BTC = dropout(
             nn.functional.softsign(x_BTC),
             self.config.input_network.input_layer_dropout,
@@ -85,21 +85,22 @@ class DayLayers(nn.Module):
 
 
 def count_patches(config: Any, n_bins: Any) -> Any:
-    """Count the patches in `n_bins` bins (an int, array or tensor); 0 where no patch fits."""
+    """Count the patches in `n_bins` bins (an int, array or tensor); 0 if no patch fits."""
     if config.patch_size == 0:
         return n_bins
     n_patches = (n_bins - config.patch_size) // config.patch_stride + 1
-    return n_patches * (n_patches > 0)  # max(n_patches, 0) of an int, an array and a tensor alike
+    return n_patches * (n_patches > 0)  # max(n_patches, 0) for an int, an array or a tensor
 
 
 UNITS = 1, 65_536
+"""Fewest and most units of a layer; the published models have at most 7,168."""
 LAYERS = 1, 100
-"""Fewest and most units and layers; the published models have at most 7,168 and five."""
+"""Fewest and most layers; the published models have at most five."""
 _BOUNDS = {"patch_size": (0, 1_000), "patch_stride": (1, 1_000), "n_input_features": (1, 65_536)}
 
 
 def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ConfigError for patches, a dropout or a setting of `bounds` out of its range."""
+    """Raise ConfigError if patches, a dropout or a setting of `bounds` is out of its range."""
     for name, (low, high) in (_BOUNDS | dict(bounds)).items():
         value = getattr(config, name)
         if value is not None and not low <= value <= high:

@@ -20,15 +20,15 @@ from cortext.models.recurrence import recurrence, with_padding, without_padding
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 SUBSTITUTES: dict[str, dict[Callable[..., Any], Callable[..., Any]]] = {}
-"""By device type, the functions that a backend computes in its own way: ours, then its own.
+"""Functions that a backend replaces, by device type: our function, then the backend's.
 
-The backend fills it in when it is imported. `cortext.tpu.layers` does so for torchax, which runs
-torch modules on JAX and calls its device type `jax`.
+The backend fills the table in when it is imported. `cortext.tpu.layers` does so for torchax, which
+runs torch modules on JAX and calls its device type `jax`.
 """
 
 
 def substitute(function: Function, x: torch.Tensor) -> Function | None:
-    """Return what a backend has registered in place of `function` for tensors like `x`."""
+    """Return the function that a backend has registered in place of `function` for `x`'s device."""
     found = SUBSTITUTES.get(x.device.type, {})
     return cast("Function | None", found.get(function))
 
@@ -50,14 +50,14 @@ def day_affine(
     if own := substitute(day_affine, x_BTC):
         return own(x_BTC, day_B, weight, bias)
     n_trials, _, n_features = x_BTC.shape
-    # The last line gathers a [C, C] matrix for each trial, 1 MB at 512 features. Where the values
-    # of `day_B` can be read, there are shorter ways. On a GPU reading them would wait for all work
-    # in flight, and a compiled graph would serve only the days that it was traced with.
+    # The last line gathers a [C, C] matrix for each trial, 1 MB at 512 features. If the values of
+    # `day_B` can be read, there are cheaper ways. On a GPU reading them would wait for all work in
+    # flight, and a compiled graph would serve only the days that it was traced with.
     if day_B.device.type == "cpu" and n_trials == 1 and not torch.compiler.is_compiling():
         day = int(day_B[0])
         return torch.addmm(bias[day], x_BTC[0], weight[day])[None]
     if day_B.device.type == "cpu" and n_trials > 1:
-        # A training batch has equally many trials of each day, one day after the other.
+        # A training batch has the same number of trials of each day, one day after the other.
         days, counts = torch.unique_consecutive(day_B, return_counts=True)
         if len(days) < n_trials and bool((counts == counts[0]).all()):
             x_days = x_BTC.reshape(len(days), -1, n_features)
@@ -115,16 +115,22 @@ class _Patches(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Zero values with probability `p` while `training`, and scale the rest by 1 / (1 - p).
+    """Zero values at random, and scale the rest by 1 / (1 - p).
 
-    On a CPU `p` is rounded to a multiple of 1/65536.
+    Args:
+        x: Any float tensor.
+        p: Probability of zero; a CPU rounds it to a multiple of 1/65536.
+        training: False returns `x`.
+
+    Returns:
+        Float of the shape of `x`.
     """
     if own := substitute(dropout, x):
         return own(x, p, training)
     if x.device.type != "cpu" or not training or p == 0:
         return F.dropout(x, p, training)
-    # Four values share a 64-bit draw, 16 bits each. torch draws one number after the other: with a
-    # draw for each value that takes longer than the matrix product that follows.
+    # Four values share a 64-bit draw, 16 bits each. torch draws one number after the other; one
+    # draw per value would take longer than the matrix product that follows.
     below = round(p * 65536)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= below - 32768
@@ -137,20 +143,21 @@ def gru(
     state_LBD: torch.Tensor,
     n_patches_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run a one-directional, batch-first `nn.GRU`, leaving out padding where that is faster.
+    """Run a one-directional, batch-first `nn.GRU`, without the padding if that is faster.
+
+    With gradients on a CPU, `recurrence.py` computes it, in float32 or bfloat16. In all other cases
+    (and always in float64) the module runs itself, with cuDNN on a GPU.
 
     Args:
-        module: The GRU. It runs itself (with cuDNN on a GPU), except where gradients are wanted on
-            a CPU: see `recurrence.py`, which has float32 and bfloat16. A float64 module always runs
-            itself.
+        module: The GRU.
         x_BPI: Float [B, P, I].
         state_LBD: Float [L, B, D], the first state.
         n_patches_B: int64 [B], patches of each trial, the others being padding without a gradient;
-            None where nothing is padded.
+            None if nothing is padded.
 
     Returns:
         Hidden units float [B, P, D], which may be zeros in the padding, and the last state float
-        [L, B, D]. Where padding was left out, it is the state after a trial's own last patch.
+        [L, B, D]. If padding was left out, it is the state after each trial's own last patch.
     """
     if own := substitute(gru, x_BPI):
         return own(module, x_BPI, state_LBD, n_patches_B)
@@ -181,9 +188,12 @@ def gru(
 
 
 def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
-    """Initialise a GRU, the map that reads it (if there is one) and its first state.
+    """Initialise weights in place, from the release's distributions.
 
-    The weights are those of the release.
+    Args:
+        module: A GRU.
+        out: The linear map of its hidden units; None for none.
+        h0: The learnt first state, [1, 1, D].
     """
     # nn.GRU stacks its three gates in one matrix [3D, .]; the release initialises the stack, not
     # each gate.
@@ -198,13 +208,13 @@ def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
 
 
 def reverse_gradient(x: torch.Tensor, strength: float | torch.Tensor) -> torch.Tensor:
-    """Return `x`, bit for bit, with a gradient that is multiplied by `-strength`.
+    """Return `x` bit for bit; its gradient is multiplied by `-strength`.
 
-    The gradient reversal of Ganin et al. (JMLR 2016).
+    This is the gradient reversal of Ganin et al. (JMLR 2016).
 
     Args:
         x: Any float tensor.
-        strength: A number, or a tensor where a new number would mean compiling again (XLA).
+        strength: A number; on XLA a tensor, because each new number would compile again.
     """
     # Plain arithmetic, because torchax ignores an `autograd.Function`'s own backward. The usual
     # (1 + strength) * x.detach() - strength * x has the same gradient, but rounds x.

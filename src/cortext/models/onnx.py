@@ -1,8 +1,8 @@
 """Models as ONNX graphs of one step, for software without torch and for ONNX Runtime.
 
-The graph reads a patch of smoothed features, the day and the recurrent state, and gives logits and
-the next state. A state that is left out is the learnt one with which an utterance begins. All
-numbers are float32; `day` is int64.
+The graph takes a patch of smoothed features, the day and the recurrent state. It returns logits and
+the next state. If no state is given, it takes the learnt first state of an utterance. All numbers
+are float32; `day` is int64.
 
 S bins in a patch, C features, V tokens.
 """
@@ -37,7 +37,7 @@ from cortext.models.stepper import patch_shape
 OPSET = 18
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5
-"""Largest difference from torch's logits, times the largest logit where that is above 1."""
+"""Largest difference from torch's logits; it is multiplied by the largest logit above 1."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,10 @@ class OnnxExport:
         kind: Kind of the model.
         opset: ONNX's version of the operations.
         inputs: Shapes of the graph's inputs, by name.
-        outputs: Shapes of its outputs, by name.
+        outputs: Shapes of the graph's outputs, by name.
         card: Checksum of `model.json`.
-        graphs: The file, its checksum, and the largest difference from torch's logits, by
-            precision.
-        errors: Phoneme errors by precision, where they were measured.
+        graphs: File, checksum and largest difference from torch's logits, by precision.
+        errors: Phoneme errors by precision; None if they were not measured.
     """
 
     format_version: int
@@ -80,8 +79,8 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
 
     Raises:
         MissingLibrary: Without the extra `onnx`.
-        RunError: Where the model cannot be read or exported, where its logits differ from torch's
-            by more than 1e-5, and where the directory cannot be written.
+        RunError: If the model cannot be read or exported, if the graph's logits differ from torch's
+            by more than `TOLERANCE`, or if the directory cannot be written.
     """
     need("onnxruntime", "onnx")
     model = load_model(run)
@@ -127,7 +126,16 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
 def record_errors(
     out: str | Path, export: OnnxExport, errors: dict[str, dict[str, Any]] | None
 ) -> OnnxExport:
-    """Write `onnx.json` with the phoneme errors of each graph, see `cortext.evaluation.stepped`."""
+    """Write `onnx.json` with the phoneme errors of each graph.
+
+    Args:
+        out: Directory of the export.
+        export: Description of the export.
+        errors: Phoneme errors by precision, see `cortext.evaluation.stepped`; None for none.
+
+    Returns:
+        The description with the errors.
+    """
     export = replace(export, errors=errors)
     atomic_write(Path(out) / DESCRIPTION, json.dumps(asdict(export), indent=2).encode())
     return export
@@ -154,9 +162,9 @@ class _Step(nn.Module):
 
 
 def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """A step of a GRU in matrix products, which quantise.
+    """Return a GRU's forward pass of one step as matrix products, which can be quantised.
 
-    ONNX's own GRU does not, and is no faster for one step.
+    ONNX's own GRU cannot, and is no faster for one step.
     """
 
     def forward(x_BPI: torch.Tensor, state_LBD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,7 +189,7 @@ def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor
 
 @torch.no_grad()
 def _graph(model: AcousticModel) -> Any:
-    """The model's ONNX graph (a `ModelProto`)."""
+    """Return the model's ONNX graph (a `ModelProto`)."""
     need("onnxscript", "onnx")
     if not hasattr(model.network, "first_state"):
         what = f"a model of kind {model.network.config.kind!r} does not tell its first state"
@@ -205,7 +213,7 @@ def _graph(model: AcousticModel) -> Any:
 
 @torch.no_grad()
 def _with_first_state(graph: Any, model: AcousticModel) -> bytes:
-    """The graph as a file, whose inputs for the state default to the learnt first one."""
+    """Return the graph as a file; its inputs for the state default to the learnt first state."""
     numpy_helper = need("onnx.numpy_helper", "onnx")
     graph = type(graph).FromString(graph.SerializeToString())
     leaves = tree_leaves(model.network.first_state(1))
@@ -229,10 +237,10 @@ def _dimensions(value: Any) -> list[int]:
 
 
 def _quantised(graph: Any) -> Any:
-    """The graph with 8-bit matrix products, the weights scaled by column."""
+    """Return the graph with 8-bit matrix products, the weights scaled by column."""
     quantization = need("onnxruntime.quantization", "onnx")
     copied = type(graph).FromString(graph.SerializeToString())
-    # Shapes between nodes: those of the transposed weights would be wrong.
+    # Remove the shapes between nodes: those of the transposed weights would be wrong.
     del copied.graph.value_info[:]
     with tempfile.TemporaryDirectory() as folder, _without_warnings():
         path = Path(folder, "model.onnx")
@@ -244,7 +252,7 @@ def _quantised(graph: Any) -> Any:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Without the warnings of exporting and quantising, of which none concerns these models."""
+    """Silence the warnings of exporting and quantising; none of them concerns these models."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -256,7 +264,10 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tuple[float, float]:
-    """The largest difference from torch's logits, over random trials of a few days, and logit."""
+    """Return the largest difference from torch's logits, and the largest absolute logit.
+
+    Both are taken over random trials of up to three days.
+    """
     size, stride = _patch(model)
     rng = np.random.default_rng(0)
     differences = []
@@ -266,10 +277,10 @@ def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tu
         x_TC = rng.normal(size=(size + (n_patches - 1) * stride, model.n_features)).astype(
             np.float32
         )
-        whole_PV = model.logits(x_TC, model.sessions[day], smooth=False)
-        largest = max(largest, float(np.abs(whole_PV).max()))
+        expected_PV = model.logits(x_TC, model.sessions[day], smooth=False)
+        largest = max(largest, float(np.abs(expected_PV).max()))
         runner.state = {}
-        for p, logits_V in enumerate(whole_PV):
+        for p, logits_V in enumerate(expected_PV):
             stepped_V = runner.step(x_TC[p * stride : p * stride + size], day)
             differences.append(np.abs(stepped_V - logits_V).max())
     return float(np.max(differences)), largest

@@ -22,7 +22,7 @@ FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 CARD = "model.json"
 DESCRIPTION = "onnx.json"
 STATES = "state", "next_state"
-"""Stems of the names of the recurrent state that goes in and of the one that comes out."""
+"""Stems of the names of the state's inputs and of its outputs."""
 
 
 def crc32(content: bytes) -> str:
@@ -31,7 +31,16 @@ def crc32(content: bytes) -> str:
 
 
 class GraphRunner:
-    """A graph in ONNX Runtime, on one thread, with its state."""
+    """A graph in ONNX Runtime, on one thread, with its state.
+
+    Args:
+        content: The graph's file.
+        where: The file's path, or another name for it in errors.
+
+    Attributes:
+        shapes: Shapes of the inputs, by name.
+        state: The recurrent state, by name of the input; empty for the learnt first state.
+    """
 
     def __init__(self, content: bytes, where: str | Path) -> None:
         runtime = need("onnxruntime", "onnx")
@@ -40,7 +49,7 @@ class GraphRunner:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
         try:
-            # From its bytes it can refer to no other file.
+            # A graph read from bytes cannot refer to other files.
             self._session = runtime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
             )
@@ -56,7 +65,7 @@ class GraphRunner:
         given = {"features": bins_SC[None], "day": np.array([day]), **self.state}
         try:
             logits_BV, *leaves = self._session.run(self._outputs, given)
-        except Exception as error:  # a graph that does not fit together is found out here
+        except Exception as error:  # an inconsistent graph fails only here
             what = f"ONNX Runtime cannot run it: {first_line(error)}"
             raise RunError(what, where=self._where, fix="export the run again") from None
         self.state = {
@@ -71,12 +80,12 @@ class OnnxStepper:
     """A `Stepper` in ONNX Runtime, on one thread.
 
     Args:
-        directory: What `cortext export --format onnx` wrote.
+        directory: Directory that `cortext export --format onnx` wrote.
         session: A day that the model knows; `latest` is its last one.
         precision: `fp32` or `int8`.
 
     Raises:
-        RunError: For a directory of another origin, a changed file or an unknown session.
+        RunError: For a directory that is no export, a changed file or an unknown session.
         MissingLibrary: Without the extra `onnx`.
     """
 
@@ -114,7 +123,7 @@ class OnnxStepper:
         self._runner.state = {}
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper`; a graph is run as a whole."""
+        """See `Stepper`; it does nothing, because a graph is run as a whole."""
 
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
@@ -123,7 +132,7 @@ class OnnxStepper:
 
 
 def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
-    """The graph of a precision and its path, with `model.json` checked against `onnx.json`."""
+    """Return the graph of a precision, and its path; check `model.json` against `onnx.json`."""
     description = directory / DESCRIPTION
     again = "export the run again with cortext export RUN --format onnx --out DIR"
     try:
@@ -150,7 +159,7 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
         raise RunError(
             f"it has no {precision} graph; found: {', '.join(expected)}", where=directory, fix=fix
         )
-    # With another model's card, days, tokens and patches would be taken for others.
+    # Another model's card would give wrong days, tokens and patches.
     _read(directory / CARD, card)
     path = directory / FILES[precision]
     return _read(path, expected[precision]), path

@@ -17,8 +17,8 @@ def uses_bf16(precision: str, kind: str, by_torch: bool = True) -> bool:
     Args:
         precision: `bf16`, `fp32`, or `auto`, which takes bfloat16 where the hardware multiplies it.
         kind: Kind of the device: `cpu`, `cuda` or `tpu`.
-        by_torch: False for XLA and TensorFlow: with `auto` they take bfloat16 on a TPU only,
-            because elsewhere they stand in for one and are compared with torch.
+        by_torch: False for XLA and TensorFlow. With `auto` they take bfloat16 only on a TPU;
+            elsewhere they stand in for a TPU and are compared with torch.
     """
     if precision != "auto":
         return precision == "bf16"
@@ -33,13 +33,13 @@ def uses_bf16(precision: str, kind: str, by_torch: bool = True) -> bool:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Multiply float32 as float32 within this context; by default cuDNN rounds it to TF32.
+    """Multiply float32 as float32 within the context; by default cuDNN rounds it to TF32.
 
-    The process's own settings are put back afterwards.
+    The process's own settings are restored afterwards.
 
     Raises:
-        RunError: In a process that has set torch's `fp32_precision`. torch refuses to read the
-            older names beside it, and only those exist in all its versions.
+        RunError: If the process has set torch's `fp32_precision`. torch then refuses to read the
+            older settings, and only those exist in all its versions.
     """
     try:
         before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32

@@ -2,8 +2,9 @@
 
 Autograd follows `nn.GRU` through a dozen small operations per step and adds up the gradient of the
 recurrent weights step by step. The passes here keep the gates, need one matrix product per step
-backwards, and do for all steps at once what is the same for each. There are two: a compiled one for
-processors that multiply bfloat16, and one of torch's operations for the others and for float32.
+backwards, and compute everything else for all steps at once. There are two: a compiled pass for
+processors that multiply bfloat16, and a pass of torch's operations for other processors and for
+float32.
 
 r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before,
 where recurrent is the product of h_before with the recurrent weights. States and gates are float32;
@@ -35,7 +36,7 @@ def recurrence(
     Args:
         input_NG: Float [N, G], the product of each step's input with the input weights, and the
             bias.
-        lengths: Steps of each trial, at least one.
+        lengths: Number of steps of each trial, at least one.
         h0_BD: Float [B, D], first states.
         w_hh: Float [G, D], recurrent weights in torch's order of gates: r, z, n.
         b_hh: Float [G], recurrent biases.
@@ -73,7 +74,13 @@ def without_padding(x_BPI: torch.Tensor, lengths: list[int]) -> torch.Tensor:
 
 
 def with_padding(x_NI: torch.Tensor, lengths: list[int], n_patches: int) -> torch.Tensor:
-    """Return [B, n_patches, I] of the rows of `without_padding`, with zeros for padding."""
+    """Return the rows of `without_padding` as [B, n_patches, I], with zeros for padding.
+
+    Args:
+        x_NI: Float [N, I], one trial after the other.
+        lengths: Number of rows of each trial.
+        n_patches: Rows of each trial with padding.
+    """
     if all(length == n_patches for length in lengths):
         return x_NI.view(len(lengths), n_patches, -1)
     return torch.stack(
@@ -142,14 +149,14 @@ class _Native(torch.autograd.Function):
             d_b_hh_G,
             torch.get_num_threads(),
         )
-        learns = ctx.needs_input_grad[3]  # not where only the day layers are adapted
+        learns = ctx.needs_input_grad[3]  # False if only the day layers are adapted
         d_weight = (d_recurrent_NG.t() @ h_before_ND).float() if learns else None
         return d_input_NG.to(ctx.input_dtype), None, d_h0_BD, d_weight, d_b_hh_G
 
 
 def _refuse_second_derivatives() -> None:
-    # `once_differentiable` lets those through that come by the weights alone, and they would be
-    # wrong.
+    # `once_differentiable` lets second derivatives through that depend on the weights alone; they
+    # would be wrong.
     if torch.is_grad_enabled():  # only under create_graph=True
         raise RuntimeError(
             "the GRU of training has first derivatives only; create_graph=True cannot be used"
@@ -173,7 +180,8 @@ class _Scan(torch.autograd.Function):
         b_hh: torch.Tensor,
     ) -> torch.Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-        (n_trials, n_steps, _), n_units = input_BPG.shape, h0_BD.shape[1]
+        n_trials, n_steps, _ = input_BPG.shape
+        n_units = h0_BD.shape[1]
         h = input_BPG.new_empty(n_steps + 1, n_trials, n_units)
         gates = input_BPG.new_empty(n_steps, n_trials, 3 * n_units)
         recurrent = torch.empty_like(gates, dtype=dtype)
@@ -208,7 +216,7 @@ class _Scan(torch.autograd.Function):
         n_units = h.shape[2]
         dtype = recurrent.dtype
         r, z, n = gates.split(n_units, -1)
-        # d(gate before its nonlinearity) / d(h), for all steps; what is left for the loop is
+        # d(gate before its nonlinearity) / d(h), for all steps; the loop only computes
         # d(loss) / d(h).
         slope = gates.new_empty(n_steps, n_trials, 3, n_units)
         slope_n = torch.mul(1 - z, 1 - n * n, out=slope[:, :, 2])

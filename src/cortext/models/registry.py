@@ -19,8 +19,7 @@ class Model(Protocol):
     """The interface of an acoustic model, an `nn.Module`.
 
     Training, evaluation and live decoding use it. It is built as `cls(config, n_features=, n_days=,
-    n_classes=)`. Parameters whose name starts with `day_` have the recording day as their first
-    axis.
+    n_classes=)`. The first axis of a parameter whose name starts with `day_` is the recording day.
     """
 
     Config: ClassVar[type]
@@ -39,13 +38,13 @@ class Model(Protocol):
         Args:
             x_BTC: Float [B, T, C], smoothed features.
             day_B: int64 [B], the day layer of each trial.
-            state: The state that came with the bins before; None begins a trial.
-            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+            state: The state after the bins before; None begins a trial.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None if
                 nothing is padded.
 
         Returns:
-            Logits float32 [B, P, V], in the padding any finite numbers, and the recurrent state
-            after the last patch: a tensor or a tuple of tensors, [L, B, D] each.
+            Logits float32 [B, P, V], with any finite numbers in the padding, and the recurrent
+            state after the last patch: a tensor or a tuple of tensors, [L, B, D] each.
         """
         ...
 
@@ -53,7 +52,7 @@ class Model(Protocol):
         """Return the frames of logits for that many bins (an int, array or tensor)."""
         ...
 
-    # A model whose encoder may feed something else than its logits (`cortext.speechllm`) also has
+    # A model that can be the encoder of a speech LLM (`cortext.speechllm`) also has
     # `hidden(x_BTC, day_B, state=None, *, n_patches_B=None) -> (hidden_BPD, state)`, the module
     # `read_out`, which maps hidden units to logits, and `n_hidden`, their number D. `forward` is
     # then `read_out` of `hidden`.
@@ -72,17 +71,17 @@ def model_config(mapping: Any, where: str | None = None) -> Any:
 
 
 def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module:
-    """Build a model of the config's kind on the CPU, with weights of torch's global generator.
+    """Build a model of the config's kind on the CPU, with weights from torch's global generator.
 
     Args:
         config: Config dataclass of a registered model.
         n_features: Features of a bin that the model reads, C.
-        n_days: Recording days.
-        n_classes: Tokens, V.
+        n_days: Number of recording days.
+        n_classes: Number of tokens, V.
 
     Raises:
-        ConfigError: For a model whose `forward` lacks what `Model` promises, and for one that
-            memory cannot hold.
+        ConfigError: For a model whose `forward` lacks the argument `n_patches_B`, and for a model
+            larger than the memory.
     """
     cls = MODELS[config.kind]
     parameters = inspect.signature(cls.forward).parameters
@@ -105,11 +104,20 @@ def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) ->
 
 
 def empty_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module | None:
-    """Build the model on the device `meta`: names and shapes of the weights, without memory.
+    """Build a model on the device `meta`: names and shapes of the weights, without memory.
 
-    No random number is drawn. None for a class that cannot be built so.
+    No random number is drawn.
+
+    Args:
+        config: Config dataclass of a registered model.
+        n_features: Features of a bin that the model reads, C.
+        n_days: Number of recording days.
+        n_classes: Number of tokens, V.
+
+    Returns:
+        The model; None for a class that cannot be built on `meta`.
     """
-    # A user's own class may compute with its weights at once, which fails on `meta` in any way.
+    # A user's own class may compute with its weights at once, which can raise any error on `meta`.
     with suppress(Exception), torch.device("meta"):
         network: nn.Module = MODELS[config.kind](
             config, n_features=n_features, n_days=n_days, n_classes=n_classes

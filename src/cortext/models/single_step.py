@@ -1,15 +1,16 @@
 """A network for one step of one trial at a time on a CPU, as live decoding takes them.
 
 Such a step multiplies every matrix with one vector, and takes as long as reading the weights from
-memory. Two things make it faster:
+memory. Two measures make it faster:
 
 1. The weights of GRUs and linear maps are laid out in the order in which they are read
-   (`native/step_matrix.hpp`). In bfloat16 they are half as many bytes, in int8 a quarter (each row
-   of a matrix has a scale of its own). Only the weights are rounded: products and sums are float32.
+   (`native/step_matrix.hpp`). In bfloat16 they take half the bytes, in int8 a quarter (each row of
+   a matrix has a scale of its own). Only the weights are rounded: products and sums are float32.
 2. Most of a step can be computed before its last bins are known: the products of the recurrent
    state, and of the first columns of a patch. The network is run with NaN for the missing bins. Its
-   output is NaN, but its GRUs keep the products, and the day layer keeps bins, for the step itself.
-   They are kept by the numbers that went in, so that another day, utterance or patch finds nothing.
+   output is NaN, but its GRUs keep the products and its day layer keeps the bins for the step
+   itself. Each is kept under the numbers that it was computed from, so that another day, utterance
+   or patch never finds it.
 
 B trials, T bins, C features, P patches, L layers, D hidden units, I inputs.
 """
@@ -34,10 +35,10 @@ Precision = Literal["fp32", "bf16", "int8"]
 
 
 def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
-    """Copy a network so that a step of one trial is faster, in evaluation mode.
+    """Copy a network, in evaluation mode, so that a step of one trial is faster.
 
-    The copy shares the parameters of `network`, but its new layout is made of today's values: make
-    another one after training.
+    The copy shares the parameters of `network`, but its new layout holds their present values: copy
+    again after training.
     """
     network = with_forwards(
         network,
@@ -51,10 +52,10 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
 
 
 def computes_ahead(network: nn.Module) -> bool:
-    """Tell whether it pays to run a network of `for_single_steps` before a patch is whole.
+    """Tell whether running a network of `for_single_steps` before a patch is complete saves time.
 
-    Its GRUs must have most of the weights. Other layers (convolutions, attention) keep nothing, and
-    would compute everything again with every bin.
+    It does if GRUs hold most of the weights. Other layers (convolutions, attention) keep nothing
+    and would compute everything again with every bin.
     """
     in_grus = others = 0
     for module in network.modules():
@@ -77,9 +78,10 @@ def with_forwards(
 
     Args:
         network: The network.
-        of_gru: Makes the forward pass of a one-directional, batch-first GRU with biases that is in
-            float32 on a CPU; other GRUs keep their own.
-        of_linear: Makes the forward pass of a linear map in float32 on a CPU; None keeps its own.
+        of_gru: Makes the forward pass of a GRU that is one-directional and batch-first, has biases,
+            and is in float32 on a CPU; other GRUs keep their own.
+        of_linear: Makes the forward pass of a linear map in float32 on a CPU; None keeps the
+            module's own.
 
     Raises:
         RunError: For a network that cannot be copied.
@@ -87,15 +89,15 @@ def with_forwards(
     shared = {id(tensor): tensor for tensor in [*network.parameters(), *network.buffers()]}
     try:
         network = copy.deepcopy(network, shared).eval()
-    # torch refuses to copy a tensor that is computed from parameters and kept, as its old
-    # weight_norm keeps one.
+    # torch refuses to copy a tensor that a module computes from parameters and keeps, as torch's
+    # old weight_norm does.
     except RuntimeError as error:
         what = f"this network cannot be copied: {str(error).splitlines()[0]}"
         raise RunError(
             what, fix="use torch.nn.utils.parametrizations for weights that are computed"
         ) from None
     for module in network.modules():
-        # Not subclasses: their `forward` may be another.
+        # Not subclasses: their `forward` may differ.
         if type(module) is nn.GRU and _is_forward(module):
             vars(module)["forward"] = of_gru(module)
         elif of_linear is not None and type(module) is nn.Linear and _is_plain(module):
@@ -132,13 +134,13 @@ def _gru_step(
         for layer in range(module.num_layers)
     ]
     fast = _native.StepGRU(layers, precision)
-    whole = module.forward
+    original = module.forward
 
     def forward(
         x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if x_BPI.shape[:2] != (1, 1) or state_LBD is None or torch.is_grad_enabled():
-            return whole(x_BPI, state_LBD)
+            return original(x_BPI, state_LBD)
         next_LBD = torch.empty_like(state_LBD, memory_format=torch.contiguous_format)
         fast.step(_vector(x_BPI), state_LBD[:, 0].contiguous().numpy(), next_LBD[:, 0].numpy())
         return next_LBD[-1:], next_LBD
@@ -164,11 +166,11 @@ def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch
 
 
 class _InputsStep:
-    """`DayLayers.inputs` of one patch, without computing bins of the patch before again."""
+    """`DayLayers.inputs` of one patch; it reuses the results of bins of the patch before."""
 
     def __init__(self, module: DayLayers) -> None:
         self._module = module
-        self._whole = module.inputs
+        self._original = module.inputs
         self._n_bins = max(module.config.patch_size, 1)
         self._day: int | None = None
         self._layer: Any = None
@@ -176,7 +178,7 @@ class _InputsStep:
 
     def __call__(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         if day_B is None or x_BTC.shape[:2] != (1, self._n_bins) or torch.is_grad_enabled():
-            return self._whole(x_BTC, day_B)
+            return self._original(x_BTC, day_B)
         self._use(int(day_B[0]))
         bins = [(x_C.tobytes(), x_C) for x_C in x_BTC[0].float().contiguous().numpy()]
         self._known = {

@@ -1,4 +1,4 @@
-"""The interface of a model that is fed one patch at a time, and the checks that all of them share.
+"""The interface of models that take one patch at a time, and checks that they share.
 
 S bins in a patch, K of them, C features, V tokens.
 """
@@ -21,10 +21,10 @@ class Stepper(Protocol):
     Attributes:
         session: Day whose layer is used.
         sessions: All days that the model knows, the latest last.
-        n_features: Features per bin of a recording; the stepper takes those that the model uses.
+        n_features: Features per bin of a recording; the stepper selects those that the model uses.
         patch_size: Bins of a patch.
         patch_stride: Bins from one patch to the next.
-        smoothing: Smoothing that the bins of a step must have been through.
+        smoothing: Smoothing to apply to the bins before a step.
         inventory: Tokens, in the order of the logits.
     """
 
@@ -37,20 +37,20 @@ class Stepper(Protocol):
     inventory: Inventory
 
     def use(self, session: str) -> None:
-        """Take another day's layer from the next step on; `latest` is the last one.
+        """Use another day's layer from the next step on; `latest` is the last day.
 
-        Raises RunError for an unknown one.
+        Raises RunError for an unknown day.
         """
         ...
 
     def start(self) -> None:
-        """Begin an utterance: the next step goes on from the learnt first state."""
+        """Begin an utterance: the next step starts from the learnt first state."""
         ...
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """Compute as much of the next step as its first bins allow, while the others are awaited.
+        """Compute as much of the next step as its first bins allow, before the others arrive.
 
-        Calling it is optional and changes no result, not even where the step has other bins.
+        The call is optional and changes no result, not even if the step then has other bins.
 
         Args:
             bins_KC: Float32 [K, C], the first K bins of the next patch, smoothed.
@@ -61,7 +61,8 @@ class Stepper(Protocol):
         """Compute the logits float32 [V] of the next patch.
 
         Args:
-            bins_SC: Float32 [S, C], smoothed, from `patch_stride` bins after the patch before.
+            bins_SC: Float32 [S, C], smoothed; the first is `patch_stride` bins after the first bin
+                of the patch before.
 
         Raises:
             DataError: For another shape.
@@ -70,14 +71,14 @@ class Stepper(Protocol):
 
 
 def patch_shape(size: int, stride: int) -> tuple[int, int]:
-    """Return the bins of a patch and those from one to the next; size 0 means single bins."""
+    """Return a patch's size and stride in bins; size 0 means single bins, (1, 1)."""
     return (size, stride) if size else (1, 1)
 
 
 def check_first_step(logits_V: np.ndarray) -> np.ndarray:
-    """Return the logits of a first patch of ones.
+    """Return the logits of a first patch of ones, after a check.
 
-    Raises RunError where they are not finite: those of a recording would not be either.
+    Raises RunError if they are not finite: those of a recording would not be either.
     """
     if not np.isfinite(logits_V).all():
         raise RunError(

@@ -1,6 +1,6 @@
-"""A model that is fed one patch at a time, as live decoding does.
+"""A model that takes one patch of smoothed bins at a time and returns its logits.
 
-The smoothed bins of a patch go in, its logits come out.
+Live decoding uses it.
 
 S bins in a patch, K of them, C features, V tokens.
 """
@@ -31,10 +31,10 @@ def open_stepper(
     """Open a model for stepping.
 
     Args:
-        path: A run directory; for `onnx`, what `cortext export --format onnx` wrote.
+        path: A run directory; for `onnx`, the directory that `cortext export --format onnx` wrote.
         session: Recording day; `latest` is the last one.
         backend: `torch` or `onnx`.
-        precision: How weights are kept: `fp32`, `int8` or, with torch, `bf16`.
+        precision: Number format of the weights: `fp32`, `int8` or, with torch, `bf16`.
 
     Raises:
         RunError: For an unknown session, backend or precision, and for a directory that
@@ -85,12 +85,12 @@ class TorchStepper:
         self._columns = model.feature_subset
         self._state: Any = None
         self.use(session)
-        # A model that cannot step is found out now, and not with the first word that is spoken.
+        # A model that cannot step fails here, not when the first word is spoken.
         bins_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
         first_V = check_first_step(self.step(bins_SC))
         self.start()
-        # A user's own network may keep something of every call. The NaN of `prepare` would stay in
-        # it, so that `prepare` is used only where two first steps agree to the bit.
+        # A user's own network may keep something of every call, and would keep the NaN of
+        # `prepare`. Use `prepare` only if two first steps agree to the bit.
         is_pure = self.step(bins_SC).tobytes() == first_V.tobytes()
         self.start()
         self._computes_ahead = is_pure and computes_ahead(self._network)
@@ -106,7 +106,7 @@ class TorchStepper:
         self._state = None
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper`; it does nothing on a GPU, and where `computes_ahead` is false."""
+        """See `Stepper`; it does nothing on a GPU, or if `computes_ahead` is false."""
         if not self._computes_ahead:
             return
         bins_SC = np.full((self.patch_size, self.n_features), np.nan, dtype=np.float32)
@@ -120,7 +120,7 @@ class TorchStepper:
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
-        # A copy, because theirs may be read-only, which torch warns of.
+        # Copy: the caller's array may be read-only, which torch warns about.
         logits_BPV, self._state = self._run(np.array(bins_SC, dtype=np.float32))
         if self._state is None:
             raise RunError(
@@ -132,7 +132,7 @@ class TorchStepper:
 
     @torch.inference_mode()
     def _run(self, bins_SC: np.ndarray) -> tuple[torch.Tensor, Any]:
-        """Logits [1, 1, V] and the next state."""
+        """Return logits [1, 1, V] and the next state."""
         x_BTC = torch.from_numpy(bins_SC).to(self._device)[None]
         if self._columns is not None:
             x_BTC = x_BTC[..., self._columns]

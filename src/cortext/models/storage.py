@@ -1,8 +1,8 @@
 """Tensors on disk: the safetensors format, with a checksum over everything in the file.
 
-The format is a JSON header and then the numbers. It is written here, because the library's own
-writer makes files that only their owner may read, under temporary names of its own, and reports a
-full disk as text.
+The format is a JSON header followed by the numbers. This module writes it itself, because the
+library's writer makes files that only their owner may read, uses temporary names of its own, and
+reports a full disk as text.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def write_tensors(
     metadata: Mapping[str, str],
     keep: Path | None = None,
 ) -> str:
-    """Write tensors of any device, one at a time, so that memory holds no second copy of all.
+    """Write tensors of any device, one at a time, without a second copy of all in memory.
 
     Args:
         path: File to replace as a whole.
         tensors: Tensors by name.
         metadata: Texts by name for the header.
-        keep: New name of the file that was at `path`; None replaces it.
+        keep: New name for the file that was at `path`; None replaces it.
 
     Returns:
         The checksum.
 
     Raises:
-        RunError: For a full disk.
+        RunError: If the file cannot be written (a full disk).
     """
     header, order = _header(tensors, metadata)
     with atomic_file(path, keep) as file:
@@ -77,13 +77,13 @@ def read_tensors(
         what: Its content, as messages name it.
 
     Returns:
-        Tensors and metadata by name, and the checksum: None for a file of another origin, which is
-        not checked.
+        Tensors and metadata by name, and the checksum. The checksum is None for a file that
+        `write_tensors` did not write, whose content is not checked.
 
     Raises:
         RunError: For a file that is truncated, changed or of another format, and for tensors of a
             type that `write_tensors` does not write.
-        FileNotFoundError: Where there is none.
+        FileNotFoundError: If there is no such file.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -137,8 +137,8 @@ def _checksum(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) 
 def _header(
     tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
-    """The header without its checksum, and the order of the tensors."""
-    # Wide numbers first, so that all are aligned.
+    """Return the header without its checksum, and the order of the tensors."""
+    # Put wide numbers first, so that all are aligned.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     described: dict[str, Any] = {
         "__metadata__": {"crc32": _UNKNOWN} | dict(sorted(metadata.items()))
@@ -159,5 +159,5 @@ def _header(
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    """The numbers of a tensor as bytes, without a copy where it is on the CPU."""
+    """Return the numbers of a tensor as bytes, without a copy if it is on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -10,14 +10,14 @@
       |
       `--> reversed gradient --> noisy-speech model: GRU, linear map --> logits_BPV, training only
 
-1. The noise model would be free to put anything into the noise, also the speech.
+1. The noise model alone would be free to put anything into the noise, even the speech.
 2. The noisy-speech model is the adversary: it learns to read the phonemes from the noise.
-3. The gradient that flows back from it has its sign reversed. What helps the adversary is what the
-   noise model unlearns, until no speech is left in the noise.
-4. The clean-speech model is the decoder. The adversary costs nothing once training is over.
+3. The sign of its gradient is reversed before it reaches the noise model. The noise model therefore
+   unlearns whatever helps the adversary, until the noise holds no speech.
+4. The clean-speech model is the decoder. After training the adversary is not run and costs nothing.
 
-The reversed gradient is that of Ganin et al., "Domain-adversarial training of neural networks"
-(JMLR 2016). The loss that is minimised is in `cortext.training.adversarial`.
+Gradient reversal is due to Ganin et al., "Domain-adversarial training of neural networks" (JMLR
+2016). The loss is in `cortext.training.adversarial`.
 
 Shapes: B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L
 layers, V tokens.
@@ -50,8 +50,8 @@ class TripleGRUConfig:
     noise_units: int = 768
     """Hidden units of a layer of the noise model.
 
-    Where a patch has as many values (7,168 in the published shape), the units are the estimate. Any
-    other number is mapped to the values of a patch by a linear map.
+    If a patch has as many values (7,168 in the published shape), the units are the estimate. For
+    any other number, a linear map turns the units into the values of a patch.
     """
     noise_layers: int = 2
     """Layers of the noise model."""
@@ -86,10 +86,11 @@ class _Recurrent(DayLayers):
     Args:
         config: Dropout, patches and day layers.
         n_features: Features of a bin, C.
-        n_days: Day layers of its own; None reads patches that another network has made.
+        n_days: Number of day layers; None for none: it then reads patches that another network has
+            made.
         n_units: Hidden units of a layer, D.
-        n_layers: Layers, L.
-        n_out: Outputs of the linear map; None leaves it out and gives the hidden units.
+        n_layers: Number of layers, L.
+        n_out: Outputs of the linear map; None leaves the map out and returns the hidden units.
     """
 
     def __init__(
@@ -135,9 +136,9 @@ class _Recurrent(DayLayers):
 
         Args:
             x: Patches [B, P, I]; with day layers, smoothed features [B, T, C].
-            day_B: int64 [B], the day layer of each trial, where there are day layers.
+            day_B: int64 [B], the day layer of each trial; None without day layers.
             state_LBD: The state to go on from; None takes the learnt one.
-            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None if
                 nothing is padded.
 
         Returns:
@@ -150,9 +151,9 @@ class _Recurrent(DayLayers):
 
 
 class NoiseModel(_Recurrent):
-    """The estimate [B, P, I] of the noise in patches.
+    """The network that estimates the noise [B, P, I] in patches.
 
-    `n_days` gives it day layers of its own, for use alone.
+    With `n_days` it has day layers of its own and can be used alone.
     """
 
     def __init__(
@@ -170,9 +171,9 @@ class NoiseModel(_Recurrent):
 
 
 class CleanSpeechModel(_Recurrent):
-    """The logits [B, P, V] of patches without noise.
+    """The decoder: the network that computes logits [B, P, V] of patches without noise.
 
-    `n_days` gives it day layers of its own, for use alone.
+    With `n_days` it has day layers of its own and can be used alone.
     """
 
     def __init__(
@@ -189,9 +190,9 @@ class CleanSpeechModel(_Recurrent):
 
 
 class NoisySpeechModel(_Recurrent):
-    """The adversary: the logits [B, P, V] of the noise in patches.
+    """The adversary: the network that computes logits [B, P, V] of the noise in patches.
 
-    It has no day layers, because the noise is estimated from patches that have been through them.
+    It has no day layers, because the patches that the noise is estimated from have passed them.
     """
 
     def __init__(self, config: TripleGRUConfig, *, n_features: int, n_classes: int) -> None:
@@ -207,7 +208,7 @@ class NoisySpeechModel(_Recurrent):
 
 @register("triple_gru")
 class TripleGRU(DayLayers):
-    """Day layers, patches, and the three networks; see `forward` for what goes in and comes out."""
+    """Day layers, patches and the three networks; see `forward`."""
 
     Config: ClassVar[type] = TripleGRUConfig
     default_loss: ClassVar[str] = "adversarial"
@@ -258,9 +259,8 @@ class TripleGRU(DayLayers):
             day_B: int64 [B], the day layer of each trial.
             state: Hidden states to go on from; None takes the learnt ones.
             mode: `inference` leaves the adversary out; `full` is for training.
-            reversal: Share of the adversary's gradient that the noise model gets, with the sign
-                reversed.
-            n_patches_B: int64 [B], patches of each trial, the others being padding; None where
+            reversal: Factor of the adversary's gradient, sign reversed, at the noise model.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None if
                 nothing is padded.
 
         Returns:
@@ -272,7 +272,7 @@ class TripleGRU(DayLayers):
         clean_BPV = self.read_out(hidden_BPD)
         if mode == "inference":
             return clean_BPV, states
-        # The adversary's states are of no use to anybody: in training trials are whole.
+        # The adversary's states are not needed: in training trials are not split into pieces.
         noisy_BPV, _ = self.noisy_speech_model(
             reverse_gradient(noise_BPI, reversal), n_patches_B=n_patches_B
         )
@@ -286,7 +286,17 @@ class TripleGRU(DayLayers):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, State]:
-        """Compute the clean-speech model's hidden units [B, P, D], and the states."""
+        """Compute the clean-speech model's hidden units; a speech LLM reads them.
+
+        Args:
+            x_BTC: Float [B, T, C], smoothed features, T at least one patch.
+            day_B: int64 [B], the day layer of each trial.
+            state: Hidden states to go on from; None takes the learnt ones.
+            n_patches_B: int64 [B], patches of each trial; None if nothing is padded.
+
+        Returns:
+            Hidden units float [B, P, D], and the states after the last patch.
+        """
         _, hidden_BPD, states = self._read(x_BTC, day_B, state, n_patches_B)
         return hidden_BPD, states
 
@@ -297,7 +307,7 @@ class TripleGRU(DayLayers):
         state: State | None,
         n_patches_B: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, State]:
-        """The noise [B, P, I], the clean-speech model's hidden units [B, P, D], and the states."""
+        """Return the noise [B, P, I], the clean-speech hidden units [B, P, D], and the states."""
         x_BPI = self.inputs(x_BTC, day_B)
         noise_state, clean_state = state or (None, None)
         noise_BPI, noise_state = self.noise_model(
