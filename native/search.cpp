@@ -66,7 +66,7 @@ Search::Use& Search::use(ContextId context) {
 
 void Search::begin_frame(const float* scores) {
     // Phonemes best first, and a mask of the first n for each n: `move` and `enter` try only those
-    // that can survive, without a look at the others.
+    // that can survive, without trying the others.
     ranked_.clear();
     for (int phoneme = 0; phoneme < tokens_.n_phonemes; ++phoneme) {
         if (scores[phoneme] > kNever)

@@ -1,7 +1,7 @@
 """Augmentation and smoothing of `cortext.features` on XLA, inside the training step.
 
-The host sends float16 features as they were recorded, and the noise is drawn where it is used. The
-numbers differ from those that torch draws; their distribution is the same.
+The host sends float16 features as they were recorded; the device draws the noise. The numbers
+differ from torch's, their distribution does not.
 
 B trials, T bins of 20 ms, C features.
 """
@@ -24,7 +24,7 @@ Array = Any
 def prepare(
     x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | None = None
 ) -> tuple[Array, Array]:
-    """Augment (with a key) and smooth a batch; see `cortext.features.prepare`.
+    """Prepare a batch: augment it (with a key), and smooth it; see `cortext.features.prepare`.
 
     Args:
         x_BTC: Float16 or float32 [B, T, C].
@@ -47,7 +47,20 @@ def prepare(
 def augment(
     x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array
 ) -> tuple[Array, Array]:
-    """Augment float32 [B, T, C] in the release's order; see `cortext.features.augment`."""
+    """Add gain, noise, offset and walk to a batch and cut its start, in the release's order.
+
+    See `cortext.features.augment`.
+
+    Args:
+        x_BTC: float32 [B, T, C].
+        n_bins_B: int32 [B], bins of each trial.
+        settings: Strength of each augmentation.
+        key: uint32 [2]; it decides the result.
+
+    Returns:
+        Features float32 [B, T, C], filled up with zeros at the end, and the bins int32 [B] of each
+        trial without the cut.
+    """
     n_trials, n_bins, n_features = x_BTC.shape
     if settings.static_gain_std > 0:
         mixing_BCC = normal(key, (n_trials, n_features, n_features), 0) * settings.static_gain_std
@@ -68,7 +81,13 @@ def augment(
 
 
 def normal(key: Array, shape: tuple[int, ...], stream: int) -> Array:
-    """Draw normal numbers, float32, of 23 bits each: none is beyond 5.3 standard deviations."""
+    """Draw normal numbers, float32, from 23 bits each; none exceeds 5.3 standard deviations.
+
+    Args:
+        key: uint32 [2].
+        shape: Shape of the result.
+        stream: Number of an independent draw with the same key.
+    """
     uniform = (
         (random_bits(key, shape, stream) >> 9).astype(jnp.float32) + 0.5
     ) * 2.0**-22 - 1.0  # exact
@@ -76,7 +95,16 @@ def normal(key: Array, shape: tuple[int, ...], stream: int) -> Array:
 
 
 def smooth(x_BTC: Array, std_bins: float, size: int) -> Array:
-    """Smooth features over time with padding `same`; see `cortext.features.smooth`."""
+    """Smooth features over time with padding `same`; see `cortext.features.smooth`.
+
+    Args:
+        x_BTC: float32 [B, T, C].
+        std_bins: Standard deviation of the kernel, in bins.
+        size: Points of the kernel before its tails are cut.
+
+    Returns:
+        float32 [B, T, C].
+    """
     kernel_K = gaussian_kernel(std_bins, size)
     before = (len(kernel_K) - 1) // 2
     n_bins = x_BTC.shape[1]

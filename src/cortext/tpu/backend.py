@@ -1,8 +1,7 @@
 """The backend that trains torch modules on a TPU's cores, through torchax, JAX and XLA.
 
-Threads read and lay out the next batches while the cores work on one. Nothing waits for the cores
-until `read` asks for losses. There is a program for each length in `Shapes`, compiled when it is
-first needed.
+Threads read and lay out the next batches while the cores work on one. The host waits for the cores
+only in `read`. There is one program for each length in `Shapes`, compiled when it is first needed.
 
 B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
 """
@@ -47,9 +46,9 @@ from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import say
 
 THREADS = 2
-"""Threads that prepare batches: a v5e-8 may take a step in the time that one batch is read."""
+"""Number of threads that prepare batches; a v5e-8 may take a step while one batch is read."""
 AHEAD = 3
-"""Batches that are prepared ahead."""
+"""Number of batches prepared ahead."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ class Prepared:
     """A batch on the cores, with the numbers of its step.
 
     Attributes:
-        n_bins: Bins to which its trials are padded, T.
-        indices: int64, the trials of this host.
+        n_bins: Bins that its trials are padded to, T.
+        indices: int64, numbers in the split of this host's trials.
         batch: See `step.Batch`.
         numbers: See `step.Numbers`.
     """
@@ -85,7 +84,7 @@ class TorchaxBackend:
         for line in found.describe():
             say(line, self.shown)
         with self._explained():
-            # Cores of a host are neighbours, so that its rows of a batch are.
+            # Cores of a host are neighbours, so that its rows of a batch are, too.
             devices = sorted(jax.devices(), key=lambda core: (core.process_index, core.id))
         self.mesh = data_mesh(devices)
         self.cores = len(devices)
@@ -143,7 +142,7 @@ class TorchaxBackend:
         with self._explained():
             for update in updates:
                 for loss_B in update.losses.values():
-                    loss_B.copy_to_host_async()  # all are on the way before one is waited for
+                    loss_B.copy_to_host_async()  # start all copies before waiting for one
             norms = own_copy([update.norm for update in updates])
             losses = [
                 {name: own_rows(loss_B) for name, loss_B in update.losses.items()}
@@ -155,7 +154,7 @@ class TorchaxBackend:
         ]
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """See `Backend`. This host's own cores work: hosts share out the trials of a validation."""
+        """See `Backend`. Only this host's cores work: hosts share the trials of a validation."""
         mesh = data_mesh(jax.local_devices())
         padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, mesh.devices.size)
         program = self._program("forward", padded["features"].shape[1], len(padded["day"]))
@@ -186,9 +185,9 @@ class TorchaxBackend:
         return state
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Backend`; weights that the state does not have start afresh."""
+        """See `Backend`; weights that the state lacks start afresh."""
         network = self.job.model.network
-        whole = everywhere(self.mesh)
+        replicated = everywhere(self.mesh)
         named = dict(network.named_parameters())
         weights = {
             name: _array(parameter) for name, parameter in named.items() if parameter.requires_grad
@@ -210,12 +209,12 @@ class TorchaxBackend:
         steps = {name: of(f"steps.{name}", ()) for name in weights if not is_day(name)}
         day_steps = of("day_steps", (max(days, default=0),)).astype(np.int32)
         with self._explained():
-            self.weights = put(whole, weights)
-            self.fixed = put(whole, fixed)
-            self.moments = put(whole, State(mean, square, steps, day_steps))
+            self.weights = put(replicated, weights)
+            self.fixed = put(replicated, fixed)
+            self.moments = put(replicated, State(mean, square, steps, day_steps))
 
     def _prepare(self, step: int) -> Prepared:
-        """The batch of a step, this host's rows of it, on the way to the cores."""
+        """Return this host's rows of the batch of a step, on their way to the cores."""
         config, split, processes = self.job.config, self.job.split, self.job.processes
         indices = self.job.sampler.indices(step)
         n_bins = self.shapes.bins(indices)
@@ -241,7 +240,7 @@ class TorchaxBackend:
     def _augmented(
         self, step: int, indices: np.ndarray, rows: slice, n_bins: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Features float16 [B, T, C] and bins of the rows, augmented as torch's backend does it."""
+        """Return features float16 [B, T, C] and bins of the rows, augmented as with torch."""
         generator = torch.Generator().manual_seed(
             derived_seed(self.job.config.seed, AUGMENTATION, step)
         )
@@ -256,7 +255,7 @@ class TorchaxBackend:
         return x_BTC.half().numpy(), n_bins_B[rows].numpy()
 
     def _program(self, kind: str, n_bins: int, n_trials: int) -> Any:
-        """The compiled program for trials of so many bins."""
+        """Return the compiled program for trials of `n_bins` bins."""
         key = (kind, n_bins, n_trials)
         if key not in self._compiled:
             started = time.perf_counter()
@@ -275,7 +274,7 @@ class TorchaxBackend:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """A context that turns XLA's errors, which are pages long, into one line."""
+        """Turn XLA's errors, which are pages long, into one line."""
         try:
             yield
         except jax.errors.ConcretizationTypeError as error:
@@ -289,10 +288,12 @@ class TorchaxBackend:
             )
             raise ConfigError(what, fix=fix) from error
         except Exception as error:
-            told = explain(error, self.job.config.dataset.batch_size, getattr(self, "cores", 1))
-            if told is None or told is error:
+            explained = explain(
+                error, self.job.config.dataset.batch_size, getattr(self, "cores", 1)
+            )
+            if explained is None or explained is error:
                 raise
-            raise told from error
+            raise explained from error
 
 
 def keep_programs(folder: str | None) -> None:
@@ -308,7 +309,7 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _local(tree: Any, mesh: Any) -> Any:
-    """Arrays that every core of all hosts has, as arrays of this host's cores."""
+    """Return arrays that every core of all hosts has as arrays of this host's cores."""
     layout = everywhere(mesh)
 
     def local(x: jax.Array) -> jax.Array:

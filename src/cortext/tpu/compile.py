@@ -1,4 +1,4 @@
-"""A training step compiled for a TPU that is not there, and its costs.
+"""A training step compiled without a TPU, and its costs.
 
 libtpu has the TPU's compiler and a description of every topology, and needs no device for them. The
 step is that of `cortext train --device tpu`. It is compiled from shapes alone, without memory for
@@ -24,13 +24,13 @@ from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.torch_backend import flops_per_bin, flops_per_patch
 
 ENVIRONMENT = {
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened: another process may have the TPU
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened, so another process may hold the TPU
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",  # elsewhere it would wait for a metadata server's answer
+    "TPU_SKIP_MDS_QUERY": "1",  # else it waits for a metadata server outside Google Cloud
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
-"""Environment of a process that only compiles; set before it starts."""
+"""Environment variables of a process that only compiles; they are set before it starts."""
 
 
 _FIX = "name a topology of TPU v5e, such as v5e:2x4"
@@ -55,11 +55,11 @@ class Target:
 def compile_step(target: Target) -> dict[str, Any]:
     """Compile a step; return its costs for one chip as JSON takes them.
 
-    docs/tpu-compile.md has the fields.
+    docs/tpu-compile.md lists the fields.
 
     Raises:
-        CortextError: Where libtpu does not know the topology, or cannot compile the step for it,
-            for want of memory for example.
+        CortextError: If libtpu does not know the topology, or cannot compile the step for it, for
+            example because it has too little memory.
     """
     need("torchax", "tpu")
     from cortext.tpu.mesh import data_mesh
@@ -97,9 +97,9 @@ def compile_step(target: Target) -> dict[str, Any]:
 
 
 def devices(topology: str) -> list[Any]:
-    """Return the chips of a topology that need not be there.
+    """Return the chips of a topology, without having them.
 
-    Raises CortextError where libtpu does not know it.
+    Raises CortextError if libtpu does not know the topology.
     """
     need("libtpu", "tpu")
     topologies = need("jax.experimental.topologies", "tpu")
@@ -134,7 +134,7 @@ def _compiled(lowered: Any, target: Target) -> Any:
 
 
 def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float, dict[str, Any]]:
-    """Operations of one chip's share of a batch by formula, and sizes of model and batch."""
+    """Return the operations of one chip's share of a batch, by formula, and the sizes of both."""
     with torch.device("meta"):
         network: Any = build_model(
             config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE)
@@ -156,7 +156,7 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
 
 
 def _memory(stats: Any) -> dict[str, int]:
-    """Bytes of a chip's main memory; outputs in the memory of arguments count once in the total."""
+    """Return the bytes used of a chip's main memory; the total counts outputs in arguments once."""
     found = {
         "arguments": stats.argument_size_in_bytes,
         "temporaries": stats.temp_size_in_bytes,

@@ -8,13 +8,19 @@ from cortext.training.config import TrainConfig
 
 
 def cores_line(used: int, found: Found, what: str = "TPU core") -> str:
-    """Return `using 8 TPU cores`, with the chips of this machine where more are there."""
+    """Return a line such as `using 8 TPU cores`.
+
+    Args:
+        used: Number of cores that train.
+        found: The TPU; the line names its chips if they are more.
+        what: Kind of the cores.
+    """
     line = f"using {used} {what}{'s' if used != 1 else ''}"
     return f"{line}, although this machine has {found.chips} chips" if used < found.chips else line
 
 
 def check_platform(platform: str, found: Found) -> None:
-    """Raise RunError where a TPU was found and JAX works on something else, most likely the CPU."""
+    """Raise RunError if a TPU was found and JAX uses another device, most likely the CPU."""
     if found.address is not None and platform != "tpu":
         what = f"JAX uses the {platform.upper()}, although there is a TPU: {found.summary}"
         fix = (
@@ -25,7 +31,13 @@ def check_platform(platform: str, found: Found) -> None:
 
 
 def check_cores(used: int, required: int | None, found: Found) -> None:
-    """Raise RunError where fewer cores would be used than `required`, if that is not None."""
+    """Raise RunError if fewer cores would train than required.
+
+    Args:
+        used: Number of cores that would train.
+        required: Fewest cores; None for any number.
+        found: The TPU, from which the error says what to do.
+    """
     if required is None or used >= required:
         return
     what = f"training would use {used} core{'s' if used != 1 else ''} instead of {required}"
@@ -42,7 +54,7 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
 
 
 def check_shares(config: TrainConfig, n_cores: int) -> None:
-    """Raise ConfigError for a batch that cores cannot share evenly: their shapes are the same."""
+    """Raise ConfigError for a batch that the cores cannot share evenly; shapes are static."""
     size = config.dataset.batch_size
     pieces = config.gradient_accumulation_steps
     if size % (n_cores * pieces):

@@ -1,8 +1,8 @@
 """Costs of one run of a program that XLA has optimised: operations, traffic, exchanges, loops.
 
-Everything in a loop counts as often as the loop runs. Operations are those of matrix products (a
-multiplication and an addition are two). Traffic is that of the device's main memory (HBM); arrays
-that stay on the chip have none.
+The body of a loop counts once per trip. Operations are those of matrix products (a multiplication
+and an addition are two). Traffic is that of the device's main memory (HBM); arrays that stay on the
+chip have none.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Loop:
     Attributes:
         name: Name of the instruction.
         source: Operation of JAX that it comes from.
-        trips: Trips each time that it is entered; None where the text does not tell, which counts
-            as one.
+        trips: Number of trips each time that it is entered; None if the text does not tell, which
+            counts as one.
         entered: Number of times that it is entered.
         flops: Operations of all trips.
         hbm_bytes: Traffic of all trips.
@@ -68,8 +68,8 @@ class Exchange:
 
     Attributes:
         kind: One of `COLLECTIVES`.
-        overlapped: The device computes at the same time.
-        n_bytes: Bytes that each device gives.
+        overlapped: True if the device computes at the same time.
+        n_bytes: Bytes that each device sends.
         number: Number of exchanges.
     """
 
@@ -87,8 +87,8 @@ class Cost:
         flops: Operations of matrix products, by the type of their operands (`bf16`, `f32`, ...).
         hbm_bytes: Bytes read from and written to the device's main memory.
         exchanges: Exchanges between devices, by kind, and by whether the device computes meanwhile.
-        cycles: Cycles of the schedule by the compiler's own estimate; 0 where it makes none.
-        loops: Loops, outer ones before those in them.
+        cycles: Cycles of the schedule as the compiler estimates them; 0 if it does not.
+        loops: Loops, each before the loops inside it.
     """
 
     flops: Counter[str] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class Cost:
 
     @property
     def iterations(self) -> int:
-        """Runs of loop bodies, which follow each other."""
+        """Number of runs of loop bodies, which follow each other."""
         return sum((loop.trips or 1) * loop.entered for loop in self.loops)
 
 
@@ -150,7 +150,7 @@ def _add_exchange(
 
 
 def _exchange_in(program: Program, instruction: Instruction) -> Instruction | None:
-    """The exchange in a fusion."""
+    """Return the exchange in a fusion."""
     if instruction.opcode != "fusion":
         return None
     inside = program.called(instruction).instructions.values()
@@ -158,13 +158,13 @@ def _exchange_in(program: Program, instruction: Instruction) -> Instruction | No
 
 
 def _starts(program: Program, instruction: Instruction) -> bool:
-    """Tell whether a fusion begins an exchange that goes on in later ones, beside their work."""
+    """Tell whether a fusion begins an exchange that continues in later fusions."""
     inside = program.called(instruction).instructions.values()
     return any("AsyncCollectiveStart" in each.attributes for each in inside)
 
 
 def _goes_on(program: Program, instruction: Instruction, inner: Instruction) -> bool:
-    """Tell whether a fusion goes on with, or ends, an exchange that another one has begun."""
+    """Tell whether a fusion continues or ends an exchange that another fusion has begun."""
     return "chain_id" in inner.attributes and not _starts(program, instruction)
 
 
@@ -187,7 +187,7 @@ def _add_loop(
 def _products(
     program: Program, computation: Computation, instruction: Instruction
 ) -> list[tuple[Instruction, Computation]]:
-    """The instruction, or the matrix products in its fusion, each with its computation."""
+    """Return the instruction, or the matrix products in its fusion, each with its computation."""
     if instruction.opcode in ("dot", "convolution"):
         return [(instruction, computation)]
     if instruction.opcode != "fusion":
@@ -199,7 +199,7 @@ def _products(
 
 
 def precision(instruction: Instruction, computation: Computation) -> str:
-    """Return the wider type of a product's operands, with `highest` where none is rounded."""
+    """Return the wider type of a product's operands; `highest` is added if none is rounded."""
     operands = [computation.operand(instruction, number).arrays[0] for number in (0, 1)]
     widest = max(operands, key=lambda array: array.n_bytes / max(array.size, 1))
     return (
@@ -219,7 +219,7 @@ def product_flops(instruction: Instruction, computation: Computation) -> int:
 
 
 def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """Operations of a convolution, without products with padding or holes.
+    """Return the operations of a convolution, without products with padding or holes.
 
     The TPU's compiler writes batched products as convolutions. Labels name the dimensions: `b` and
     `f` are batch and features, `i` and `o` the kernel's inputs and outputs, digits are space.
@@ -243,17 +243,17 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
 
 
 def _window(instruction: Instruction, axis: int) -> dict[str, int]:
-    """The numbers of a convolution's window along one axis."""
+    """Return the numbers of a convolution's window along one axis."""
     found = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
     for name, values in re.findall(r"(\w+)=(\S+)", instruction.attribute("window")):
         if name in found:
-            # Padding has two sides; the low one decides.
+            # Padding has two sides; the low side decides.
             found[name] = int(values.split("x")[axis].split("_")[0])
     return found
 
 
 def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:
-    """Pairs of an output and a kernel position that meet an input, not padding or a hole."""
+    """Count the pairs of an output and a kernel position that meet an input, not padding."""
     at = (
         window["stride"] * np.arange(n_out)[:, None]
         + window["rhs_dilate"] * np.arange(n_kernel)
@@ -268,7 +268,7 @@ def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:
 def traffic(program: Program, computation: Computation, instruction: Instruction) -> int:
     """Count the bytes that an instruction moves from and to the device's main memory.
 
-    Of an array that it slices, the slice counts; of one that it updates, the piece that it writes.
+    An array that it slices counts with the slice; an array that it updates, with the written piece.
 
     Args:
         program: The program.
@@ -284,7 +284,7 @@ def traffic(program: Program, computation: Computation, instruction: Instruction
         return sum(arrays[1].n_bytes for array in arrays[:2] if array.space == 0)
     outputs, operands = list(range(len(arrays))), list(instruction.operands)
     if (inner := _exchange_in(program, instruction)) is not None:
-        # Arrays that an exchange hands from fusion to fusion: its bytes count where it begins.
+        # An exchange passes arrays from fusion to fusion; its bytes count where it begins.
         through = {
             int(output): int(operand) for output, operand in _ALIAS.findall(instruction.attributes)
         }
@@ -304,7 +304,7 @@ def traffic(program: Program, computation: Computation, instruction: Instruction
 def _read(
     program: Program, computation: Computation, users: list[Instruction], source: Instruction
 ) -> int:
-    """Bytes of `source` that its users read, which may be parts of a fusion."""
+    """Return the bytes of `source` that its users read, which may be parts of a fusion."""
     whole = source.arrays[0].n_bytes
     parts = 0
     for user in users:
@@ -328,7 +328,7 @@ def _read(
 def _written(
     program: Program, computation: Computation, instruction: Instruction, number: int
 ) -> int:
-    """Bytes of its array `number` that an instruction writes to main memory."""
+    """Return the bytes of result `number` that an instruction writes to main memory."""
     if instruction.arrays[number].space != 0:
         return 0
     at = instruction

@@ -1,9 +1,9 @@
 """Connectionist temporal classification (Graves et al., ICML 2006) on XLA.
 
-Every trial has its own lengths. The forward and the backward variables run through one scan, side
-by side in the batch, because the backward ones are the forward ones of the reversed trial. The
-gradient of the logits then is the softmax less the share of each token: P sequential steps, where a
-differentiated scan takes 2 P. The variables are relative to the likeliest state, so that those of
+Every trial has its own lengths. One scan computes the forward and the backward variables, side by
+side in the batch, because the backward variables are the forward variables of the reversed trial.
+The gradient of the logits is then the softmax less the share of each token. This takes P sequential
+steps; a differentiated scan takes 2 P. The variables are relative to the likeliest state, so that
 long trials keep their digits.
 
 B trials, P patches, V tokens, U phonemes of the longest label.
@@ -23,9 +23,9 @@ Array = Any
 """A `jax.Array`."""
 
 IMPOSSIBLE = -1e30
-"""Logarithm of zero.
+"""Logarithm that stands for zero.
 
-It is finite, because the difference of two infinities is NaN, and so large that adding a
+It is finite, because the difference of two infinities is NaN. It is so large that adding a
 log-probability changes nothing.
 """
 
@@ -56,8 +56,8 @@ def _loss_forward(
 ) -> tuple[Array, Any]:
     log_probs_BPV = jax.nn.log_softmax(logits_BPV)
     one_hot_BUV = jax.nn.one_hot(labels_BU, logits_BPV.shape[-1])
-    # The tokens of the labels are picked by a product with ones and zeros, for which a TPU has
-    # hardware; it would do a gather one element after the other.
+    # Select the tokens of the labels by a product with ones and zeros, for which a TPU has
+    # hardware; it would gather one element after the other.
     exact = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     blank_PB = log_probs_BPV[..., blank].T
     label_PBU = exact("bpv,buv->pbu", log_probs_BPV, one_hot_BUV)
@@ -78,7 +78,7 @@ def _loss_forward(
     share_BPV = share_BPV.at[..., blank].add((of_blanks / sum_PB).T)
     inside_BP = jnp.arange(logits_BPV.shape[1]) < n_patches_B[:, None]
     d_logits = jnp.where(inside_BP[..., None], jnp.exp(log_probs_BPV) - share_BPV, 0.0)
-    # NaN for a label that does not fit into its frames, as torch has it.
+    # NaN for a label that does not fit into its frames, as with torch.
     d_logits = jnp.where(possible_B[:, None, None], d_logits, jnp.nan)
     return jnp.where(possible_B, -total_B, jnp.inf), d_logits
 
@@ -93,31 +93,31 @@ _loss.defvjp(_loss_forward, _loss_backward)
 
 
 def _shares(variables: Array, log_probs: Array) -> Array:
-    """Log-probabilities of the states at each patch, given the label, up to a constant a patch."""
+    """Return the states' log-probabilities at each patch given the label, up to a constant each."""
     return variables[:, 0] + variables[::-1, 1, :, ::-1] - log_probs
 
 
 def _variables(
     blank_PB: Array, label_PBU: Array, labels_BU: Array, n_patches_B: Array, n_labels_B: Array
 ) -> tuple[Array, Array, Array]:
-    """Variables of the blanks [P, 2, B, U + 1] and the labels [P, 2, B, U], and a scale [B].
+    """Return variables of the blanks [P, 2, B, U + 1] and labels [P, 2, B, U], and a scale [B].
 
-    The second axis has the forward variables and those of the reversed trials; it is an axis of its
-    own, because cores share out the trials. In a reversed trial padding comes first, and the state
+    The second axis holds the forward variables and those of the reversed trials. It is an axis of
+    its own, because cores share the trials. In a reversed trial padding comes first, and the state
     waits there until the trial begins. Every step subtracts the logarithm of the likeliest state
-    before it; the scale is the sum of what was subtracted from the forward variables.
+    before it; the scale is the sum subtracted from the forward variables.
     """
     n_steps = len(blank_PB)
     n_labels = labels_BU.shape[1]
     inside_PB = jnp.arange(n_steps)[:, None] < n_patches_B
-    # States beyond the label would else become the likeliest.
+    # Otherwise states beyond the label would become the likeliest.
     label_PBU = jnp.where(jnp.arange(n_labels) < n_labels_B[:, None], label_PBU, IMPOSSIBLE)
     blanks = jnp.stack([blank_PB, blank_PB[::-1]], 1)
     labels = jnp.stack([label_PBU, label_PBU[::-1, :, ::-1]], 1)
     inside = jnp.stack([inside_PB, inside_PB[::-1]], 1)
     labels_BU = jnp.stack([labels_BU, labels_BU[:, ::-1]])
     begin_B = jnp.stack([jnp.zeros_like(n_labels_B), n_labels - n_labels_B])
-    # A label may follow the label before it without a blank between them, unless they are the same.
+    # A label may follow another without a blank between them, unless they are the same.
     differs = jnp.pad(labels_BU[..., 1:] != labels_BU[..., :-1], ((0, 0), (0, 0), (1, 0)))
 
     def step(state: tuple[Array, Array, Array], at: tuple[Array, Array, Array]) -> tuple[Any, Any]:

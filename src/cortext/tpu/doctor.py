@@ -1,7 +1,7 @@
-"""A report on what a machine can train with: its TPU, the backends and their devices, problems.
+"""A report on a machine's TPU, its backends and their devices, and problems with them.
 
-Every backend is asked in a process of its own with a time limit: one that crashes or hangs is a
-line of the report.
+Every backend is examined in a process of its own with a time limit: one that crashes or hangs is
+only a line of the report.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cortext.tpu.probe import ANSWER, MODELS, PROBES
 
 Ask = Callable[[dict[str, Any], Mapping[str, str], float], "ProbeAnswer"]
 DATA = {"n_days": 2, "train_per_day": 8, "val_per_day": 1, "test_per_day": 1, "n_electrodes": 256}
-"""Simulated recordings of a step: the published number of features, and few trials."""
+"""Simulated recordings for a step: the published number of features, and few trials."""
 TRIALS = 8
-"""Fewest trials of its batch."""
+"""Fewest trials of a step's batch."""
 
 
 @dataclass(frozen=True)
 class ProbeAnswer:
-    """The values that a process answered, and the reason why it ended early, if it did."""
+    """Values that a process answered, and the reason why it ended early, if it did."""
 
     values: list[Any]
     problem: str | None = None
@@ -45,10 +45,10 @@ class InstalledBackend:
     """A backend that is installed.
 
     Attributes:
-        name: Its name.
+        name: Name of the backend.
         versions: Versions of its packages.
         devices: `kind`, `name` and `memory_gib` of each of its devices.
-        problem: The reason why it does not start.
+        problem: Reason why it does not start; None if it does.
     """
 
     name: str
@@ -76,14 +76,14 @@ class DoctorReport:
     """The doctor's report.
 
     Attributes:
-        looked: Names of what was looked at for a TPU, and what was there.
+        looked: Places searched for a TPU, and what each holds.
         found: The TPU in a few words.
         versions: Versions of Python, the system and installed packages.
         backends: Installed backends.
         hugepages: Setting of transparent hugepages.
-        advice: Lines about what could be better.
-        broken: Lines about what is there and does not work.
-        steps: Steps of training, if they were taken.
+        advice: Lines about possible improvements.
+        broken: Lines about installed parts that do not work.
+        steps: Training steps that were taken; empty if none were.
     """
 
     looked: list[tuple[str, str]]
@@ -96,10 +96,10 @@ class DoctorReport:
     steps: list[DoctorStep] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `cortext doctor --json` prints.
+        """Return the content that `cortext doctor --json` prints.
 
-        For one release backends also stand under the key `engines`, and that of a step under
-        `engine`, as they did before.
+        For one release it also has the older keys: `engines` for backends, and `engine` for the
+        backend of a step.
         """
         found = asdict(self)
         for step in found["steps"]:
@@ -113,7 +113,7 @@ def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Prob
     Args:
         request: The request, as JSON takes it.
         env: Variables to add to the environment.
-        limit_s: Seconds after which the process is ended.
+        limit_s: Seconds after which the process is killed.
     """
     command = [sys.executable, "-m", "cortext.tpu.probe", json.dumps(request)]
     problem = None
@@ -160,13 +160,13 @@ def examine(
     ask: Ask = ask,
     stage: Callable[[str], None] = lambda name: None,
 ) -> DoctorReport:
-    """Look for a TPU and ask every installed backend; problems are in the report.
+    """Look for a TPU and examine every installed backend; problems are in the report.
 
     Args:
-        tpu: Name or address of a TPU (`--tpu`).
+        tpu: Name or address of a TPU (`--tpu`); None looks for one.
         env: Environment variables.
         limit_s: Seconds for each backend.
-        ask: Asks a backend; tests give their own.
+        ask: Function that asks a backend; tests give their own.
         stage: Called with the name of each stage.
     """
     broken = []
@@ -200,8 +200,8 @@ def examine(
             f"this is one of {len(found.hosts)} hosts, which start together: run the doctor on all"
             " at once"
         )
-    told = {"python": platform.python_version(), "system": platform.platform()} | have
-    return DoctorReport(list(found.looked), found.summary, told, backends, pages, advice, broken)
+    shown = {"python": platform.python_version(), "system": platform.platform()} | have
+    return DoctorReport(list(found.looked), found.summary, shown, backends, pages, advice, broken)
 
 
 def _is_installed(name: str, have: Mapping[str, str]) -> bool:
@@ -244,9 +244,9 @@ def take_steps(
     Args:
         report: The report of `examine`.
         device: The only kind of device to take; None takes all.
-        tpu: Name or address of a TPU (`--tpu`).
+        tpu: Name or address of a TPU (`--tpu`); None looks for one.
         limit_s: Seconds for the steps of a backend, with compiling.
-        ask: Asks a backend; tests give their own.
+        ask: Function that asks a backend; tests give their own.
         stage: Called with the name of each stage.
     """
     plan = [
@@ -278,7 +278,7 @@ def take_steps(
 
 
 def _packed_recordings(folder: Path) -> Path:
-    """Simulate and pack recordings for one step; return the packed ones' directory."""
+    """Simulate and pack recordings for one step; return the packed directory."""
     from cortext.data.packed import pack
     from cortext.data.simulate import simulate
 

@@ -1,4 +1,4 @@
-"""Errors of XLA, JAX and TensorFlow in one line; their own are pages long and name no setting."""
+"""Errors of XLA, JAX and TensorFlow in one line; the originals fill pages and name no setting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = (
         r" \((?P<there>[\d.]+[KMGT])\)"
     ),
 )
-"""Patterns of libtpu's messages about the memory that a program needs, and that is there."""
+"""Patterns of libtpu's messages about the memory that a program needs, and that a chip has."""
 HELD = re.compile(
     r"TPU is already in use by (?:process with pid|another process.*?pid) (?P<pid>\d+)",
     re.IGNORECASE,
@@ -31,8 +31,8 @@ def explain(
 
     Args:
         error: The error.
-        batch_size: Trials of the batch, on all cores and before it is cut into pieces.
-        cores: Cores that shared it.
+        batch_size: Trials of the whole batch, on all cores and in all pieces; None if unknown.
+        cores: Number of cores that share the batch.
 
     Returns:
         The error to raise; None for an error of another origin.
@@ -103,7 +103,7 @@ def _not_started(text: str, batch_size: int | None, cores: int) -> CortextError 
 
 
 def _dtypes(text: str, batch_size: int | None, cores: int) -> CortextError | None:
-    """Two shapes in the message that differ in their type alone."""
+    """Return an error about two shapes in the message that differ only in type; None without."""
     shapes = [
         (SHORT.get(found["type"], found["type"]), found["sizes"]) for found in SHAPE.finditer(text)
     ]

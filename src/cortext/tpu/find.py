@@ -1,8 +1,8 @@
 """Search for a TPU in options, environment variables, devices and the metadata server.
 
-Nothing here needs JAX or TensorFlow. No address is made up: it comes from the user, or from a
-variable that the environment has set. The order is that of TensorFlow's cluster resolver (an
-explicit name, GKE's endpoints, `TPU_NAME`) and that of JAX (`TPU_PROCESS_ADDRESSES`,
+The search needs neither JAX nor TensorFlow. An address always comes from the user or from an
+environment variable; none is guessed. The order is that of TensorFlow's cluster resolver (an
+explicit name, GKE's endpoints, `TPU_NAME`), then that of JAX (`TPU_PROCESS_ADDRESSES`,
 `TPU_WORKER_HOSTNAMES`, the metadata server).
 """
 
@@ -28,15 +28,15 @@ GENERATIONS = {
     "0x006f": "v6e",
     "0x0076": "tpu7x",
 }
-"""PCI device numbers of Google's TPU chips, as JAX knows them (v2 has v3's)."""
+"""Generations of Google's TPU chips by PCI device number, as JAX knows them (v2 has v3's)."""
 PLATFORMS = {
     "kaggle": ("KAGGLE_KERNEL_RUN_TYPE", "ISTPUVM"),
     "colab": ("COLAB_TPU_1VM", "COLAB_RELEASE_TAG"),
     "gke": ("KUBERNETES_SERVICE_HOST",),
 }
-"""Variables by which a machine with TPU chips is known; without any it is a TPU VM."""
+"""Environment variables that identify a platform; a machine with chips and none is a TPU VM."""
 ADDRESSES = {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "gke", "COLAB_TPU_ADDR": "colab"}
-"""Variables with addresses of TPUs that are reached over the network."""
+"""Environment variables that hold addresses of TPUs on the network, and their platforms."""
 VARIABLES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "COLAB_TPU_ADDR")
 NAMES = {"kaggle": "Kaggle", "colab": "Colab", "gke": "GKE", "vm": "a TPU VM"}
 GIVE = (
@@ -46,20 +46,20 @@ GIVE = (
 
 @dataclass(frozen=True)
 class Found:
-    """A TPU, or none, and everything that was looked at.
+    """Result of a search: a TPU or none, and the places searched.
 
     Attributes:
         kind: `none`, `named` (a Cloud TPU's name), `grpc` (an address), `colab`, `kaggle`, `gke` or
             `vm`.
         address: Address for TensorFlow's cluster resolver: `grpc://...`, a name, or `local`; None
             without a TPU.
-        attached: Its chips belong to this machine; JAX can use no others.
-        chips: Chips of this machine; 0 for none, and where they are not known.
-        generation: `v3`, `v5e` ...; None where it is not known.
+        attached: True if its chips belong to this machine; JAX can use no others.
+        chips: Number of chips of this machine; 0 for none or an unknown number.
+        generation: `v3`, `v5e` ...; None if it is not known.
         hosts: Hosts of the slice, in the order of their numbers; empty for this machine alone.
-        worker: This machine's number among them.
-        libtpu: Path of the TPU's library; None where it is not installed.
-        looked: Names of what was looked at, and what was there.
+        worker: This machine's number among the hosts.
+        libtpu: Path of the TPU's library; None if it is not installed.
+        looked: Places searched, and what each holds.
     """
 
     kind: str = "none"
@@ -73,12 +73,12 @@ class Found:
     looked: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> list[str]:
-        """Return a line for everything that was looked at, and one for the result."""
+        """Return a line for each place searched, and a line for the result."""
         return [*(f"{what}: {there}" for what, there in self.looked), f"found: {self.summary}"]
 
     @property
     def summary(self) -> str:
-        """The result in a few words."""
+        """Result of the search in a few words."""
         if self.address is None:
             return "no TPU"
         if not self.attached:
@@ -88,10 +88,11 @@ class Found:
         return f"{number} on this machine ({NAMES.get(self.kind, self.kind)}{host})"
 
     def required(self, attached: bool = False) -> Found:
-        """Return itself, or raise RunError where there is no TPU.
+        """Return itself, or raise RunError if there is no TPU.
 
         Args:
-            attached: The chips must belong to this machine, and libtpu be installed, as JAX needs.
+            attached: Also require that the chips belong to this machine and that libtpu is
+                installed, as JAX needs.
         """
         if self.address is None:
             fix = (
@@ -121,12 +122,12 @@ def gce_metadata(path: str, timeout_s: float = 1.0) -> str | None:
         or "169.254.169.254"
     )
     flavor = {"Metadata-Flavor": "Google"}
-    # Without a proxy, which would answer for itself and not for this machine.
+    # No proxy: it would answer for itself, not for this machine.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{path}", headers=flavor)
         with direct.open(request, timeout=timeout_s) as answer:
-            # Other networks answer at this address, too, perhaps with the page of a hotel.
+            # Other networks answer at this address, too, for example with a hotel's login page.
             return (
                 str(answer.read().decode())
                 if flavor.items() <= dict(answer.headers).items()
@@ -144,17 +145,17 @@ def find_tpu(
     metadata: Callable[[str], str | None] = gce_metadata,
     find_spec: Callable[[str], object] = util.find_spec,
 ) -> Found:
-    """Find the TPU that a name or the environment leads to; docs/tpu.md has a table.
+    """Find the TPU that a name or the environment gives; docs/tpu.md has a table.
 
-    The metadata server is asked only about the hosts of a TPU VM, and about a name where no chips
-    are attached.
+    The metadata server is only asked for the hosts of a TPU VM, and for a name if no chips are
+    attached.
 
     Args:
-        name: Name or address of a TPU (`--tpu`).
+        name: Name or address of a TPU (`--tpu`); None looks for one.
         env: Environment variables.
-        root: Directory of `dev` and `sys`; tests give their own, and the next two.
-        metadata: Answers for the metadata server.
-        find_spec: Finds a module.
+        root: Directory of `dev` and `sys`. Tests give their own, as for the next two arguments.
+        metadata: Function that asks the metadata server.
+        find_spec: Function that finds a module.
 
     Raises:
         RunError: For a name that cannot be right, and for variables that contradict each other.
@@ -176,7 +177,7 @@ def find_tpu(
 
 
 def _checked_address(where: str, text: str) -> str:
-    """The text as `grpc://HOST:PORT`, or several with commas. Raises RunError for another text."""
+    """Return the text as `grpc://HOST:PORT`, or several with commas. Raises RunError for others."""
     addresses = [address.removeprefix("grpc://") for address in text.split(",")]
     for address in addresses:
         if not re.fullmatch(r"[\w.-]+(:\d+)?", address):
@@ -185,7 +186,7 @@ def _checked_address(where: str, text: str) -> str:
 
 
 def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str | None]) -> Found:
-    """A Cloud TPU by name: this machine's chips for `local`, and where it has any."""
+    """Return a Cloud TPU by name: this machine's chips for `local`, or if it has any."""
     if name == "local":
         if not machine.attached:
             what = (
@@ -214,7 +215,7 @@ def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str 
 
 
 class _TPUSearch:
-    """A search for this machine's own TPU chips; `looked` is everything that was looked at."""
+    """A search for this machine's own TPU chips; `looked` lists the places searched."""
 
     def __init__(
         self, env: Mapping[str, str], root: Path, metadata: Callable, find_spec: Callable
@@ -242,7 +243,7 @@ class _TPUSearch:
         return Found(kind, address, chips > 0, chips, generation, hosts, worker, libtpu)
 
     def _chips(self) -> tuple[int, str | None]:
-        """The number of TPU chips (as devices, or on the PCI bus), and their generation."""
+        """Return the number of TPU chips (devices, or on the PCI bus), and their generation."""
         accel = [
             path.name
             for path in self.root.glob("dev/accel*")
@@ -270,7 +271,7 @@ class _TPUSearch:
             if numbers
             else kind.replace("litepod", "e").partition("-")[0] or None
         )
-        # Other machines have such devices, too: graphics cards that are lent to a guest, say.
+        # Other machines have such devices, too, such as graphics cards passed to a guest.
         is_tpu = bool(numbers or kind or (accel and self.find_spec("libtpu")))
         return (len(accel) or len(vfio) or len(numbers), generation) if is_tpu else (0, None)
 
@@ -288,7 +289,7 @@ class _TPUSearch:
         return found
 
     def _slice(self, kind: str, attached: bool) -> tuple[tuple[str, ...], int]:
-        """The hosts of the slice and this one's number among them."""
+        """Return the hosts of the slice, and this host's number among them."""
         addresses, names = (
             self.env.get("TPU_PROCESS_ADDRESSES", ""),
             self.env.get("TPU_WORKER_HOSTNAMES", ""),

@@ -21,7 +21,7 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _SPACE = re.compile(r"S\((\d+)\)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 MOST_TRIPS = 100_000
-"""Most trips of a loop whose end is worked out; of a longer one the trips are not known."""
+"""Most trips of a loop that are counted; the trips of a longer loop are unknown."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Instruction:
     attributes: str
 
     def attribute(self, name: str) -> str:
-        """Return the value of `name=value`, one word or what is in braces; empty without one."""
+        """Return the value of `name=value`, one word or the text in braces; empty without one."""
         found = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.attributes)
         return (found[1] or found[2] or "") if found else ""
 
@@ -98,7 +98,7 @@ class Computation:
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """The instructions that take each one as an operand."""
+        """Instructions that take an instruction as an operand, by the latter's name."""
         users: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -106,7 +106,7 @@ class Computation:
         return users
 
     def operand(self, instruction: Instruction, number: int) -> Instruction:
-        """Return the instruction that gives an operand."""
+        """Return the instruction whose result is an operand."""
         return self.instructions[instruction.operands[number]]
 
 
@@ -118,7 +118,7 @@ class Program:
     entry: Computation
 
     def called(self, instruction: Instruction, attribute: str = "calls") -> Computation:
-        """The computation that an attribute names."""
+        """Return the computation that an attribute names."""
         return self.computations[instruction.attribute(attribute)]
 
 
@@ -161,7 +161,7 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _closing(text: str) -> int:
-    """The position after the parenthesis that closes the first one."""
+    """Return the position after the parenthesis that closes the first one."""
     depth = 0
     for found in re.finditer(r"[()]", text):
         depth += 1 if found[0] == "(" else -1
@@ -180,11 +180,11 @@ def _arrays(text: str) -> tuple[Array, ...]:
 
 
 def trip_count(program: Program, parent: Computation, loop: Instruction) -> int | None:
-    """Count the trips of a `while`; None where they depend on the program's input.
+    """Count the trips of a `while`; None if they depend on the program's input.
 
-    XLA for CPUs and GPUs writes them down. The TPU's does not. There the condition and the counters
-    are worked out, as far as they consist of constants, additions and comparisons, as in
-    `lax.scan` and `fori_loop`.
+    XLA for CPUs and GPUs writes the number into the text; XLA for TPUs does not. For a TPU the
+    condition and the counters are evaluated, if they consist of constants, additions and
+    comparisons, as in `lax.scan` and `fori_loop`.
 
     Args:
         program: The program.
@@ -224,7 +224,7 @@ def trip_count(program: Program, parent: Computation, loop: Instruction) -> int 
 
 
 class _Scalars:
-    """Values of whole numbers and truth values; None where they are not known."""
+    """Values of integers and booleans in a program; None if they are not known."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -236,12 +236,12 @@ class _Scalars:
         element: Callable[[int], int | None],
         arguments: Sequence[int | None] | None = None,
     ) -> int | None:
-        """Work out the value of an instruction.
+        """Evaluate an instruction.
 
         Args:
-            computation: The computation that it is in.
-            name: Its name.
-            element: Values in the tuple that a loop's computation takes, by index.
+            computation: The computation that the instruction is in.
+            name: The instruction's name.
+            element: Gives the values in the tuple that a loop's computation takes, by index.
             arguments: Arguments of a fused computation.
         """
         instruction = computation.instructions[name]

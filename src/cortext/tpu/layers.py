@@ -1,7 +1,7 @@
 """The layers of `cortext.models.layers` on XLA, where torch modules run on JAX (torchax).
 
-Importing this module registers them, and CTC; see the end of the file. The parameters stay those of
-the torch modules.
+Importing this module registers them, and CTC; see the end of the file. The parameters remain those
+of the torch modules.
 
 B trials, T bins, C features, P patches, D hidden units, I inputs, L layers.
 """
@@ -32,7 +32,7 @@ Array = Any
 def gru(
     module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, n_patches_B: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `cortext.models.layers.gru`. Padding is computed, too, because shapes are static here."""
+    """See `cortext.models.layers.gru`. Padding is computed, too, because shapes are static."""
     run = partial(gru_layer, dtype=operand_dtype())
     last = []
     x = x_BPI.transpose(0, 1)
@@ -46,7 +46,7 @@ def gru(
 
 
 def _at_end(x_PBD: Array, n_patches_B: Array) -> Array:
-    """The last row of each trial, [B, D]."""
+    """Return the last row of each trial, [B, D]."""
     at_B = jnp.clip(n_patches_B, 1, len(x_PBD)) - 1
     return jnp.take_along_axis(x_PBD, at_B[None, :, None], axis=0)[0]
 
@@ -77,8 +77,7 @@ def random_bits(key: Array, shape: tuple[int, ...], stream: int = 0) -> Array:
     """Draw 32 random bits for each element, uint32.
 
     They are a hash of the element's number (Wellons' `lowbias32`, with each half of the key). JAX's
-    own generator takes a hundred operations for each element, and most of the time that a step
-    takes to compile.
+    own generator takes a hundred operations per element, and most of a step's compile time.
 
     Args:
         key: Key of JAX, or its data, uint32 [2].

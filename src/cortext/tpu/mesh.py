@@ -1,7 +1,7 @@
 """Layouts of arrays on the cores of all hosts.
 
-The trials of a batch are shared out over one axis, weights are the same everywhere. Several hosts
-of a slice are several processes, one on each, which start the same command.
+The cores share the trials of a batch along one axis; each core has all weights. The hosts of a
+slice are processes, one per host, which start the same command.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cortext.training.backend import DeviceSpec
 from cortext.training.distributed import ALONE, Processes
 
 DATA = "data"
-"""The axis along which the trials of a batch are shared out."""
+"""Name of the axis along which cores share the trials of a batch."""
 
 
 def data_mesh(devices: Sequence[Any]) -> Mesh:
-    """Put devices (TPU cores of all hosts, or virtual ones) in a row."""
+    """Make a mesh with one axis of devices: TPU cores of all hosts, or virtual devices."""
     return Mesh(np.array(devices), (DATA,))
 
 
@@ -38,12 +38,12 @@ def by_trial(mesh: Mesh) -> NamedSharding:
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:
-    """Return the layout of an array that every core has as a whole."""
+    """Return the layout of an array of which every core has a full copy."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def put(layout: NamedSharding, tree: Any) -> Any:
-    """Put arrays of the host on the cores; by trial, they are this host's rows of the batch."""
+    """Put arrays of the host on the cores; with `by_trial` they are this host's rows."""
     return jax.tree.map(
         lambda x: jax.make_array_from_process_local_data(layout, np.asarray(x)), tree
     )
@@ -56,17 +56,17 @@ def own_rows(array: jax.Array) -> np.ndarray:
 
 
 def own_copy(tree: Any) -> Any:
-    """Copy arrays that every core has to this host; all are on the way before one is awaited."""
+    """Copy arrays that every core has to this host; all copies start before one is awaited."""
     return jax.device_get(jax.tree.map(lambda x: x.addressable_data(0), tree))
 
 
 def find_own_tpu(spec: DeviceSpec) -> Found:
-    """Find the TPU that JAX will use, or none where `JAX_PLATFORMS` names other devices.
+    """Find the TPU that JAX will use, or none if `JAX_PLATFORMS` names other devices.
 
-    `JAX_PLATFORMS=cpu` is for trying things out: the same programs on a CPU.
+    `JAX_PLATFORMS=cpu` runs the same programs on a CPU, to try them out.
 
     Raises:
-        RunError: Without a TPU.
+        RunError: If there is no TPU.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if spec.tpu is None and platforms and "tpu" not in platforms.split(","):
@@ -76,7 +76,7 @@ def find_own_tpu(spec: DeviceSpec) -> Found:
 
 @dataclass(frozen=True)
 class Hosts(Processes):
-    """The processes of a slice, which talk over JAX."""
+    """The processes of a slice, which communicate over JAX."""
 
     def gather(self, value: Any) -> list[Any]:
         """See `Processes`."""
@@ -92,13 +92,13 @@ class Hosts(Processes):
 
 @contextmanager
 def hosts(spec: DeviceSpec) -> Iterator[Processes]:
-    """Connect the hosts of a slice within this context; one host alone needs no connection.
+    """Connect the hosts of a slice within the context; a single host needs no connection.
 
-    Elsewhere than on a TPU, JAX_COORDINATOR_ADDRESS (`HOST:PORT` of the first), JAX_NUM_PROCESSES
-    and JAX_PROCESS_ID name the processes.
+    Without a TPU, JAX_COORDINATOR_ADDRESS (`HOST:PORT` of the first process), JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID name the processes.
 
     Raises:
-        RunError: Where the others do not connect.
+        RunError: If the hosts do not connect.
     """
     found = find_own_tpu(spec)
     several = len(found.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ

@@ -1,7 +1,7 @@
 """The optimiser of `cortext.training.optim` on XLA, with its groups and names of moments.
 
-The days of a batch are a mask here, not a list. Every day's update is computed, and those of absent
-days are thrown away, so that shapes do not depend on the batch.
+The days of a batch are a mask here, not a list, so that shapes do not depend on the batch: every
+day's update is computed, and the updates of absent days are discarded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def first_state(weights: Any) -> State:
 
 @dataclass(frozen=True)
 class AdamW:
-    """AdamW with the release's groups; `move` is to be traced."""
+    """AdamW with the release's groups; JAX traces `move`."""
 
     config: TrainConfig
 
@@ -73,15 +73,15 @@ class AdamW:
             weights: Weights by name.
             gradients: Their gradients.
             state: Moments and step counts.
-            day_B: int32 [B], days of the batch: no other day layers move.
+            day_B: int32 [B], days of the batch; other day layers do not move.
             lr: Learning rate.
             lr_day: Learning rate of the day layers.
-            idle: Weights that no gradient reaches; torch leaves them alone, without weight decay.
+            idle: Weights that no gradient reaches; as in torch, not even weight decay moves them.
 
         Returns:
             The new weights, the new state, and the norm of the gradient before clipping.
         """
-        # One norm over all groups, as the torch backend clips them.
+        # One norm over all groups, as in the torch backend.
         norm = jnp.sqrt(
             sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(()))
         )
@@ -112,7 +112,7 @@ class AdamW:
                 decay = 0.0 if "bias" in name.rpartition(".")[2] else self.config.weight_decay
             before = (weight, state.mean[name], state.square[name])
             after = self._adam(*before, gradients[name] * scale, count, rate, decay)
-            # `where` and no product with 0: the update may be NaN, and 0 * NaN is NaN.
+            # `where`, not a product with 0: the update may be NaN, and 0 * NaN is NaN.
             kept = [jnp.where(chosen, new, old) for new, old in zip(after, before, strict=True)]
             moved[name], mean[name], square[name] = kept
         return moved, State(mean, square, steps, day_steps), norm
@@ -139,7 +139,7 @@ class AdamW:
 
 
 def _missing(beta: float, steps: Array) -> Array:
-    """1 - beta ** steps, which in float32 would lose half its digits at the first steps."""
+    """Return 1 - beta ** steps; computed directly in float32, the first lose half their digits."""
     if beta == 0:
         return jnp.ones(())
     return -jnp.expm1(steps.astype(jnp.float32) * math.log(beta))

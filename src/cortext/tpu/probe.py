@@ -1,7 +1,7 @@
 """The devices of a backend and a training step with it, in a process of its own.
 
-The process is `python -m cortext.tpu.probe`. A backend that crashes, or that waits for a TPU which
-another process holds, takes nothing else with it.
+The process is `python -m cortext.tpu.probe`. A backend that crashes there, or waits for a TPU that
+another process holds, cannot harm its caller.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from cortext.training.backend import DeviceSpec
 
 ANSWER = "cortext.tpu.probe: "
-"""Beginning of a line with an answer: libraries write to stdout, too."""
+"""Prefix of lines with an answer; libraries write to stdout, too."""
 Device = dict[str, Any]
-"""kind (cpu, cuda or tpu), name, and memory_gib (None where the backend does not tell)."""
+"""Device by kind (cpu, cuda or tpu), name and memory_gib (None if the backend does not tell it)."""
 MODELS = {
     "gru": ["model.n_units=128", "model.n_layers=2"],
     "triple_gru": [
@@ -31,7 +31,7 @@ MODELS = {
         *(f"model.{part}_layers=1" for part in ("noise", "clean", "noisy")),
     ],
 }
-"""The published recipes, at a size of which any machine trains a step in seconds."""
+"""Overrides that make the published recipes so small that any machine trains a step in seconds."""
 STEP = ["num_training_batches=2", "batches_per_train_log=1", "dataset.days_per_batch=2"]
 STEP += [
     "tpu.length_shapes=1",
@@ -42,7 +42,7 @@ STEP += [
 
 
 def torch_devices(tpu: str | None) -> list[Device]:
-    """List the processor and the GPUs."""
+    """List the processor and torch's GPUs; `tpu` is ignored."""
     import torch
 
     devices: list[Device] = [{"kind": "cpu", "name": _processor(), "memory_gib": _memory_gib()}]
@@ -99,14 +99,14 @@ def tensorflow_devices(tpu: str | None) -> list[Device]:
 
 @dataclass(frozen=True)
 class Probe:
-    """A backend, as the doctor asks it.
+    """A backend as the doctor examines it.
 
     Attributes:
-        packages: Packages without which it is not installed.
-        devices: Lists its devices, given the address of a TPU or None.
-        device_spec: Makes the specification of devices of a kind.
+        packages: Packages that the backend needs.
+        devices: Function that lists its devices, given the address of a TPU or None.
+        device_spec: Function from a kind of device to its specification.
         shown: Other packages whose versions are reported.
-        env: Environment variables for training on devices of a kind.
+        env: Function from a kind of device to environment variables for training on it.
     """
 
     packages: tuple[str, ...]
@@ -154,10 +154,10 @@ def take_step(
         tpu: Name or address of a TPU.
         data: Packed data.
         out: Run directory to write.
-        batch_size: Trials of the batch.
+        batch_size: Number of trials in the batch.
 
     Returns:
-        The device and its cores, the loss, and seconds with compiling.
+        `device`, its `cores`, the `loss`, and the `seconds` with compiling.
     """
     from dataclasses import replace
 
@@ -178,13 +178,13 @@ def take_step(
     with Trainer(
         model, data, out, device=spec, overrides=overrides, callbacks=[loss], progress=False
     ) as trainer:
-        trainer.run(1)  # not to the end, where it would compile the validation, too
-        told = {"device": trainer.backend.name, "cores": trainer.backend.cores}
-    return told | {"loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}
+        trainer.run(1)  # not to the end, which would also compile the validation
+        used = {"device": trainer.backend.name, "cores": trainer.backend.cores}
+    return used | {"loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def _own_memory_gib(device: Any) -> float | None:
-    """Memory of a device of JAX, where it is this host's and tells."""
+    """Return the memory of a JAX device of this host; None for others, or if it does not tell."""
     import jax
 
     own = device.process_index == jax.process_index()

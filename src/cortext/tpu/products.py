@@ -32,14 +32,14 @@ _TRACING = ContextVar("tracing", default=_AS_IT_IS)
 
 @contextmanager
 def tracing(bf16: bool, mesh: Mesh | None = None) -> Iterator[None]:
-    """Trace within this context with matrix products of bfloat16 operands, or of float32.
+    """Trace within the context with matrix products of bfloat16 or float32 operands.
 
     Args:
-        bf16: Take bfloat16.
-        mesh: Cores that share out the units of a wide layer, where they else share out trials.
+        bf16: True for bfloat16.
+        mesh: Cores that share the units of a wide layer, although they share trials elsewhere; None
+            shares no layer.
     """
-    # Not torchax's own autocast (0.0.14), which fails at `stack` and `cat`, and rounds results to
-    # bfloat16.
+    # torchax's own autocast (0.0.14) fails at `stack` and `cat`, and rounds results to bfloat16.
     token = _TRACING.set(_Tracing(bf16, mesh))
     try:
         with jax.default_matmul_precision("default" if bf16 else "highest"):
@@ -49,12 +49,12 @@ def tracing(bf16: bool, mesh: Mesh | None = None) -> Iterator[None]:
 
 
 def operand_dtype() -> Any:
-    """Return the type of a product's operands in the program that is traced."""
+    """Return the type of a product's operands in the program being traced."""
     return jnp.bfloat16 if _TRACING.get().bf16 else jnp.float32
 
 
 def shared_mesh() -> Mesh | None:
-    """Return the cores that share out the units of a wide layer, if any."""
+    """Return the cores that share the units of a wide layer; None for none."""
     return _TRACING.get().mesh
 
 
@@ -68,7 +68,7 @@ def product(equation: str, a: Array, b: Array, dtype: Any) -> Array:
     """Compute `jnp.einsum(equation, a, b)`, and its gradients, with float32 sums and results.
 
     Args:
-        equation: Each of its letters must be in two of its three parts.
+        equation: Equation of `einsum`; each letter must be in two of its three parts.
         a: First operand.
         b: Second operand.
         dtype: Type of both operands in the product.
@@ -82,7 +82,13 @@ def _product(equation: str, dtype: Any, a: Array, b: Array) -> Array:
 
 
 def einsum(equation: str, a: Array, b: Array) -> Array:
-    """Compute `jnp.einsum(equation, a, b)` with float32 sums and results."""
+    """Compute `jnp.einsum(equation, a, b)` with float32 sums and results.
+
+    Args:
+        equation: Equation of `einsum`.
+        a: First operand, of any float type.
+        b: Second operand, of the same type.
+    """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 

@@ -1,6 +1,6 @@
 """Traces of training steps for TensorBoard's profiler, and the programs that XLA compiles.
 
-Here are the traces by JAX and by TensorFlow; torch's is in `training.torch_backend`.
+It has the traces of JAX and TensorFlow; torch's is in `training.torch_backend`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cortext.files import disk_errors
 
 @contextmanager
 def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """Trace batches `first` to `end - 1` into a folder with JAX.
+    """Trace batches `first` to `end - 1` of the body into a folder with JAX.
 
     Args:
         folder: Folder to write.
-        first: First batch of the trace.
-        end: Batch after the last one.
+        first: First traced batch, counted from the start of the body.
+        end: Batch after the last traced one.
 
     Yields:
         A function to call after each batch.
@@ -32,7 +32,7 @@ def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None
     jax = need("jax", "tpu")
 
     def wait() -> None:
-        """Let the devices finish: a step returns before they have done it."""
+        """Wait for the devices: a step returns before they have finished it."""
         for device in jax.local_devices():
             (jax.device_put(0.0, device) + 1).block_until_ready()
 
@@ -50,12 +50,12 @@ def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None
 
 @contextmanager
 def traced_tensorflow(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """Trace batches `first` to `end - 1` into a folder with TensorFlow; see `traced_jax`.
+    """Trace batches `first` to `end - 1` of the body with TensorFlow; see `traced_jax`.
 
     Args:
         folder: Folder to write.
-        first: First batch of the trace.
-        end: Batch after the last one.
+        first: First traced batch, counted from the start of the body.
+        end: Batch after the last traced one.
     """
     profiler = need("tensorflow", "tensorflow").profiler.experimental
     with _window(first, end, lambda: profiler.start(str(folder)), profiler.stop) as stepped:
@@ -66,7 +66,7 @@ def traced_tensorflow(folder: Path, first: int, end: int) -> Iterator[Callable[[
 def _window(
     first: int, end: int, start: Callable[[], None], stop: Callable[[], None]
 ) -> Iterator[Callable[[], None]]:
-    """Start before batch `first` and stop after batch `end - 1`, or where the batches end."""
+    """Start before batch `first` and stop after batch `end - 1`, or after the last batch."""
     count = 0
     running = False
 
@@ -99,11 +99,11 @@ def dump_xla(
 
     Args:
         folder: Folder to write.
-        env: Environment whose XLA_FLAGS are added to.
-        loaded: Modules that are loaded.
+        env: Environment; its XLA_FLAGS are extended.
+        loaded: Names of the loaded modules.
 
     Raises:
-        ConfigError: Where JAX or TensorFlow is loaded already, because XLA reads its flags once.
+        ConfigError: If JAX or TensorFlow is already loaded, because XLA reads its flags once.
     """
     for backend in ("jax", "tensorflow"):
         if backend in loaded:
@@ -116,5 +116,5 @@ def dump_xla(
         f"{env.get('XLA_FLAGS', '')} --xla_dump_to={shlex.quote(str(path))}"
         " --xla_dump_hlo_as_text".strip()
     )
-    # A program that comes out of the cache is not compiled, and nothing would be written.
+    # A program from the cache is not compiled, and nothing would be written.
     env["JAX_ENABLE_COMPILATION_CACHE"] = "false"

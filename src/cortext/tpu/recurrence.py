@@ -1,8 +1,8 @@
-"""The recurrence of a GRU layer on XLA, with its own gradient, on one core or shared out.
+"""The recurrence of a GRU layer on XLA, with its own gradient, on one core or shared by several.
 
-The body of a scan holds only the recurrence itself, because a TPU waits for each of its steps:
-products with the inputs take all steps at once before it, and the gradient of the recurrent weights
-is one product after it. States, gates and biases are float32.
+The body of a scan holds only the recurrence itself, because a TPU waits for each of its steps.
+Products with the inputs are computed for all steps before the scan; the gradient of the recurrent
+weights is one product after it. States, gates and biases are float32.
 
 B trials, P patches, D hidden units, G the three gates side by side, I inputs.
 """
@@ -22,19 +22,29 @@ from cortext.tpu.products import einsum, product, shared_mesh
 Array = Any
 """A `jax.Array`."""
 WIDE_BYTES = 64 << 20
-"""Size of a layer's recurrent weights from which on the cores share them out.
+"""Size in bytes of a layer's recurrent weights from which the cores share them.
 
-A core's fast memory (128 MiB) holds few more. Reading them from the slow memory in every step takes
-many times as long as computing with them.
+A core's fast memory (128 MiB) holds little more. Reading the weights from the slow memory in every
+step takes many times as long as computing with them.
 """
 
 
 def gru_layer(
     x_PBI: Array, h0_BD: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, dtype: Any
 ) -> Array:
-    """Run one layer of a GRU over inputs [P, B, I]; return its states [P, B, D].
+    """Run one layer of a GRU.
 
-    The weights are torch's, with the gates in torch's order: r, z, n.
+    Args:
+        x_PBI: Inputs, float [P, B, I].
+        h0_BD: First states, float [B, D].
+        w_ih: Input weights [G, I], the gates in torch's order: r, z, n.
+        w_hh: Recurrent weights [G, D].
+        b_ih: Input biases [G].
+        b_hh: Recurrent biases [G].
+        dtype: Type of the operands of products, see `operand_dtype`.
+
+    Returns:
+        The state after every step, float32 [P, B, D].
     """
     input_PBG = product("pbi,gi->pbg", x_PBI, w_ih, dtype)
     mesh = shared_mesh()
@@ -60,13 +70,14 @@ def _recurrence(
     b_ih: Array,
     b_hh: Array,
 ) -> Array:
-    """The state after every step, float32 [P, B, D], of products [P, B, G] with each input.
+    """Return the state after every step, float32 [P, B, D].
 
     r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z
     h_before, where recurrent is the product of h_before with the recurrent weights.
 
-    The cores of `mesh` share out the units, each for all trials: they exchange states in every
-    step, where they else read all weights in every step.
+    `input_PBG` is the product of each input with the input weights. The cores of `mesh` share the
+    units, each for all trials: they exchange states in every step instead of reading all weights in
+    every step.
     """
     return _recurrence_forward(dtype, mesh, input_PBG, h0_BD, w_hh, b_ih, b_hh)[0]
 
@@ -110,7 +121,7 @@ _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
 
 
 class _SharedUnits:
-    """Units of a layer shared out over cores: each has the gates of its own ones, of all trials."""
+    """Units of a layer that cores share: each has the gates of its own units, for all trials."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -125,7 +136,7 @@ class _SharedUnits:
         """Make a function that runs steps on every core.
 
         Args:
-            steps: The function; it takes the name of the mesh's axis first.
+            steps: The function; its first argument is the name of the mesh's axis.
             in_specs: Layouts of its other arguments.
             out_specs: Layouts of its results.
         """
@@ -139,7 +150,7 @@ class _SharedUnits:
         return function
 
     def by_core(self, arguments: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Bring the three gates of a core's units together in the arguments of a layer."""
+        """Regroup the arguments of a layer: the three gates of a core's units lie together."""
         input_PBG, h0_BD, weight, b_ih, b_hh = arguments
         input_PBG = self.regroup(self.of_trials(input_PBG), 2)
         return (
@@ -151,19 +162,19 @@ class _SharedUnits:
         )
 
     def by_gate(self, gradients: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Bring all units of a gate together again in the gradients of those arguments."""
+        """Regroup the gradients of those arguments back: all units of a gate lie together."""
         d_input, d_h0, *others = gradients
         d_input = self.of_trials(self.regroup(d_input, 2, back=True))
         return d_input, d_h0, *(self.regroup(gradient, 0, back=True) for gradient in others)
 
     def regroup(self, x: Array, axis: int, back: bool = False) -> Array:
-        """Turn an axis of gates, each of all units, into one of cores, each of gates; or back."""
+        """Reorder an axis from (gate, core, unit) to (core, gate, unit); `back` reverses it."""
         sizes = (self.mesh.size, 3) if back else (3, self.mesh.size)
         split = x.reshape(*x.shape[:axis], *sizes, -1, *x.shape[axis + 1 :])
         return split.swapaxes(axis, axis + 1).reshape(x.shape)
 
     def of_trials(self, x_PBD: Array) -> Array:
-        """Lay an array out like all others, with the trials shared out over the cores."""
+        """Lay an array out like all others: the cores share the trials."""
         layout = NamedSharding(self.mesh, PartitionSpec(None, self.axis))
         return jax.lax.with_sharding_constraint(x_PBD, layout)
 
@@ -189,11 +200,12 @@ def _forward_steps(
     b_ih: Array,
     b_hh: Array,
 ) -> tuple[Array, Array]:
-    """States [P, B, D], and [P, B, 4 D] for the way back: r, z, n and recurrent_n of each step.
+    """Return states [P, B, D], and r, z, n and recurrent_n of each step, [P, B, 4 D].
 
-    `axis` names the cores that share out the units; None where this core has all of them.
+    The latter are for the backward pass. `axis` names the cores that share the units; None if this
+    core has all of them.
     """
-    transposed = weight.T  # once; a TPU would do it in every step
+    transposed = weight.T  # once: otherwise a TPU would transpose in every step
     # torch's order of the gates, r, z, n; Keras has z, r, n.
 
     def step(h: Array, input_BG: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -202,7 +214,7 @@ def _forward_steps(
         recurrent_r, recurrent_z, recurrent_n = jnp.split(recurrent, 3, axis=-1)
         r, z = jax.nn.sigmoid(input_r + recurrent_r), jax.nn.sigmoid(input_z + recurrent_z)
         n = jnp.tanh(input_n + r * recurrent_n)
-        h = n + z * (h - n)  # (1 - z) n + z h with one product less
+        h = n + z * (h - n)  # (1 - z) n + z h with one product fewer
         return h, (h, jnp.concatenate([r, z, n, recurrent_n], axis=-1))
 
     found: tuple[Array, Array] = jax.lax.scan(step, h0_BD, input_PBG)[1]
@@ -218,7 +230,7 @@ def _backward_steps(
     weight: Array,
     d_h_PBD: Array,
 ) -> tuple[Array, ...]:
-    """Gradients of the input, the first state, the weights and both biases.
+    """Return the gradients of the input, the first state, the weights and both biases.
 
     The gradient of the recurrent weights is one product over all steps; a differentiated scan would
     have one in each step.

@@ -1,9 +1,9 @@
 """Estimates of a TPU's shortest time for a training step, from the costs of its program.
 
 A step takes at least as long as its products at the chip's full rate, and as its traffic at the
-full rate of the memory. Exchanges between chips come on top, and loops over time: their iterations
-cannot overlap, and each waits for the chip to start and end a few small operations. The host,
-reading data and validation are left out.
+full rate of the memory. Exchanges between chips and loops over time are added: iterations cannot
+overlap, and each waits for the chip to start and end a few small operations. The host, reading data
+and validation are left out.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from cortext.tpu.cost import Cost, Exchange
 
 BATCHES = 120_000
-"""Batches of the published training."""
+"""Number of batches of the published training."""
 LATENCIES_US = (1.0, 3.0, 10.0)
-"""Assumed latencies of an iteration of a loop over time, or of an exchange."""
+"""Assumed latencies of an iteration of a loop over time, or of an exchange, in microseconds."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip by its maker's figures.
+    """Figures of one chip, as its maker gives them.
 
     Attributes:
-        name: Its name.
-        kind: libtpu's name for it.
-        flops: Operations a second in bfloat16.
+        name: Name of the chip.
+        kind: Name of the chip in libtpu.
+        flops: Operations per second in bfloat16.
         hbm_bytes: Size of its main memory.
         hbm_bytes_per_s: Rate of its main memory.
         ici_bytes_per_s: Rate at which it sends to both neighbours of a ring together.
@@ -52,7 +52,7 @@ V5E = Chip(
     ici_bytes_per_s=100e9,
     clock_hz=197e12 / (2 * 4 * 128 * 128),
 )
-"""Cloud TPU's documentation (docs.cloud.google.com/tpu/docs/v5e).
+"""Figures of a v5e chip from Cloud TPU's documentation (docs.cloud.google.com/tpu/docs/v5e).
 
 197 TFLOP/s in bfloat16, 16 GB at 819 GB/s, four matrix units, 400 GB/s of links in both directions
 over four ports, of which a ring takes two: 100 GB/s sent. The clock is the one at which four units
@@ -63,14 +63,14 @@ of 128 x 128 multiply-adds make 197 TFLOP/s: 1.5 GHz.
 def exchange_s(exchange: Exchange, n_chips: int, chip: Chip) -> float:
     """Estimate the seconds of exchanges in a ring of chips that send in both directions.
 
-    A chip sends its own bytes and those that it passes on. In multiples of its own, with c chips,
-    that is 2 (c - 1) / c for all-reduce, half of that for reduce-scatter, c - 1 for all-gather, and
-    c / 4 for all-to-all, the mean way of a piece. For collective-permute it is 1, to a neighbour
-    over one of the two links.
+    A chip sends its own bytes and passes on others'. In multiples of its own bytes, with c chips,
+    it sends 2 (c - 1) / c for all-reduce, half of that for reduce-scatter, c - 1 for all-gather,
+    and c / 4 (the mean distance of a piece) for all-to-all. For collective-permute it sends 1, to a
+    neighbour over one of the two links.
 
     Args:
         exchange: The exchanges of one kind.
-        n_chips: Chips of the ring.
+        n_chips: Number of chips in the ring.
         chip: Figures of a chip.
     """
     sent = {
@@ -86,21 +86,21 @@ def exchange_s(exchange: Exchange, n_chips: int, chip: Chip) -> float:
 def roofline(
     cost: Cost, chip: Chip, n_chips: int, latencies_us: Sequence[float] = LATENCIES_US
 ) -> dict[str, Any]:
-    """Estimate the shortest time of a step in milliseconds, and of 120,000 in hours.
+    """Estimate the shortest time of a step in milliseconds, and of 120,000 steps in hours.
 
     Args:
         cost: Cost of the program on one chip.
         chip: Figures of a chip.
-        n_chips: Chips that train.
+        n_chips: Number of chips that train.
         latencies_us: Assumed latencies of a loop's iteration or an exchange, in microseconds.
 
     Returns:
-        `compute_ms` and `memory_ms` of products and memory. `exchange_ms` of exchanges that
-        everything waits for; `overlapped_ms` of those during which the chip computes.
-        `roofline_ms`: the longest of products, memory and overlapped exchanges, plus the other
-        exchanges. `waits`: iterations of loops, and exchanges. `latencies`: for each assumed
-        latency the time of all waits, and its sum with the roofline. `schedule_ms`: the compiler's
-        own estimate plus `exchange_ms`; None where it makes none.
+        `compute_ms` and `memory_ms`: time of products, and of memory traffic. `exchange_ms`: time
+        of exchanges that the chip waits for. `overlapped_ms`: time of exchanges during which the
+        chip computes. `roofline_ms`: the longest of products, memory and overlapped exchanges, plus
+        `exchange_ms`. `waits`: number of iterations of loops, and of exchanges. `latencies`: for
+        each assumed latency the time of all waits, and its sum with the roofline. `schedule_ms`:
+        the compiler's estimate plus `exchange_ms`; None without such an estimate.
     """
     compute_ms = 1e3 * cost.flops.total() / chip.flops
     memory_ms = 1e3 * cost.hbm_bytes / chip.hbm_bytes_per_s
@@ -140,5 +140,5 @@ def roofline(
 
 
 def hours(step_ms: float) -> float:
-    """Return the hours of the published training at so many milliseconds a step."""
+    """Return the hours of the published training with steps of `step_ms` milliseconds."""
     return BATCHES * step_ms / 3.6e6

@@ -1,4 +1,4 @@
-"""The few shapes of a run's batches: XLA compiles a step anew for every one."""
+"""The few shapes of a run's batches: XLA compiles a step for every shape."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cortext.training.backend import Job
 from cortext.training.batches import TrainBatch
 
 BATCHES = 1000
-"""Batches of the sampler by whose lengths the shapes are chosen."""
+"""Number of the sampler's batches whose lengths the shapes are chosen for."""
 
 
 class Shapes:
-    """Lengths to one of which every batch of a split is padded: those that add least padding.
+    """Lengths that the batches of a split are padded to, chosen to add the least padding.
 
     Args:
         split: The trials.
-        count: Most lengths.
+        count: Most lengths to choose.
         patch_size: Bins of a patch.
         patch_stride: Bins from one patch to the next; a length ends with a whole patch.
         sampler: Draws the batches; None takes every trial as a batch of its own.
@@ -40,13 +40,13 @@ class Shapes:
             batches = [int(split.n_bins_N[sampler.indices(step)].max()) for step in range(BATCHES)]
             lengths = np.array([*batches, int(split.n_bins_N.max())])
         self.all = tuple(least_padding(self._rounded_up(lengths), count))
-        """The lengths in bins, shortest first."""
+        """Lengths in bins, shortest first."""
         self.labels = max(1, int(split.n_labels_N.max(initial=0)))
-        """Tokens to which every label is padded."""
+        """Number of tokens that every label is padded to."""
 
     @classmethod
     def of(cls, job: Job) -> Shapes:
-        """Choose the lengths of a run."""
+        """Choose the lengths for a run."""
         model = job.model.network.config
         return cls(
             job.split,
@@ -57,7 +57,7 @@ class Shapes:
         )
 
     def bins(self, indices: np.ndarray) -> int:
-        """Return the length in bins of a batch of the trials of `indices`."""
+        """Return the length in bins that a batch of the trials `indices` is padded to."""
         return self.padded(int(self._n_bins_N[indices].max()))
 
     def padded(self, n_bins: int) -> int:
@@ -66,15 +66,15 @@ class Shapes:
         return fitting[0] if fitting else self.all[-1] * -(-n_bins // self.all[-1])
 
     def pad(self, batch: TrainBatch, least: int, cores: int) -> dict[str, np.ndarray]:
-        """Pad a batch to one of the lengths, and to trials that cores share evenly.
+        """Pad a batch to one of the lengths, and to a number of trials that cores share evenly.
 
         Args:
             batch: The batch.
             least: Fewest trials.
-            cores: Cores that share them.
+            cores: Number of cores that share the trials.
 
         Returns:
-            features float32 [B, T, C], day and n_patches int32 [B]. Added trials are one patch of
+            features float32 [B, T, C], day and n_patches int32 [B]. Added trials have one patch of
             zeros.
         """
         n_trials, n_bins, n_features = batch.x_BTC.shape
@@ -88,21 +88,21 @@ class Shapes:
         return {"features": features_BTC, "day": day_B, "n_patches": n_patches_B}
 
     def _rounded_up(self, n_bins_N: np.ndarray) -> np.ndarray:
-        """Bins, rounded up to the end of a patch."""
+        """Return the bins, rounded up to the end of a patch."""
         beyond_N = np.maximum(0, n_bins_N - self._size)
         rounded_N: np.ndarray = self._size + -(-beyond_N // self._stride) * self._stride
         return rounded_N
 
 
 def least_padding(lengths_N: np.ndarray, count: int) -> list[int]:
-    """Choose the lengths, the longest among them, that add least padding; at most `count`.
+    """Choose at most `count` lengths, the longest among them, that add the least padding.
 
-    Each trial is padded to the next of them. This is dynamic programming over the different
-    lengths: the cheapest way to cover the first j of them with k.
+    Each trial is padded to the next chosen length. The method is dynamic programming over the
+    different lengths: the cheapest way to cover the first j lengths with k chosen ones.
     """
     lengths, trials = np.unique(lengths_N, return_counts=True)
     before = np.concatenate([[0], np.cumsum(trials)])
-    # padded[i, j]: cost of padding lengths i to j to the j-th
+    # padded[i, j]: cost of padding the i-th to j-th length to the j-th
     padded = np.where(
         np.tri(len(lengths), dtype=bool).T, (before[1:] - before[:-1, None]) * lengths, np.inf
     )

@@ -2,8 +2,8 @@
 
 The torch modules and losses run under torchax, which turns their operations into JAX's while the
 program is traced. Numbers that change from step to step (learning rates, reversal strength, random
-keys, days) are arguments, so that there is one program for each length of trials. Weights and
-moments are donated: the new ones take their memory.
+keys, days) are arguments, so that there is one program per length of trials. Weights and moments
+are donated: the new ones take their memory.
 
 B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
 """
@@ -36,35 +36,35 @@ from cortext.training.config import TrainConfig
 from cortext.training.loss import Loss, build_loss, check_losses
 
 USED_WHOLE = ("gru", "triple_gru")
-"""Models whose own loss reaches every weight; with others the weights are looked at."""
+"""Models whose default loss reaches every weight; for others the idle weights are searched."""
 Array = Any
 """A `jax.Array`."""
 Batch = dict[str, Any]
-"""features float16 [B, T, C]; int32 day, n_bins and n_labels [B], labels [B, U] (0-padded)."""
+"""Arrays by name: features float16 [B, T, C]; int32 day, n_bins, n_labels [B] and labels [B, U]."""
 Numbers = dict[str, Any]
 """Scalars and keys that change from step to step.
 
-float32 lr, lr_day and fraction (of the training that is done); uint32 [2] keys dropout and
-augmentation.
+float32 scalars lr, lr_day and fraction (the share of the training that is done); uint32 [2] keys
+dropout and augmentation.
 """
 
 
 class Programs:
-    """The programs of a run, to be lowered for one length of trials at a time.
+    """The programs of a run, lowered for one length of trials at a time.
 
     Args:
-        network: The model on any device, `meta` too: its own parameters are never read.
+        network: The model on any device, also `meta`: its own parameters are never read.
         loss: The loss.
         config: Configuration of the run.
         mesh: Cores that share a batch.
         n_features: Features of a bin, C.
-        n_labels: Tokens to which labels are padded, U.
-        on_host: The host augments (registered augmentations), and the step only smooths.
+        n_labels: Tokens that labels are padded to, U.
+        on_host: True if the host augments (registered augmentations) and the step only smooths.
 
     Raises:
-        ConfigError: For a batch that does not divide by the cores and the pieces of it that are
-            added up, and for a network with a type of number that XLA is not given. Lowering raises
-            it for a network that changes its buffers, and for a loss that `check_losses` refuses.
+        ConfigError: For a batch that does not divide by the cores and the accumulated pieces, and
+            for a network with a type of number that XLA does not get. Lowering raises it for a
+            network that changes its buffers, and for a loss that `check_losses` refuses.
     """
 
     def __init__(
@@ -98,18 +98,18 @@ class Programs:
         (weights, state, losses, norm): losses float32 [B] by name, and the norm of the gradient
         before clipping. It uses up the weights and the state that it is given.
         """
-        whole = everywhere(self.mesh)
+        replicated = everywhere(self.mesh)
         shared = by_trial(self.mesh)
         program = jax.jit(
             self._update,
-            in_shardings=(whole, whole, whole, shared, whole),
-            out_shardings=(whole, whole, shared, whole),
+            in_shardings=(replicated, replicated, replicated, shared, replicated),
+            out_shardings=(replicated, replicated, shared, replicated),
             donate_argnums=(0, 2),
         )
         weights, fixed = structures(self.network)
         if self._idle is None:
-            whole_used = self.config.loss is None and self.config.model.kind in USED_WHOLE
-            self._idle = frozenset() if whole_used else self._unreached(n_bins)
+            all_used = self.config.loss is None and self.config.model.kind in USED_WHOLE
+            self._idle = frozenset() if all_used else self._unreached(n_bins)
         state = jax.eval_shape(first_state, weights)
         return self._lower(
             program,
@@ -128,14 +128,16 @@ class Programs:
         [B, T, C], and returns logits float32 [B, P, V].
 
         Args:
-            n_bins: Bins to which trials are padded, T.
-            n_trials: Trials, B.
-            mesh: Cores that share the trials, perhaps fewer than train.
+            n_bins: Bins that trials are padded to, T.
+            n_trials: Number of trials, B.
+            mesh: Cores that share the trials; they may be fewer than in training.
         """
-        whole = everywhere(mesh)
+        replicated = everywhere(mesh)
         shared = by_trial(mesh)
         program = jax.jit(
-            self._forward, in_shardings=(whole, whole, shared, shared, shared), out_shardings=shared
+            self._forward,
+            in_shardings=(replicated, replicated, shared, shared, shared),
+            out_shardings=shared,
         )
         of_trials = jax.ShapeDtypeStruct((n_trials,), jnp.int32)
         features = jax.ShapeDtypeStruct((n_trials, n_bins, self.n_features), jnp.float32)
@@ -175,7 +177,7 @@ class Programs:
         return moved, state, losses, norm
 
     def _unreached(self, n_bins: int) -> frozenset[str]:
-        """Names of weights that no gradient reaches: JAX's are zeros, torch leaves them alone."""
+        """Return the names of weights that no gradient reaches: JAX has zeros, torch skips them."""
         weights, fixed = structures(self.network)
         batch = self.batch(n_bins)
         batch["features"] = batch["features"].update(dtype=jnp.float32)
@@ -222,7 +224,7 @@ class Programs:
             gradients, losses = differentiate(weights, fixed, piece, own, numbers["fraction"])
             return jax.tree.map(jnp.add, total, gradients), losses
 
-        # Each piece has trials of every core: the piece-th of every `pieces`.
+        # Each piece has trials of every core: every `pieces`-th trial.
         split = jax.tree.map(lambda x: x.reshape(-1, pieces, *x.shape[1:]).swapaxes(0, 1), batch)
         none = jax.tree.map(jnp.zeros_like, weights)
         gradients, losses = jax.lax.scan(add, none, (split, jnp.arange(pieces)))
@@ -269,12 +271,12 @@ class Programs:
         return found
 
     def _with(self, weights: Any, fixed: Any) -> Any:
-        """The network as a function, with these weights; ConfigError where a call changes one."""
+        """Return the network as a function with these weights; a call that changes one raises."""
         given = {**weights, **fixed}
         values = {name: tensor.jax() for name, tensor in given.items()}
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            # The call puts another tensor here where a module has changed one.
+            # If a module changes a tensor, the call puts another one here.
             tensors = dict(given)
             found = torch.func.functional_call(self.network, tensors, args, kwargs)
             for name, value in values.items():
@@ -308,7 +310,7 @@ def structures(network: nn.Module) -> tuple[Any, Any]:
     """Return the shapes of the weights that learn, and of all other weights and buffers, by name.
 
     Raises:
-        ConfigError: For a type of number that XLA is not given.
+        ConfigError: For a type of number that XLA does not get.
     """
     learns = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     named = [*network.named_parameters(), *network.named_buffers()]
@@ -334,11 +336,11 @@ _DTYPES = {
 
 
 def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers:
-    """Return the numbers of a step; everything random in it is a function of (seed, step).
+    """Return the numbers of a step; its random keys are a function of (seed, step).
 
     Args:
         config: Configuration of the run.
-        step: Number of the batch.
+        step: Number of the batch, from 0.
         lr: Learning rate.
         lr_day: Learning rate of the day layers.
     """
@@ -356,11 +358,11 @@ def lower_step(
 
     Args:
         config: Configuration of a run.
-        mesh: Cores, perhaps of a topology without devices.
+        mesh: Cores, which may be those of a topology without devices.
         n_features: Features of a bin, C.
-        n_days: Recording days.
-        n_bins: Bins to which trials are padded, T.
-        n_labels: Tokens to which labels are padded, U.
+        n_days: Number of recording days.
+        n_bins: Bins that trials are padded to, T.
+        n_labels: Tokens that labels are padded to, U.
 
     Returns:
         A `jax.stages.Lowered`.

@@ -10,7 +10,7 @@ from pathlib import Path
 HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 ENABLE_HUGEPAGES = f'sudo sh -c "echo always > {HUGEPAGES}"'
 OLDER = ("v2", "v3", "v4", "v5p")
-"""Generations for which transparent hugepages make no difference worth a command."""
+"""Generations that transparent hugepages hardly make faster."""
 
 _BF16 = (
     "only torch_xla read it, and it turned losses and optimiser into bfloat16, too; --precision"
@@ -30,24 +30,24 @@ DEPRECATED = {
     "XRT_SHARD_WORLD_SIZE": _XRT,
     "PJRT_DEVICE": "only torch_xla reads it; --device tpu says where to train",
 }
-"""Variables of older scripts that change nothing here."""
+"""Environment variables of older scripts that have no effect here."""
 HIDING = (
     "TPU_VISIBLE_CHIPS",
     "TPU_VISIBLE_DEVICES",
     "TPU_CHIPS_PER_PROCESS_BOUNDS",
     "TPU_PROCESS_BOUNDS",
 )
-"""Variables that leave a process some of the chips only."""
+"""Environment variables that hide some of the chips from a process."""
 
 
 @dataclass(frozen=True)
 class Hugepages:
-    """Transparent hugepages.
+    """Setting of transparent hugepages, and advice.
 
     Attributes:
         state: `always`, `madvise` or `never`; None for a kernel without them.
-        advice: A line of advice; None where none is needed.
-        command: Shell command that enables them.
+        advice: A line of advice; None if none is needed.
+        command: Shell command that enables them; None if none is needed.
     """
 
     state: str | None
@@ -56,7 +56,7 @@ class Hugepages:
 
 
 def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
-    """Read their state, and advise for a TPU of that generation (None without a TPU)."""
+    """Read the setting, and advise for a TPU of that generation (None without a TPU)."""
     try:
         found = re.search(r"\[(\w+)\]", path.read_text(errors="replace"))
     except OSError:
@@ -72,7 +72,7 @@ def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
 
 
 def variables(env: Mapping[str, str], chips: int) -> list[str]:
-    """Return a line for every variable that is set and has another effect than expected."""
+    """Return a line for every environment variable whose effect may surprise the user."""
     lines = [
         f"{name}={env[name]} changes nothing: {why}"
         for name, why in DEPRECATED.items()

@@ -1,4 +1,4 @@
-"""Versions of the libraries that train, and clashes between them that are known."""
+"""Versions of the libraries that train, and known clashes between them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PACKAGES = (
     "torch_xla",
 )
 PINS_LIBTPU = ("jax", "tensorflow-tpu", "torch_tpu")
-"""Packages that each need some versions of libtpu, of which only one can be installed.
+"""Packages that each need certain versions of libtpu; only one version can be installed.
 
 torch_tpu trains nothing here, but may be installed beside the others.
 """
 
 
 def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of the packages that are installed, as they give them."""
+    """Return the versions of the installed ones among the packages, by name."""
     found = {}
     for name in packages:
         try:
@@ -64,7 +64,7 @@ def libtpu_pins(
 
 
 def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> list[str]:
-    """Return a line, with what to do, for each known clash between installed packages."""
+    """Return a line, with a remedy, for each known clash between installed packages."""
     have = {}
     lines = []
     for name, version in versions.items():
@@ -84,7 +84,7 @@ def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> li
         lines.append(f"{what}; pip install --pre --upgrade 'torchax>=0.0.14.dev20261026'")
     libtpu = have.get("libtpu")
     for name, pin in pins.items():
-        # torch_tpu always needs libtpu, jax and tensorflow-tpu where they are to use a TPU.
+        # torch_tpu always needs libtpu; jax and tensorflow-tpu need it only to use a TPU.
         if libtpu is not None and not pin.contains(libtpu, prereleases=True):
             what = (
                 f"{name} {versions[name]} needs libtpu{pin}, and libtpu {versions['libtpu']} is"
@@ -95,7 +95,7 @@ def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> li
 
 
 def tensorflow_without_tpu(versions: Mapping[str, str], chips: int) -> str | None:
-    """Return a line where a TPU is attached and TensorFlow's build cannot use one."""
+    """Return a line if a TPU is attached and TensorFlow's build cannot use it; None otherwise."""
     if not chips or "tensorflow" not in versions or "tensorflow-tpu" in versions:
         return None
     return (

@@ -1,8 +1,8 @@
 """The backend that trains Keras models on TensorFlow: a TPU's cores, several GPUs or one device.
 
-One program drives all cores. Each takes its share of every batch's trials, and the models sum the
-gradients (`cortext.tpu.keras_tf.models`). The weights are those of the run's torch model, which
-gets them back whenever they are saved, so that the run directory is an ordinary one.
+One program drives all cores. Each core takes its share of every batch's trials, and the models sum
+the gradients (`cortext.tpu.keras_tf.models`). The weights begin as those of the run's torch model
+and are copied back whenever they are saved, so that the run directory is an ordinary one.
 
 B trials, T bins, P patches, V tokens.
 """
@@ -42,7 +42,7 @@ class KerasBackend:
     Raises:
         ConfigError: For a model, loss or augmentation that has no form in TensorFlow, and for a
             batch that does not divide by the cores and the pieces of `gradient_accumulation_steps`.
-        RunError: Where `choose_strategy` does.
+        RunError: See `choose_strategy`.
     """
 
     host = torch.device("cpu")
@@ -77,7 +77,7 @@ class KerasBackend:
         self.data = Batches(job.split, job.layer_of_day, config, self.shapes)
         self._steps = tf.function(self._replicas_step, autograph=False)
         self._logits = tf.function(self._replicas_logits, autograph=False)
-        self._next = -1  # the step that the optimiser counts
+        self._next = -1  # the optimiser's next step
 
     @staticmethod
     @contextmanager
@@ -94,7 +94,7 @@ class KerasBackend:
         """See `Backend`."""
         setting = tf.config.experimental
         before = setting.tensor_float_32_execution_enabled()
-        # Where this is off, a TPU multiplies float32 as it is; else it rounds it to bfloat16.
+        # If this is off, a TPU multiplies float32 in full; if on, it rounds it to bfloat16.
         setting.enable_tensor_float_32_execution(before and self.bf16)
         tf.get_logger().addFilter(_not_of_retracing)
         try:
@@ -126,7 +126,7 @@ class KerasBackend:
 
     @property
     def traces(self) -> int:
-        """Times that TensorFlow has traced the training step: once for each length of batches."""
+        """Number of times that TensorFlow has traced the training step: once per batch length."""
         return int(self._steps.experimental_get_tracing_count())
 
     def read(self, updates: list[StepResult]) -> list[StepValues]:
@@ -170,7 +170,7 @@ class KerasBackend:
         )
 
     def _shared(self, batch: Mapping[str, Any]) -> Any:
-        """The batch on the cores, each of which has equally many rows, in their order."""
+        """Put the batch on the cores, which get the same number of rows each, in order."""
         batch = {name: values for name, values in batch.items() if name != "indices"}
 
         def share(core: Any) -> dict[str, Any]:
@@ -185,23 +185,23 @@ class KerasBackend:
         return self.strategy.experimental_distribute_values_from_function(share)
 
     def _rows(self, values: Any) -> np.ndarray:
-        """Every core's rows on the host, in the order of the batch."""
+        """Return every core's rows on the host, in the order of the batch."""
         return np.concatenate(
             [part.numpy() for part in self.strategy.experimental_local_results(values)]
         )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """A context that turns TensorFlow's errors, which are pages long, into one line."""
+        """Turn TensorFlow's errors, which are pages long, into one line."""
         try:
             yield
         except Exception as error:
-            told = explain(error, self.job.config.dataset.batch_size, self.cores)
-            if told is None:
+            explained = explain(error, self.job.config.dataset.batch_size, self.cores)
+            if explained is None:
                 raise
-            raise told from error
+            raise explained from error
 
 
 def _not_of_retracing(record: logging.LogRecord) -> bool:
-    """All messages but the warning of many traces: one for each length is meant."""
+    """Tell whether a message is not the warning of many traces: one per length is intended."""
     return "retracing" not in record.getMessage()

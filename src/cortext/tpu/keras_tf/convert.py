@@ -1,7 +1,7 @@
 """Weights and optimiser states between torch and Keras, both ways, bit for bit.
 
 torch has a GRU's gates in the order reset, update, new, one below the other; Keras has update,
-reset, new, side by side. torch has two biases where Keras has one of two rows.
+reset, new, side by side. torch has two biases; Keras has one bias with two rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Link:
     form: Literal["same", "transposed", "gates", "gate_biases"]
 
     def to_keras(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Make the variable's value of the parameters' values."""
+        """Make the variable's value from the parameters' values."""
         found = [arrays[name] for name in self.names]
         if self.form == "gate_biases":
             return np.stack([_swapped(array) for array in found])
@@ -36,7 +36,7 @@ class Link:
         return found[0].T if self.form == "transposed" else found[0]
 
     def to_torch(self, value: np.ndarray) -> dict[str, np.ndarray]:
-        """Make the parameters' values of the variable's value."""
+        """Make the parameters' values from the variable's value."""
         if self.form == "gate_biases":
             found = [_swapped(row) for row in value]
         elif self.form == "gates":
@@ -53,7 +53,10 @@ def _swapped(array: np.ndarray) -> np.ndarray:
 
 
 def links(model: DayLayers, prefix: str = "") -> list[Link]:
-    """Link the variables of a model that has been built to torch's parameters."""
+    """Link the variables of a built model to torch's parameters.
+
+    `prefix` is put before the parameters' names.
+    """
     found = []
     if model.n_days is not None:
         found += [Link(model.days.day_weight, (f"{prefix}day_weight",), "same")]
@@ -77,11 +80,11 @@ def links(model: DayLayers, prefix: str = "") -> list[Link]:
 
 
 def from_torch(model: DayLayers, network: nn.Module) -> None:
-    """Give a Keras model the weights of a torch network, and let the same ones learn.
+    """Copy the weights of a torch network into a Keras model, and which of them learn.
 
     Raises:
-        RunError: For a network of another shape, or with a GRU layer of whose two biases only one
-            learns.
+        RunError: For a network of another shape, or with a GRU layer that learns only one of its
+            two biases.
     """
     parameters = dict(network.named_parameters())
     arrays = {name: parameter.detach().cpu().numpy() for name, parameter in parameters.items()}
@@ -109,7 +112,7 @@ def from_torch(model: DayLayers, network: nn.Module) -> None:
 
 
 def to_torch(model: DayLayers, network: nn.Module) -> None:
-    """Give a torch network the weights of a Keras model."""
+    """Copy the weights of a Keras model into a torch network."""
     arrays = {
         name: array
         for link in links(model)
@@ -140,7 +143,7 @@ def optimizer_state(model: DayLayers) -> dict[str, torch.Tensor]:
 
 
 def load_optimizer_state(model: DayLayers, state: Mapping[str, torch.Tensor]) -> None:
-    """Take over a state of torch's or this optimiser; weights that it lacks start afresh."""
+    """Load a state of torch's or of this optimiser; weights that it lacks start afresh."""
     optimizer = model.optimizer
     optimizer.build(model.trainable_variables)
     for link, index in _learning(model):
@@ -162,7 +165,7 @@ def load_optimizer_state(model: DayLayers, state: Mapping[str, torch.Tensor]) ->
 
 
 def _learning(model: DayLayers) -> list[tuple[Link, int]]:
-    """The links of variables that learn, and their numbers in the optimiser."""
+    """Return the links of variables that learn, and their numbers in the optimiser."""
     numbers = {id(variable): index for index, variable in enumerate(model.trainable_variables)}
     return [
         (link, numbers[id(link.variable)]) for link in links(model) if id(link.variable) in numbers

@@ -1,9 +1,9 @@
 """Connectionist temporal classification (Graves et al., ICML 2006) in Keras.
 
 Every trial has its own lengths, the blank is 0, and numbers are float32. The gradient comes from
-the backward variables, not from a tape of the forward ones. The work of a frame grows with the
-length of the label. In `keras.ops.ctc_loss`, which is TensorFlow's for dense labels, it grows with
-its square.
+the backward variables, not from a tape of the forward variables. The work per frame grows with the
+length of the label; in `keras.ops.ctc_loss` (TensorFlow's for dense labels) it grows with the
+square of the length.
 
 B trials, P patches (frames), V tokens, U label tokens, S states: blanks around and between the
 labels, 2 U + 1.
@@ -26,9 +26,9 @@ def ctc_loss(logits_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any)
 
     Args:
         logits_BPV: Float [B, P, V] of any precision; P is static.
-        n_patches_B: int [B], frames of each trial; others are never read.
+        n_patches_B: int [B], frames of each trial; later frames are never read.
         labels_BU: int [B, U], labels; U is static.
-        n_labels_B: int [B], tokens of each label; others are never read.
+        n_labels_B: int [B], tokens of each label; later tokens are never read.
 
     Returns:
         Float32 [B].
@@ -38,7 +38,7 @@ def ctc_loss(logits_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any)
     def with_gradient(log_probs_BPV: Any) -> Any:
         trials = _trials(log_probs_BPV, *counts)
         alpha_PBS, likelihood_B = _forward(trials)
-        # Never the negation of this, which TensorFlow rewrites so that NaN is lost.
+        # Do not negate this condition: TensorFlow rewrites the negation, and NaN is lost.
         misfits_B = likelihood_B < _NEVER / 2
         loss_B = ops.where(counts[0] > 0, ops.where(misfits_B, float("inf"), -likelihood_B), 0.0)
 
@@ -63,7 +63,7 @@ class _Trials(NamedTuple):
     Attributes:
         states_BS: Token of each state.
         emitted_PBS: Log-probability of that token in each frame.
-        jumps_BS: 0 where a state may follow the one two before it, as a label may without a blank
+        jumps_BS: 0 if a state may follow the state two before it, as a label may without a blank
             between; else `_NEVER`.
         first_BS: 0 for the states in which a trial may begin; else `_NEVER`.
         final_BS: 0 for the states in which a trial may end; else `_NEVER`.
@@ -103,7 +103,7 @@ def _trials(log_probs_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: An
 
 
 def _forward(trials: _Trials) -> tuple[Any, Any]:
-    """Logs of the forward variables, relative to the frame's largest, and of the likelihood [B]."""
+    """Return logs of the forward variables relative to the frame's largest, and of likelihoods."""
 
     def step(before: Any, at: Any) -> tuple[Any, Any]:
         before_BS, total_B1 = before
@@ -125,7 +125,7 @@ def _forward(trials: _Trials) -> tuple[Any, Any]:
 
 
 def _backward(trials: _Trials) -> Any:
-    """Logs of the backward variables, relative to the frame's largest."""
+    """Return the logs of the backward variables, relative to the frame's largest."""
 
     def step(after_BS: Any, at: Any) -> tuple[Any, Any]:
         emitted_BS, frame = at  # of the frame after this one
@@ -139,7 +139,7 @@ def _backward(trials: _Trials) -> Any:
 
 
 def _rescaled(logs_BS: Any) -> tuple[Any, Any]:
-    """Logs relative to the largest, so that long trials keep their digits, and the largest."""
+    """Return logs relative to the largest, which keeps long trials' digits, and the largest."""
     most_B1 = ops.max(logs_BS, axis=1, keepdims=True)
     return logs_BS - most_B1, most_B1
 
@@ -155,6 +155,6 @@ def _earlier(x_BS: Any, by: int) -> Any:
 
 
 def _add(*logs: Any) -> Any:
-    """The logarithm of the sum of three probabilities."""
+    """Return the logarithm of the sum of three probabilities."""
     most = ops.maximum(ops.maximum(logs[0], logs[1]), logs[2])
     return most + ops.log(sum(ops.exp(log - most) for log in logs))

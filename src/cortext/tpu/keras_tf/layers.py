@@ -55,7 +55,7 @@ class DayAffine(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class Patches(keras.layers.Layer):  # type: ignore[misc]
-    """Patches [B, P, size * C] of bins [B, T, C]: `size` bins side by side, every `stride` bins.
+    """A layer that makes patches: `size` bins side by side, every `stride` bins.
 
     All features of the first bin come first. Bins after the last whole patch are left out. A size
     of 0 leaves single bins.
@@ -72,8 +72,8 @@ class Patches(keras.layers.Layer):  # type: ignore[misc]
             return features
         n_trials, n_bins, n_features = ops.shape(features)
         n_patches = (n_bins - self.size) // self.stride + 1
-        # A patch is `per_patch` blocks of `stride` bins, the last one perhaps cut short. These are
-        # few and wide pieces, where its bins would be many narrow ones.
+        # A patch is `per_patch` blocks of `stride` bins, the last one perhaps cut short. Blocks are
+        # few and wide; bins would be many and narrow.
         per_patch = -(-self.size // self.stride)
         needed = (n_patches + per_patch - 1) * self.stride
         features = ops.pad(features[:, :needed], ((0, 0), (0, max(0, needed - n_bins)), (0, 0)))
@@ -88,17 +88,17 @@ class Patches(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
-    """The gradient reversal of Ganin et al. (JMLR 2016).
+    """A layer that reverses gradients (Ganin et al., JMLR 2016).
 
-    It gives its input, bit for bit, and multiplies the gradient by `-strength`.
+    It returns its input bit for bit, and multiplies the gradient by `-strength`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        # Without autocast, which would round the strength to bfloat16.
+        # No autocast: it would round the strength to bfloat16.
         super().__init__(**{**kwargs, "autocast": False})
 
     def call(self, x: Any, strength: Any) -> Any:
-        """Return `x`, of any shape; the strength is a number or a scalar tensor."""
+        """Return `x` of any shape; the strength is a number or a scalar tensor."""
         x32 = ops.cast(x, "float32")
         fixed = ops.stop_gradient(x32)
         return ops.cast(fixed - ops.cast(strength, "float32") * (x32 - fixed), x.dtype)
@@ -106,10 +106,10 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class GRULayer(keras.layers.GRU):  # type: ignore[misc]
-    """A `keras.layers.GRU` with another loop (see `recurrence`) where there is no GPU with cuDNN.
+    """A `keras.layers.GRU` with a loop of its own (see `recurrence`) if there is no GPU with cuDNN.
 
-    Keras's loop multiplies the inputs, too, step by step. The layer has Keras's weights, and gives
-    the state after every step and the last one.
+    Keras's loop multiplies the inputs step by step, too. The layer has Keras's weights, and returns
+    the state after every step and the last state.
     """
 
     def __init__(self, units: int, **kwargs: Any) -> None:
@@ -123,13 +123,23 @@ class GRULayer(keras.layers.GRU):  # type: ignore[misc]
     def inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: bool = False
     ) -> Any:
-        """Return the last state, the states [B, P, D], and the last state in a list; see Keras."""
+        """Run the loop of the layer; Keras calls it.
+
+        Args:
+            sequences: Inputs [B, P, I].
+            initial_state: The first state [B, D], in a list.
+            mask: Steps to skip; Keras's own loop runs if there are any.
+            training: True in training; only Keras's own loop uses it.
+
+        Returns:
+            The last state [B, D], the states [B, P, D], and the last state in a list.
+        """
         if mask is not None or _has_gpu():
             return super().inner_loop(sequences, initial_state, mask, training)
         input_bias_G, recurrent_bias_G = ops.unstack(ops.convert_to_tensor(self.cell.bias), 2)
         input_BPG = ops.matmul(sequences, self.cell.kernel) + input_bias_G
         h0_BD = ops.cast(initial_state[0], "float32")
-        weight_DG = ops.copy(self.cell.recurrent_kernel)  # a value, no variable
+        weight_DG = ops.copy(self.cell.recurrent_kernel)  # a value, not a variable
         h_BPD = recurrence(
             ops.cast(input_BPG, "float32"), h0_BD, weight_DG, ops.cast(recurrent_bias_G, "float32")
         )
@@ -141,7 +151,7 @@ def _has_gpu() -> bool:
 
 
 class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
-    """Seeds of dropout: within `of(key)` they are a function of the key alone."""
+    """Seeds of dropout; within `of(key)` they depend on the key alone."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -151,7 +161,7 @@ class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
 
     @contextmanager
     def of(self, key: Any) -> Iterator[None]:
-        """Draw seeds within this context from `key`, an integer or a scalar integer tensor."""
+        """Draw seeds within the context from `key`, an integer or a scalar integer tensor."""
         self._key = key
         self._drawn = 0
         try:
@@ -174,10 +184,10 @@ def dropout(x: Any, rate: float, seeds: StepSeeds, training: bool) -> Any:
     """Drop values with probability `rate` while `training`.
 
     Args:
-        x: Any float tensor; the draw is in float32 whatever its type.
-        rate: Probability.
-        seeds: Gives the seed of the draw.
-        training: False changes nothing.
+        x: Any float tensor; the draw is in float32 for every type.
+        rate: Probability of zero.
+        seeds: Source of the draw's seed.
+        training: False returns `x`.
     """
     if not training or rate == 0:
         return x

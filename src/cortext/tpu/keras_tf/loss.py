@@ -27,7 +27,7 @@ class CTC:
     parts: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, network: Any, batch: Mapping[str, Any], step: Any) -> dict[str, Any]:
-        """Compute the losses by name, float32 [B]: the mean of `loss` is minimised."""
+        """Compute the losses by name, float32 [B]; training minimises the mean of `loss`."""
         return {"loss": batch_ctc(network(batch, training=True)[0], batch)}
 
     def get_config(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class CTC:
 class Adversarial:
     """The loss of the three-network model; see `cortext.training.adversarial.Adversarial`.
 
-    The reversal strength rises over `n_batches`, those of the whole training.
+    The reversal strength rises over `n_batches`, the batches of the whole training.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("clean", "noisy", "noise")
@@ -87,7 +87,7 @@ class Adversarial:
 def keras_loss(config: TrainConfig) -> CTC | Adversarial:
     """Build the Keras form of a run's loss.
 
-    Raises ConfigError for a loss without one, or that cannot train the model.
+    Raises ConfigError for a loss that has no Keras form or cannot train the model.
     """
     kind = (
         config.loss.kind
@@ -112,7 +112,7 @@ def keras_loss(config: TrainConfig) -> CTC | Adversarial:
 
 
 def noise_energy(noise_BPI: Any, n_patches_B: Any) -> Any:
-    """Compute the mean squared norm of the noise in each trial's patches, float32 [B]."""
+    """Compute the squared norm of the noise, averaged over each trial's patches, float32 [B]."""
     energy_BP = ops.sum(ops.square(ops.cast(noise_BPI, "float32")), axis=-1)
     n_patches_B = ops.cast(n_patches_B, "int32")
     inside_BP = ops.arange(energy_BP.shape[1], dtype="int32") < ops.expand_dims(n_patches_B, 1)

@@ -39,8 +39,8 @@ class DayLayers(Steps):
 
     Args:
         config: Settings, a dataclass.
-        n_days: Recording days; None makes no day layers, for a network that reads patches which
-            another one has made.
+        n_days: Number of recording days; None makes no day layers, for a network that reads
+            patches that another network has made.
     """
 
     def __init__(self, config: Any, *, n_days: int | None, **kwargs: Any) -> None:
@@ -59,14 +59,14 @@ class DayLayers(Steps):
         return count_patches(self.config, n_bins)
 
     def patch_width(self, inputs_shape: Any) -> int:
-        """Return the values in a patch, from the shapes of the arguments of `call`."""
+        """Return the number of values in a patch, from the shapes of the arguments of `call`."""
         if self.n_days is None:
             return int(inputs_shape[-1])
         n_features: int = inputs_shape["features"][-1]
         return n_features * max(int(self.config.patch_size), 1)
 
     def build_inputs(self, inputs_shape: Any) -> None:
-        """Make the weights of the day layers, where there are any."""
+        """Make the weights of the day layers, if there are any."""
         if self.n_days is not None:
             self.days.build(inputs_shape["features"])
             self.patches.build(inputs_shape["features"])
@@ -100,7 +100,7 @@ class DayLayers(Steps):
 class Recurrent(DayLayers):
     """A GRU that begins in a learnt state, and a linear map to `n_out` values.
 
-    Where `n_out` is None, the hidden units are the output.
+    If `n_out` is None, the hidden units are the output.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class _Classifier(Recurrent):
 
 
 def _settings(cls: type, config: Any) -> Any:
-    """A settings dataclass, from a mapping (as `get_config` gives) or unchanged."""
+    """Return a settings dataclass, from a mapping (as of `get_config`) or unchanged."""
     return config if dataclasses.is_dataclass(config) else from_mapping(cls, config)
 
 
@@ -197,9 +197,9 @@ class GRU(_Classifier):
 
 @register
 class CleanSpeechModel(_Classifier):
-    """The logits [B, P, V] of patches without noise.
+    """The decoder: the network that computes logits [B, P, V] of patches without noise.
 
-    `n_days` gives it day layers of its own, for use alone.
+    With `n_days` it has day layers of its own and can be used alone.
     """
 
     def __init__(
@@ -212,9 +212,9 @@ class CleanSpeechModel(_Classifier):
 
 @register
 class NoisySpeechModel(_Classifier):
-    """The adversary: the logits [B, P, V] of the noise in patches.
+    """The adversary: the network that computes logits [B, P, V] of the noise in patches.
 
-    It has no day layers, because the noise is estimated from patches that have been through them.
+    It has no day layers, because the patches that the noise is estimated from have passed them.
     """
 
     def __init__(self, config: Any, *, n_classes: int, **kwargs: Any) -> None:
@@ -229,10 +229,10 @@ class NoisySpeechModel(_Classifier):
 
 @register
 class NoiseModel(Recurrent):
-    """The estimate [B, P, I] of the noise in patches.
+    """The network that estimates the noise [B, P, I] in patches.
 
-    `n_days` gives it day layers of its own, for use alone. Where a patch has as many values as the
-    network has hidden units, these are the estimate; `build` finds out.
+    With `n_days` it has day layers of its own and can be used alone. If a patch has as many values
+    as the network has hidden units, the units are the estimate; `build` decides it.
     """
 
     def __init__(self, config: Any, *, n_days: int | None = None, **kwargs: Any) -> None:
@@ -291,8 +291,8 @@ class TripleGRU(DayLayers):
             inputs: A batch.
             state: States of both networks to go on from; None takes the learnt ones.
             mode: `inference` leaves the adversary out; `full` is for training.
-            reversal: Share of the adversary's gradient that the noise model gets, with the sign
-                reversed: a float32 scalar.
+            reversal: Factor of the adversary's gradient, sign reversed, at the noise model: a
+                float32 scalar.
             training: Drop values.
 
         Returns:
@@ -318,7 +318,7 @@ class TripleGRU(DayLayers):
 
 
 MODELS: dict[str, type[DayLayers]] = {"gru": GRU, "triple_gru": TripleGRU}
-"""The models by their `kind`, as in `cortext.models.MODELS`."""
+"""Models by their `kind`, as in `cortext.models.MODELS`."""
 
 
 def keras_model(
@@ -329,9 +329,9 @@ def keras_model(
     Args:
         config: Configuration of the run.
         n_features: Features of a bin, C.
-        n_days: Recording days.
-        n_classes: Tokens, V.
-        bf16: Multiply matrices in bfloat16.
+        n_days: Number of recording days.
+        n_classes: Number of tokens, V.
+        bf16: Multiply matrices in bfloat16; by default in float32.
 
     Raises:
         ConfigError: For a model or a loss that has no Keras form.

@@ -1,6 +1,6 @@
 """The optimiser of `cortext.training.optim` in Keras: AdamW in three groups.
 
-A day's layer moves only with batches that have trials of the day.
+A day's layer moves only in batches that have trials of the day.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cortext.training.config import TrainConfig
 
 @register
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """The learning rate of `cortext.training.optim.lr_factor` in a graph, by the batch's number."""
+    """Learning rate of `cortext.training.optim.lr_factor` in a graph, by the batch's number."""
 
     def __init__(
         self, kind: str, highest: float, floor: float, decay_steps: int, warmup_steps: int
@@ -74,10 +74,10 @@ _SETTINGS = (
 
 @register
 class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """AdamW of a run's configuration; `move` moves variables, not `apply` of the base class.
+    """AdamW of a run's configuration; `move` moves variables, not the base class's `apply`.
 
-    Variables whose name starts with `day_` have the recording day as their first axis. Each
-    variable, and each day, counts its own steps; `iterations` is the number of the next batch.
+    The first axis of a variable whose name starts with `day_` is the recording day. Each variable
+    and each day counts its own steps; `iterations` is the number of the next batch.
 
     The settings are the keys of `TrainConfig` from `lr_scheduler_type` to `grad_norm_clip_value`,
     with its defaults.
@@ -125,10 +125,10 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
     def move(self, gradients: Sequence[Any], variables: Sequence[Any], days_B: Any) -> Any:
         """Clip the gradients and move the variables.
 
-        Where the norm of the gradients is not finite nothing moves, but the batch counts.
+        If the norm of the gradients is not finite, nothing moves, but the batch counts.
 
         Args:
-            gradients: Gradients of the replica's trials; they are added up over replicas.
+            gradients: Gradients of the replica's trials; they are summed over replicas.
             variables: Variables that learn.
             days_B: Int [B], the recording days of the replica's trials.
 
@@ -169,7 +169,7 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
     def _move_one(
         self, variable: Any, index: int, gradient: Any, moved: Any, rate: Any, decay: float
     ) -> None:
-        """One step of one variable; `moved` is one truth value for it, or one for each day."""
+        """Take one step of one variable; `moved` is one boolean for it, or one per day."""
         beta0, beta1 = self.settings["beta0"], self.settings["beta1"]
         mean, square, count = (slot[index].value for slot in (self.mean, self.square, self.counts))
         count.assign_add(tf.cast(moved, count.dtype))
@@ -177,7 +177,7 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
         def per_day(x: Any) -> Any:
             return tf.reshape(x, (-1, *[1] * (len(variable.shape) - 1))) if len(x.shape) else x
 
-        # A day that was never seen has count 0, which nothing can be divided by.
+        # A day that was never trained has count 0, and Adam would divide by 0.
         steps = tf.cast(tf.maximum(count, 1), tf.float32)
         corrections = [
             -tf.math.expm1(steps * math.log(beta)) if beta else tf.ones_like(steps)
@@ -205,5 +205,5 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
 
 
 def _is_day(variable: Any) -> bool:
-    """Tell by its name whether a variable's first axis is the recording day, as for torch."""
+    """Tell by its name whether a variable's first axis is the recording day, as with torch."""
     return str(variable.name).startswith("day_")

@@ -1,9 +1,9 @@
 """Batches as tf.data, of static shapes, augmented and smoothed in TensorFlow.
 
-The sampler is that of torch. A raw batch has float16 features as they are on the disk, and the
-random seeds with which `prepare` augments them, inside the step on the accelerator or in the
-pipeline. Seeds are functions of (seed, number of the batch, trial), so that a batch is the same
-wherever its trials are computed, and a run may go on from any batch.
+The sampler is torch's. A raw batch has float16 features as they are on the disk, and random seeds.
+`prepare` augments with these seeds, inside the step on the accelerator or in the pipeline. Seeds
+are functions of (seed, number of the batch, trial), so that a batch is the same wherever its trials
+are computed, and a run can resume from any batch.
 
 The models take, for B trials of T bins, C features and U label tokens:
 
@@ -12,8 +12,8 @@ The models take, for B trials of T bins, C features and U label tokens:
     labels int32 [B, U] (0-padded), n_labels int32 [B]; and indices int64 [B], the trials' numbers
     in the split
 
-In a raw batch features are float16 (float32 after registered augmentations), and there are seed
-int32 [B, 2] and cut int32 [B] (bins that are cut from the start) where it is to be augmented.
+In a raw batch features are float16 (float32 after registered augmentations). A raw batch that is to
+be augmented also has seed int32 [B, 2] and cut int32 [B] (bins that are cut from the start).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cortext.training.config import TrainConfig
 from cortext.training.setup import batch_sampler, day_layers, training_sessions, training_splits
 
 AHEAD = 2
-"""Batches that wait, ready, for the step."""
+"""Number of batches prepared ahead."""
 GAIN, NOISE, OFFSET, WALK = range(4)  # independent streams of a trial's random numbers
 
 
@@ -45,7 +45,9 @@ class Batches:
     """The raw batches of a split.
 
     Attributes:
+        split: The trials.
         layer_of_day: int64, the day layer of each session of the split.
+        config: Configuration of the run.
         shapes: Lengths that batches are padded to, chosen for the same split.
 
     Raises:
@@ -73,11 +75,17 @@ class Batches:
             raise ConfigError(what, fix="use -1 (features) or 1 (time)")
 
     def training(self, sampler: DayBalancedSampler, first: int, end: int) -> Any:
-        """Make a dataset of training batches `first` to `end - 1`, which `prepare` augments."""
+        """Make a dataset of raw training batches, which `prepare` augments.
+
+        Args:
+            sampler: Assigns trials to batches.
+            first: Number of the first batch.
+            end: Number after that of the last batch.
+        """
         return self._dataset(first, end, lambda step: self.batch(sampler.indices(step), step))
 
     def in_order(self, size: int) -> Any:
-        """Make a dataset of all trials in order, `size` a batch; trials of 0 patches fill it."""
+        """Make a dataset of all trials in order, `size` a batch; trials of 0 patches fill it up."""
         every = np.arange(len(self.split))
 
         def numbered(number: int) -> dict[str, np.ndarray]:
@@ -91,7 +99,7 @@ class Batches:
         return self._dataset(0, -(-len(every) // size), numbered)
 
     def batch(self, indices: np.ndarray, step: int | None = None) -> dict[str, np.ndarray]:
-        """Make the raw batch of some trials; with a step, `prepare` augments it as that step's."""
+        """Make a raw batch of trials; with a step, it has that step's seeds for `prepare`."""
         read = self.split.batch(indices, self.shapes.bins(indices))
         labels_BU = np.zeros((len(indices), self.shapes.labels), dtype=np.int32)
         labels_BU[:, : read.labels_BU.shape[1]] = read.labels_BU
@@ -120,7 +128,7 @@ class Batches:
         return {"features": features_BTC, "indices": np.asarray(indices, dtype=np.int64), **numbers}
 
     def _augmented(self, features_BTC: np.ndarray, n_bins_B: np.ndarray, step: int) -> np.ndarray:
-        """Registered augmentations: in torch, so on the host and before the release's."""
+        """Apply registered augmentations: in torch, hence on the host and before the release's."""
         if not self.extra:
             return features_BTC
         generator = torch.Generator().manual_seed(
@@ -132,7 +140,7 @@ class Batches:
         return x_BTC.numpy()
 
     def _dataset(self, first: int, end: int, batch: Callable[[int], dict[str, np.ndarray]]) -> Any:
-        """A dataset of `batch(first)` to `batch(end - 1)`, prepared ahead in tf.data's threads."""
+        """Make a dataset of `batch(first)` to `batch(end - 1)`, prepared ahead in threads."""
         example = batch(first)
         n_bins = self.shapes.all[0] if len(self.shapes.all) == 1 else None
 
@@ -152,11 +160,11 @@ def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
     """Make the datasets of training and validation for `fit` and `evaluate` of a Keras model.
 
     The batches are those of `cortext train` with the same settings, all padded to one length, so
-    that every shape is static. The last one of the validation is filled with trials of 0 patches.
+    that every shape is static. Trials of 0 patches fill up the last batch of the validation.
 
     Raises:
-        ConfigError: For settings that cannot be.
-        DataError: For data that cannot train the model.
+        ConfigError: For settings that do not fit the data.
+        DataError: If training or validation has no trials.
     """
     settings = config.dataset
     sessions = training_sessions(config.dataset, data)
@@ -181,10 +189,10 @@ def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
 
 
 def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
-    """Augment (where it has seeds) and smooth a raw batch; see `cortext.features.prepare`.
+    """Prepare a raw batch: augment it (if it has seeds), and smooth it.
 
-    Zeros at the end replace the bins that the cut takes from the start. The random numbers differ
-    from torch's.
+    See `cortext.features.prepare`. Zeros at the end replace the bins that the cut takes from the
+    start. The random numbers differ from torch's.
     """
     batch = {name: tensor for name, tensor in raw.items() if name not in ("seed", "cut")}
     x_BTC = tf.cast(raw["features"], tf.float32)
@@ -196,7 +204,7 @@ def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
 
 
 def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
-    """Gain, noise, offset, walk and cut in the release's order, with random numbers by trial."""
+    """Apply gain, noise, offset, walk and cut in the release's order, with each trial's numbers."""
     n_trials, n_bins, n_features = x_BTC.shape
 
     def normal(stream: int, std: float, *shape: int) -> Any:
@@ -219,7 +227,7 @@ def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
 
 
 def _smooth(x_BTC: Any, settings: Augmentation) -> Any:
-    """`cortext.features.smooth`, padding `same`, by taps: a TPU would convolve in bfloat16."""
+    """Smooth with padding `same`, tap by tap, because a TPU would convolve in bfloat16."""
     kernel_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
     before = (len(kernel_K) - 1) // 2
     n_bins = x_BTC.shape[1]

@@ -1,8 +1,8 @@
 """The recurrence of a GRU layer, `cortext.models.recurrence` for Keras.
 
 A tape of the forward pass would follow every operation of every step, and add up the recurrent
-weights' gradient step by step. Here a step backwards is one matrix product, and what is the same
-for all steps is done for all at once.
+weights' gradient step by step. Here a step backwards is one matrix product, and everything else is
+computed for all steps at once.
 
 update, reset = sigmoid(input + recurrent), new = tanh(input_new + reset * recurrent_new), h =
 update * h_before + (1 - update) * new, where recurrent is the product of h_before with the
@@ -26,7 +26,7 @@ def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
         input_BPG: float32 [B, P, G], the product of each step's input with the input weights, and
             the bias.
         h0_BD: float32 [B, D], first states.
-        weight_DG: Recurrent weights [D, G]. Products with them are in their type, everything else
+        weight_DG: Recurrent weights [D, G]. Products with them are in their type; everything else
             is in float32.
         bias_G: float32 [G], recurrent biases.
 
@@ -67,7 +67,7 @@ def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
 
 
 def _back(d_PBD: Any, update_PBD: Any, to_recurrent_PBG: Any, weight_GD: Any) -> tuple[Any, Any]:
-    """The gradients of all states and of the first one, from those that come from outside."""
+    """Return the gradients of all states and of the first state, from the outside gradients."""
 
     def step(later: Any, at: Any) -> tuple[Any, Any]:
         _, from_later_BD = later
@@ -84,7 +84,7 @@ def _back(d_PBD: Any, update_PBD: Any, to_recurrent_PBG: Any, weight_GD: Any) ->
 
 
 def _gates(inputs: Any, recurrent: Any) -> tuple[Any, Any, Any, Any]:
-    """Update gate, reset gate, candidate, and the recurrent part of the candidate."""
+    """Return update gate, reset gate, candidate, and the recurrent part of the candidate."""
     update, reset, new = ops.split(inputs, 3, -1)
     parts = ops.split(recurrent, 3, -1)
     update, reset = ops.sigmoid(update + parts[0]), ops.sigmoid(reset + parts[1])
@@ -96,10 +96,10 @@ def _product(x: Any, weight: Any) -> Any:
 
 
 def _thrice(x: Any) -> Any:
-    """Side by side, once for each gate."""
+    """Return `x` three times side by side, once for each gate."""
     return ops.concatenate([x, x, x], axis=-1)
 
 
 def _turned(x: Any) -> Any:
-    """Trials and steps exchanged."""
+    """Return `x` with the axes of trials and steps exchanged."""
     return ops.transpose(x, (1, 0, 2))

@@ -1,4 +1,4 @@
-"""Training, evaluation and prediction steps of all Keras models on TensorFlow.
+"""Training, evaluation and prediction steps of the Keras models on TensorFlow.
 
 A batch is a mapping of tensors, see `loss`. Everything random in training step `k` is a function of
 (seed, k, replica).
@@ -25,12 +25,12 @@ class Steps(keras.Model):  # type: ignore[misc]
 
     Args:
         seed: Seed of dropout.
-        accumulation: Pieces in which a batch goes through the model: the same gradient with less
+        accumulation: Number of pieces that a batch is split into: the same gradient with less
             memory.
     """
 
     def __init__(self, *, seed: int = 0, accumulation: int = 1, **kwargs: Any) -> None:
-        # Without autocast: the layers cast what they get, and nothing rounds the reversal strength.
+        # No autocast: the layers cast their inputs, and nothing rounds the reversal strength.
         super().__init__(**{**kwargs, "autocast": False})
         self.accumulation = accumulation
         self.seeds = StepSeeds(seed)
@@ -42,7 +42,7 @@ class Steps(keras.Model):  # type: ignore[misc]
     def compile(self, optimizer: Any, loss: Any, **kwargs: Any) -> None:
         """Compile, as every Keras model.
 
-        Raises ConfigError for another optimiser than `DayAdamW`, or a loss of Keras's.
+        Raises ConfigError for another optimiser than `DayAdamW`, or a loss of Keras.
         """
         for given, wanted in ((optimizer, DayAdamW), (loss, CTC | Adversarial)):
             if not isinstance(given, wanted):
@@ -54,7 +54,7 @@ class Steps(keras.Model):  # type: ignore[misc]
                     what, fix="give it a DayAdamW and a CTC or Adversarial of cortext.tpu.keras_tf"
                 )
         super().compile(optimizer=optimizer, **kwargs)
-        self.loss = loss  # not handed on: it is no function of a prediction and a truth
+        self.loss = loss  # not passed to Keras: it is not a function of prediction and truth
         self.compiled_with = {"optimizer": optimizer, "loss": loss, **kwargs}
 
     def get_compile_config(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         }
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compile as `get_compile_config` describes it; called when a `.keras` file is read."""
+        """Compile as `get_compile_config` says; Keras calls it when it reads a `.keras` file."""
         self.compile(
             **{key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
         )
@@ -73,20 +73,20 @@ class Steps(keras.Model):  # type: ignore[misc]
 
     @property
     def metrics(self) -> list[Any]:
-        """The running means: they start afresh with every epoch."""
+        """Running means, which Keras resets at every epoch."""
         parts = self.loss.parts if self.compiled else ()
         return [self.means[name] for name in ("loss", *parts, "grad_norm")]
 
     def update(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Take one optimiser step in a replica; where the norm is not finite nothing moves.
+        """Take one optimiser step in a replica; nothing moves if the norm is not finite.
 
-        The mean loss over the trials of all replicas is minimised.
+        The step minimises the mean loss over the trials of all replicas.
 
         Returns:
             The losses of the replica's trials, float32 [B] by name, and the norm of the gradient.
 
         Raises:
-            ConfigError: For a batch that cannot be taken apart into `accumulation` equal pieces.
+            ConfigError: For a batch that cannot be split into `accumulation` equal pieces.
         """
         replica = tf.distribute.get_replica_context()
         replicas = replica.num_replicas_in_sync
@@ -102,7 +102,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         variables = self.trainable_variables
 
         def piece(number: Any) -> tuple[dict[str, Any], list[Any]]:
-            """Losses and gradients of every `n_pieces`-th trial."""
+            """Return losses and gradients of every `n_pieces`-th trial."""
             part = (
                 {name: _part(x, number, n_pieces) for name, x in batch.items()}
                 if n_pieces > 1
@@ -140,7 +140,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         """Return the running mean of the CTC loss of the model's logits."""
         loss_B = batch_ctc(self(data, training=False)[0], data)
         real_B = tf.cast(data["n_patches"] > 0, tf.float32)
-        # Over all replicas: Keras takes the result of one of them, or the mean of theirs.
+        # Sum over all replicas: Keras takes the result of one replica, or their mean.
         sums = [tf.reduce_sum(loss_B * real_B), tf.reduce_sum(real_B)]
         total, count = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, sums
@@ -149,7 +149,7 @@ class Steps(keras.Model):  # type: ignore[misc]
         return {"loss": self.means["loss"].result()}
 
     def predict_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `logits`, float32 [B, P, V], and `n_patches` [B]: the rest is padding."""
+        """Return `logits`, float32 [B, P, V], and `n_patches` [B]; later frames are padding."""
         return {
             "logits": tf.cast(self(data, training=False)[0], tf.float32),
             "n_patches": data["n_patches"],
@@ -157,14 +157,14 @@ class Steps(keras.Model):  # type: ignore[misc]
 
 
 def _part(x: Any, number: Any, n_pieces: int) -> Any:
-    """Every `n_pieces`-th trial from `number` on."""
+    """Return every `n_pieces`-th trial from `number` on."""
     return tf.reshape(x, (-1, n_pieces, *x.shape[1:]))[:, number]
 
 
 def _added(
     piece: Any, names: Sequence[str], variables: Sequence[Any], n_pieces: int
 ) -> tuple[Any, Any]:
-    """The losses of all pieces in the order of the trials, and the sum of their gradients."""
+    """Return the losses of all pieces in the order of the trials, and the sum of gradients."""
 
     def body(number: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
         losses, gradients = piece(number)

@@ -18,14 +18,14 @@ def choose_strategy(spec: DeviceSpec | None = None, shown: bool = True) -> Any:
     """Choose TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
 
     Args:
-        spec: Device to take; None takes any. `tpu` takes nothing else, `cuda` takes GPUs and
-            `cuda:N` one. Several of TensorFlow's logical CPU devices count as several.
-        shown: Print what was looked at and tried, and how many cores will train.
+        spec: Device to use; None takes any. `tpu` takes only a TPU, `cuda` all GPUs and `cuda:N`
+            one. Each of TensorFlow's logical CPU devices counts as a device.
+        shown: Print the places searched for a TPU and the number of cores that will train.
 
     Raises:
-        RunError: Where a TPU that was asked for is not there or does not start, and where
-            `spec.require_cores` is not met.
-        ConfigError: For a GPU that is not there.
+        RunError: If a requested TPU is missing or does not start, or if there are fewer cores than
+            `spec.require_cores`.
+        ConfigError: For a GPU that does not exist.
     """
     spec = spec or DeviceSpec()
     found = find_tpu(spec.tpu)
@@ -45,7 +45,7 @@ def choose_strategy(spec: DeviceSpec | None = None, shown: bool = True) -> Any:
 
 
 def _on_tpu(found: Found, asked: bool, shown: bool) -> Any:
-    """TPUStrategy; where the TPU does not start, None or, if it was asked for, RunError."""
+    """Return TPUStrategy. If the TPU does not start, return None, or raise RunError if `asked`."""
     say(f"trying TPUStrategy on {found.address}", shown)
     try:
         return started(found.address)
@@ -61,7 +61,7 @@ def _on_tpu(found: Found, asked: bool, shown: bool) -> Any:
 
 @cache
 def started(address: str) -> Any:
-    """Start the TPU at an address, once: starting it again would erase what is on it."""
+    """Start the TPU at an address, once: starting it again would erase its memory."""
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -70,12 +70,12 @@ def started(address: str) -> Any:
 
 @cache
 def mirrored(names: tuple[str, ...]) -> Any:
-    """Make a MirroredStrategy on these devices, once: two in a process mix up their messages."""
+    """Make a MirroredStrategy on devices, once: two in a process mix up their messages."""
     return tf.distribute.MirroredStrategy(names)
 
 
 def _on_local_devices(device: str, shown: bool) -> tuple[Any, str]:
-    """A strategy for this machine's GPUs or CPU devices, and the name of such a device."""
+    """Return a strategy for this machine's GPUs or CPU devices, and the kind of device."""
     kind, _, number = device.partition(":")
     gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU")]
     if kind == "cuda" and (not gpus or int(number or 0) >= len(gpus)):
