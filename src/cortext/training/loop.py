@@ -97,7 +97,7 @@ class Due:
 
     @classmethod
     def after(cls, step: int, config: TrainConfig) -> Due:
-        """Return what is due after `step` batches."""
+        """Return the work due after `step` batches."""
         end = step == config.num_training_batches
         validation = step % config.batches_per_val_step == 0 or end
         saves = bool(config.batches_per_save and step % config.batches_per_save == 0)
