@@ -10,8 +10,8 @@ from engine_cases import SENTENCES, sentence_entries, write_lm
 
 from killed_live import Counts, kill_brand_node, kill_lm_server
 
-N_UTTERANCES = 14
-"""Utterances of a language-model server; the node, whose utterances are shorter, gets five times
+N_UTTERANCES = 34
+"""Utterances of a language-model server; the node, whose utterances are shorter, gets twice
 as many.
 """
 
@@ -45,4 +45,4 @@ def test_each_text_of_a_killed_lm_server_is_the_undisturbed_one_or_names_the_gap
 def test_each_trial_of_a_killed_brand_node_has_one_result_whole_or_with_an_error(
     tmp_path: Path,
 ) -> None:
-    _check(kill_brand_node(tmp_path, 5 * N_UTTERANCES, seed=1), 5 * N_UTTERANCES)
+    _check(kill_brand_node(tmp_path, 2 * N_UTTERANCES, seed=1), 2 * N_UTTERANCES)
