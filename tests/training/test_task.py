@@ -149,7 +149,10 @@ def test_the_default_task_is_ctc_and_may_be_named(config, packed, undisturbed, t
 def test_the_first_metric_of_a_task_that_an_override_names_is_its_best_metric(regression, tmp_path):
     (tmp_path / "a.yaml").write_text("num_training_batches: 3\n")
     (tmp_path / "b.yaml").write_text("best_metric: val_wer\n")
-    read = lambda name, *changes: read_train_config(tmp_path / name, changes)  # noqa: E731
+
+    def read(name, *changes):
+        return read_train_config(tmp_path / name, changes)
+
     assert read("a.yaml").best_metric == "val_per"
     assert read("a.yaml", "task.kind=regression").best_metric == "val_loss"
     with pytest.raises(ConfigError, match="best_metric is 'val_wer'; one of 'val_loss' is needed"):

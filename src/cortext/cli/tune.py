@@ -72,7 +72,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class TrialPlaces:
+class TrialWorkers:
     """Processes and devices that train the trials; the fields are arguments of `tune_training`."""
 
     jobs: Annotated[int, Setting(minimum=1, help="Trials at the same time.")] = 1
@@ -105,7 +105,7 @@ def training(
     lm: Annotated[
         Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")
     ] = None,
-    where: TrialPlaces,
+    workers: TrialWorkers,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Train again what failed before.")
     ] = False,
@@ -131,7 +131,7 @@ def training(
         search,
         metric=metric,  # type: ignore[arg-type]  # an unknown one is an error of the configuration
         lm=lm,
-        **vars(where),
+        **vars(workers),
         overrides=overrides,
         plugins=plugins,
         retry_failed=retry_failed,
