@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cortext import renamed
 from cortext.extras import lazily
+
+__version__ = "0.1.0"  # and in pyproject.toml; a test compares them
 
 if TYPE_CHECKING:
     from cortext.cloud import launch
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from cortext.live.core.pipeline import Pipeline
     from cortext.models import load_model
     from cortext.training import train
-
-    __version__: str
 
 __all__ = [
     "CortextError",
@@ -47,21 +47,11 @@ _HOMES = {
     "simulate": "cortext.data.simulate",
     "train": "cortext.training",
 }
-_load = lazily(__name__, _HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        # Reading the package's metadata takes 30 ms, a third of what `cortext` needs to start.
-        from importlib.metadata import version
-
-        found = globals()["__version__"] = version("cortext")
-        return found
-    return _load(name)
+__getattr__ = lazily(__name__, _HOMES)
 
 
 renamed.install()
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES, "__version__"])
+    return sorted([*globals(), *_HOMES])

@@ -9,14 +9,20 @@ from typing import Any
 from cortext.errors import MissingLibrary
 
 
+def install_hint(extra: str) -> str:
+    """Return how to install an extra of cortext.
+
+    The name `cortext` on the public index is another project's, so the way leads over a checkout.
+    """
+    return f"in a checkout of cortext: pip install '.[{extra}]'"
+
+
 def need(module: str, extra: str) -> Any:
     """Import a library. Raises MissingLibrary, which names the extra, where it is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
-        raise MissingLibrary(
-            f"{module} is not installed", fix=f"pip install 'cortext[{extra}]'"
-        ) from None
+        raise MissingLibrary(f"{module} is not installed", fix=install_hint(extra)) from None
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

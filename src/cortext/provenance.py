@@ -22,9 +22,7 @@ def provenance() -> dict[str, Any]:
 
     The commit is None unless cortext runs from a checkout.
     """
-    versions = {"python": platform.python_version()} | {
-        name: metadata.version(name) for name in PACKAGES
-    }
+    versions = {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
     versions |= {name: sys.modules[name].__version__ for name in OF_EXTRAS if sys.modules.get(name)}
     return {
         "versions": versions,
@@ -32,6 +30,12 @@ def provenance() -> dict[str, Any]:
         "platform": platform.platform(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package. Raises PackageNotFoundError if it is missing."""
+    # Ours is installed under another name: `cortext` on the public index is another project's.
+    return cortext.__version__ if package == "cortext" else metadata.version(package)
 
 
 def git_commit() -> str | None:

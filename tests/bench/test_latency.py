@@ -145,7 +145,7 @@ def test_without_onnx_the_others_are_timed(model, monkeypatch):
     found, missing = steppers(model, ["torch fp32", "onnx fp32", "onnx int8"])
     assert list(found) == ["torch fp32"]
     assert set(missing) == {"onnx fp32", "onnx int8"}
-    assert "cortext[onnx]" in missing["onnx fp32"]
+    assert "pip install '.[onnx]'" in missing["onnx fp32"]
 
 
 def test_data_without_a_run_is_a_users_error(capsys):

@@ -42,7 +42,9 @@ def without_compiler(monkeypatch, kept):
 def test_without_jax_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "jax", None)
     assert run(COMMAND) == 2
-    assert capsys.readouterr().err == "cortext: jax is not installed; pip install 'cortext[tpu]'\n"
+    assert capsys.readouterr().err == (
+        "cortext: jax is not installed; in a checkout of cortext: pip install '.[tpu]'\n"
+    )
 
 
 def test_an_unknown_shape_is_one_line(capsys):

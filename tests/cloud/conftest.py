@@ -8,7 +8,7 @@ import pytest
 from cortext import cloud
 
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
-WHEEL = "cortext-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+WHEEL = "cortext_bci-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def checkout(tmp_path):
     for name in ("README.md", "LICENSE", "NOTICE", "native/CMakeLists.txt", "secrets.txt"):
         (root / name).write_text("text\n")
     (root / "src/cortext/__init__.py").write_text("one = 1\n")
-    (root / "pyproject.toml").write_text('[project]\nname = "cortext"\nversion = "0.3.0"\n')
+    (root / "pyproject.toml").write_text('[project]\nname = "cortext-bci"\nversion = "0.3.0"\n')
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*GIT, *arguments], cwd=root, check=True)
     return root

@@ -137,7 +137,7 @@ def test_json_is_one_object(offline, command, capsys):
 
 
 def test_without_skypilot_yes_names_the_extra(offline, launch):
-    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[cloud\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install '\.\[cloud\]'"):
         launch(dry_run=False)
 
 
@@ -184,7 +184,7 @@ def test_nothing_of_the_environment_is_written_down(launch, monkeypatch):
         ({"--config": "tyni"}, "no file and no recipe is called 'tyni'; did you mean 'tiny'?"),
         ({"--set": "lr_mx=1"}, "unknown key lr_mx"),
         ({"--plugin": "none.py"}, "there is no such file"),
-        ({"--source": "cortext==0.8"}, "the name cortext on PyPI is another project's"),
+        ({"--source": "cortext==0.8"}, "the name cortext on PyPI is not this project's"),
         ({"--name": "My Run"}, "cannot name a machine"),
         ({"--name": "$(id)"}, "cannot name a machine"),
         ({"--infra": "gcp us"}, "write CLOUD, CLOUD/REGION"),
@@ -252,7 +252,7 @@ def test_the_guide_works_as_written(offline, wheel, tmp_path, monkeypatch, capsy
     assert run([*shlex.split(command)[1:], "--source", str(wheel)]) == 0
     assert "written: launch/cortext-gru/task.yaml" in capsys.readouterr().out
     (code,) = re.findall(r"^```python\n(.*?)```", text, re.MULTILINE | re.DOTALL)
-    exec(code.replace('runs/gru")', f'runs/gru", source={str(wheel)!r})'), {})
+    exec(code.replace('runs/gru"', f'runs/gru", source={str(wheel)!r}'), {})
     assert capsys.readouterr().out == (tmp_path / "launch/cortext-gru/task.yaml").read_text() + "\n"
     assert all(f"`{name}`" in text for name in (*TPU_CORES, *GPUS))
     for said in (

@@ -22,8 +22,8 @@ def test_a_wheel_is_uploaded_under_its_name(wheel, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "cortext-0.1.0-cp312-cp312-linux_x86_64.whl",
-        "cortext-0.1.0-cp311-cp311-macosx_14_0_arm64.whl",
+        "cortext_bci-0.1.0-cp312-cp312-linux_x86_64.whl",
+        "cortext_bci-0.1.0-cp311-cp311-macosx_14_0_arm64.whl",
     ],
 )
 def test_a_wheel_of_another_machine_is_refused(tmp_path, name):
@@ -33,7 +33,7 @@ def test_a_wheel_of_another_machine_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["torch-2.13.0-cp311-cp311-linux_x86_64.whl", "cortext-0.1 $(id).tar.gz"]
+    "name", ["torch-2.13.0-cp311-cp311-linux_x86_64.whl", "cortext_bci-0.1 $(id).tar.gz"]
 )
 def test_a_file_with_another_name_is_refused(tmp_path, name):
     (tmp_path / name).touch()
@@ -45,7 +45,7 @@ def test_a_checkout_becomes_an_archive_of_its_commit_and_of_nothing_else(checkou
     (checkout / "notes.txt").write_text("not committed, and not installed\n")
     found = read_source(checkout, tmp_path / "launch")
     assert found.build
-    assert found.file == tmp_path / "launch" / "cortext-0.3.0.tar.gz"
+    assert found.file == tmp_path / "launch" / "cortext_bci-0.3.0.tar.gz"
     with tarfile.open(found.file) as archive:
         names = {member.name for member in archive if member.isfile()}
     expected = (
@@ -56,7 +56,7 @@ def test_a_checkout_becomes_an_archive_of_its_commit_and_of_nothing_else(checkou
         "native/CMakeLists.txt",
         "src/cortext/__init__.py",
     )
-    assert names == {f"cortext-0.3.0/{name}" for name in expected}
+    assert names == {f"cortext_bci-0.3.0/{name}" for name in expected}
 
 
 @pytest.mark.parametrize("path", ["src/cortext/__init__.py", "src/cortext/new.py"])
@@ -67,7 +67,7 @@ def test_a_checkout_with_uncommitted_code_is_refused(checkout, tmp_path, path):
 
 
 def test_a_folder_that_is_no_repository_is_refused_in_a_line(tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "cortext"\nversion = "0.3.0"\n')
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "cortext-bci"\nversion = "0.3.0"\n')
     with pytest.raises(CloudError, match="not a git repository"):
         read_source(tmp_path, tmp_path)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "0.3.0"\n')
@@ -77,7 +77,7 @@ def test_a_folder_that_is_no_repository_is_refused_in_a_line(tmp_path):
 
 def test_a_revision_in_git_is_installed_by_address(tmp_path):
     found = read_source("git+https://example.org/lab/cortext.git@v1.0;id", tmp_path)
-    assert found.word == "'cortext @ git+https://example.org/lab/cortext.git@v1.0;id'"
+    assert found.word == "'git+https://example.org/lab/cortext.git@v1.0;id'"
     assert found.file is None
 
 
@@ -95,8 +95,9 @@ def test_a_revision_in_git_is_installed_by_address(tmp_path):
         ("git+https://example.org/cortext", "names no revision"),
         ("git+https://example.org/cortext@", "names no revision"),
         ("git+file:///tmp/cortext@v1", "names no revision"),
-        ("cortext==0.8", "the name cortext on PyPI is another project's"),
-        ("cortext", "the name cortext on PyPI is another project's"),
+        ("cortext==0.8", "the name cortext on PyPI is not this project's"),
+        ("cortext", "the name cortext on PyPI is not this project's"),
+        ("cortext-bci[llm]==0.1.0", "the name cortext-bci on PyPI is not this project's"),
         ("nowhere.whl", "is no source of cortext"),
     ],
 )
@@ -116,8 +117,8 @@ def test_what_cannot_be_installed_is_said_in_a_line(tmp_path, monkeypatch, text,
             "/home/a b/cortext",
         ),
         (
-            {"url": "file:///tmp/cortext-1-cp311-cp311-linux_x86_64.whl", "archive_info": {}},
-            "/tmp/cortext-1-cp311-cp311-linux_x86_64.whl",
+            {"url": "file:///tmp/cortext_bci-1-cp311-cp311-linux_x86_64.whl", "archive_info": {}},
+            "/tmp/cortext_bci-1-cp311-cp311-linux_x86_64.whl",
         ),
         (
             {"url": "https://example.org/c.git", "vcs_info": {"vcs": "git", "commit_id": "abc1"}},
@@ -140,5 +141,11 @@ def test_an_installation_from_an_index_must_name_its_source(monkeypatch):
             return None
 
     monkeypatch.setattr(module, "distribution", lambda name: Installed())
+    with pytest.raises(CloudError, match="not recorded; give --source a wheel"):
+        module.installed_from()
+
+
+def test_a_cortext_that_is_run_from_its_sources_must_name_its_source(monkeypatch):
+    monkeypatch.setattr(module, "DISTRIBUTION", "a-distribution-that-nobody-has")
     with pytest.raises(CloudError, match="not recorded; give --source a wheel"):
         module.installed_from()

@@ -254,7 +254,7 @@ def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(
     with pytest.raises(RunError, match=r"Ray at '127.0.0.1:1' cannot be reached"):
         evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out", ray="127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[ray\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install '\.\[ray\]'"):
         evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out", ray="local")
     assert not (tmp_path / "out").exists()
 

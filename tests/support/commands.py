@@ -46,7 +46,7 @@ CONTEXT.set_forkserver_preload(
     ]
 )
 # Found once: looking through all installed packages takes longer than most commands.
-(SCRIPT,) = importlib.metadata.entry_points(group="console_scripts", name="cortext")
+SCRIPT = next(iter(importlib.metadata.entry_points(group="console_scripts", name="cortext")))
 GIB = 2**30
 NOT_PRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

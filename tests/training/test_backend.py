@@ -58,7 +58,7 @@ def test_an_engine_whose_libraries_are_absent_says_what_brings_them(
     monkeypatch.setitem(BACKENDS, "torchax", "library_that_nobody_has.engine:Engine")
     with pytest.raises(
         MissingLibrary,
-        match=r"library_that_nobody_has is not installed; pip install 'cortext\[tpu\]'",
+        match=r"library_that_nobody_has is not installed; in a checkout of cortext: pip install '\.\[tpu\]'",
     ):
         Trainer(config, packed, tmp_path / "run", device="tpu", progress=False)
     assert not (tmp_path / "run").exists()

@@ -64,7 +64,7 @@ def test_a_search_without_optuna_is_refused_before_anything_is_written(
 ):
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert run(arguments(packed, tmp_path, quick, method, "seed=1,9")) == 2
-    assert "pip install 'cortext[tune]'" in capsys.readouterr().err
+    assert "pip install '.[tune]'" in capsys.readouterr().err
     assert not (tmp_path / "search").exists()
 
 
@@ -73,5 +73,5 @@ def test_ray_without_ray_is_refused_before_anything_is_written(
 ):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(arguments(packed, tmp_path, quick, "--grid", "seed=1,2", "--ray", "local")) == 2
-    assert "pip install 'cortext[ray]'" in capsys.readouterr().err
+    assert "pip install '.[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "search").exists()

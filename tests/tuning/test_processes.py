@@ -296,7 +296,7 @@ def test_ctrl_c_while_ray_starts_waits_until_it_has_and_leaves_it(monkeypatch):
 
 def test_ray_that_is_not_installed_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[ray\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install '\.\[ray\]'"):
         RayTasks("local")
 
 

@@ -138,5 +138,5 @@ def test_tpe_does_not_repeat_what_has_run_or_is_running_and_ends_when_all_has():
 @pytest.mark.parametrize("method", ["random", "tpe"])
 def test_without_optuna_a_line_says_what_to_install(monkeypatch, method):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[tune\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install '\.\[tune\]'"):
         suggest(Search(method, {"a": Range(0, 1)}, 5), [])

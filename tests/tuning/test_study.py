@@ -169,7 +169,7 @@ def test_a_damaged_file_and_a_missing_library_are_one_line(tmp_path, open_store,
     with pytest.raises(RunError, match=r"study.journal: cannot be used: .*; .*give another --out"):
         open_store()
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[tune\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install '\.\[tune\]'"):
         open_store()
 
 

@@ -1,7 +1,7 @@
 """Sources of the cortext that a rented machine installs: a wheel, an archive, a checkout, git.
 
-The name `cortext` on PyPI belongs to another project. A name with a version is refused: it would
-run a stranger's code.
+The name `cortext` on PyPI belongs to another project, and `cortext-bci`, the name of our wheels, is
+not registered there. A name with a version is refused: it would run a stranger's code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import tomllib
 from dataclasses import dataclass
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +24,8 @@ BUILT = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "native", "src")
 ACCEPTED = (
     "a wheel, a source archive (.tar.gz), a checkout, or git+https://HOST/REPOSITORY@REVISION"
 )
+DISTRIBUTION = "cortext-bci"
+"""Name of the wheels; the package that is imported and the command are `cortext`."""
 MACHINE_FOLDER = "$HOME/cortext/source"
 
 
@@ -55,15 +57,15 @@ def read_source(text: str | Path | None, folder: Path) -> InstallSource:
     """
     text = str(text) if text is not None else installed_from()
     if text.startswith("git+"):
-        return InstallSource(shlex.quote(f"cortext @ {_git_address(text)}"), None, build=True)
+        return InstallSource(shlex.quote(_git_address(text)), None, build=True)
     path = Path(text).expanduser()
     if path.is_dir():
         return _uploaded(_archive(path.resolve(), folder))
     if path.is_file() and path.name.endswith((".whl", ".tar.gz")):
         return _uploaded(path.resolve())
-    if re.match(r"cortext\s*(\[|[=<>~!]=|$)", text):
+    if named := re.match(r"(cortext(?:[-_.]bci)?)\s*(?:\[|[=<>~!]=|$)", text):
         raise CloudError(
-            f"{text!r}: the name cortext on PyPI is another project's",
+            f"{text!r}: the name {named[1]} on PyPI is not this project's",
             fix=f"give --source {ACCEPTED}",
         )
     raise CloudError(f"{text!r} is no source of cortext", fix=f"give --source {ACCEPTED}")
@@ -74,7 +76,10 @@ def installed_from() -> str:
 
     Raises CloudError where pip recorded none.
     """
-    record = json.loads(distribution("cortext").read_text("direct_url.json") or "{}")
+    try:
+        record = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # run from the sources
+        record = {}
     address = str(record.get("url", ""))
     if "vcs_info" in record:
         return f"git+{address}@{record['vcs_info']['commit_id']}"
@@ -108,7 +113,7 @@ def _git_address(text: str) -> str:
 
 
 def _uploaded(path: Path) -> InstallSource:
-    if not re.fullmatch(r"cortext-[A-Za-z0-9_.+-]+", path.name):
+    if not re.fullmatch(r"cortext_bci-[A-Za-z0-9_.+-]+", path.name):
         raise CloudError(
             "is no wheel or source archive of cortext", where=path, fix=f"give --source {ACCEPTED}"
         )
@@ -129,7 +134,7 @@ def _archive(checkout: Path, folder: Path) -> Path:
         project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     except (OSError, KeyError, tomllib.TOMLDecodeError):
         project = {}
-    if project.get("name") != "cortext":
+    if project.get("name") != DISTRIBUTION:
         raise CloudError(
             "is no checkout of cortext", where=checkout, fix=f"give --source {ACCEPTED}"
         )
@@ -139,7 +144,7 @@ def _archive(checkout: Path, folder: Path) -> Path:
             " machine would run"
         )
         raise CloudError(what, where=checkout, fix="commit them, or give --source a wheel")
-    name = f"cortext-{project['version']}"
+    name = f"cortext_bci-{project['version']}"
     archive = folder / f"{name}.tar.gz"
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,10 +21,10 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from cortext import __version__
 from cortext.data.download import RemoteFile, open_url, read_listing
 from cortext.data.obtain import Meter, completed, obtain
 from cortext.errors import DataError
@@ -190,7 +190,7 @@ def _claim(out: Path, model: str) -> None:
     facts = {
         "format_version": _FORMAT_VERSION,
         "fetched": {"repository": f"{HUB}/{REPOSITORY}", "file": model},
-        "version": version("cortext"),
+        "version": __version__,
     }
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)

@@ -16,12 +16,13 @@ import numpy as np
 
 from cortext.data.trial import BIN_MS
 from cortext.decoding.nbest import NBest
+from cortext.extras import install_hint
 from cortext.text import metrics
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import SIL
 
 FORMAT_VERSION = 1
-BLEU_HINT = "install sacrebleu for BLEU: pip install 'cortext[bleu]'"
+BLEU_HINT = f"BLEU needs sacrebleu; {install_hint('bleu')}"
 
 # Neighbours in this order sound alike, so that confusions gather near the diagonal of the matrix.
 MANNERS: dict[str, tuple[str, ...]] = {

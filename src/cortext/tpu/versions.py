@@ -9,6 +9,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from cortext.provenance import version_of
+
 PACKAGES = (
     "cortext",
     "torch",
@@ -35,7 +37,7 @@ def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     found = {}
     for name in packages:
         try:
-            found[name] = str(metadata.version(name))
+            found[name] = str(version_of(name))
         except metadata.PackageNotFoundError:
             continue
     return found

@@ -23,6 +23,7 @@ import torch
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, MissingLibrary
+from cortext.extras import install_hint
 from cortext.models import AcousticModel
 from cortext.training.batches import TrainBatch
 from cortext.training.config import TrainConfig
@@ -235,7 +236,5 @@ def backend_class(name: str) -> type[Backend]:
         if (error.name or "cortext").partition(".")[0] == "cortext":
             raise
         extra = "tensorflow" if name == "tensorflow" else "tpu"
-        raise MissingLibrary(
-            f"{error.name} is not installed", fix=f"pip install 'cortext[{extra}]'"
-        ) from None
+        raise MissingLibrary(f"{error.name} is not installed", fix=install_hint(extra)) from None
     return found

@@ -34,12 +34,11 @@ def test_the_demo_decodes_with_its_own_neural_model(tmp_path: Path, capsys):
 
 def test_the_demo_says_at_once_what_is_not_installed(tmp_path: Path, monkeypatch, capsys):
     def missing(module: str, extra: str) -> None:
-        raise MissingLibrary(f"{module} is not installed", fix=f"pip install 'cortext[{extra}]'")
+        raise MissingLibrary(f"{module} is not installed", fix=f"pip install '.[{extra}]'")
 
     monkeypatch.setattr("cortext.demo.need", missing)
     assert run(["demo", "--preset", "tiny", "--llm", "--out", str(tmp_path / "demo")]) == 2
     assert (
-        capsys.readouterr().err
-        == "cortext: transformers is not installed; pip install 'cortext[llm]'\n"
+        capsys.readouterr().err == "cortext: transformers is not installed; pip install '.[llm]'\n"
     )
     assert not (tmp_path / "demo").exists()

@@ -158,7 +158,7 @@ def test_a_library_that_is_missing_is_said_before_anything_is_written(
 ):
     monkeypatch.setitem(sys.modules, module, None)
     assert run(arguments(evaluation, lm, tmp_path / "out", *more)) == 2
-    assert f"pip install 'cortext[{extra}]'" in capsys.readouterr().err
+    assert f"pip install '.[{extra}]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -176,5 +176,5 @@ def test_a_large_model_needs_its_library(evaluation, lm, tmp_path, monkeypatch):
 
     files = DecoderFiles(lm, DecoderOptions(), llm=LargeModelFiles(str(tmp_path), device="cpu"))
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[llm\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install '\.\[llm\]'"):
         files.open()

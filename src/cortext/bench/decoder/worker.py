@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +21,7 @@ import numpy as np
 from cortext.bench.decoder.searcher import INVENTORY, Paths, Searcher, Settings, searcher
 from cortext.bench.memory import memory
 from cortext.bench.workers import ONE_THREAD, WorkerProcess, own_stdout, serve
+from cortext.provenance import version_of
 
 
 class DecoderWorker:
@@ -38,7 +38,7 @@ class DecoderWorker:
             "load_s": time.perf_counter() - started,
             "memory_before": before,
             "memory_loaded": memory(),
-            "version": metadata.version(kind.package),
+            "version": version_of(kind.package),
         }
 
     def decode(

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import h5py
@@ -32,6 +31,7 @@ from cortext.data.trial import BIN_MS, SPLITS, Trial
 from cortext.errors import DataError
 from cortext.files import atomic_directory, disk_errors
 from cortext.processes import Progress, uninterrupted
+from cortext.provenance import version_of
 from cortext.text import to_phonemes
 from cortext.text.phonemes import RELEASE
 
@@ -211,7 +211,7 @@ def _write_record(
 
     Nothing in it depends on when, where or by how many workers it was made.
     """
-    packages = {name: version(name) for name in ("cortext", "numpy", "h5py")}
+    packages = {name: version_of(name) for name in ("cortext", "numpy", "h5py")}
     record = {
         "preset": preset,
         "seed": config.seed,

@@ -7,13 +7,12 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cortext import _native
+from cortext import __version__, _native
 from cortext.decoding.ngram import counts, lmplz
 from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
 from cortext.decoding.ngram.database import Database, in_background
@@ -297,7 +296,7 @@ def write_rest(directory: Path, lexicon: Lexicon, facts: dict[str, Any]) -> None
         "counts": list(model.counts),
         "binary": model.kind,
         "bytes_per_ngram": round(model.bytes / sum(model.counts), 2),
-        "version": version("cortext"),
+        "version": __version__,
     }
     (directory / "lm.json").write_text(json.dumps(facts | described, indent=2) + "\n")
 
