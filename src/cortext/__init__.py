@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from cortext.evaluation import evaluate
     from cortext.live.core.pipeline import Pipeline
     from cortext.models import load_model
-    from cortext.training import train
+    from cortext.text import error_rate
+    from cortext.training import Trainer, train
 
 __all__ = [
     "CortextError",
     "Decoder",
     "LanguageModel",
     "Pipeline",
+    "Trainer",
+    "error_rate",
     "evaluate",
     "launch",
     "load_model",
@@ -40,6 +43,8 @@ _HOMES = {
     "Decoder": "cortext.decoding",
     "LanguageModel": "cortext.decoding.ngram",
     "Pipeline": "cortext.live.core.pipeline",
+    "Trainer": "cortext.training",
+    "error_rate": "cortext.text",
     "evaluate": "cortext.evaluation",
     "launch": "cortext.cloud",
     "load_model": "cortext.models",

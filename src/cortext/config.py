@@ -12,6 +12,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -272,6 +273,8 @@ def _convert(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
                 continue
         return _convert(value, choices[-1], key, where)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if isinstance(value, hint):
+            return value
         return from_mapping(hint, value, where, prefix=f"{key}.")
     if origin is typing.Literal:
         if value in arguments:
@@ -306,8 +309,11 @@ def _scalar(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
             return float(value)
         except (TypeError, ValueError, OverflowError):
             pass
-    elif hint is int and isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise ConfigError(f"{key} is an integer beyond 64 bits", where=where)
+    elif hint is int and isinstance(value, Integral) and not isinstance(value, bool):
+        number = int(value)  # also one of NumPy's
+        if not -(1 << 63) <= number < 1 << 64:
+            raise ConfigError(f"{key} is an integer beyond 64 bits", where=where)
+        return number
     elif hint is Path and isinstance(value, str | Path):
         return Path(value)
     elif (

@@ -115,6 +115,10 @@ class MissingLibrary(CortextError):
     """A library that is in none of what was installed."""
 
 
+class WrongType(CortextError, TypeError):
+    """An argument of another type than the one that is needed."""
+
+
 class Interrupted(RunError):
     """Work that the user stopped, and that can be continued."""
 
@@ -133,6 +137,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
         else []
     )
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+def wrong_type(name: str, value: object, needed: str) -> WrongType:
+    """Return the error for an argument of another type.
+
+    Args:
+        name: Name of the argument.
+        value: Its value, of which the line has only the type.
+        needed: The types that are needed, such as `a path`.
+    """
+    found = "None" if value is None else f"of type {type(value).__name__}"
+    return WrongType(f"{name} is {found}; {needed} is needed")
 
 
 def first_line(error: BaseException) -> str:

@@ -3,10 +3,11 @@ import zlib
 import numpy as np
 import pytest
 
-from cortext.data import write_session
+from cortext.data import PackedDataset, open_dataset, write_session
 from cortext.data.packed import pack
 from cortext.data.packed_dataset import joined
 from cortext.data.trial import Trial
+from cortext.errors import DataError
 
 
 @pytest.fixture
@@ -71,3 +72,27 @@ def test_chosen_trials_and_features_are_copied(two):
     assert joined(chosen).checksums == {
         "train": zlib.crc32(np.concatenate([train.features(0), train.features(1)]).data)
     }
+
+
+def test_open_dataset_gives_session_files_and_packed_data_one_interface(two):
+    folder = two[0].source
+    of_files, of_packed = open_dataset(folder), open_dataset(str(two[0].path))
+    assert isinstance(of_packed, PackedDataset)
+    for name in ("session_names", "splits", "n_features"):
+        assert getattr(of_packed, name) == getattr(of_files, name)
+    assert [trial.name for trial in of_packed] == [trial.name for trial in of_files]
+    chosen = [list(data.trials("train", ["b"])) for data in (of_files, of_packed)]
+    assert [[trial.name for trial in trials] for trials in chosen] == [
+        ["b/block 1/trial 0", "b/block 1/trial 1"]
+    ] * 2
+    for before, after in zip(*chosen, strict=True):
+        assert after.features_TC.dtype == np.float32
+        np.testing.assert_array_equal(before.features_TC.astype(np.float16), after.features_TC)
+        assert after.sentence == "a cat"
+        np.testing.assert_array_equal(before.phoneme_ids, after.phoneme_ids)
+    assert of_packed.n_trials("train") == of_files.n_trials("train") == 5
+    for data in (of_files, of_packed):
+        with pytest.raises(DataError, match="split 'trains'; did you mean 'train'"):
+            data.trials("trains")
+        with pytest.raises(DataError, match="unknown session 'c'; known: a, b"):
+            data.trials("train", ["c"])

@@ -18,7 +18,7 @@ from tiny_llm import save_tiny_lm
 
 from cortext.cli import app, run
 from cortext.decoding import DecoderOptions
-from cortext.errors import DecodingError
+from cortext.errors import DecodingError, WrongType
 from cortext.evaluation import decode, evaluate
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.settings import LargeModelFiles, SearchSettings
@@ -46,7 +46,7 @@ def evaluated(tiny, llm, tmp_path_factory):
     out = tmp_path_factory.mktemp("evaluated") / "eval"
     steps = []
     metrics = evaluate(
-        tiny.run, tiny.data, "val", tiny.lm, out, options=OPTIONS, llm=llm, context=CONTEXT,
+        tiny.run, tiny.data, "val", tiny.lm, out, options=OPTIONS, llm=llm.model, context=CONTEXT,
         progress=lambda *step: steps.append(step),
     )  # fmt: skip
     return out, metrics, steps
@@ -151,7 +151,9 @@ def test_a_large_model_needs_a_search(tiny, llm, tmp_path):
     with pytest.raises(
         DecodingError, match="ranks what the word search finds; give an n-gram, too"
     ):
-        evaluate(tiny.run, tiny.data, "val", None, tmp_path / "eval", llm=llm)
+        evaluate(tiny.run, tiny.data, "val", None, tmp_path / "eval", llm=Path(llm.model))
+    with pytest.raises(WrongType, match="llm is of type int; a path is needed"):
+        decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "a.csv", llm=3)
 
 
 def test_the_commands_take_a_large_model(tiny, llm, tmp_path):

@@ -2,6 +2,7 @@ import ast
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -10,7 +11,7 @@ from cortext.errors import ConfigError
 from cortext.features import Augmentation
 from cortext.models import gru
 from cortext.speechllm.config import SpeechLLMConfig
-from cortext.training import TrainConfig, read_train_config
+from cortext.training import DatasetConfig, TrainConfig, read_train_config
 from cortext.training import config as config_module
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -53,6 +54,38 @@ def contains(whole, part):
     if isinstance(part, dict):
         return all(key in whole and contains(whole[key], value) for key, value in part.items())
     return whole == part
+
+
+def test_a_mapping_is_a_configuration_as_a_file_is(tmp_path):
+    given = {
+        "model": {"kind": "gru", "n_units": np.int64(8)},
+        "dataset": DatasetConfig(batch_size=8),
+    }
+    found = read_train_config(given, ["lr_max=0.1"])
+    assert (found.model.n_units, found.dataset.batch_size, found.lr_max) == (8, 8, 0.1)
+    assert found.lr_min == TrainConfig().lr_min
+    assert given["dataset"].batch_size == 8
+    assert "lr_max" not in given
+    published = yaml.safe_load(PUBLISHED)
+    assert read_train_config(published) == read_train_config("gru")
+    with pytest.raises(ConfigError, match=r"^config: unknown key n_units; "):
+        read_train_config({"n_units": 8})
+    with pytest.raises(ConfigError, match=r"^config: model\.n_units is 'many'"):
+        read_train_config({"model": {"n_units": "many"}})
+
+
+def test_the_nearest_file_or_recipe_is_named_for_a_path_that_is_not_there(tmp_path):
+    (tmp_path / "mine.yaml").write_text("{}")
+    with pytest.raises(
+        ConfigError, match=r"mine\.yml: no such file; did you mean '.*/mine\.yaml'\?$"
+    ):
+        read_train_config(tmp_path / "mine.yml")
+    with pytest.raises(ConfigError, match=r"no such file; did you mean '.*configs/demo\.yaml'\?$"):
+        read_train_config(str(CONFIGS / "demo.yml"))
+    with pytest.raises(ConfigError, match=r"no such file; did you mean the recipe 'tiny'\?$"):
+        read_train_config(tmp_path / "nowhere" / "tiny.yaml")
+    with pytest.raises(ConfigError, match=r"no such file; check the path$"):
+        read_train_config(tmp_path / "nowhere" / "other.yaml")
 
 
 def test_the_published_recipe_is_the_default_and_the_shipped_file_says_it_in_full():

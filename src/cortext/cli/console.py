@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cortext.describe import percent as percent
 from cortext.errors import plain
 
 if TYPE_CHECKING:
@@ -86,11 +87,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def percent(rate: float | None) -> str:
-    """Return the rate as `12.3 %`, or a dash for None."""
-    return "-" if rate is None else f"{100 * rate:.1f} %"
 
 
 def print_metrics(metrics: Metrics) -> None:

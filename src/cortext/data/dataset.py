@@ -7,19 +7,24 @@ implantation of each block.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, PATCH, FaultError, Limits, OnBad, PatchGeometry, Problem
 from cortext.data.session_files import read_trials, trial_names, usual_features
 from cortext.data.trial import SPLITS, Session, Trial, is_plain_name
+from cortext.describe import Described, some
 from cortext.errors import DataError, nearest
-from cortext.files import check_file
+from cortext.files import as_path, check_file
+
+if TYPE_CHECKING:
+    from cortext.data.packed_dataset import PackedDataset
 
 DESCRIPTION = "t15_copyTaskData_description.csv"
 _MOST_BYTES = 1 << 24  # 1,600 times the release's
@@ -110,8 +115,8 @@ class Description:
         return self.days.get(recorded) if recorded else None
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, repr=False)
+class Dataset(Described):
     """A directory of session files; only names are in memory.
 
     Attributes:
@@ -131,6 +136,11 @@ class Dataset:
         return tuple(
             split for split in SPLITS if any(split in session.files for session in self.sessions)
         )
+
+    @property
+    def session_names(self) -> tuple[str, ...]:
+        """The sessions' names, in order."""
+        return tuple(session.name for session in self.sessions)
 
     @cached_property
     def n_features(self) -> int:
@@ -197,9 +207,21 @@ class Dataset:
         """
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
+        chosen = self._chosen(sessions)
         if on_bad is None and skip_bad:
             on_bad = _ignore
-        for session in self._chosen(sessions):
+        return self._read(split, chosen, on_bad, max_abs, patch)
+
+    def _read(
+        self,
+        split: str,
+        sessions: Iterable[Session],
+        on_bad: OnBad | None,
+        max_abs: float | None,
+        patch: PatchGeometry,
+    ) -> Iterator[Trial]:
+        """Yield the trials of `trials`, which has checked the names at once."""
+        for session in sessions:
             if split in session.files:
                 yield from read_trials(
                     session.files[split],
@@ -223,6 +245,21 @@ class Dataset:
         days = {row.date: row.post_implant_day for row in self.description}
         return {s.name: days[str(s.date)] for s in self.sessions if str(s.date) in days}
 
+    def _facts(self) -> dict[str, Any]:
+        # Counting the trials would open every file.
+        return {
+            "session files in": self.root,
+            "sessions": some(self.session_names),
+            "splits": ", ".join(self.splits),
+        }
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        rows = [
+            (session.name, *("yes" if split in session.files else "" for split in self.splits))
+            for session in self.sessions
+        ]
+        return ("session", *self.splits), rows
+
     def _chosen(self, names: Iterable[str] | None) -> list[Session]:
         known = {session.name: session for session in self.sessions}
         if names is None:
@@ -240,7 +277,28 @@ def _ignore(problem: Problem) -> None:
     """Leave a bad trial out without recording why."""
 
 
-def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
+def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset | PackedDataset:
+    """Open recordings: a directory of session files, or a packed one.
+
+    Either has `session_names`, `splits`, `n_features`, `n_trials(split)` and
+    `trials(split, sessions)`, and yields all its trials. Trials of packed data have been rounded to
+    float16. `cortext.data.open_data` gives packed data of either.
+
+    Args:
+        root: The directory that holds `<session>/data_{train,val,test}.hdf5`, or that `pack` wrote.
+        limits: The largest trial that is read from session files.
+
+    Raises:
+        DataError: Where there are no recordings.
+    """
+    from cortext.data.packed_dataset import open_packed  # packed data are made of session files
+    from cortext.data.packed_index import is_packed
+
+    root = as_path(root, "data")
+    return open_packed(root) if is_packed(root) else open_session_files(root, limits=limits)
+
+
+def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
     """Find the sessions and splits of a directory of session files.
 
     Args:
@@ -250,7 +308,7 @@ def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
     Raises:
         DataError: Where there are none.
     """
-    root = Path(root)
+    root = as_path(root, "data")
     if not root.is_dir():
         found = (
             "is a file; a directory of session files is needed"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
-from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed import PackedDataset, is_packed, open_packed
 from cortext.data.trial import BIN_MS, Session, Trial
 from cortext.errors import DataError, shown
@@ -118,7 +118,7 @@ def inspect(
             survey.take(_packed_trials(packed), None, total)
         survey.problems.extend(packed.bad_trials)
         return survey.report(path, "packed", packed.n_features)
-    dataset = open_dataset(path, limits=limits)
+    dataset = open_session_files(path, limits=limits)
     total = sum(dataset.n_trials(split) for split in dataset.splits)
     survey.take(_session_trials(dataset, survey), progress, total)
     try:

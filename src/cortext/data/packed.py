@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
-from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
 from cortext.data.packed_index import is_packed, write_index
 from cortext.data.packed_split import Batch, PackedSplit
@@ -57,7 +57,7 @@ def pack(
     """
     if format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
-    dataset = data if isinstance(data, Dataset) else open_dataset(data, limits=limits)
+    dataset = data if isinstance(data, Dataset) else open_session_files(data, limits=limits)
     out = Path(out)
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
         raise DataError(
@@ -207,7 +207,7 @@ def open_data(
                 fix=fix,
             )
         return packed
-    dataset = open_dataset(path, limits=limits)
+    dataset = open_session_files(path, limits=limits)
     cache = Path(packed_cache) if packed_cache is not None else path / ".packed"
     cached = _usable(cache, dataset)
     if cached is None:

@@ -14,7 +14,7 @@ full release means 10 GB.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,18 @@ import numpy as np
 
 from cortext.data.bin_source import BinSource, MappedBins, MemoryBins, RecordBins
 from cortext.data.checks import Problem
-from cortext.data.dataset import open_dataset
+from cortext.data.dataset import open_session_files
 from cortext.data.packed_index import AGAIN, read_index
 from cortext.data.packed_split import BadTrials, PackedSplit
-from cortext.data.trial import SPLITS
+from cortext.data.trial import SPLITS, Trial
+from cortext.describe import Described, some
 from cortext.errors import DataError, nearest
+from cortext.files import as_path
 from cortext.processes import Progress
 
 
-@dataclass(frozen=True, eq=False)
-class PackedDataset:
+@dataclass(frozen=True, eq=False, repr=False)
+class PackedDataset(Described):
     """A packed directory.
 
     Attributes:
@@ -58,6 +60,33 @@ class PackedDataset:
     def splits(self) -> tuple[str, ...]:
         """Splits that have trials."""
         return tuple(self._splits)
+
+    @property
+    def session_names(self) -> tuple[str, ...]:
+        """The sessions' names, in order: `sessions`, as a Dataset has them."""
+        return self.sessions
+
+    def n_trials(self, split: str) -> int:
+        """Return the number of trials of a split."""
+        return len(self.split(split))
+
+    def trials(self, split: str, sessions: Iterable[str] | None = None) -> Iterator[Trial]:
+        """Yield the trials of a split, one in memory at a time, by session and trial.
+
+        Args:
+            split: `train`, `val` or `test`.
+            sessions: Names to read, all by default.
+
+        Raises:
+            DataError: For a split or a session that the data lack.
+        """
+        chosen = self.split(split).select(sessions=sessions)
+        return (chosen.trial(i) for i in range(len(chosen)))
+
+    def __iter__(self) -> Iterator[Trial]:
+        """Yield the trials of train, val and test."""
+        for split in self.splits:
+            yield from self.trials(split)
 
     def split(self, name: str) -> PackedSplit:
         """Return the split of that name. Raises DataError where there is none."""
@@ -88,6 +117,24 @@ class PackedDataset:
             return source_files(self.source) != self.source_files
         except (DataError, OSError):
             return False
+
+    def _facts(self) -> dict[str, Any]:
+        counts = ", ".join(f"{name} {len(split):,}" for name, split in self._splits.items())
+        return {
+            "packed in": self.path,
+            "sessions": some(self.sessions),
+            "features": self.n_features,
+            "trials": counts,
+            "left out as bad": len(self.bad_trials) or None,
+        }
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        splits = self._splits.values()
+        rows = [
+            (name, *(int((split.day_N == day).sum()) for split in splits))
+            for day, name in enumerate(self.sessions)
+        ]
+        return ("trials of session", *self._splits), rows
 
     def verify(
         self, progress: Progress | None = None, *, splits: Iterable[str] | None = None
@@ -123,7 +170,9 @@ def _crc32(bins: BinSource, advance: Callable[[int], None]) -> int:
 
 def source_files(root: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of change (ns) of every session file under `root`, by relative path."""
-    files = [path for session in open_dataset(root).sessions for path in session.files.values()]
+    files = [
+        path for session in open_session_files(root).sessions for path in session.files.values()
+    ]
     return {
         str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in files
@@ -135,7 +184,7 @@ def open_packed(path: str | Path) -> PackedDataset:
 
     Raises DataError for anything else or a damaged one.
     """
-    path = Path(path)
+    path = as_path(path, "data")
     index, arrays = read_index(path)
     named = {name: index["splits"][name] for name in SPLITS if name in index["splits"]}
     return PackedDataset(

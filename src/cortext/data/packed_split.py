@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from cortext.data.bin_source import BinSource
-from cortext.data.trial import Trial
+from cortext.data.trial import BIN_MS, Trial
+from cortext.describe import Described, some
 from cortext.errors import ConfigError, DataError, nearest
 
 BadTrials = Mapping[str, Mapping[Any, Iterable[int]]]
@@ -67,8 +68,8 @@ def _references_when_free() -> int:
 _FREE = _references_when_free()
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+@dataclass(frozen=True, slots=True, repr=False)
+class Batch(Described):
     """Trials side by side, zero-padded to the longest (or to `pad_to`) and to the longest label.
 
     The features live in memory that is used again for a later batch once nothing refers to this one
@@ -86,9 +87,19 @@ class Batch:
     day_B: np.ndarray
     """int64 [B], positions in the dataset's `sessions`"""
 
+    def _facts(self) -> dict[str, Any]:
+        n_trials, n_bins, n_features = self.features_BTC.shape
+        return {
+            "trials": n_trials,
+            "bins": n_bins,
+            "features": n_features,
+            "labels": self.labels_BU.shape[1],
+            "days": len(np.unique(self.day_B)),
+        }
 
-@dataclass(frozen=True, eq=False)
-class PackedSplit:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PackedSplit(Described):
     """The trials of one split, readable in any order.
 
     Arrays have one entry per trial (`_N`), all int64. Indices into a split count the trials it
@@ -123,6 +134,19 @@ class PackedSplit:
     def n_features(self) -> int:
         """Features shown."""
         return self.bins.shape[1] if self.columns is None else len(self.columns)
+
+    def _facts(self) -> dict[str, Any]:
+        days = [self.sessions[day] for day in np.unique(self.day_N)]
+        minutes = int(self.n_bins_N.sum()) * BIN_MS / 60_000
+        return {
+            "split": self.name,
+            "trials": len(self),
+            "with labels": int(np.count_nonzero(self.n_labels_N)),
+            "sessions": some(days),
+            "features": self.n_features,
+            "minutes": f"{minutes:.1f}",
+            "in": self.path.parent,
+        }
 
     @cached_property
     def _columns(self) -> slice | np.ndarray:

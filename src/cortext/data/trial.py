@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from cortext.describe import Described
 from cortext.text.phonemes import RELEASE
 
 BIN_MS = 20
@@ -28,8 +30,8 @@ def is_plain_name(name: object) -> bool:
     return len(name.encode()) <= 200 and not set(name) & set("/\\")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trial:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Trial(Described):
     """One attempted sentence.
 
     Attributes:
@@ -58,6 +60,16 @@ class Trial:
     def name(self) -> str:
         """Name of the trial in messages and result files."""
         return f"{self.session}/block {self.block}/trial {self.trial}"
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "trial": self.name,
+            "bins and features": list(np.shape(self.features_TC)),
+            "seconds": len(self.features_TC) * BIN_MS / 1000,
+            "sentence": "withheld" if self.sentence is None else repr(self.sentence),
+            "phonemes": None if self.phoneme_ids is None else len(self.phoneme_ids),
+            "corpus": self.corpus,
+        }
 
 
 def make_trial(
@@ -92,8 +104,8 @@ def make_trial(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+@dataclass(frozen=True, slots=True, repr=False)
+class Session(Described):
     """One recording day: its name (`t15.2023.08.11`) and the session files it has, by split."""
 
     name: str
@@ -108,3 +120,6 @@ class Session:
             return date(year, month, day)
         except ValueError:
             return None
+
+    def _facts(self) -> dict[str, Any]:
+        return {"name": self.name, "splits": ", ".join(self.files)}

@@ -26,6 +26,7 @@ from cortext.decoding.stream import (
     search_options,
 )
 from cortext.decoding.words import WordChanges, Words
+from cortext.describe import Described
 from cortext.errors import DecodingError, nearest
 from cortext.processes import Progress
 from cortext.renamed import renamed
@@ -41,7 +42,7 @@ Each takes a language-model directory and that of a second, larger n-gram, or No
 """
 
 
-class Decoder:
+class Decoder(Described):
     """Search for the sentences that log-probabilities most probably say.
 
     The search needs a lexicon and an n-gram. Threads may share a decoder.
@@ -102,6 +103,17 @@ class Decoder:
         other = copy.copy(self)
         other._llm = llm
         return other
+
+    def _facts(self) -> dict[str, Any]:
+        lm = self._engine.lm
+        return {
+            "language model": self.lm_dir,
+            "order": lm.ngram.order,
+            "words": len(lm.lexicon),
+            "engine": self.engine,
+            "options": self.options.differences() or "the defaults",
+            "large model": None if self._llm is None else type(self._llm).__name__,
+        }
 
     @property
     def llm(self) -> LargeModel | None:

@@ -7,11 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
+from cortext.describe import Described
+
 FRAME_MS = 80.0
 """Frame p stands for the time from 80 p to 80 (p + 1) ms.
 
 A patch begins every 4 bins of 20 ms (and sees 14).
 """
+_SHOWN = 10
+"""Hypotheses that a notebook shows of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,8 @@ class Word:
     confidence: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
+@dataclass(frozen=True, slots=True, repr=False)
+class Hypothesis(Described):
     """A sentence of an n-best list. Scores are natural logs.
 
         score = acoustic_scale * acoustic_score + lm_weight * lm_score
@@ -64,8 +68,24 @@ class Hypothesis:
     hotword_score: float = 0.0
     confidence: float | None = None
 
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "text": repr(self.text),
+            "score": f"{self.score:.2f}",
+            "acoustic": f"{self.acoustic_score:.2f}",
+            "n-gram": f"{self.lm_score:.2f}",
+            "large model": None if self.llm_score is None else f"{self.llm_score:.2f}",
+        }
 
-class NBest(Sequence[Hypothesis]):
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]] | None:
+        rows = [
+            (word.word, f"{word.start_ms:.0f}", f"{word.end_ms:.0f}", word.confidence)
+            for word in self.words
+        ]
+        return (("word", "from ms", "to ms", "confidence"), rows) if rows else None
+
+
+class NBest(Sequence[Hypothesis], Described):
     """An n-best list: hypotheses, best first; never empty (silence gives one with empty text).
 
     Attributes:
@@ -74,6 +94,7 @@ class NBest(Sequence[Hypothesis]):
     """
 
     degraded: str | None = None
+    _shown_as = "NBest"
 
     def __init__(self, hypotheses: Iterable[Hypothesis], degraded: str | None = None) -> None:
         self._hypotheses = tuple(hypotheses)
@@ -122,8 +143,23 @@ class NBest(Sequence[Hypothesis]):
     def __hash__(self) -> int:
         return hash(self.hypotheses)
 
-    def __repr__(self) -> str:
-        return f"NBest({self.hypotheses!r})"
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "hypotheses": len(self),
+            "best": repr(self[0].text) if self.hypotheses else None,
+            "score": f"{self[0].score:.2f}" if self.hypotheses else None,
+            "lacks": self.degraded,
+        }
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        ranked = any(hypothesis.llm_score is not None for hypothesis in self)
+        header = ("text", "score", "acoustic", "n-gram", *(["large model"] if ranked else []))
+        rows = [
+            (h.text, *(f"{score:.2f}" for score in scores if score is not None))
+            for h in self[:_SHOWN]
+            for scores in [(h.score, h.acoustic_score, h.lm_score, h.llm_score)]
+        ]
+        return header, rows
 
 
 @dataclass(frozen=True, slots=True)

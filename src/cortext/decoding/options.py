@@ -246,6 +246,15 @@ class DecoderOptions:
                     f"{name} is {value}; it must be at least {low:g} and at most {high:g}"
                 )
 
+    def differences(self) -> str:
+        """Return the options that are not the defaults, as `name=value` with commas between."""
+        changed = [
+            f"{option.name}={getattr(self, option.name)}"
+            for option in fields(self)
+            if getattr(self, option.name) != getattr(type(self)(), option.name)
+        ]
+        return ", ".join(changed)
+
     @classmethod
     def of(cls, options: DecoderOptions | Mapping[str, Any] | None) -> DecoderOptions:
         """Return options from themselves, from a mapping of field names, or the defaults.

@@ -54,7 +54,7 @@ def evaluate(
     threads: int | None = 1,
     ray: str | None = None,
     gpus_per_worker: float = 0.0,
-    llm: LargeModelFiles | None = None,
+    llm: LargeModelFiles | str | Path | None = None,
     context: str = "",
     progress: Progress | None = None,
     seed: int = 0,
@@ -83,7 +83,7 @@ def evaluate(
         gpus_per_worker: Share of a GPU for each of those tasks, for a large model; 0.25 lets four
             share one.
         llm: Large language model that ranks the sentences, or takes part in the search, as
-            `options.llm` says.
+            `options.llm` says: its directory or name at Hugging Face, or `LargeModelFiles`.
         context: Text before the sentences, for the large model.
         progress: Called with steps done and in all.
         seed: Seed of the bootstrap intervals.
@@ -104,7 +104,7 @@ def evaluate(
             threads=threads,
             ray=ray,
             gpus_per_worker=gpus_per_worker,
-            llm=llm,
+            llm=LargeModelFiles.of(llm),
             context=context,
         )
         found = recognise(

@@ -16,6 +16,7 @@ import numpy as np
 
 from cortext.data.trial import BIN_MS
 from cortext.decoding.nbest import NBest
+from cortext.describe import Described, percent, with_interval
 from cortext.extras import install_hint
 from cortext.text import metrics
 from cortext.text.normalize import normalize
@@ -77,8 +78,8 @@ class TrialResult:
         return f"{self.session}/block {self.block}/trial {self.trial}"
 
 
-@dataclass(frozen=True)
-class Rates:
+@dataclass(frozen=True, repr=False)
+class Rates(Described):
     """Error rates of some trials; a rate is None where labels, or the word search, are missing."""
 
     n_trials: int
@@ -95,8 +96,15 @@ class Rates:
     `char`.
     """
 
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"trials": self.n_trials, "words": self.n_words}
+        for name in ("per", "wer", "cer"):
+            low, high = getattr(self, f"{name}_ci95") or (None, None)
+            facts[name.upper()] = with_interval(getattr(self, name), low, high)
+        return facts
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Metrics(Rates):
     """The contents of `metrics.json`.
 
@@ -145,6 +153,20 @@ class Metrics(Rates):
     configuration.
     """
     format_version: int = FORMAT_VERSION
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "split": self.split,
+            **super()._facts(),
+            "left out as bad": self.n_skipped or None,
+        }
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        rows = [
+            (name, rates.n_trials, *map(percent, (rates.per, rates.wer, rates.cer)))
+            for name, rates in self.per_session.items()
+        ]
+        return ("session", "trials", "PER", "WER", "CER"), rows
 
 
 def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:

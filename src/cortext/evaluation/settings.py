@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from cortext.files import as_path
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ class LargeModelFiles:
     model: str
     lora: Path | None = None
     device: str = "auto"
+
+    @classmethod
+    def of(cls, llm: LargeModelFiles | str | Path | None) -> LargeModelFiles | None:
+        """Return the files themselves, or those of a directory or a name at Hugging Face."""
+        if llm is None or isinstance(llm, LargeModelFiles):
+            return llm
+        return cls(str(as_path(llm, "llm")))
 
     def resolved(self) -> LargeModelFiles:
         """Return the same with absolute paths; a name at Hugging Face stays as it is."""

@@ -46,7 +46,7 @@ def decode(
     threads: int | None = 1,
     ray: str | None = None,
     gpus_per_worker: float = 0.0,
-    llm: LargeModelFiles | None = None,
+    llm: LargeModelFiles | str | Path | None = None,
     context: str = "",
     progress: Progress | None = None,
 ) -> Predictions:
@@ -90,7 +90,7 @@ def decode(
         threads=threads,
         ray=ray,
         gpus_per_worker=gpus_per_worker,
-        llm=llm,
+        llm=LargeModelFiles.of(llm),
         context=context,
     )
     found = recognise(

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from cortext.config import to_mapping
+from cortext.describe import Described, some
 from cortext.errors import ConfigError, DataError, RunError, nearest
 from cortext.features import gaussian_kernel, smooth
 from cortext.files import atomic_write
@@ -27,7 +28,7 @@ NOT_FINITE = "gives logits that are not finite"
 MEND = "look at the features, which may be far too large, or take another model"
 
 
-class AcousticModel:
+class AcousticModel(Described):
     """A trained model with its recording days, tokens and smoothing.
 
     Args:
@@ -58,6 +59,20 @@ class AcousticModel:
         self.smoothing = smoothing
         self.feature_subset = list(feature_subset) if feature_subset is not None else None
         self.task = task
+
+    def _facts(self) -> dict[str, Any]:
+        config = self.network.config
+        return {
+            "kind": config.kind,
+            "parameters": self.n_parameters,
+            "features": self.n_features,
+            "used features": self.feature_subset and len(self.feature_subset),
+            "sessions": some(self.sessions),
+            "patches": f"{config.patch_size} bins every {config.patch_stride}",
+            "tokens": f"{len(self.inventory)} ({self.inventory.name})",
+            "task": None if self.task == CTC else self.task,
+            "device": self.device,
+        }
 
     @property
     def device(self) -> torch.device:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from cortext.describe import Described, with_interval
 from cortext.errors import TextError
 from cortext.text.normalize import normalize
 
@@ -43,8 +44,8 @@ class EditCounts:
         )
 
 
-@dataclass(frozen=True)
-class ErrorRate:
+@dataclass(frozen=True, repr=False)
+class ErrorRate(Described):
     """A corpus-level error rate with its bootstrap interval.
 
     `rate` is errors per unit of reference: 0.1 is 10 %, and values above 1 are possible. Rate and
@@ -56,6 +57,19 @@ class ErrorRate:
     high: float | None
     counts: EditCounts
     n_trials: int
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "rate": with_interval(self.rate, self.low, self.high) or "no references",
+            "errors": self.counts.errors,
+            "of": self.counts.reference_length,
+            "trials": self.n_trials,
+        }
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        counts = self.counts
+        row = (counts.substitutions, counts.insertions, counts.deletions)
+        return ("substitutions", "insertions", "deletions"), [row]
 
 
 def edit_counts(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from cortext.config import from_mapping, load_config, overridden, read_mapping, with_overrides
 from cortext.errors import ConfigError, RunError, nearest, shown
 from cortext.features import Augmentation, augmentation_configs
+from cortext.files import as_path
 from cortext.models import GRUConfig, model_config
 from cortext.models.card import CTC, check_sessions
 from cortext.registry import Registry
@@ -287,17 +288,18 @@ class TrainConfig:
 
 
 def read_train_config(
-    config: TrainConfig | str | Path,
+    config: TrainConfig | Mapping[str, Any] | str | Path,
     overrides: Iterable[str] = (),
     cls: type[TrainConfig] = TrainConfig,
 ) -> TrainConfig:
-    """Return the configuration that an object, a YAML file or a shipped recipe holds.
+    """Return the configuration that an object, a mapping, a YAML file or a shipped recipe holds.
 
     The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints. One
     warning names the settings of the file that have no effect here.
 
     Args:
-        config: A configuration, a path, or the name of a recipe such as `gru` or `tiny`.
+        config: A configuration, a mapping of its fields, a path, or the name of a recipe such as
+            `gru` or `tiny`.
         overrides: `key=value` changes of the settings.
         cls: The dataclass to read the file into.
 
@@ -306,15 +308,12 @@ def read_train_config(
     """
     if isinstance(config, TrainConfig):
         return with_overrides(config, overrides)
-    path = Path(config)
-    if not path.is_file() and path.parent == Path() and not path.suffix:
-        recipes = {recipe.stem: recipe for recipe in RECIPES.glob("*.yaml")}
-        if path.name not in recipes:
-            raise ConfigError(
-                f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}"
-            )
-        path = recipes[path.name]
-    mapping, notes = translate(read_mapping(path), path)
+    if isinstance(config, Mapping):
+        path, given = Path("config"), config
+    else:
+        path = _file_or_recipe(as_path(config, "config"))
+        given = read_mapping(path)
+    mapping, notes = translate(given, path)
     if cls is TrainConfig and "speech" in mapping:
         what = "is the configuration of a speech LLM"
         raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
@@ -322,6 +321,26 @@ def read_train_config(
     if notes:
         logging.getLogger(__name__).warning(shown(f"{path}: {'; '.join(notes)}"))
     return settings
+
+
+def _file_or_recipe(path: Path) -> Path:
+    """Return the path, or the file of the recipe of that name; raise ConfigError for neither."""
+    if path.is_file():
+        return path
+    recipes = {recipe.stem: recipe for recipe in RECIPES.glob("*.yaml")}
+    if path.parent == Path() and not path.suffix:
+        if path.name in recipes:
+            return recipes[path.name]
+        raise ConfigError(
+            f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}"
+        )
+    if path.exists():
+        return path
+    beside = [file for ending in ("yaml", "yml") for file in path.parent.glob(f"*.{ending}")]
+    fix = nearest(str(path), [str(file) for file in beside]) if beside else "check the path"
+    if path.stem in recipes and not fix.startswith("did you mean"):
+        fix = f"did you mean the recipe {path.stem!r}?"
+    raise ConfigError("no such file", where=path, fix=fix)
 
 
 def _with_overrides(

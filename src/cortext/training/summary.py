@@ -12,6 +12,7 @@ import torch
 
 from cortext.config import to_mapping
 from cortext.data.checks import Problem
+from cortext.describe import Described, percent
 from cortext.files import atomic_write
 from cortext.models import AcousticModel
 from cortext.provenance import provenance
@@ -19,8 +20,8 @@ from cortext.training.checkpoint import RunState
 from cortext.training.config import TrainConfig
 
 
-@dataclass(frozen=True)
-class RunSummary:
+@dataclass(frozen=True, repr=False)
+class RunSummary(Described):
     """A finished run. Rates are fractions; `best_*` belong to the kept weights."""
 
     run: str
@@ -48,6 +49,22 @@ class RunSummary:
     """Time of training and validation, with that before the run was resumed."""
     loss: str = "CTC loss"
     """Name of `val_loss`, as the task gives it."""
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "model": self.kind,
+            "batches": self.steps,
+            "best at": self.best_step,
+            "PER": None if self.val_per is None else percent(self.val_per),
+            "WER": None if self.val_wer is None else percent(self.val_wer),
+            self.loss: self.val_loss,
+            "parameters": self.n_parameters,
+            "trials": f"{self.n_train_trials:,} train, {self.n_val_trials:,} val",
+            "left out as bad": len(self.skipped) or None,
+            "device": self.device,
+            "seconds": f"{self.seconds:.0f}",
+        }
 
     def __str__(self) -> str:
         per = "" if self.val_per is None else f"PER {100 * self.val_per:.1f} %, "

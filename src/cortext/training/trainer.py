@@ -6,7 +6,7 @@ backend moves the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +15,7 @@ import torch
 
 from cortext.config import first_difference
 from cortext.data.packed import PackedDataset, open_data
+from cortext.describe import Described, percent
 from cortext.errors import ConfigError, RunError, first_line
 from cortext.files import disk_errors
 from cortext.models import AcousticModel
@@ -64,13 +65,14 @@ class Callback:
         """Take the summary, after the last batch, when everything is written."""
 
 
-class Trainer:
+class Trainer(Described):
     """A run, from its first batch or from its last saved state; a context manager.
 
     As one of several processes that `torchrun` started, it trains on its share of every batch.
 
     Args:
-        config: A TrainConfig, a YAML file, or the name of a shipped recipe.
+        config: A TrainConfig, a mapping of its fields, a YAML file, or the name of a shipped
+            recipe.
         data: A packed directory, or one of session files, which are packed first.
         out: The run directory.
         task: The task, built for this very configuration; None builds the task that the
@@ -103,7 +105,7 @@ class Trainer:
 
     def __init__(
         self,
-        config: TrainConfig | str | Path,
+        config: TrainConfig | Mapping[str, Any] | str | Path,
         data: PackedDataset | str | Path,
         out: str | Path,
         *,
@@ -159,6 +161,18 @@ class Trainer:
                     self.run_directory.abandon()
                 raise
             self._open_files = stack.pop_all()
+
+    def _facts(self) -> dict[str, Any]:
+        best = self.state.best or {}
+        return {
+            "run": self.run_directory.path,
+            "model": self.config.model.kind,
+            "parameters": self.model.n_parameters,
+            "training trials": len(self.train_split),
+            "batches": f"{self.state.step:,} of {self.config.num_training_batches:,}",
+            "best PER": percent(best["val_per"]) if "val_per" in best else None,
+            "device": self.backend.name,
+        }
 
     def _job(self, setup: Setup) -> Job:
         """Return what a backend needs to take the run's steps."""
@@ -371,8 +385,8 @@ class RankZero(Callback):
 
 
 def train(
-    config: TrainConfig | str | Path,
-    data: str | Path,
+    config: TrainConfig | Mapping[str, Any] | str | Path,
+    data: PackedDataset | str | Path,
     out: str | Path,
     *,
     lm: str | Path | None = None,
@@ -389,7 +403,8 @@ def train(
     """Train a phoneme decoder to the end and write a run directory.
 
     Args:
-        config: A TrainConfig, a YAML file, or the name of a shipped recipe.
+        config: A TrainConfig, a mapping of its fields (`{"num_training_batches": 100}`; the others
+            keep the published values), a YAML file, or the name of a shipped recipe.
         data: A packed directory, or one of session files, which are packed first.
         out: The run directory.
         lm: A language-model directory; without it no WER is reported.

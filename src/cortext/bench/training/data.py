@@ -12,11 +12,11 @@ from cortext.data import (
     DayBalancedSampler,
     PackedSplit,
     Trial,
-    open_dataset,
     open_packed,
     pack,
     write_session,
 )
+from cortext.data.dataset import open_session_files
 from cortext.data.simulate import simulate
 
 LABEL_BINS = 15
@@ -107,7 +107,7 @@ class ReleaseBatches(Sequence):
 
 def training_files(folder: Path, split: PackedSplit) -> list[Path]:
     """Return the session file in `folder/data` for every day of a packed split."""
-    sessions = {session.name: session for session in open_dataset(folder / "data").sessions}
+    sessions = {session.name: session for session in open_session_files(folder / "data").sessions}
     return [sessions[name].files[split.name] for name in split.sessions]
 
 

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from cortext.config import to_mapping
-from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.hdf5_output import new_hdf5
 from cortext.data.session_files import write_session
 from cortext.data.simulate.articulators import ARTICULATORS, articulate
@@ -99,7 +99,7 @@ def simulate(
         _write_texts(temporary / "text", prompts, lm_text)
         _write_days(temporary, config, days, truth, workers, progress)
         _write_record(temporary / "simulation.json", config, preset, text, days, n_bins)
-    return open_dataset(out)
+    return open_session_files(out)
 
 
 def simulate_block(

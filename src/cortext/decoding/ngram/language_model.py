@@ -16,6 +16,7 @@ from cortext import _native
 from cortext.decoding.ngram.build import BuildOptions, Stage, build
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
 from cortext.decoding.ngram.vocabulary import spelt
+from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
@@ -66,7 +67,7 @@ class TextScore:
         return self.unknown_words / self.words if self.words else 0.0
 
 
-class LanguageModel:
+class LanguageModel(Described):
     """An n-gram model with the pronunciations of its words. Scores are natural logs.
 
     Args:
@@ -141,6 +142,15 @@ class LanguageModel:
             fix = "give the model as lm.bin, lm.arpa or lm.arpa.gz"
             raise LanguageModelError("no lm.bin or lm.arpa", where=directory, fix=fix)
         return cls(directory, _native.NGram.open(str(model)), lexicon, tokens)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "directory": self.directory,
+            "order": self.ngram.order,
+            "n-grams": sum(self.ngram.counts),
+            "words": len(self.lexicon),
+            "file": f"{Path(self.ngram.path).name} ({self.ngram.kind})",
+        }
 
     def begin(self) -> _native.State:
         """Return the state at the start of a sentence."""

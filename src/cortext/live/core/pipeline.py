@@ -14,6 +14,7 @@ import numpy as np
 from cortext.data.trial import BIN_MS
 from cortext.decoding import Decoder, DecoderOptions, DecoderStream, Hypothesis, NBest, Partial
 from cortext.decoding.log_probs import log_softmax
+from cortext.describe import Described
 from cortext.errors import ConfigError
 from cortext.live.core.acoustic_stream import (
     AcousticStream,
@@ -68,7 +69,7 @@ class Update:
         return self.partial.text
 
 
-class Pipeline:
+class Pipeline(Described):
     """From features to words, one utterance after the other.
 
     Any chunking gives the same text, times and scores. (Fusion with a large model is the exception:
@@ -114,6 +115,18 @@ class Pipeline:
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
         self._search: DecoderStream | None = None
         self._begin()
+
+    def _facts(self) -> dict[str, Any]:
+        stepper = self.stepper
+        return {
+            "session": self.session,
+            "features": stepper.n_features,
+            "frame": f"{self._frame_ms:.0f} ms",
+            "look-ahead": f"{self.look_ahead_ms:.0f} ms",
+            "decoder": "none" if self._decoder is None else self._decoder.lm_dir,
+            "bins so far": self.n_bins,
+            "words so far": repr(self._partial.text),
+        }
 
     @property
     def session(self) -> str:
