@@ -1,0 +1,1 @@
+"""Readers of published recordings and results, one file per format."""
