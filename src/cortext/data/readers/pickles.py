@@ -50,6 +50,7 @@ _BUILDERS = {
     "numpy.dtype": "dtype",
     "numpy.ndarray": "ndarray",
     "_codecs.encode": "encode",
+    "__builtin__.bytes": "bytes",
     "collections.OrderedDict": "OrderedDict",
 }
 """What a pickle of plain data names, by the part of this module that stands for it."""
@@ -247,6 +248,13 @@ def _encode(text: Any, encoding: Any = "utf-8") -> bytes:
     return text.encode(encoding)
 
 
+def _no_bytes(*arguments: Any) -> bytes:
+    # Python 2 has another form for none at all.
+    if arguments:
+        raise _RefusedError("it makes bytes of what is no text")
+    return b""
+
+
 def _ordered(pairs: Any = ()) -> dict[Any, Any]:
     if pairs:
         raise _RefusedError("it holds an ordered dict in a form of old")
@@ -259,6 +267,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "scalar": _scalar,
     "dtype": _dtype,
     "encode": _encode,
+    "bytes": _no_bytes,
     "OrderedDict": _ordered,
 }
 _INSTRUCTIONS: dict[str, Callable[[_Machine, Any], None]] = {
