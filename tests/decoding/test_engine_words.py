@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.errors import DecodingError
+from cortext.errors import DecodingError, LanguageModelError
 from cortext.text.phonemes import RELEASE
 from cortext.text.pronunciation import pronounce
 
@@ -324,3 +324,24 @@ def test_a_decoder_tells_which_words_its_utterances_can_hold(lm_of):
     decoder.remove_words(["c"])
     assert "zanzibar" in decoder
     assert "c" not in decoder
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_decoder_of_some_words_finds_no_others(lm_of, engine):
+    whole = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE, engine)
+    log_probs_PV = random_frames(np.random.default_rng(1), 4, 1.0)
+    kept = [entry for entry in ENTRIES if entry[0] in "bc"]  # b has a weight
+    expected = enumerated(kept, GRAMS, log_probs_PV, whole.options)
+    nbest = whole.only(["c", "b", "b"]).decode(log_probs_PV, RELEASE)
+    assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
+    assert "a" in whole
+    assert "a" not in whole.only(["b"])
+
+
+def test_a_decoder_of_some_words_pronounces_those_that_the_lexicon_lacks(decoder):
+    some = decoder.only(["went", "to", "zanzibar"])
+    assert some.decode(posteriors("went to zanzibar", 0.5), RELEASE)[0].text == "went to zanzibar"
+    with pytest.raises(LanguageModelError, match="word 'x2': no pronunciation"):
+        decoder.only(["x2"])
+    with pytest.raises(LanguageModelError, match="no words to restrict the search to"):
+        decoder.only([])

@@ -482,7 +482,8 @@ def test_a_directory_without_a_checkpoint_says_what_is_needed(tmp_path):
 
 def test_the_commands_print_json_and_errors_of_one_line(tmp_path, published, capsys):
     assert (
-        cli(["import-checkpoint", str(published[0]), "--out", str(tmp_path / "run"), "--json"]) == 0
+        cli(["import", "checkpoint", str(published[0]), "--out", str(tmp_path / "run"), "--json"])
+        == 0
     )
     facts = json.loads(capsys.readouterr().out)
     assert (facts["n_sessions"], facts["step"], facts["val_per"]) == (3, 5, 0.25)

@@ -102,7 +102,7 @@ def test_a_value_that_is_not_followed_is_told(tmp_path, caplog, key, value):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("init_from_checkpoint", True, "`cortext import-checkpoint`, then --init-from"),
+        ("init_from_checkpoint", True, "`cortext import checkpoint`, then --init-from"),
         ("mode", "test", "mode is 'test'; only 'train' works"),
         ("dataset__n_classes", 40, "dataset.n_classes is 40; only 41 works"),
         ("model__input_network__n_input_layers", 2, "there is one day layer"),

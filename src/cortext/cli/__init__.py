@@ -40,12 +40,18 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "fetch": "data.fetch",
         "inspect": "data.inspect",
         "pack": "data.pack",
+        "import": Group(
+            "Read what was published: checkpoints and results.",
+            {
+                "checkpoint": "train.import_checkpoint",
+                "t15-analyses": "release.import_analyses",
+            },
+        ),
     },
     "Training": {
         "train": "train.train",
         "adapt": "train.adapt",
         "launch": "tools.launch",
-        "import-checkpoint": "train.import_checkpoint",
         "export": "train.export",
         "tune": Group(
             "Search for good settings of the training or of the decoder.",
@@ -76,7 +82,10 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "lm-server": "redis_streams.lm_server",
         "brand-node": "redis_streams.brand_node",
         "replay": "redis_streams.replay",
-        "report": Group("Draw what was recorded in daily use.", {"use": "live.use"}),
+        "report": Group(
+            "Draw what was recorded in daily use, or published.",
+            {"use": "live.use"},
+        ),
     },
     "Speech LLM": {
         "speech-llm": Group(
@@ -109,6 +118,9 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
     },
 }
 """All commands, by the heading under which `cortext --help` shows them."""
+
+OLD_NAMES: dict[str, Entry] = {"import-checkpoint": "train.import_checkpoint"}
+"""Commands that still work under a name that no help shows."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -185,6 +197,11 @@ class _Root(_CommandList):
         entries = {name: entry for under in COMMANDS.values() for name, entry in under.items()}
         headings = {name: heading for heading, under in COMMANDS.items() for name in under}
         super().__init__(**settings | {"commands": _Commands(entries, headings)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in OLD_NAMES:
+            return _command(cmd_name, OLD_NAMES[cmd_name], None)
+        return super().get_command(ctx, cmd_name)
 
 
 app = typer.Typer(

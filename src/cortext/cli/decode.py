@@ -18,6 +18,7 @@ from cortext.cli.console import (
     PLUGINS,
     SKIP_BAD,
     is_given,
+    percent,
     print_json,
     print_left_out,
     print_lines,
@@ -35,6 +36,7 @@ from cortext.settings import Setting
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
     from cortext.evaluation.submission import Predictions
+    from cortext.text.metrics import ErrorRate
 
 SHARED = {"lm", "options", "engine", "llm", "llm_lora", "llm_device", "context", "as_json"}
 FORMS = {
@@ -43,9 +45,13 @@ FORMS = {
         {"split", "threads", "ray", "gpus_per_worker", "skip_bad", "device", "plugin"},
     ),
     "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
+    "evaluation": ({"logits", "out"}, {"temperature", "threads"}),
     "fake_text": ({"fake_text"}, {"noise", "seed"}),
 }
-"""Forms of the command: the parameters that each needs, and those that it may have."""
+"""Forms of the command: the parameters that each needs, and those that it may have.
+
+`evaluation` is the form of `--logits` with a directory.
+"""
 
 SEE_HELP = "see `cortext decode --help`"
 
@@ -58,9 +64,9 @@ class SavedLogits:
         Path | None,
         Setting(
             help=(
-                "File of anyone's logits or log-probabilities (.npz, .npy, .h5); needs --order,"
-                " --out. What is read "
-                "is treated as logits, for which log-softmax of log-probabilities is the identity."
+                "Evaluation directory, or file of anyone's logits or log-probabilities (.npz,"
+                " .npy, .h5); needs --out, and a file --order. What is read is treated as logits,"
+                " for which log-softmax of log-probabilities is the identity."
             )
         ),
     ] = None
@@ -108,7 +114,8 @@ def decode(
 
     A split becomes `id,text` rows, numbered as the Brain-to-Text competition numbers them; saved
     logits become rows named by their arrays: [P, V] each (or one [B, P, V] and `lengths` [B]), a
-    dataset per trial in HDF5.
+    dataset per trial in HDF5. The logits of an evaluation directory are decoded beside the
+    sentences that it holds.
 
     Example: cortext decode runs/first --data runs/sim --split test --lm runs/lm --out
     predictions.csv
@@ -117,6 +124,8 @@ def decode(
     predictions.csv
 
     Example: cortext decode --logits logits.npz --order release --lm runs/lm --out predictions.csv
+
+    Example: cortext decode --logits runs/eval --lm runs/lm --out predictions.csv
 
     Example: cortext decode --fake-text "how are you" --noise 1 --lm runs/lm
     """
@@ -132,21 +141,17 @@ def decode(
             skip_bad,
             as_json,
         )
-    elif saved.logits is not None and saved.order is not None and out is not None:
-        from cortext.decoding.saved import decode_saved
-
+    elif saved.logits is not None and out is not None:
         decoder = _decoder(search)
         settings: dict[str, Any] = {
             "temperature": saved.temperature,
             "context": search.context,
             "threads": search.threads or os.cpu_count() or 1,
         }
-        _decode_logits(
-            partial(decode_saved, saved.logits, saved.order, decoder, out, **settings),
-            decoder,
-            out,
-            as_json,
-        )
+        if saved.order is None:
+            _decode_evaluation(saved.logits, decoder, out, settings, as_json)
+        else:
+            _decode_logits(saved.logits, saved.order, decoder, out, settings, as_json)
     elif made_up.fake_text is not None:
         _decode_fake(made_up, _decoder(search), search.context, as_json)
 
@@ -175,7 +180,13 @@ def check_form(call: typer.Context) -> None:
         raise DecodingError(
             f"{found}; give a run directory or --logits or --fake-text", fix=SEE_HELP
         )
-    required, allowed = FORMS[forms[0]]
+    logits = call.params["logits"]
+    is_directory = forms == ["logits"] and logits is not None and logits.is_dir()
+    required, allowed = FORMS["evaluation" if is_directory else forms[0]]
+    if is_directory and "order" in given:
+        raise DecodingError(
+            f"--order is given, and {logits} says how its logits are ordered", fix="leave it out"
+        )
     for name in sorted(given - required - allowed - SHARED):
         raise DecodingError(f"{named[name]} does not go with {named[forms[0]]}", fix=SEE_HELP)
     for name in sorted(required - given):
@@ -222,18 +233,25 @@ def _decode_split(
 
 
 def _decode_logits(
-    decode_all: Callable[..., dict[str, NBest]], decoder: Decoder, out: Path, as_json: bool
+    logits: Path, order: str, decoder: Decoder, out: Path, settings: dict[str, Any], as_json: bool
 ) -> None:
-    """Call `decode_saved` with the arguments that it lacks, and print its result."""
+    """Decode the logits in a file and print the result.
+
+    Args:
+        logits: The file.
+        order: Order of its tokens.
+        decoder: The decoder.
+        out: CSV file to write.
+        settings: Other arguments of `decode_saved`.
+        as_json: Print JSON.
+    """
+    from cortext.decoding.saved import decode_saved
+
     with progress_bar("decoding") as progress:
-        found = decode_all(progress=progress)
+        found = decode_saved(logits, order, decoder, out, progress=progress, **settings)
     notes = _notes(decoder, found)
     if as_json:
-        trials = [
-            {"id": name, "text": nbest[0].text, "score": nbest[0].score, "degraded": nbest.degraded}
-            for name, nbest in found.items()
-        ]
-        print_json({"out": str(out), "n_trials": len(trials), "trials": trials, "notes": notes})
+        print_json(_listed(found, out) | {"notes": notes})
         return
     shown = list(found.items())[:10]
     print_table(
@@ -243,6 +261,60 @@ def _decode_logits(
         2,
     )
     print_lines(f"{out}: {len(found)} rows")
+
+
+def _listed(found: Mapping[Any, NBest], out: Path) -> dict[str, Any]:
+    """Return the best sentence of each trial as JSON, and the file that has them."""
+    trials = [
+        {"id": name, "text": nbest[0].text, "score": nbest[0].score, "degraded": nbest.degraded}
+        for name, nbest in found.items()
+    ]
+    return {"out": str(out), "n_trials": len(trials), "trials": trials}
+
+
+def _decode_evaluation(
+    directory: Path, decoder: Decoder, out: Path, settings: dict[str, Any], as_json: bool
+) -> None:
+    """Decode the logits of an evaluation and print word errors beside those of its sentences.
+
+    Args:
+        directory: The evaluation directory.
+        decoder: The decoder.
+        out: CSV file to write.
+        settings: Other arguments of `decode_evaluation`.
+        as_json: Print JSON.
+    """
+    from cortext.evaluation.redecode import decode_evaluation
+
+    with progress_bar("decoding") as progress:
+        found = decode_evaluation(directory, decoder, out, progress=progress, **settings)
+    notes = _notes(decoder, found.lists)
+    if as_json:
+        print_json(_listed(found.lists, out) | {"rates": found.to_json(), "notes": notes})
+        return
+    before = "as published" if found.published else "in the evaluation"
+    columns = ["", "trials", "words", "PER", f"WER {before}", "95 %", "WER decoded now", "95 %"]
+    rows = [
+        (
+            row.name,
+            row.n_trials,
+            row.now.counts.reference_length,
+            percent(row.per),
+            *_rate(row.before),
+            *_rate(row.now),
+        )
+        for row in found.rows
+    ]
+    if rows:
+        print_table("", columns, rows)
+    print_lines(f"{out}: {len(found.lists)} rows")
+
+
+def _rate(rate: ErrorRate) -> tuple[str, str]:
+    """Return a rate and its interval in per cent."""
+    if rate.low is None or rate.high is None:
+        return percent(rate.rate), "-"
+    return percent(rate.rate), f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
 
 
 def _decode_fake(made_up: MadeUpSentence, decoder: Decoder, context: str, as_json: bool) -> None:

@@ -233,7 +233,7 @@ def import_checkpoint(
 ) -> None:
     """Make a run of a checkpoint of the public release. Nothing that the file may hold is run.
 
-    Example: cortext import-checkpoint t15_pretrained_rnn_baseline --out runs/published
+    Example: cortext import checkpoint t15_pretrained_rnn_baseline --out runs/published
     """
     from cortext.training.release.exchange import import_checkpoint as import_directory
 

@@ -104,6 +104,19 @@ class Decoder(Described):
         other._llm = llm
         return other
 
+    def only(self, words: Iterable[str]) -> Decoder:
+        """Return a decoder that finds no other words than these.
+
+        It shares the n-gram in memory. A word that the lexicon lacks is pronounced as it is spelt,
+        and scores as unknown.
+
+        Raises:
+            LanguageModelError: For a word that cannot be pronounced.
+        """
+        other = copy.copy(self)
+        other._engine = self._engine.with_lm(self._engine.lm.only(words))
+        return other
+
     def _facts(self) -> dict[str, Any]:
         lm = self._engine.lm
         return {

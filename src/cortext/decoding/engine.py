@@ -87,6 +87,10 @@ class NativeEngine:
         second = LanguageModel.open(second_lm).ngram if second_lm is not None else None
         return cls(LanguageModel.open(lm_dir), second)
 
+    def with_lm(self, lm: LanguageModel) -> NativeEngine:
+        """Return an engine for another language model; lattices are rescored as here."""
+        return NativeEngine(lm, self._second)
+
     def start(
         self,
         options: DecoderOptions,

@@ -34,6 +34,10 @@ class ReferenceEngine:
         _refuse("a second language model", second_lm)
         return cls(LanguageModel.open(lm_dir))
 
+    def with_lm(self, lm: LanguageModel) -> ReferenceEngine:
+        """Return an engine for another language model."""
+        return ReferenceEngine(lm)
+
     def start(
         self,
         options: DecoderOptions,

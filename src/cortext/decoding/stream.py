@@ -39,6 +39,9 @@ class Engine(Protocol):
 
     lm: LanguageModel
 
+    def with_lm(self, lm: LanguageModel) -> Engine:
+        """Return an engine of the same kind for another language model in memory."""
+
     def start(
         self,
         options: DecoderOptions,

@@ -28,6 +28,7 @@ from cortext.errors import DataError, DecodingError, nearest
 from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import SearchSettings, read_options
+from cortext.evaluation.vocabularies import Vocabulary
 from cortext.models import AcousticModel, load_model
 from cortext.models.stepper import patch_shape
 from cortext.processes import Progress
@@ -37,30 +38,31 @@ from cortext.text.phonemes import RELEASE
 TRIALS_AT_ONCE = 16
 
 
-@dataclass(frozen=True)
-class Recognised:
-    """The trials of a split with their logits and sentences.
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Trials with their logits and sentences, whether a model or a release made them.
 
     Attributes:
+        engine: What made the sentences.
+        vocabulary: Words that the search can write; None without a search.
         trials: In the order of sessions and trials.
-        indices: Position of each trial in `data.split(split)`.
+        days: Days from implantation by session, where they are known.
         skipped: Why trials were left out, by number in the split; a file that cannot be read has a
             negative number.
         seconds: What each stage took.
         llm: What is known of the large language model; None without one.
+        limited: Vocabularies that the sentences of some trials are made of.
     """
 
-    data: PackedDataset
     split: str
-    model: AcousticModel
-    options: DecoderOptions
     engine: str
-    vocabulary: Lexicon | None
+    vocabulary: Lexicon | None = None
     trials: tuple[TrialResult, ...]
-    indices: tuple[int, ...]
-    skipped: dict[int, Problem]
+    days: dict[str, int] = field(default_factory=dict)
+    skipped: dict[int, Problem] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     llm: dict[str, Any] | None = None
+    limited: tuple[Vocabulary, ...] = ()
 
     @property
     def degraded(self) -> list[str]:
@@ -74,6 +76,20 @@ class Recognised:
         """Lines about sentences that lack something that was asked for."""
         lists = {trial.id: trial.nbest for trial in self.trials if trial.nbest}
         return notes_of((self.llm or {}).get("notes", []), lists)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recognised(Results):
+    """The trials of a split that a model of ours has recognised.
+
+    Attributes:
+        indices: Position of each trial in `data.split(split)`.
+    """
+
+    data: PackedDataset
+    model: AcousticModel
+    options: DecoderOptions
+    indices: tuple[int, ...]
 
 
 def recognise(
@@ -142,6 +158,7 @@ def recognise(
         engine=search.engine,
         vocabulary=vocabulary,
         trials=tuple(trials),
+        days=packed.post_implant_day,
         indices=tuple(chosen),
         skipped=skipped,
         seconds=seconds,

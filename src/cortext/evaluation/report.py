@@ -15,7 +15,7 @@ from markupsafe import Markup
 from cortext.data.trial import Session
 from cortext.errors import HIDDEN
 from cortext.evaluation import figures, pictures
-from cortext.evaluation.recognise import Recognised
+from cortext.evaluation.recognise import Recognised, Results
 from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates
 from cortext.files import json_lines
 from cortext.text.metrics import align
@@ -31,29 +31,33 @@ SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
 
 def write_report(
-    path: Path, metrics: Metrics, found: Recognised, confused: Confusion | None, run: Path
+    path: Path, metrics: Metrics, found: Results, confused: Confusion | None, run: Path | None
 ) -> None:
     """Write the report of an evaluation.
 
     Args:
         path: HTML file to write.
         metrics: Error rates of the split.
-        found: Recognised trials.
+        found: Decoded trials.
         confused: Confusion of phonemes; None without labels.
-        run: Run directory, for its learning curves.
+        run: Run directory, for its learning curves; None without one.
     """
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
     page = render(
         "report.html.j2",
         metrics=metrics,
-        title=f"{SPLIT_NAMES.get(metrics.split, metrics.split)} split, decoded",
+        title=(
+            "Copy task, as published"
+            if "imported" in metrics.provenance
+            else f"{SPLIT_NAMES.get(metrics.split, metrics.split)} split, decoded"
+        ),
         headline=_headline(metrics),
         groups=_groups(metrics),
         days=_days(metrics, found.trials),
         day_rows=_day_rows(metrics),
-        curves=_curves(run / "metrics.jsonl"),
+        curves=None if run is None else _curves(run / "metrics.jsonl"),
         confusion=_confusion(confused),
-        pictures=_pictures(found),
+        pictures=_pictures(found) if isinstance(found, Recognised) else [],
         picture_rule=pictures.CHOICE,
         examples=[
             _example(trial)

@@ -14,7 +14,7 @@ import torch
 from cortext.config import read_mapping
 from cortext.data.dataset import Description
 from cortext.errors import DataError
-from cortext.evaluation.recognise import Recognised, frame_ms, recognise, stage
+from cortext.evaluation.recognise import Recognised, Results, frame_ms, recognise, stage
 from cortext.evaluation.scores import (
     BLEU_HINT,
     Confusion,
@@ -32,6 +32,7 @@ from cortext.evaluation.scores import (
 )
 from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.evaluation.submission import write_nbest, write_predictions
+from cortext.evaluation.vocabularies import write_vocabularies
 from cortext.files import atomic_directory, check_writable, disk_errors, read_json
 from cortext.processes import Progress
 from cortext.provenance import provenance
@@ -126,14 +127,18 @@ class Write(Protocol):
 
     def __call__(
         self,
-        found: Recognised,
-        run: Path,
+        found: Results,
+        run: Path | None,
         origin: Mapping[str, Any],
         description: str | Path | None = None,
     ) -> Metrics:
-        """Measure and write; the result's provenance gets the fields of `origin`.
+        """Measure and write the results.
 
-        `origin["seed"]` is the seed of the intervals.
+        Args:
+            found: Decoded trials.
+            run: Run directory of the model; None where another program decoded them.
+            origin: Fields for the provenance; `origin["seed"]` is the seed of the intervals.
+            description: The release's table of blocks.
         """
         ...
 
@@ -144,8 +149,8 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
     out = Path(out)
 
     def write(
-        found: Recognised,
-        run: Path,
+        found: Results,
+        run: Path | None,
         origin: Mapping[str, Any],
         description: str | Path | None = None,
     ) -> Metrics:
@@ -172,7 +177,7 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
     yield write
 
 
-def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any]:
+def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
     """Return all fields of `Metrics` but the seconds."""
     trials = found.trials
     sessions = [trial.session for trial in trials]
@@ -186,10 +191,7 @@ def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any
     with_corpus = [trial for trial in trials if trial.corpus]
     read = [trial for trial in trials if trial.reference and trial.text is not None]
     skipped = [{"id": number, **problem.to_json()} for number, problem in found.skipped.items()]
-    days = {
-        name: blocks.post_implant_day(name) or found.data.post_implant_day.get(name)
-        for name in sessions
-    }
+    days = {name: blocks.post_implant_day(name) or found.days.get(name) for name in sessions}
     return {
         **vars(rates(trials, seed)),
         "split": found.split,
@@ -215,8 +217,8 @@ def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any
     }
 
 
-def _training_sentences(found: Recognised) -> set[str]:
-    if "train" not in found.data.splits:
+def _training_sentences(found: Results) -> set[str]:
+    if not isinstance(found, Recognised) or "train" not in found.data.splits:
         return set()
     return {normalize(sentence) for sentence in found.data.split("train").sentences if sentence}
 
@@ -226,7 +228,7 @@ def _by_corpus(trials: Sequence[TrialResult], session: str) -> dict[str, Rates]:
     return group_rates(of_day, [trial.corpus or "" for trial in of_day])
 
 
-def _oov(found: Recognised) -> dict[str, Any] | None:
+def _oov(found: Results) -> dict[str, Any] | None:
     n_words = sum(len((trial.reference or "").split()) for trial in found.trials)
     if found.vocabulary is None or not n_words:
         return None
@@ -312,7 +314,7 @@ def _check_replaceable(out: Path) -> None:
         )
 
 
-def _write_results(folder: Path, found: Recognised, confused: Confusion | None) -> None:
+def _write_results(folder: Path, found: Results, confused: Confusion | None) -> None:
     (folder / "logits").mkdir()
     for trial in found.trials:
         name = f"{trial.id:05d}_{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
@@ -320,6 +322,8 @@ def _write_results(folder: Path, found: Recognised, confused: Confusion | None) 
     if any(trial.nbest for trial in found.trials):
         write_predictions(folder / "predictions.csv", found)
         write_nbest(folder / "nbest.jsonl", found.trials, found.engine)
+    if found.limited:
+        write_vocabularies(folder, found.limited)
     if confused is not None:
         _write_confusion(folder / "confusion.csv", confused)
 

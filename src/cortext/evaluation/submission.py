@@ -8,7 +8,7 @@ from pathlib import Path
 from cortext.data.checks import Problem
 from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError, DecodingError
-from cortext.evaluation.recognise import Recognised, in_order, recognise
+from cortext.evaluation.recognise import Results, in_order, recognise
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.files import atomic_path, check_writable, disk_errors
@@ -113,7 +113,7 @@ def check_predictions_file(out: Path) -> None:
     check_writable(out)
 
 
-def write_predictions(path: Path, found: Recognised) -> Predictions:
+def write_predictions(path: Path, found: Results) -> Predictions:
     """Write `id,text` rows and return the texts."""
     rows = [
         (number, (trial.text or "") if trial else "")

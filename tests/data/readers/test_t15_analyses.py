@@ -90,7 +90,7 @@ def test_personal_use_is_read(tmp_path: Path) -> None:
 def test_an_order_that_reproduces_nothing_is_refused() -> None:
     trial = CopyTrial(25, 50, "he", (), "he", ("AA",), (), logits(LM))
     with pytest.raises(
-        DataError, match="no known token order .* for 0 of 1 trials; give the order"
+        DataError, match=r"no known token order .* for 0 of 1 trials; give the order"
     ):
         find_order([trial])
 
@@ -120,7 +120,9 @@ COPY_FAULTS = {
     ),
     "no frames": (spoilt("decoded_logits", [np.zeros((0, 41), np.float32)] * 3), "shape"),
     "whole numbers": (spoilt("decoded_logits", [np.zeros((4, 41), int)] * 3), "floating-point"),
-    "NaN": (spoilt("decoded_logits", [np.full((4, 41), np.nan)] * 3), "NaN or infinity"),
+    "NaN": (spoilt("decoded_logits", [np.full((4, 41), np.nan)] * 3), "has NaN"),
+    "too large": (spoilt("decoded_logits", [np.full((4, 41), 7e4)] * 3), "beyond 60000"),
+    "a blank": (spoilt("cue_sentence_phonemes", [["BLANK"]] * 3), "no list of phonemes"),
     "no array": (spoilt("decoded_logits", [[1.0]] * 3), "no array"),
 }
 USE_FAULTS = {

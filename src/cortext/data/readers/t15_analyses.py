@@ -17,7 +17,7 @@ import numpy as np
 
 from cortext.data.readers.pickles import read_pickle
 from cortext.errors import DataError, nearest
-from cortext.text.phonemes import INVENTORIES, Inventory
+from cortext.text.phonemes import BLANK, INVENTORIES, RELEASE, Inventory
 
 FIX = "give the file as it was published"
 VOCABULARIES = (50, 125_000)
@@ -32,6 +32,8 @@ RATINGS = (
     "no user rating",
 )
 """The participant's ratings of a sentence, as published."""
+LARGEST = 6e4
+"""Largest logit: an evaluation directory stores float16."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class _Fields:
         return DataError(what, where=self.path, fix=FIX)
 
     def get(self, name: str, kind: type) -> Any:
-        """The field `name`; raises DataError unless it is a `kind`."""
+        """Return the field `name`; raises DataError unless it is a `kind`."""
         if name not in self.content:
             names = [str(known)[:40] for known in self.content]
             raise self.error(f"has no {name}; {nearest(name, names)}")
@@ -127,7 +129,7 @@ class _Fields:
         return value
 
     def rows(self, name: str) -> Sequence[Any]:
-        """The items of a list, a tuple or an array of one axis."""
+        """Return the items of a list, a tuple or an array of one axis."""
         value: Any = self.get(name, object)
         if isinstance(value, np.ndarray) and value.ndim == 1:
             return list(value.tolist())
@@ -150,7 +152,7 @@ class _Fields:
         return list(rows)
 
     def phonemes(self, name: str) -> list[tuple[str, ...]]:
-        known = set(INVENTORIES["release"].symbols)
+        known = set(RELEASE.symbols) - {BLANK}
         rows = self.rows(name)
         for number, symbols in enumerate(rows):
             if not isinstance(symbols, list | tuple) or not all(
@@ -160,7 +162,7 @@ class _Fields:
         return [tuple(symbols) for symbols in rows]
 
     def logits(self, name: str) -> list[np.ndarray]:
-        width = len(INVENTORIES["release"])
+        width = len(RELEASE)
         rows = self.rows(name)
         for number, logits_PV in enumerate(rows):
             where = f"{name}[{number}]"
@@ -170,8 +172,8 @@ class _Fields:
                 raise self.error(
                     f"{where} has shape {list(logits_PV.shape)}; [frames, {width}] is needed"
                 )
-            if not np.isfinite(logits_PV).all():
-                raise self.error(f"{where} has NaN or infinity")
+            if not (np.abs(logits_PV) <= LARGEST).all():
+                raise self.error(f"{where} has NaN, or numbers beyond {LARGEST:g}")
         return [np.asarray(logits_PV, np.float32) for logits_PV in rows]
 
 

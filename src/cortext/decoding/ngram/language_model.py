@@ -20,9 +20,10 @@ from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
-from cortext.text.lexicon import Lexicon
+from cortext.text.lexicon import Lexicon, Pronunciation
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import LM
+from cortext.text.pronunciation import pronounce
 
 MODELS = ("lm.bin", "lm.arpa", "lm.arpa.gz")
 _SENTENCES = 1 << 15
@@ -143,6 +144,28 @@ class LanguageModel(Described):
             raise LanguageModelError("no lm.bin or lm.arpa", where=directory, fix=fix)
         return cls(directory, _native.NGram.open(str(model)), lexicon, tokens)
 
+    def only(self, words: Iterable[str]) -> LanguageModel:
+        """Return a model that shares the n-gram and pronounces no other words than these.
+
+        A word that the lexicon lacks is pronounced as it is spelt.
+
+        Raises:
+            LanguageModelError: For a word that cannot be pronounced.
+        """
+        lexicon = Lexicon()
+        for word in dict.fromkeys(words):
+            known = zip(self.lexicon.pronunciations(word), self.lexicon.weights(word), strict=True)
+            try:
+                for variant, weight in known if word in self.lexicon else _spelt(word):
+                    lexicon.add(word, variant, weight)
+            except TextError as error:
+                raise LanguageModelError(
+                    error.what, where=f"word {word!r}", fix=error.fix
+                ) from None
+        if not len(lexicon):
+            raise LanguageModelError("no words to restrict the search to", where=self.directory)
+        return LanguageModel(self.directory, self.ngram, lexicon, self.tokens)
+
     def _facts(self) -> dict[str, Any]:
         return {
             "directory": self.directory,
@@ -224,6 +247,11 @@ class LanguageModel(Described):
             "oov_rate": score.oov_rate,
             "log_prob": score.log_prob,
         }
+
+
+def _spelt(word: str) -> list[tuple[Pronunciation, float]]:
+    """Return pronunciations of a word as it is spelt, with the neutral weight."""
+    return [(variant, 1.0) for variant in pronounce(word)]
 
 
 def _read_tokens(path: Path) -> tuple[str, ...]:

@@ -49,10 +49,10 @@ ELSEWHERE: dict[str, ReleaseSetting] = {
     "output_dir": ReleaseSetting("trained_models/baseline_rnn", "--out", "free"),
     "checkpoint_dir": ReleaseSetting("trained_models/baseline_rnn/checkpoint", "--out", "free"),
     "init_from_checkpoint": ReleaseSetting(
-        False, "`cortext import-checkpoint`, then --init-from", "refused"
+        False, "`cortext import checkpoint`, then --init-from", "refused"
     ),
     "init_checkpoint_path": ReleaseSetting(
-        "None", "`cortext import-checkpoint`, then --init-from", "free"
+        "None", "`cortext import checkpoint`, then --init-from", "free"
     ),
     "save_best_checkpoint": ReleaseSetting(True, "the best weights are always kept", "note"),
     "save_val_metrics": ReleaseSetting(True, "metrics.jsonl is always written", "note"),

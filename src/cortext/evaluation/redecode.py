@@ -1,0 +1,151 @@
+"""The logits of an evaluation decoded again, beside the sentences that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cortext.decoding.decoder import Decoder, part_of
+from cortext.decoding.ensemble.candidates import Candidates
+from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
+from cortext.decoding.ensemble.sources import read_evaluations
+from cortext.decoding.nbest import NBest
+from cortext.decoding.saved import to_log_probs
+from cortext.evaluation.submission import check_predictions_file
+from cortext.evaluation.vocabularies import Vocabulary, read_vocabularies
+from cortext.files import atomic_write, disk_errors, read_json
+from cortext.processes import Progress
+from cortext.tables import csv_table
+from cortext.text.metrics import ErrorRate, error_rate
+from cortext.text.normalize import normalize
+
+OPEN = "open vocabulary"
+"""Name of the trials that no vocabulary limits."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Word errors of some trials: of the sentences that the evaluation holds, and decoded now.
+
+    Attributes:
+        per: Phoneme error rate of the logits, from the evaluation; None where it is not known.
+    """
+
+    name: str
+    n_trials: int
+    per: float | None
+    before: ErrorRate
+    now: ErrorRate
+
+
+@dataclass(frozen=True)
+class Redecoded:
+    """The sentences of an evaluation, decoded again.
+
+    Attributes:
+        lists: N-best list of each trial by its number.
+        published: Another program made the sentences of the evaluation.
+        rows: Rates of all trials with references, last, and of those of each vocabulary; empty
+            without references.
+    """
+
+    lists: dict[int, NBest]
+    published: bool
+    rows: tuple[Comparison, ...]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the rows with plain values."""
+        return [asdict(row) for row in self.rows]
+
+
+def decode_evaluation(
+    directory: str | Path,
+    decoder: Decoder,
+    out: str | Path,
+    *,
+    temperature: float = 1.0,
+    threads: int = 1,
+    context: str = "",
+    progress: Progress | None = None,
+) -> Redecoded:
+    """Decode the logits of an evaluation directory and write `id,text` rows to `out`.
+
+    Trials of a limited vocabulary (`vocabularies.json`) are decoded with its words alone.
+
+    Args:
+        directory: Evaluation directory; it says how its logits are ordered.
+        decoder: The decoder.
+        out: CSV file to write.
+        temperature: Divisor of the logits, above 0.
+        threads: Number of threads that decode.
+        context: See `Decoder.stream`; the same for all trials.
+        progress: Called with trials done and in all.
+
+    Raises:
+        CortextError: For a directory that is no evaluation, and as `Decoder.decode_batch`.
+    """
+    check_predictions_file(Path(out))
+    trials = read_evaluations([directory])
+    origin = LogitsOrigin.of(directory)
+    log_probs = [
+        to_log_probs(array, temperature)
+        for array in read_average([directory], trials, "arithmetic")
+    ]
+    numbers = [int(trial.id) for trial in trials]
+    vocabularies = read_vocabularies(directory)
+    limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
+    groups = [(decoder.only(each.words), set(each.trials)) for each in vocabularies]
+    groups.append((decoder, set(numbers) - limited))
+    lists: dict[int, NBest] = {}
+    for part, (searcher, members) in enumerate(groups):
+        chosen = [n for n, number in enumerate(numbers) if number in members]
+        found = searcher.decode_batch(
+            [log_probs[n] for n in chosen],
+            origin.inventory,
+            threads,
+            part_of(progress, part, len(groups)),
+            context,
+        )
+        for n, nbest in zip(chosen, found, strict=True):
+            lists[numbers[n]] = nbest.timed(origin.frame_ms)
+    rows = [(number, normalize(lists[number][0].text)) for number in numbers]
+    with disk_errors(Path(out)):
+        atomic_write(Path(out), csv_table(("id", "text"), rows))
+    metrics = read_json(Path(directory) / "metrics.json")  # LogitsOrigin has checked it
+    return Redecoded(
+        {number: lists[number] for number in numbers},
+        "imported" in metrics["provenance"],
+        tuple(_compared(trials, lists, vocabularies, metrics)),
+    )
+
+
+def _compared(
+    trials: Sequence[Candidates],
+    lists: Mapping[int, NBest],
+    vocabularies: Sequence[Vocabulary],
+    metrics: Mapping[str, Any],
+) -> Iterator[Comparison]:
+    """Yield the rates of each vocabulary, of the other trials, and of all of them."""
+    said = [trial for trial in trials if trial.reference]
+    limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
+    groups = {each.name: set(each.trials) for each in vocabularies}
+    if groups:
+        groups[OPEN] = {int(trial.id) for trial in trials} - limited
+    groups["all trials"] = {int(trial.id) for trial in trials}
+    per = {name: rates["per"] for name, rates in (metrics.get("per_corpus") or {}).items()}
+    per["all trials"] = metrics.get("per")
+    for name, members in groups.items():
+        chosen = [trial for trial in said if trial.id in members]
+        if chosen:
+            references = [trial.reference for trial in chosen]
+            before = [" ".join(trial.systems[0][0].words) for trial in chosen]
+            now = [lists[int(trial.id)][0].text for trial in chosen]
+            yield Comparison(
+                name,
+                len(chosen),
+                per.get(name),
+                error_rate(references, before),
+                error_rate(references, now),
+            )
