@@ -306,6 +306,15 @@ def test_progress_ends_at_the_number_of_trials(dataset_root: Path, tmp_path: Pat
     assert calls == [(done, 20) for done in range(1, 21)]
 
 
+def test_packed_data_are_not_packed_again(dataset_root: Path, tmp_path: Path) -> None:
+    packed = pack(dataset_root, tmp_path / "packed")
+    says = "is packed already, and every command takes it as it is; to pack the session files again"
+    for data in (packed, packed.path, str(packed.path)):
+        with pytest.raises(DataError, match=f"{says}, give {dataset_root}$"):
+            pack(data, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_packing_holds_a_few_trials_in_memory(tmp_path: Path) -> None:
     features_TC = np.ones((1000, 200), np.float32)  # 0.8 MB
     trials = (Trial(features_TC, "s", 1, number, "ah", np.array([1, 40])) for number in range(60))

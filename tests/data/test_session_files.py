@@ -43,7 +43,7 @@ def test_file_has_the_release_s_layout(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     features_TC = np.random.default_rng(0).standard_normal((70, 4), dtype=np.float32)
-    path = tmp_path / "data_train.hdf5"
+    path = tmp_path / SESSION / "data_train.hdf5"
     write_session(path, (t for t in [trial(features_TC=features_TC, corpus="50-Word"), trial(1)]))
     first, second = read_trials(path, labels_required=True)
     assert np.array_equal(first.features_TC, features_TC)
@@ -57,13 +57,32 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_unlabelled_trials_have_no_label_fields(tmp_path: Path) -> None:
-    path = tmp_path / "data_test.hdf5"
+    path = tmp_path / SESSION / "data_test.hdf5"
     write_session(path, [trial(sentence=None, phoneme_ids=None)])
     with h5py.File(path) as file:
         assert list(file["trial_0000"]) == ["input_features"]
     (read,) = read_trials(path, labels_required=False)
     assert read.sentence is None
     assert read.phoneme_ids is None
+
+
+def test_a_training_trial_may_have_no_label_but_no_half_of_one(tmp_path: Path) -> None:
+    path = tmp_path / SESSION / "data_train.hdf5"
+    write_session(path, [trial(), trial(1, sentence=None, phoneme_ids=None)])
+    assert [t.sentence for t in open_dataset(tmp_path).trials("train")] == ["Hi there", None]
+    with h5py.File(path, "r+") as file:
+        file["trial_0001"].attrs["sentence_label"] = "Hi there"
+    with pytest.raises(DataError, match="trial_0001: seq_len: attribute missing"):
+        list(open_dataset(tmp_path).trials("train"))
+
+
+def test_a_file_in_the_folder_of_another_day_is_refused_also_by_a_relative_path(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=f"'{tmp_path.name}' .the folder. expected"):
+        write_session("data_train.hdf5", [trial()])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_by_another_hand_is_read(tmp_path: Path) -> None:
@@ -114,6 +133,8 @@ def test_writing_checks_trials_and_leaves_nothing_behind(tmp_path: Path) -> None
         "1 NaN or Inf found, the first at bin 3 of feature 2": [trial(features_TC=with_nan())],
         "500 characters found": [trial(sentence="a" * 500)],
         r"\[bins, features\]": [trial(features_TC=np.ones(60, np.float32))],
+        f"session: 't15.2023.08.13' found, '{SESSION}' .the folder. expected; write it to a"
+        " folder named t15.2023.08.13": [trial(), trial(1, session="t15.2023.08.13")],
         "no trials": [],
     }
     for message, trials in cases.items():
@@ -132,7 +153,7 @@ def with_nan() -> np.ndarray:
 
 def test_an_error_of_the_caller_s_generator_passes_and_leaves_nothing(tmp_path: Path) -> None:
     def trials(error: Exception):
-        yield trial()
+        yield trial(session=tmp_path.name)
         raise error
 
     for error in (ZeroDivisionError(), FileNotFoundError("recording.ns5")):
@@ -147,7 +168,9 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, full_disk) -> 
         full_disk(100_000),
         pytest.raises(DataError, match=r"cannot be written: .*free some space"),
     ):
-        write_session(path, (trial(number, n_bins=400) for number in range(40)))
+        write_session(
+            path, (trial(number, n_bins=400, session=tmp_path.name) for number in range(40))
+        )
     assert not list(tmp_path.iterdir())
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cortext.data import open_dataset
+from cortext.data import open_dataset, write_session
 from cortext.data.packed import open_packed, pack
 from cortext.errors import ConfigError, DataError
 from cortext.models import load_model
@@ -22,6 +22,7 @@ from cortext.models.precision import full_float32
 from cortext.training import Callback, Trainer, train
 from cortext.training.batches import Batches
 from cortext.training.memory import ResidentTrials
+from cortext.training.setup import with_labels
 from cortext.training.torch_backend import TorchBackend
 
 from .conftest import SESSIONS, write_recordings
@@ -60,6 +61,32 @@ def test_a_run_in_pieces_is_the_run_in_one(config, packed, undisturbed, tmp_path
         {k: v for k, v in line.items() if k != "trials_per_s"}
         for line in lines(tmp_path / "pieces", "train")
     ]
+
+
+def test_training_trials_without_a_label_are_left_out_and_counted(short, tmp_path, capsys):
+    """Their features do not count: the weights are those of a run that never had them."""
+    folder = write_recordings(tmp_path / "data", {"train": 8, "val": 2})
+    labelled = pack(folder, tmp_path / "labelled")
+    for session in SESSIONS:
+        trials = list(open_dataset(folder).trials("train", [session]))
+        extra = replace(trials[0], trial=90, sentence=None, phoneme_ids=None)
+        write_session(folder / session / "data_train.hdf5", [extra, *trials])
+    mixed = pack(folder, tmp_path / "mixed")
+    n_unlabelled = len(SESSIONS)
+    assert mixed.n_trials("train") == 9 * n_unlabelled
+    summaries = [
+        train(short, data, tmp_path / f"run-{data.path.name}", progress=False)
+        for data in (labelled, mixed)
+    ]
+    assert [summary.n_unlabelled for summary in summaries] == [0, n_unlabelled]
+    assert [summary.n_train_trials for summary in summaries] == [8 * n_unlabelled] * 2
+    assert_equal(tmp_path / "run-labelled", tmp_path / "run-mixed")
+    said = f"{n_unlabelled} training trials without a label left out"
+    assert capsys.readouterr().err.count(said) == 1
+    with pytest.raises(DataError, match="no training trial has a label"):
+        with_labels(
+            mixed.showing({"train": mixed.split("train").take(np.arange(0, 9 * n_unlabelled, 9))})
+        )
 
 
 def test_a_named_state_is_gone_back_to(config, packed, undisturbed, tmp_path):

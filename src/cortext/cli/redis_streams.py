@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,7 +100,7 @@ def lm_server(
     from cortext.live.lm_server.server import LMServer, make_protocol
     from cortext.processes import stop_event
 
-    with open_log(log, log_text), stop_event() as stop:
+    with open_log(log, log_text), stop_event() as stop, _waits_shown(log is not None):
         decoder = Decoder.from_dir(lm, read_options(options), engine)
         if large.llm is not None:
             decoder = with_llm(decoder, large.llm, large.llm_lora, large.llm_device)
@@ -105,6 +108,33 @@ def lm_server(
         protocol = make_protocol(decoder, profile, preset, overrides, names, stop, large.context)
         with no_long_pauses():
             LMServer(protocol, redis.url, stop, (keep, 64 * 2**20), take_over=take_over).run()
+
+
+@contextmanager
+def _waits_shown(shown: bool) -> Iterator[None]:
+    """Print on stderr when Redis does not answer, and when it answers again.
+
+    The log says both, too: it may go to a file, while somebody looks at the terminal.
+    """
+    from cortext.live.core.log import LOGGER
+
+    class Waits(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said = {
+                "redis_unreachable": "does not answer; waiting for it (Ctrl-C ends this)",
+                "redis_answers_again": "answers",
+            }
+            if record.getMessage() in said:
+                where = record.__dict__["facts"]["redis"]
+                print_lines(f"Redis at {where} {said[record.getMessage()]}", err=True)
+
+    handler = Waits()
+    if shown:
+        LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
 
 
 # A supervisor may pass flags of later specifications: nodes ignore what they do not know.

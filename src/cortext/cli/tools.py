@@ -89,6 +89,9 @@ def demo(
         [[f"{seconds:.0f} s" for seconds in (*result.seconds.values(), total)]],
         0,
     )
+    if preset == "tiny":
+        print_lines("The words make little sense: tiny trains for seconds, to show that all parts")
+        print_lines("work together. `cortext demo` trains for minutes, and reads words.", "")
     for reference, hypothesis in result.examples:
         print_lines(f"said     {reference}", f"decoded  {hypothesis}", "")
     print_lines(f"peak memory {result.peak_memory_gb:.1f} GB")

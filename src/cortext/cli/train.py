@@ -139,6 +139,8 @@ def train(
         return
     print_lines(summary)
     print_left_out(summary.skipped)
+    if summary.n_unlabelled:
+        print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
 
 
 def _span(text: str) -> tuple[int, int]:

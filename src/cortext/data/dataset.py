@@ -197,6 +197,8 @@ class Dataset(Described):
     ) -> Iterator[Trial]:
         """Yield the trials of a split, one in memory at a time, by session and trial.
 
+        Trials of `val` must have labels; those of `train` may have none.
+
         Args:
             split: `train`, `val` or `test`.
             sessions: Names to read, all by default.
@@ -225,7 +227,7 @@ class Dataset(Described):
             if split in session.files:
                 yield from read_trials(
                     session.files[split],
-                    labels_required=split != "test",
+                    labels_required=split == "val",
                     on_bad=on_bad,
                     session=session.name,
                     n_features=self._n_features_or_none() if on_bad else self.n_features,

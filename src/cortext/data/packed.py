@@ -19,7 +19,7 @@ from cortext.data.packed_split import Batch, PackedSplit
 from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, DataError
-from cortext.files import atomic_directory, disk_errors, sync
+from cortext.files import as_path, atomic_directory, disk_errors, sync
 from cortext.processes import Progress
 
 __all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
@@ -57,8 +57,8 @@ def pack(
     """
     if format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
-    dataset = data if isinstance(data, Dataset) else open_session_files(data, limits=limits)
-    out = Path(out)
+    dataset = data if isinstance(data, Dataset) else _unpacked(data, limits)
+    out = as_path(out, "out")
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
         raise DataError(
             "exists and is not a packed directory",
@@ -68,6 +68,19 @@ def pack(
     with disk_errors(out), atomic_directory(out) as temporary:
         _write(dataset, temporary, format, skip_bad, progress)
     return open_packed(out)
+
+
+def _unpacked(data: str | Path | PackedDataset, limits: Limits) -> Dataset:
+    """Open session files; raise DataError where they are packed already."""
+    path = data.path if isinstance(data, PackedDataset) else as_path(data, "data")
+    if is_packed(path):
+        source = open_packed(path).source
+        raise DataError(
+            "is packed already, and every command takes it as it is",
+            where=path,
+            fix=f"to pack the session files again, give {source}",
+        )
+    return open_session_files(path, limits=limits)
 
 
 def _write(
@@ -196,7 +209,7 @@ def open_data(
     Raises:
         DataError: Also for a packed directory whose session files are at hand and have changed.
     """
-    path = Path(path)
+    path = as_path(path, "data")
     if is_packed(path):
         packed = open_packed(path)
         if packed.stale():

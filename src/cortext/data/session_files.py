@@ -36,6 +36,7 @@ from cortext.data.checks import (
 from cortext.data.hdf5_output import new_hdf5
 from cortext.data.trial import MAX_LABEL, Trial, is_plain_name
 from cortext.errors import DataError
+from cortext.files import as_path
 
 _TRIAL = re.compile(r"trial_\d+")
 _LABELS = ("seq_class_ids", "transcription", "seq_len", "sentence_label")
@@ -57,8 +58,8 @@ def read_trials(
 
     Args:
         path: The file, which is not trusted.
-        labels_required: Trials without labels are bad (train and val); otherwise labels are read
-            where they are.
+        labels_required: Trials without labels are bad (val); otherwise labels are read where they
+            are.
         on_bad: Gets each Problem, and reading goes on; without it the first one is raised as
             DataError.
         session: The session that every trial must state.
@@ -198,14 +199,15 @@ def write_session(
     same folder, flushed to disk, then renamed, so a reader never meets half a file.
 
     Args:
-        path: `<root>/<session>/data_{train,val,test}.hdf5`; folders are made.
+        path: `<root>/<session>/data_{train,val,test}.hdf5`; folders are made. The folder has the
+            name of the trials' session.
         trials: May be a generator; one trial is in memory at a time.
         patch: Its size is the shortest trial, and its stride bounds the length of a label.
 
     Raises:
         DataError: For a bad trial or a full disk.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     with new_hdf5(path) as (file, check_disk):
         _write_trials(file, path, trials, patch, check_disk)
 
@@ -219,12 +221,16 @@ def _write_trials(
 ) -> None:
     n_features: int | None = None
     seen: dict[tuple[str, int, int], str] = {}
+    folder = path.absolute().parent.name
     for number, trial in enumerate(trials):
         name = f"trial_{number:04d}"
         try:
             if trial.features_TC.ndim != 2:
                 found = f"shape {trial.features_TC.shape} found, [bins, features] expected"
                 raise FaultError("input_features", found, "give one row per 20 ms bin")
+            if trial.session != folder:
+                found = f"{trial.session!r} found, {folder!r} (the folder) expected"
+                raise FaultError("session", found, f"write it to a folder named {trial.session}")
             check_features(trial.features_TC, n_features, patch=patch)
             _check_unique(trial, name, seen)
             _write(file.create_group(name), trial, patch)

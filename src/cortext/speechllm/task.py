@@ -80,6 +80,7 @@ class SpeechTask(Task):
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("val_per", "val_wer", "val_loss")
+    needs_labels: ClassVar[bool] = True
     # The encoder's read-out, for one, has no gradient without the CTC loss.
     all_used = False
     config: SpeechLLMConfig

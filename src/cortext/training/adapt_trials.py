@@ -12,6 +12,7 @@ from cortext.data.packed import PackedDataset, PackedSplit, open_data
 from cortext.errors import DataError, nearest
 from cortext.models import AcousticModel
 from cortext.training.config import TrainConfig
+from cortext.training.setup import with_labels
 
 
 def opened(
@@ -31,6 +32,9 @@ def opened(
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         reading: Progress callback, called with the parts done and their total.
 
+    Returns:
+        The recordings, without the training trials that have no label.
+
     Raises:
         DataError: For data that cannot be read, or whose number of features is not the model's.
     """
@@ -42,7 +46,7 @@ def opened(
         raise DataError(
             found, where=data.path, fix="give recordings like those the run was trained on"
         )
-    return data
+    return with_labels(data)
 
 
 def session_to_adapt_to(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:

@@ -33,6 +33,7 @@ class Setup:
         val: The trials to validate on.
         layer_of_day: int64, the day layer of each of the data's recording days (-1: none).
         sampler: Assigns trials to batches.
+        n_unlabelled: Training trials that were left out because they have no label.
     """
 
     model: AcousticModel
@@ -40,6 +41,7 @@ class Setup:
     val: PackedSplit
     layer_of_day: np.ndarray
     sampler: DayBalancedSampler
+    n_unlabelled: int = 0
 
     def identity(self, data: PackedDataset) -> dict[str, Any]:
         """Return the properties of the data that must be the same when the run is resumed."""
@@ -80,7 +82,8 @@ def prepare(
         )
         raise ConfigError(what, fix="start fewer, or raise dataset.batch_size")
     sessions = training_sessions(settings, data) if model is None else model.sessions
-    train, val = training_splits(settings, data, sessions)
+    labelled = with_labels(data) if task.needs_labels else data
+    train, val = training_splits(settings, labelled, sessions)
     if model is None:
         with own_random_numbers(torch.device("cpu")):
             model = task.new_model(data, sessions, init_from)
@@ -90,7 +93,25 @@ def prepare(
     task.check_trials(model, train, val)
     layer_of_day = day_layers(data, sessions)
     sampler = batch_sampler(settings, train, layer_of_day, len(sessions))
-    return Setup(model, train, val, layer_of_day, sampler)
+    n_unlabelled = data.n_trials("train") - labelled.n_trials("train")
+    return Setup(model, train, val, layer_of_day, sampler, n_unlabelled)
+
+
+def with_labels(data: PackedDataset) -> PackedDataset:
+    """Return the data without the training trials that have no label.
+
+    Raises:
+        DataError: If no training trial has one.
+    """
+    train = data.split("train")
+    labelled = np.flatnonzero(train.n_labels_N)
+    if not labelled.size:
+        what = "no training trial has a label"
+        raise DataError(what, where=data.path, fix="give trials with their sentences")
+    if labelled.size == len(train):
+        return data
+    splits = {name: data.split(name) for name in data.splits}
+    return data.showing(splits | {"train": train.take(labelled)})
 
 
 def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, ...]:

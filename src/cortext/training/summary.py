@@ -49,6 +49,8 @@ class RunSummary(Described):
     """Time of training and validation, with that before the run was resumed."""
     loss: str = "CTC loss"
     """Name of `val_loss`, as the task gives it."""
+    n_unlabelled: int = 0
+    """Training trials that were left out because they have no label."""
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -62,6 +64,7 @@ class RunSummary(Described):
             "parameters": self.n_parameters,
             "trials": f"{self.n_train_trials:,} train, {self.n_val_trials:,} val",
             "left out as bad": len(self.skipped) or None,
+            "left out without a label": self.n_unlabelled or None,
             "device": self.device,
             "seconds": f"{self.seconds:.0f}",
         }
@@ -84,6 +87,7 @@ def summarise(
     skipped: Sequence[Problem],
     device: str,
     loss: str,
+    n_unlabelled: int = 0,
 ) -> RunSummary:
     """Return the summary of a finished run.
 
@@ -95,6 +99,7 @@ def summarise(
         skipped: Trials and files that were left out as bad.
         device: Name of the device that trained.
         loss: Name of `val_loss`.
+        n_unlabelled: Training trials that were left out because they have no label.
     """
     best = progress.best
     assert best is not None  # every run ends with a validation
@@ -118,6 +123,7 @@ def summarise(
         seed=config.seed,
         seconds=round(progress.seconds, 2),
         loss=loss,
+        n_unlabelled=n_unlabelled,
     )
 
 

@@ -40,6 +40,7 @@ class Task(ABC):
         metrics: Values that `best_metric` may have, the default first. `val_loss`, which decides
             ties, must be among them.
         loss_name: Name of `val_loss` in the summary.
+        needs_labels: True if training trials without a label are left out.
         all_used: True if every parameter that learns has a gradient in every batch. Otherwise
             several processes that train together must search for the others, which takes time.
     """
@@ -47,6 +48,7 @@ class Task(ABC):
     Config: ClassVar[type]
     metrics: ClassVar[tuple[str, ...]] = ("val_loss",)
     loss_name: ClassVar[str] = "loss"
+    needs_labels: ClassVar[bool] = False
     all_used: bool = True
 
     def __init__(
@@ -135,6 +137,7 @@ class CTCTask(Task):
     Config: ClassVar[type] = CTCTaskConfig
     metrics: ClassVar[tuple[str, ...]] = ("val_per", "val_wer", "val_loss")
     loss_name: ClassVar[str] = "CTC loss"
+    needs_labels: ClassVar[bool] = True
 
     def __init__(
         self, config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None = None

@@ -146,6 +146,9 @@ class Trainer(Described):
                 self.train_split = setup.train
                 self.layer_of_day = setup.layer_of_day
                 self.skipped = dataset.bad_trials
+                self.n_unlabelled = setup.n_unlabelled
+                if self.n_unlabelled:
+                    self._note(f"{self.n_unlabelled:,} training trials without a label left out")
                 self.backend = backend(self._job(setup))
                 self.validator = self._new_validator(setup)
                 batch_size = self.config.dataset.batch_size
@@ -342,6 +345,7 @@ class Trainer(Described):
             self.skipped,
             self.backend.name,
             self.task.loss_name,
+            self.n_unlabelled,
         )
         path = self.run_directory.summary
         self.processes.rank_zero_first(lambda: write_summary(path, summary, self.config))

@@ -6,6 +6,7 @@ Killed, ended by signals, started late, on a full disk, with wrong arguments.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -110,6 +111,18 @@ def test_a_signal_ends_the_server_and_what_it_leaves_undone_is_named(redis_serve
     assert client.redis.xrange("remote_lm_errors")[-1][1] == {
         b"error": b"the server stopped in mid-utterance"
     }
+
+
+def test_a_server_without_redis_says_that_it_waits_and_for_what(decoder, tmp_path):
+    with socket.socket() as held:  # bound, and listening to nobody
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        files = ["--lm", decoder.lm_dir, "--log", tmp_path / "log"]
+        server = Command("lm-server", *files, "--redis-port", str(port))
+        wait_for(lambda: server.stderr, "a line")
+        ended = end(server)
+    says = f"Redis at localhost:{port} does not answer; waiting for it (Ctrl-C ends this)\n"
+    assert (ended.status, ended.stderr) == (0, says)
 
 
 @pytest.mark.slow

@@ -182,7 +182,7 @@ class RedisConnection:
         if isinstance(error, errors.ConnectionError | errors.TimeoutError):
             # A reply that comes late must not be taken for the next command's.
             self._redis.connection_pool.disconnect()
-            self._down("redis_unreachable", start)
+            self._down("redis_unreachable", start, does="waits until it answers")
         elif isinstance(
             error, errors.OutOfMemoryError | errors.ReadOnlyError | errors.MasterDownError
         ) or what.startswith(_REFUSING):

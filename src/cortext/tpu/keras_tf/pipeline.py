@@ -34,7 +34,13 @@ from cortext.models.inputs import count_patches
 from cortext.tpu.shapes import Shapes
 from cortext.training.batches import AUGMENTATION, derived_seed
 from cortext.training.config import TrainConfig
-from cortext.training.setup import batch_sampler, day_layers, training_sessions, training_splits
+from cortext.training.setup import (
+    batch_sampler,
+    day_layers,
+    training_sessions,
+    training_splits,
+    with_labels,
+)
 
 AHEAD = 2
 """Number of batches prepared ahead."""
@@ -175,7 +181,7 @@ def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
         shapes = Shapes(split, 1, model.patch_size, model.patch_stride)
         return Batches(split, layer_of_day, config, shapes)
 
-    train, val = (made(split) for split in training_splits(settings, data, sessions))
+    train, val = (made(split) for split in training_splits(settings, with_labels(data), sessions))
     sampler = batch_sampler(settings, train.split, layer_of_day, len(sessions))
 
     def ready(raw: Any) -> Any:
