@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cortext.errors import DecodingError
@@ -12,6 +14,9 @@ SUM_TOLERANCE = 1e-2
 
 Rounding to float16 stays below it; logits that were given by mistake exceed it.
 """
+
+LEAST_PRIOR = 1e-6
+"""Least share of a token that never occurs: the logarithm of its prior must be finite."""
 
 
 def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
@@ -76,3 +81,30 @@ def greedy(log_probs_PV: np.ndarray, inventory: Inventory | str) -> list[int]:
     starts_P = np.ones(len(best_P), dtype=bool)
     starts_P[1:] = best_P[1:] != best_P[:-1]
     return [int(token) for token in best_P[starts_P & (best_P != blank)]]
+
+
+def estimate_priors(log_probs: Sequence[np.ndarray], inventory: Inventory) -> dict[str, float]:
+    """Estimate the label priors of `DecoderOptions` from log-probabilities without labels.
+
+    A token's prior is its share of all tokens' probability, the blank's left out. The blank gets
+    the logarithmic mean of the others, so that `blank_penalty` means the same whatever
+    `prior_weight` is.
+
+    Args:
+        log_probs: float32 [P, V] natural-log probabilities of each trial.
+        inventory: Tokens of the columns, in order.
+
+    Returns:
+        Prior by token symbol, with four digits; one for every token.
+    """
+    total_V = np.sum([np.exp(x_PV.astype(np.float64)).sum(axis=0) for x_PV in log_probs], axis=0)
+    total_V = np.maximum(total_V, LEAST_PRIOR * total_V.sum())
+    total_V[inventory.blank] = 0.0
+    priors_V = total_V / total_V.sum()
+    is_token_V = np.arange(len(inventory)) != inventory.blank
+    tokens = priors_V[is_token_V]
+    priors_V[inventory.blank] = np.exp((tokens * np.log(tokens)).sum())
+    return {
+        symbol: float(f"{prior:.4g}")
+        for symbol, prior in zip(inventory.symbols, priors_V.tolist(), strict=True)
+    }

@@ -1,14 +1,19 @@
-"""Fit the options of the word search to log-probabilities whose sentences are known.
+"""Fit the options of the word search to trials whose sentences are known.
 
-No language model is trained and no acoustic model runs: a setting is judged by decoding with it and
-counting word errors. `halves` keeps the count honest: each half is decoded with options that were
-fitted on the other.
+Options are judged by decoding with them and counting word errors. No model runs, and no language
+model is trained. A coordinate search starts from `STARTS` and steps through `STEPS`.
+
+Few trials could fit noise. Three things keep the result honest: a step must make fewer errors by
+`GAIN` standard errors of the paired difference, so that without evidence the options stay as they
+are; the steps are coarse; and what is reported is cross-fitted. Each half of the trials is decoded
+with options that were fitted on the other half.
 
 Shapes: B trials, P frames, V tokens.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -19,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cortext.decoding import Decoder, DecoderOptions
+from cortext.decoding.log_probs import estimate_priors
 from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
@@ -28,44 +34,59 @@ from cortext.text.phonemes import Inventory, get_inventory
 Settings = Mapping[str, Any]
 Item = TypeVar("Item", bound=Hashable)
 
-FRAMES = 1_000_000
-"""Most frames that a fit decodes; 0.05 ms each on an ordinary core with a large n-gram."""
-SETTINGS = 40
-"""Number of settings that a search is expected to try."""
-
 STARTS: tuple[Settings, ...] = (
     {
         "sil_required": True,
         "recombine": "max",
         "blank_penalty": 4.0,
-        "word_score": -1.5,
+        "word_score": -1.0,
         "acoustic_scale": 0.85,
-    },
-    {
-        "sil_required": False,
-        "recombine": "logadd",
-        "blank_penalty": 32.0,
-        "word_score": 0.0,
-        "acoustic_scale": 1.0,
     },
     {
         "sil_required": True,
         "recombine": "logadd",
-        "blank_penalty": 90.0,
-        "word_score": 0.0,
-        "acoustic_scale": 0.5,
+        "blank_penalty": 32.0,
+        "word_score": -1.0,
+        "acoustic_scale": 0.7,
+    },
+    {
+        "sil_required": True,
+        "recombine": "max",
+        "blank_penalty": 32.0,
+        "word_score": -1.0,
+        "acoustic_scale": 0.85,
+        "prior_weight": 0.5,
     },
 )
-"""Settings tried before the search moves, each known to be good on one kind of posteriors."""
+"""Settings that are tried first; each suits one kind of posteriors."""
 
-GRID: dict[str, tuple[Any, ...]] = {
-    "blank_penalty": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
-    "acoustic_scale": (0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3),
-    "word_score": (-4.0, -3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0),
+STEPS: Mapping[str, tuple[Any, ...]] = {
+    "blank_penalty": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
+    "acoustic_scale": (0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4),
+    "word_score": (-4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0),
     "sil_required": (False, True),
-    "recombine": ("max", "logadd"),
+    "recombine": ("logadd", "max"),
+    "prior_weight": (0.0, 0.25, 0.5, 0.75, 1.0),
 }
-"""Values that the search steps through, in an order in which neighbours are alike."""
+"""Values of each option, in an order in which neighbours are alike.
+
+`lm_weight` is not among them: the best sentence depends on the ratio of the scores alone.
+"""
+
+GAIN = 0.5
+"""Standard errors of the paired difference by which a step must make fewer errors."""
+LOSS = 1.0
+"""Standard errors by which more errors on part of the trials end a comparison."""
+PARTS = (8, 4, 2, 1)
+"""A setting is compared on an eighth, a quarter, a half of the trials before it is on all."""
+FRAMES = 40_000
+"""Most frames of the trials that are decoded: with a large n-gram, a minute on two cores."""
+MOST_STEPS = 40
+"""Most comparisons of a search; it ends earlier where no step makes fewer errors."""
+N_SEARCHES = 3
+"""One search on all trials, and one on each half."""
+NARROW: Mapping[str, float] = {"beam": 12.0, "max_active": 300}
+"""Most that these are while options are compared: twice as fast, and the same options win."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +95,11 @@ class Fit:
 
     Attributes:
         options: Options fitted on all trials.
-        fitted: Word errors with them on the same trials, which is too few on other ones.
+        fitted: Word errors with them on the same trials; other trials have more.
         cross_fitted: Word errors with each half decoded with options fitted on the other.
         start: Word errors with the options that the search began with.
         halves: Options fitted on each half.
-        half: Half of each trial, 0 or 1.
+        half: Half of each given trial, 0 or 1.
         n_trials: Number of trials that were decoded.
         tried: Number of settings that were tried.
         seconds: Time that it took.
@@ -95,7 +116,7 @@ class Fit:
     seconds: float
 
     def options_for(self, trial: int) -> DecoderOptions:
-        """Return the options that were fitted without a trial, given by its position."""
+        """Return the options that were fitted on the half without a trial, by its position."""
         return self.halves[1 - self.half[trial]]
 
 
@@ -109,22 +130,25 @@ def fit_options(
     order: Inventory | str = "lm",
     threads: int = 1,
     seed: int = 0,
+    frames: int = FRAMES,
     progress: Progress | None = None,
 ) -> Fit:
-    """Return the options under which the fewest word errors are made.
+    """Find the options under which the fewest word errors are made.
 
-    The result depends on the arguments alone: not on the machine's speed, its load, or `threads`.
+    The result depends on the arguments alone, not on `threads` or on the time that anything takes.
+    Label priors are estimated from the log-probabilities, without their sentences.
 
     Args:
         log_probs: float32 [P, V] natural-log probabilities of each trial.
         references: Sentence of each trial; trials without a word are left out.
         blocks: Block of each trial, or anything that trials recorded together share.
         lm: Language-model directory, or a decoder that has opened one.
-        start: Options to begin with; those that are not fitted stay. The defaults without.
+        start: Options to begin with; those that are not in `STEPS` stay. The defaults without.
         order: Tokens of the columns, in order.
         threads: Threads that decode.
-        seed: Seed of the sample of trials, where there are more than `FRAMES` allow.
-        progress: Called with frames decoded and the most that will be.
+        seed: Seed of the order of the trials, and of the sample where there are more.
+        frames: Most frames of the trials that are decoded, at least one trial of each half.
+        progress: Called with steps of the search done and the most that there will be.
 
     Raises:
         DataError: For unequal numbers of trials, and for fewer than two different sentences.
@@ -137,41 +161,40 @@ def fit_options(
     sentences = [normalize(reference) for reference in references]
     half_B = halves(sentences, blocks)
     start = DecoderOptions.of(start)
-    decoder = lm if isinstance(lm, Decoder) else Decoder.from_dir(lm)
-    judge = _Judge(
-        decoder.with_llm(None), log_probs, sentences, get_inventory(order), threads, progress
-    )
-    indices_B = _sample(log_probs, sentences, seed)
-    found = _search(judge, start, indices_B)
-    parts = [indices_B[half_B[indices_B] == half] for half in (0, 1)]
-    of_half = (_search(judge, start, parts[0]), _search(judge, start, parts[1]))
-    crossed = judge.texts(of_half[1], parts[0]) | judge.texts(of_half[0], parts[1])
-    kept = [sentences[index] for index in indices_B]
+    decoder = (lm if isinstance(lm, Decoder) else Decoder.from_dir(lm)).with_llm(None)
+    inventory = get_inventory(order)
+    judge = _Judge(decoder, log_probs, sentences, inventory, threads)
+    drawn_B = _drawn(log_probs, sentences, half_B, frames, seed)
+    parts = [drawn_B[half_B[drawn_B] == half] for half in (0, 1)]
+    search = _Search(judge, start, estimate_priors(log_probs, inventory), progress)
+    best, *of_half = [search.best(indices_B) for indices_B in (drawn_B, *parts)]
+    judge.bounds = {}  # what is reported is decoded with the options as they are
+    sentences_B = [sentences[index] for index in drawn_B]
 
     def rate(texts: Mapping[int, str]) -> ErrorRate:
-        return error_rate(kept, [texts[index] for index in indices_B.tolist()])
+        return error_rate(sentences_B, [texts[index] for index in drawn_B])
 
     return Fit(
-        options=found,
-        fitted=rate(judge.texts(found, indices_B)),
-        cross_fitted=rate(crossed),
-        start=rate(judge.texts(start, indices_B)),
-        halves=of_half,
+        options=best,
+        fitted=rate(judge.texts(best, drawn_B)),
+        cross_fitted=rate(judge.texts(of_half[1], parts[0]) | judge.texts(of_half[0], parts[1])),
+        start=rate(judge.texts(start, drawn_B)),
+        halves=(of_half[0], of_half[1]),
         half=tuple(half_B.tolist()),
-        n_trials=len(indices_B),
-        tried=judge.n_tried,
+        n_trials=len(drawn_B),
+        tried=len(search.tried),
         seconds=time.perf_counter() - began,
     )
 
 
 def halves(sentences: Sequence[str], blocks: Sequence[Hashable]) -> np.ndarray:
-    """Split trials into two halves of about as many words, by block; equal sentences stay together.
+    """Split trials into two halves with about as many words, by block.
 
-    A sentence that was said in blocks of both halves goes to the smaller one, with all its trials.
+    A sentence that was said in blocks of both halves goes to the smaller half with all its trials.
     Where there is one block only, trials are split by sentence.
 
     Args:
-        sentences: Normalised sentence of each trial; an empty one is in half 0.
+        sentences: Normalised sentence of each trial; trials without a word are in half 0.
         blocks: Block of each trial.
 
     Returns:
@@ -184,10 +207,13 @@ def halves(sentences: Sequence[str], blocks: Sequence[Hashable]) -> np.ndarray:
     words = {sentence: n * len(sentence.split()) for sentence, n in counts.items()}
     if len(words) < 2:
         raise DataError(
-            f"{len(words)} different sentences; at least two are needed to fit options",
+            f"different sentences: {len(words)}; at least two are needed to fit options",
             fix="give more labelled trials",
         )
-    half_of_block = _balanced(Counter(blocks))
+    words_of_block: Counter[Hashable] = Counter()
+    for sentence, block in zip(sentences, blocks, strict=True):
+        words_of_block[block] += len(sentence.split())
+    half_of_block = _balanced(words_of_block)
     sides: dict[str, set[int]] = {sentence: set() for sentence in words}
     for sentence, block in zip(sentences, blocks, strict=True):
         if sentence:
@@ -202,7 +228,7 @@ def halves(sentences: Sequence[str], blocks: Sequence[Hashable]) -> np.ndarray:
 def _balanced(sizes: Mapping[Item, int], fixed: Mapping[Item, int] = {}) -> dict[Item, int]:
     """Return the side of each item, 0 or 1: the smaller one when the item's turn comes."""
     side_of = dict(fixed)
-    total = [sum(sizes[item] for item in side_of if side_of[item] == side) for side in (0, 1)]
+    total = [sum(sizes[item] for item in fixed if fixed[item] == side) for side in (0, 1)]
     for item, size in sizes.items():
         if item not in side_of:
             side_of[item] = int(total[1] < total[0])
@@ -210,77 +236,133 @@ def _balanced(sizes: Mapping[Item, int], fixed: Mapping[Item, int] = {}) -> dict
     return side_of
 
 
-def _sample(log_probs: Sequence[np.ndarray], sentences: Sequence[str], seed: int) -> np.ndarray:
-    """Return positions of trials with words, int64 [B], as many as the budget allows."""
-    index_B = np.array([index for index, sentence in enumerate(sentences) if sentence])
-    drawn_B = np.random.default_rng(seed).permutation(index_B)
-    frames_B = np.cumsum([len(log_probs[index]) for index in drawn_B])
-    return np.sort(drawn_B[frames_B <= FRAMES // SETTINGS])
+def _drawn(
+    log_probs: Sequence[np.ndarray],
+    sentences: Sequence[str],
+    half_B: np.ndarray,
+    frames: int,
+    seed: int,
+) -> np.ndarray:
+    """Return positions of trials with words in random order, as many as `frames` allow."""
+    with_words_B = [index for index, sentence in enumerate(sentences) if sentence]
+    drawn_B = np.random.default_rng(seed).permutation(with_words_B)
+    total_B = np.cumsum([len(log_probs[index]) for index in drawn_B])
+    first_of_half = [int((half_B[drawn_B] == half).argmax()) for half in (0, 1)]
+    return drawn_B[: max(int((total_B <= frames).sum()), max(first_of_half) + 1)]
 
 
 @dataclass
 class _Judge:
-    """Decodes trials and remembers their texts and errors by options."""
+    """Decodes trials with options and remembers the sentences.
+
+    Attributes:
+        bounds: Most that an option may be while it decodes.
+    """
 
     decoder: Decoder
     log_probs: Sequence[np.ndarray]
     sentences: Sequence[str]
     inventory: Inventory
     threads: int
+    bounds: Mapping[str, float] = field(default_factory=lambda: dict(NARROW))
+
+    def __post_init__(self) -> None:
+        self._found: dict[DecoderOptions, dict[int, tuple[str, int]]] = {}
+
+    def texts(self, options: DecoderOptions, indices_B: np.ndarray) -> dict[int, str]:
+        """Return the best sentence of each of some trials."""
+        found = self._decoded(options, indices_B)
+        return {index: found[index][0] for index in indices_B.tolist()}
+
+    def fewer(self, options: DecoderOptions, than: DecoderOptions, indices_B: np.ndarray) -> bool:
+        """Return True if options make fewer errors than others by more than chance would."""
+        for part in PARTS:
+            some_B = indices_B[: math.ceil(len(indices_B) / part)]
+            more_B = self._errors(options, some_B) - self._errors(than, some_B)
+            noise = math.sqrt((more_B**2).sum())
+            if more_B.sum() > LOSS * noise:
+                return False
+        return bool(more_B.sum() < -GAIN * noise)
+
+    def _errors(self, options: DecoderOptions, indices_B: np.ndarray) -> np.ndarray:
+        found = self._decoded(options, indices_B)
+        return np.array([found[index][1] for index in indices_B.tolist()])
+
+    def _decoded(
+        self, options: DecoderOptions, indices_B: np.ndarray
+    ) -> dict[int, tuple[str, int]]:
+        """Decode the trials that were not yet; return sentence and errors by trial."""
+        bounded = options.changed(
+            {name: min(getattr(options, name), most) for name, most in self.bounds.items()}
+        )
+        found = self._found.setdefault(bounded, {})
+        missing = [index for index in indices_B.tolist() if index not in found]
+        decoder = self.decoder.with_options(**vars(bounded))
+        log_probs = [self.log_probs[index] for index in missing]
+        for index, nbest in zip(
+            missing, decoder.decode_batch(log_probs, self.inventory, self.threads), strict=True
+        ):
+            text = nbest.texts[0]
+            edits = edit_counts(self.sentences[index].split(), normalize(text).split())
+            found[index] = text, edits.errors
+        return found
+
+
+@dataclass
+class _Search:
+    """A coordinate search from the same start on any trials.
+
+    Attributes:
+        priors: Prior by token, whose weight is searched; the start's own take their place.
+        tried: All options that were compared.
+    """
+
+    judge: _Judge
+    start: DecoderOptions
+    priors: Mapping[str, float]
     progress: Progress | None
-    found: dict[DecoderOptions, dict[int, str]] = field(default_factory=dict)
-    n_frames: int = 0
+    tried: set[DecoderOptions] = field(default_factory=set)
+    n_searches: int = 0
 
-    @property
-    def n_tried(self) -> int:
-        """Number of options that were decoded with."""
-        return len(self.found)
+    def best(self, indices_B: np.ndarray) -> DecoderOptions:
+        """Return the options that the search ends with on some trials."""
+        start = self.start
+        if not start.label_priors:
+            start = start.changed({"label_priors": self.priors, "prior_weight": 0.0})
+        best = start
+        n_steps = 0
 
-    def texts(self, options: DecoderOptions, indices: np.ndarray) -> dict[int, str]:
-        """Return the best sentence of each trial by its position."""
-        known = self.found.setdefault(options, {})
-        missing = [index for index in indices.tolist() if index not in known]
-        decoder = self.decoder.with_options(**vars(options))
-        lists = decoder.decode_batch(
-            [self.log_probs[index] for index in missing], self.inventory, self.threads
-        )
-        for index, nbest in zip(missing, lists, strict=True):
-            known[index] = nbest.texts[0]
-            self.n_frames += len(self.log_probs[index])
-        if self.progress:
-            self.progress(min(self.n_frames, FRAMES), FRAMES)
-        return {index: known[index] for index in indices.tolist()}
+        def steps_to(options: DecoderOptions | None) -> bool:
+            """Take the step if there is one and it is better."""
+            nonlocal best, n_steps
+            if options is None or n_steps == MOST_STEPS:
+                return False
+            n_steps += 1
+            self.tried.add(options)
+            if self.progress:
+                self.progress(self.n_searches * MOST_STEPS + n_steps, N_SEARCHES * MOST_STEPS)
+            if not self.judge.fewer(options, best, indices_B):
+                return False
+            best = options
+            return True
 
-    def errors(self, options: DecoderOptions, indices: np.ndarray) -> int:
-        """Return the word errors of some trials."""
-        texts = self.texts(options, indices)
-        return sum(
-            edit_counts(self.sentences[index].split(), normalize(text).split()).errors
-            for index, text in texts.items()
-        )
-
-
-def _search(judge: _Judge, start: DecoderOptions, indices: np.ndarray) -> DecoderOptions:
-    """Return the options with the fewest errors that a coordinate search finds."""
-    best = min(
-        (start, *(start.changed(settings) for settings in STARTS)),
-        key=lambda options: judge.errors(options, indices),
-    )
-    least = judge.errors(best, indices)
-    moved = True
-    while moved:
-        moved = False
-        for name, values in GRID.items():
-            for options in _neighbours(best, name, values):
-                errors = judge.errors(options, indices)
-                if errors < least:
-                    best, least, moved = options, errors, True
-    return best
+        for settings in STARTS:
+            steps_to(start.changed(settings))
+        before = None
+        while best != before:
+            before = best
+            for name in STEPS:
+                for towards in (-1, 1):
+                    while steps_to(_stepped(best, name, towards)):
+                        pass
+        self.n_searches += 1
+        if best.prior_weight == 0.0 and not self.start.label_priors:
+            return best.changed({"label_priors": (), "prior_weight": self.start.prior_weight})
+        return best
 
 
-def _neighbours(options: DecoderOptions, name: str, values: Sequence[Any]) -> list[DecoderOptions]:
-    """Return options with the next lower and the next higher value of an option."""
+def _stepped(options: DecoderOptions, name: str, towards: int) -> DecoderOptions | None:
+    """Return options with the next lower (-1) or higher (1) value of one; None at the end."""
     value = getattr(options, name)
-    lower = [other for other in values if other < value]
-    higher = [other for other in values if other > value]
-    return [options.changed({name: other}) for other in (*lower[-1:], *higher[:1])]
+    beyond = [other for other in STEPS[name] if (other > value if towards > 0 else other < value)]
+    return options.changed({name: beyond[0 if towards > 0 else -1]}) if beyond else None
