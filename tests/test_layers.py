@@ -14,7 +14,7 @@ LAYERS = [
     {"cli"},
     {"demo", "bench", "tuning", "cloud"},
     {"speechllm", "live"},
-    {"usage"},
+    {"usage", "verification"},
     {"voices", "evaluation"},
     {"tpu"},
     {"training"},

@@ -47,6 +47,10 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
                 "t15-analyses": "release.import_analyses",
             },
         ),
+        "verify": Group(
+            "Compare published data on this machine with what is published about them.",
+            {"t15": "verify.t15"},
+        ),
     },
     "Training": {
         "train": "train.train",

@@ -11,7 +11,6 @@ pytest.importorskip("transformers")
 import torch
 from tiny_speech_llm import save_tiny_audio_llm
 
-from cortext.bench.memory import memory, restart_peak
 from cortext.bench.speech_llm import compare as bench
 from cortext.bench.speech_llm import materials
 from cortext.bench.speech_llm.compare import (
@@ -33,6 +32,7 @@ from cortext.cli import bench_llm, run
 from cortext.config import to_mapping
 from cortext.decoding.llm.neural.train_neural import NeuralOptions
 from cortext.errors import ConfigError, DataError
+from cortext.memory import memory, restart_peak
 from cortext.models.precision import autocast
 from cortext.speechllm.audio_llm.assemble import TowerOptions
 from cortext.speechllm.audio_llm.model import AudioLLM

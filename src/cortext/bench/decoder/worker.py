@@ -19,8 +19,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from cortext.bench.decoder.searcher import INVENTORY, Paths, Searcher, Settings, searcher
-from cortext.bench.memory import memory
 from cortext.bench.workers import ONE_THREAD, WorkerProcess, own_stdout, serve
+from cortext.memory import memory
 from cortext.provenance import version_of
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from cortext.bench.memory import gpu_memory, memory
 from cortext.bench.posteriors import INVENTORY
 from cortext.bench.workers import Missing, own_stdout, serve
 from cortext.decoding import Decoder, DecoderOptions, NBest
@@ -24,6 +23,7 @@ from cortext.decoding.llm.large_model import LLM, ranked
 from cortext.decoding.llm.scoring import TextScore
 from cortext.decoding.nbest import Hypothesis
 from cortext.errors import CortextError
+from cortext.memory import gpu_memory, memory
 from cortext.provenance import provenance
 
 Read = list[list[tuple[Hypothesis, TextScore]]]

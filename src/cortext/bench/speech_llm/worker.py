@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.bench.memory import memory, restart_peak
 from cortext.bench.speech_llm.materials import CacheOrder
 from cortext.bench.training.sides import Clock
 from cortext.bench.workers import Missing, own_stdout, serve
@@ -26,6 +25,7 @@ from cortext.config import from_mapping
 from cortext.data import open_packed
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.errors import CortextError, first_line
+from cortext.memory import memory, restart_peak
 from cortext.models.precision import autocast
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechLLMConfig

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from cortext.bench.memory import children_pss_mb, memory
 from cortext.bench.training.sides import SIDES, SidePlan
 from cortext.bench.workers import own_stdout, serve
+from cortext.memory import children_pss_mb, memory
 
 
 class TrainingWorker:

@@ -1,0 +1,103 @@
+"""Published facts about a data set, which its copies are compared with.
+
+Those of participant T15 come from the release (Card et al. 2024): its table of blocks, its
+`rnn_args.yaml`, the sizes that Dryad lists (version of 3 July 2025), and the competition's page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from cortext.data.dataset import BlockDescription, read_description
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is published of a data set with a baseline.
+
+    Attributes:
+        blocks: The release's table of blocks.
+        prefix: What stands before the date in the name of a session.
+        n_trials: Trials by split.
+        n_features: Features of a bin.
+        files: Size of each file as the repository lists it: a number and `MB` or `GB`.
+        model: Settings of the baseline's network.
+        per: PER of the baseline on the validation split, as its trainer measures it.
+        wer: WER of the baseline on the public test split.
+        lm_words: Fewest words of the language model that `wer` belongs to.
+        lm_order: Its order.
+        n_copy_trials: Trials of the published analyses.
+    """
+
+    blocks: tuple[BlockDescription, ...]
+    prefix: str
+    n_trials: Mapping[str, int]
+    n_features: int
+    files: Mapping[str, str]
+    model: Mapping[str, Any]
+    per: float
+    wer: float
+    lm_words: int
+    lm_order: int
+    n_copy_trials: int
+
+    @property
+    def sessions(self) -> dict[str, dict[str, int]]:
+        """Sentences in the table of blocks by session: `train` and `held out` (val and test)."""
+        found: dict[str, dict[str, int]] = {}
+        for block in self.blocks:
+            name = f"{self.prefix}{block.date.replace('-', '.')}"
+            kind = "train" if block.split.lower() == "train" else "held out"
+            counts = found.setdefault(name, {"train": 0, "held out": 0})
+            counts[kind] += block.n_sentences
+        return found
+
+    @property
+    def days(self) -> dict[str, int]:
+        """Days since the implantation by session."""
+        return {
+            f"{self.prefix}{date.fromisoformat(block.date):%Y.%m.%d}": block.post_implant_day
+            for block in self.blocks
+        }
+
+
+@lru_cache(maxsize=1)
+def t15_facts() -> Published:
+    """Return the facts of participant T15."""
+    table = resources.files("cortext.data.simulate").joinpath("t15_blocks.csv")
+    with resources.as_file(table) as path:
+        blocks = tuple(read_description(Path(path)))
+    return Published(
+        blocks=blocks,
+        prefix="t15.",
+        n_trials={"train": 8072, "val": 1426, "test": 1450},
+        n_features=512,
+        files={
+            "t15_copyTask_neuralData.zip": "11.05 GB",
+            "t15_pretrained_rnn_baseline.zip": "484.94 MB",
+            "t15_copyTask.pkl": "57.79 MB",
+            "t15_personalUse.pkl": "1.13 MB",
+        },
+        model={"kind": "gru", "n_layers": 5, "n_units": 768, "patch_size": 14, "patch_stride": 4},
+        per=0.101,
+        wer=0.063,
+        lm_words=100_000,
+        lm_order=5,
+        n_copy_trials=1718,
+    )
+
+
+def has_listed_size(n_bytes: int, listed: str) -> bool:
+    """Return whether a file has the size that a repository lists as `57.79 MB`.
+
+    Repositories divide by 1000 or by 1024 and do not say which: both are taken.
+    """
+    number, unit = listed.split()
+    power = {"MB": 2, "GB": 3}[unit]
+    return any(f"{n_bytes / base**power:.2f}" == f"{float(number):.2f}" for base in (1000, 1024))

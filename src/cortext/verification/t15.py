@@ -1,0 +1,273 @@
+"""The verification of the public T15 data: its stages, in order."""
+
+from __future__ import annotations
+
+import os
+import platform
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cortext.decoding.options import DecoderOptions
+from cortext.evaluation.settings import Options, read_options
+from cortext.files import json_lines
+from cortext.provenance import provenance
+from cortext.training.release.exchange import WEIGHTS
+from cortext.training.release.reading import ARGUMENTS
+from cortext.verification import baseline, recordings, words
+from cortext.verification.checks import Verification, not_checked
+from cortext.verification.published import Published, t15_facts
+from cortext.verification.recordings import Parts, find_parts, session_files
+from cortext.verification.report import write_verification
+from cortext.verification.stages import (
+    ShowStage,
+    Stages,
+    fingerprint,
+    verification_directory,
+)
+from cortext.verification.words import Trials
+
+
+def verify_t15(
+    directory: str | Path,
+    out: str | Path,
+    *,
+    lm: str | Path | None = None,
+    analyses: str | Path | None = None,
+    options: Options = None,
+    with_text: bool = False,
+    device: str = "cpu",
+    threads: int | None = None,
+    published: Published | None = None,
+    stage: ShowStage = lambda name: None,
+) -> Verification:
+    """Compare the public T15 data on this machine with what is published about them.
+
+    Writes `out/verify.html` and `out/verify.json`, which hold no text of the data and no path of
+    this machine. The other files in `out` are kept so that a second call does only what is missing.
+
+    Args:
+        directory: Directory that the release was unpacked in, at any depth.
+        out: Directory of the verification.
+        lm: Language-model directory; without one no words are searched for.
+        analyses: `t15_copyTask.pkl`; taken from `directory` if it is there.
+        options: Options of the search, as `evaluate` takes them.
+        with_text: Put the prompts and the decoded sentences into the page, too.
+        device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
+        threads: Threads of the search; None for one a core.
+        published: The facts to compare with; those of T15 by default.
+        stage: Shows a stage that begins.
+
+    Raises:
+        DataError: For a directory without any part of the release, and an `out` that is something
+            else or cannot be written. All that is wrong with a part is a line of the page.
+    """
+    directory, out = Path(directory), Path(out)
+    facts = published or t15_facts()
+    parts = find_parts(directory, facts, out.resolve())
+    search = read_options(options)
+    private = _private({"DIR": directory, "OUT": out, "LM": lm, "ANALYSES": analyses})
+    with verification_directory(out):
+        stages = Stages(out, {"published": zlib.crc32(repr(facts).encode())}, private, stage)
+        work = _T15(parts, out, facts, stages, device)
+        has_trials = work.check_recordings()
+        has_run = work.check_checkpoint()
+        has_logits = has_trials and has_run and work.check_model()
+        if has_logits and lm is not None:
+            work.check_words(Path(lm), search, threads or os.cpu_count() or 1)
+        if not has_trials or not has_run:
+            missing = "no validation trial was read" if not has_trials else "there is no checkpoint"
+            stages.skip("logits", [not_checked("PER", missing)])
+        if not has_logits or lm is None:
+            because = "no language model was given" if lm is None else "there are no logits"
+            stages.skip("words", [not_checked("WER", because)])
+        sentences = list(json_lines(out / SENTENCES)) if with_text else None
+        result = Verification(
+            "t15", stages.results, stages.facts, stages.sessions, machine(device), sentences
+        )
+        write_verification(out, result)
+    return result
+
+
+SENTENCES = "sentences.jsonl"
+"""File of the prompts and the decoded sentences, which stay on this machine."""
+
+
+@dataclass(frozen=True)
+class _T15:
+    """The stages with what they share."""
+
+    parts: Parts
+    out: Path
+    published: Published
+    stages: Stages
+    device: str
+
+    @property
+    def run(self) -> Path:
+        """Run directory of the imported checkpoint."""
+        return self.out / "run"
+
+    @property
+    def packed(self) -> Path:
+        """Packed directory of the validation trials."""
+        return self.out / "packed"
+
+    @property
+    def logits(self) -> Path:
+        """Logits of the validation trials."""
+        return self.out / "logits.npz"
+
+    def check_recordings(self) -> bool:
+        """Check names, sizes and every trial; return whether there is a validation split."""
+        root = self.parts.recordings
+        files = dict(self.parts.files)
+        if root is not None:
+            files |= {str(path): path for path in session_files(root)}
+        at = self.parts.recordings or self.out
+        self.stages.run(
+            "files",
+            fingerprint(list(files.values()), at),
+            lambda progress: recordings.check_files(self.parts, self.published),
+        )
+        if root is None:
+            because = "no session files were found"
+            self.stages.skip("recordings", [not_checked("Recordings", because)])
+            return False
+        self.stages.run(
+            "recordings",
+            fingerprint(session_files(root), root),
+            lambda progress: recordings.check_recordings(root, self.published, progress),
+        )
+        if not session_files(root, "val"):
+            because = "no session has data_val.hdf5"
+            self.stages.skip("packing", [not_checked("Validation trials", because)])
+            return False
+        return self.stages.run(
+            "packing",
+            self._val_files,
+            lambda progress: baseline.check_packing(root, self.packed, progress),
+            [self.packed],
+        )
+
+    def check_checkpoint(self) -> bool:
+        """Import the checkpoint; return whether there is a run."""
+        folder = self.parts.checkpoint
+        if folder is None:
+            because = f"no {WEIGHTS} was found"
+            self.stages.skip("checkpoint", [not_checked("Import", because)])
+            return False
+        return self.stages.run(
+            "checkpoint",
+            self._checkpoint_files,
+            lambda progress: baseline.check_checkpoint(folder, self.run, self.published),
+            [self.run],
+        )
+
+    def check_model(self) -> bool:
+        """Run the model over the validation split; return whether there are logits."""
+        made_from = {"device": self.device, **self._val_files, **self._checkpoint_files}
+        done = self.stages.run(
+            "logits",
+            made_from,
+            lambda progress: baseline.check_logits(
+                self.run, self.packed, self.logits, self.device, progress
+            ),
+            [self.logits],
+        )
+        if done:
+            self.stages.run(
+                "validation",
+                made_from,
+                lambda progress: baseline.check_validation(
+                    self.run, self.packed, self.stages.facts, self.published, self.device, progress
+                ),
+            )
+        return done
+
+    def check_words(self, lm: Path, options: DecoderOptions, threads: int) -> None:
+        """Search for the words of the validation split."""
+        files = [path for path in lm.iterdir() if path.is_file()] if lm.is_dir() else []
+        self.stages.run(
+            "words",
+            {
+                "device": self.device,
+                "options": asdict(options),
+                "lm": fingerprint(files, lm),
+                **self._val_files,
+                **self._checkpoint_files,
+            },
+            lambda progress: words.check_words(
+                Trials(self.packed, self.logits),
+                lm,
+                options,
+                self.published,
+                self.out / SENTENCES,
+                threads,
+                progress,
+            ),
+            [self.out / SENTENCES],
+        )
+
+    @property
+    def _val_files(self) -> dict[str, Any]:
+        root = self.parts.recordings
+        return {} if root is None else fingerprint(session_files(root, "val"), root)
+
+    @property
+    def _checkpoint_files(self) -> dict[str, Any]:
+        folder = self.parts.checkpoint
+        if folder is None:
+            return {}
+        files = [folder / name for name in (WEIGHTS, ARGUMENTS)]
+        return fingerprint([path for path in files if path.is_file()], folder)
+
+
+def _private(given: Mapping[str, str | Path | None]) -> dict[str, str]:
+    """Return the given paths and the home directory with the names that stand for them."""
+    texts = {
+        text: name
+        for name, path in given.items()
+        if path is not None
+        for text in (str(path), str(Path(path).absolute()), str(Path(path).resolve()))
+    } | {str(Path.home()): "~"}
+    # The longest first: one path may begin with another. A short name could be part of a word.
+    longest = sorted(texts, key=len, reverse=True)
+    return {text: texts[text] for text in longest if "/" in text and text != "/"}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Return versions, processor, cores, threads, memory and device: all but names of a user."""
+    facts = provenance()
+    return {
+        **facts["versions"],
+        "commit": facts["commit"] or "installed package",
+        "system": facts["platform"],
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "torch threads": torch.get_num_threads(),
+        "memory": _memory(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU",
+        "made": facts["created"],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _memory() -> str:
+    try:
+        n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return "unknown"
+    return f"{n_bytes / 1e9:.0f} GB"

@@ -1,0 +1,140 @@
+"""A stand-in for the public T15 data: the published layout, small and made up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.data import make_trial, write_session
+from cortext.data.dataset import BlockDescription
+from cortext.decoding.ngram import LanguageModel
+from cortext.features import Augmentation
+from cortext.models.gru import GRUConfig, InputNetworkConfig
+from cortext.text import to_phonemes
+from cortext.text.phonemes import RELEASE
+from cortext.training import DatasetConfig, TrainConfig, train
+from cortext.training.release.exchange import export_release
+from cortext.verification import Published, Verification, t15_facts, verify_t15
+
+SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
+N_FEATURES = 16
+BINS = 8
+"""Bins of each phoneme."""
+SENTENCES = (
+    "see you soon",
+    "we see the moon",
+    "you need more",
+    "the moon is new",
+    "we need you",
+    "more is more",
+    "is the news new",
+    "soon you see more",
+)
+N_TRIALS = {"train": 12, "val": 4, "test": 2}
+RECORDINGS = Path("t15_copyTask_neuralData", "hdf5_data_final")
+CHECKPOINT = Path("t15_pretrained_rnn_baseline", "checkpoint")
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The directory, the facts that are published about it, and a language model."""
+
+    directory: Path
+    published: Published
+    lm: Path
+
+
+def write_stand_in(folder: Path) -> StandIn:
+    """Write recordings that tell their phonemes almost without noise, and a trained checkpoint."""
+    directory = folder / "t15"
+    _write_sessions(directory / RECORDINGS)
+    (folder / "lm.txt").write_text("\n".join(SENTENCES))
+    LanguageModel.build([folder / "lm.txt"], 2, folder / "lm")
+    torch.manual_seed(0)
+    train(_recipe(), directory / RECORDINGS, folder / "run", progress=False)
+    exported = export_release(folder / "run", directory / CHECKPOINT.parent)
+    return StandIn(directory, replace(_published(), per=exported.val_per or 0.0), folder / "lm")
+
+
+def _write_sessions(root: Path) -> None:
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(len(RELEASE), N_FEATURES)) * 2
+    for session in SESSIONS:
+        for split, n_trials in N_TRIALS.items():
+            if session == SESSIONS[0] and split != "train":
+                continue  # as in the release, whose first day has neither
+            trials = []
+            for number in range(n_trials):
+                sentence = SENTENCES[rng.integers(len(SENTENCES))]
+                ids = RELEASE.ids(to_phonemes(sentence))
+                clean_TC = np.repeat(patterns[[RELEASE.index["SIL"], *ids]], BINS, axis=0)
+                features_TC = clean_TC + 3.0 * rng.normal(size=clean_TC.shape)
+                said = None if split == "test" else sentence
+                block = list(N_TRIALS).index(split) + 1
+                trials.append(make_trial(features_TC, session, block, number, said))
+            write_session(root / session / f"data_{split}.hdf5", trials)
+
+
+def _recipe() -> TrainConfig:
+    return TrainConfig(
+        model=GRUConfig(
+            n_units=48,
+            n_layers=1,
+            rnn_dropout=0.0,
+            patch_size=6,
+            patch_stride=2,
+            input_network=InputNetworkConfig(input_layer_dropout=0.0),
+        ),
+        dataset=DatasetConfig(
+            batch_size=12,
+            days_per_batch=3,
+            data_transforms=Augmentation(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0),
+        ),
+        num_training_batches=60,
+        lr_max=0.01,
+        lr_decay_steps=60,
+        lr_warmup_steps=2,
+        lr_max_day=0.01,
+        lr_decay_steps_day=60,
+        lr_warmup_steps_day=2,
+        epsilon=1e-8,
+        batches_per_train_log=100,
+        batches_per_val_step=60,
+        precision="fp32",
+    )
+
+
+def _published() -> Published:
+    blocks = tuple(
+        BlockDescription(
+            session.removeprefix("t15.").replace(".", "-"),
+            25 + day,
+            number + 1,
+            n_trials,
+            "Switchboard",
+            "train" if split == "train" else "Val/Test",
+        )
+        for day, session in enumerate(SESSIONS)
+        for number, (split, n_trials) in enumerate(N_TRIALS.items())
+        if day or split == "train"
+    )
+    held_out = len(SESSIONS) - 1
+    return replace(
+        t15_facts(),
+        blocks=blocks,
+        n_trials={"train": 36, "val": 4 * held_out, "test": 2 * held_out},
+        n_features=N_FEATURES,
+        model={"kind": "gru", "n_layers": 1, "n_units": 48, "patch_size": 6, "patch_stride": 2},
+        lm_words=10,
+        lm_order=2,
+    )
+
+
+def verified(stand_in: StandIn, out: Path, **changes: Any) -> Verification:
+    """Verify a stand-in with its own facts."""
+    settings = {"lm": stand_in.lm, "published": stand_in.published, "threads": 1} | changes
+    return verify_t15(stand_in.directory, out, **settings)

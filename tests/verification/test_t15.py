@@ -1,0 +1,449 @@
+"""`cortext verify t15` on a stand-in: whole, with parts missing or damaged, and interrupted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from refusals import complaint
+from release_oracle import load_as_the_evaluation_script, logits_of_the_evaluation_script
+from stand_in import CHECKPOINT, N_TRIALS, RECORDINGS, SENTENCES, SESSIONS, StandIn, verified
+
+import cortext.verification.baseline
+from cortext.cli import run
+from cortext.text.normalize import normalize
+from cortext.verification import Check, Verification, t15_facts
+from cortext.verification.baseline import WORST_SESSION
+from cortext.verification.stages import PAGE, RESULT
+
+VAL = RECORDINGS / SESSIONS[1] / "data_val.hdf5"
+STAGES = ["files", "recordings", "packing", "checkpoint", "logits", "validation", "words"]
+
+
+def lines(result: Verification) -> dict[str, Check]:
+    return {check.name: check for check in result.checks}
+
+
+def test_a_whole_copy_passes_every_check_that_can_be_made(whole):
+    out, result = whole
+    statuses = {check.name: check.status for check in result.checks}
+    open_ones = [name for name in statuses if name.startswith("Size of")]
+    assert len(open_ones) == 4
+    assert {name for name, status in statuses.items() if status != "PASS"} == set(open_ones)
+    assert len(statuses) == 23
+    assert not result.failed
+    page = (out / PAGE).read_text()
+    assert "all that was checked is as published" in page
+    assert "<svg" in page
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+    content = json.loads((out / RESULT).read_text())
+    assert content["counts"] == {"PASS": 19, "FAIL": 0, "not checked": 4}
+    assert [stage["name"] for stage in content["stages"]] == STAGES
+    assert all(stage["peak_mb"] > 50 for stage in content["stages"])
+    assert {"python", "torch", "cortext", "processor", "torch threads"} <= set(content["machine"])
+
+
+def edits(reference: list, decoded: list) -> int:
+    """Levenshtein distance, row by row."""
+    row = list(range(len(decoded) + 1))
+    for i, symbol in enumerate(reference, start=1):
+        above, row = row, [i]
+        for j, other in enumerate(decoded, start=1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (symbol != other)))
+    return row[-1]
+
+
+def test_the_numbers_are_those_of_the_release_restated(stand_in: StandIn, whole):
+    _, result = whole
+    model, arguments = load_as_the_evaluation_script(stand_in.directory / CHECKPOINT.parent)
+    wrong, phonemes, blank, frames = {}, {}, {}, {}
+    for session in SESSIONS[1:]:
+        with h5py.File(stand_in.directory / RECORDINGS / session / "data_val.hdf5") as file:
+            for trial in file.values():
+                x_TC = trial["input_features"][()].astype(np.float16).astype(np.float32)
+                logits_PV = logits_of_the_evaluation_script(model, arguments, x_TC, session)
+                best_P = logits_PV.argmax(1)
+                decoded = [token for token, _ in itertools.groupby(best_P.tolist()) if token]
+                labels = trial["seq_class_ids"][: trial.attrs["seq_len"]].tolist()
+                wrong[session] = wrong.get(session, 0) + edits(labels, decoded)
+                phonemes[session] = phonemes.get(session, 0) + len(labels)
+                blank[session] = blank.get(session, 0) + int((best_P == 0).sum())
+                frames[session] = frames.get(session, 0) + len(best_P)
+    for session in SESSIONS[1:]:
+        row = result.sessions[session]
+        assert row["per"] == pytest.approx(wrong[session] / phonemes[session])
+        assert row["blank_share"] == pytest.approx(blank[session] / frames[session], abs=1e-4)
+        assert {split: row[f"n_{split}"] for split in N_TRIALS} == N_TRIALS
+    per = sum(wrong.values()) / sum(phonemes.values())
+    assert result.facts["evaluation"]["per"] == pytest.approx(per)
+    assert result.facts["logits"]["n_frames"] == sum(frames.values())
+    assert 0 < per < 0.5
+
+
+def test_words_are_scored_as_by_hand(whole):
+    out, result = whole
+    said = [json.loads(line) for line in (out / "sentences.jsonl").read_text().splitlines()]
+    assert len(said) == 2 * N_TRIALS["val"]
+    wrong = sum(edits(line["reference"].split(), line["decoded"].split()) for line in said)
+    n_words = sum(len(line["reference"].split()) for line in said)
+    assert result.facts["words"]["wer"] == pytest.approx(wrong / n_words)
+    assert result.facts["words"]["n_words"] == n_words
+
+
+def test_the_trainers_rule_gives_the_per_that_the_checkpoint_carries(stand_in: StandIn, whole):
+    _, result = whole
+    carried = torch.load(stand_in.directory / CHECKPOINT / "best_checkpoint", weights_only=True)[
+        "val_PER"
+    ]
+    assert result.facts["validation"]["per"] == pytest.approx(carried)
+
+
+def without(path: Path | str) -> Callable[[StandIn], None]:
+    def remove(own: StandIn) -> None:
+        target = own.directory / path
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+
+    return remove
+
+
+def cut(path: Path) -> Callable[[StandIn], None]:
+    def damage(own: StandIn) -> None:
+        content = (own.directory / path).read_bytes()
+        (own.directory / path).write_bytes(content[: len(content) // 2])
+
+    return damage
+
+
+def overwrite(path: Path, content: bytes) -> Callable[[StandIn], None]:
+    return lambda own: (own.directory / path).write_bytes(content) and None
+
+
+def not_finite(own: StandIn) -> None:
+    with h5py.File(own.directory / VAL, "a") as file:
+        file["trial_0001/input_features"][3, 2] = np.nan
+
+
+def without_labels(own: StandIn) -> None:
+    with h5py.File(own.directory / RECORDINGS / SESSIONS[0] / "data_train.hdf5", "a") as file:
+        del file["trial_0000/seq_class_ids"]
+
+
+def carried_per(per: float) -> Callable[[StandIn], None]:
+    def change(own: StandIn) -> None:
+        path = own.directory / CHECKPOINT / "best_checkpoint"
+        torch.save(torch.load(path, weights_only=True) | {"val_PER": per}, path)
+
+    return change
+
+
+def swapped_days(own: StandIn) -> None:
+    path = own.directory / CHECKPOINT / "best_checkpoint"
+    content = torch.load(path, weights_only=True)
+    weights = content["model_state_dict"]
+    weights["_orig_mod.day_weights.1"].neg_()
+    torch.save(content, path)
+
+
+def one_more_session(own: StandIn) -> None:
+    root = own.directory / RECORDINGS
+    shutil.copytree(root / SESSIONS[0], root / "t15.2030.01.01")
+
+
+def wrong_lm(own: StandIn) -> None:
+    (own.lm / "lm.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0 ...")
+
+
+DAMAGES = {
+    "no recordings": (
+        without(RECORDINGS.parent),
+        {
+            "Sessions": "not checked, because no session files were found",
+            "Recordings": "not checked, because no session files were found",
+            "Import": "PASS",
+            "PER": "not checked, because no validation trial was read",
+            "WER": "not checked, because there are no logits",
+        },
+    ),
+    "no checkpoint": (
+        without(CHECKPOINT.parent),
+        {
+            "Recordings": "PASS",
+            "Import": "not checked, because no best_checkpoint was found",
+            "PER": "not checked, because there is no checkpoint",
+            "WER": "not checked, because there are no logits",
+        },
+    ),
+    "no weights": (
+        without(CHECKPOINT / "best_checkpoint"),
+        {"checkpoint": "FAIL  DIR/.*checkpoint: has no file best_checkpoint; give the directory"},
+    ),
+    "no arguments": (
+        without(CHECKPOINT / "args.yaml"),
+        {"checkpoint": "FAIL .*has no file args.yaml"},
+    ),
+    "half of the weights": (
+        cut(CHECKPOINT / "best_checkpoint"),
+        {"checkpoint": "FAIL .*is not a file of torch.save, or not all of it; copy"},
+    ),
+    "a program as weights": (
+        overwrite(CHECKPOINT / "best_checkpoint", b"cos\nsystem\n(S'true'\ntR."),
+        {"checkpoint": "FAIL .*is not a file of torch.save"},
+    ),
+    "arguments that are none": (
+        overwrite(CHECKPOINT / "args.yaml", b"model: [1, 2\n"),
+        {"checkpoint": "FAIL .*args.yaml"},
+    ),
+    "another PER in the checkpoint": (
+        carried_per(0.5),
+        {"PER of the checkpoint": r"FAIL  .* here, val_PER is 50.00 %"},
+    ),
+    "no PER in the checkpoint": (
+        carried_per(math.inf),
+        {"PER of the checkpoint": "not checked, because it carries no val_PER"},
+    ),
+    "a wrong day layer": (
+        swapped_days,
+        {"PER of the checkpoint": "FAIL", "Published PER": "FAIL"},
+    ),
+    "a missing session": (
+        without(RECORDINGS / SESSIONS[2]),
+        {
+            "Sessions": rf"FAIL  2 found, 3 published; missing: {SESSIONS[2]}",
+            "Trials": "FAIL  24 train, 4 val, 2 test; published: 36 train, 8 val, 4 test",
+            "PER of the checkpoint": "",
+        },
+    ),
+    "a session too many": (
+        one_more_session,
+        {"Sessions": "FAIL  4 found, 3 published; not published: t15.2030.01.01"},
+    ),
+    "a missing file": (
+        without(VAL),
+        {"Session files": f"FAIL  6 found; missing: {SESSIONS[1]}/data_val.hdf5"},
+    ),
+    "half of a file": (
+        cut(VAL),
+        {
+            "Recordings": f"FAIL  1 problems; the first: DIR/.*{SESSIONS[1]}/data_val.hdf5",
+            "Validation trials": "FAIL  4 trials, 1 left out",
+        },
+    ),
+    "a number that is none": (
+        not_finite,
+        {
+            "Recordings": "FAIL  1 problems; the first: .*trial_0001: input_features",
+            "Validation trials": "FAIL  7 trials, 1 left out",
+        },
+    ),
+    "a trial without labels": (
+        without_labels,
+        {"Recordings": "FAIL  1 problems; the first: .*trial_0000: seq_class_ids"},
+    ),
+    "a damaged language model": (wrong_lm, {"words": "FAIL  LM/lm.bin"}),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_missing_or_damaged_part_gives_its_line(name, own: StandIn, out: Path):
+    damage, expected = DAMAGES[name]
+    damage(own)
+    result = verified(own, out)
+    found = {check.name: f"{check}".removeprefix(f"{check.name}: ") for check in result.checks}
+    for line, says in expected.items():
+        assert re.match(says, found[line]), found[line]
+    assert "cortext has a fault" not in str(found)
+    content = (out / PAGE).read_text() + (out / RESULT).read_text()
+    assert "jane" not in content
+    assert str(out.parent) not in content
+    assert not any(sentence in content for sentence in SENTENCES)
+    assert (result.count("FAIL") > 0) == any("FAIL" in says for says in expected.values())
+
+
+def test_no_text_and_no_path_is_in_the_page_unless_asked_for(own: StandIn, out: Path):
+    private = [*SENTENCES, "jane doe", str(out.parent), str(Path.home())]
+    verified(own, out)
+    for file in (out / PAGE, out / RESULT, *(out / "stages").iterdir()):
+        content = file.read_text()
+        assert not [text for text in private if text in content], file
+    result = verified(own, out, with_text=True)
+    assert all(stage.kept for stage in result.stages)
+    page = (out / PAGE).read_text()
+    assert result.sentences is not None
+    for line in result.sentences:
+        assert normalize(line["reference"]) in page
+    assert "Text of the data" in page
+
+
+def test_an_interrupted_verification_goes_on_where_it_was(stand_in: StandIn, whole, tmp_path):
+    names = [stage.name for stage in whole[1].stages]
+    for name in names:
+
+        def stop(stage: str, name: str = name) -> Callable[[int, int], None] | None:
+            def interrupt(done: int, total: int) -> None:
+                if stage == name:
+                    raise KeyboardInterrupt
+
+            if stage == name and name not in ("packing", "logits", "words"):
+                raise KeyboardInterrupt
+            return interrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            verified(stand_in, tmp_path / "verify", stage=stop)
+        assert not (tmp_path / "verify" / PAGE).exists()
+    result = verified(stand_in, tmp_path / "verify")
+    assert [stage.kept for stage in result.stages] == [True] * (len(names) - 1) + [False]
+    assert result.checks == whole[1].checks
+    assert result.sessions == whole[1].sessions
+
+
+def test_what_has_changed_is_checked_again_and_nothing_else(own: StandIn, out: Path):
+    verified(own, out)  # other paths, the same files
+    trial = own.directory / VAL
+    with h5py.File(trial, "a") as file:
+        file["trial_0000/input_features"][0, 0] = 0
+    kept = {stage.name: stage.kept for stage in verified(own, out).stages}
+    again = {name for name, value in kept.items() if not value}
+    assert again == {"files", "recordings", "packing", "logits", "validation", "words"}
+    shutil.rmtree(out / "run")
+    kept = {stage.name: stage.kept for stage in verified(own, out).stages}
+    assert {name for name, value in kept.items() if not value} == {"checkpoint"}
+
+
+def test_a_damaged_memory_of_a_stage_is_made_anew(own: StandIn, out: Path):
+    for content in ("", "[]", '{"made_from": {}}'):
+        (out / "stages" / "checkpoint.json").write_text(content)
+        assert not verified(own, out).failed
+
+
+def test_a_smaller_language_model_is_named_and_not_judged(stand_in: StandIn, out: Path):
+    published = replace(stand_in.published, lm_order=5)
+    check = lines(verified(stand_in, out, published=published))["WER"]
+    assert check.status == "not checked"
+    assert "with the 2-gram of 11 words" in check.found
+
+
+def test_too_many_wrong_words_fail(stand_in: StandIn, out: Path):
+    options = {"beam": 0.01, "acoustic_scale": 0.01}
+    published = replace(stand_in.published, wer=-0.03)
+    check = lines(verified(stand_in, out, published=published, options=options))["WER"]
+    assert check.status == "FAIL"
+
+
+def test_a_fault_of_ours_is_a_line_without_the_texts_it_quotes(
+    stand_in: StandIn, out: Path, monkeypatch
+):
+    def fault(*arguments: object) -> None:
+        raise KeyError(SENTENCES[0])
+
+    (out / "logits.npz").unlink()
+    monkeypatch.setattr(cortext.verification.baseline, "check_logits", fault)
+    result = verified(stand_in, out)
+    line = lines(result)["logits"]
+    assert line.status == "FAIL"
+    assert re.fullmatch(
+        r"cortext has a fault: KeyError in verification/test_t15.py, line \d+; report it with this"
+        " page",
+        line.found,
+    )
+    assert lines(result)["WER"].found == "there are no logits"
+
+
+def test_the_command_ends_with_1_where_something_differs_and_with_0_otherwise(
+    stand_in: StandIn, own: StandIn, out: Path, monkeypatch, capsys
+):
+    arguments = ["verify", "t15", str(own.directory), "--lm", str(own.lm), "--out", str(out)]
+    assert run(arguments) == 1  # three sessions are not those of T15
+    printed = capsys.readouterr().out
+    assert "Sessions: FAIL  3 found, 45 published; missing: t15.2023.08.20" in printed
+    assert "Published PER: not checked, because this is not the published network" in printed
+    monkeypatch.setattr("cortext.verification.t15.t15_facts", lambda: stand_in.published)
+    assert run([*arguments, "--threads", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["FAIL"] == 0
+
+
+def test_what_is_no_copy_of_the_data_is_refused(tmp_path: Path, stand_in: StandIn, capsys):
+    out = tmp_path / "out"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for directory, says in (
+        (tmp_path / "nowhere", "no such directory; fetch it: cortext fetch t15"),
+        (empty, "holds no recordings, checkpoint or file of T15; give the directory"),
+        (stand_in.lm, "holds no recordings, checkpoint or file of T15"),
+    ):
+        assert says in complaint(capsys, "verify", "t15", directory, "--out", out)
+    for name in ("file", "other/file"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+        place = tmp_path / Path(name).parts[0]
+        said = complaint(capsys, "verify", "t15", stand_in.directory, "--out", place)
+        assert "exists and is not the directory of a verification" in said
+    said = complaint(
+        capsys, "verify", "t15", stand_in.directory, "--out", out, "--options", tmp_path / "no.yaml"
+    )
+    assert "no.yaml" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("place", ["data", "nejm-brain-to-text/data", "a/b"])
+def test_parts_are_found_where_unpacking_puts_them(place, own: StandIn, out: Path, tmp_path):
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    shutil.move(own.directory / RECORDINGS, folder / "hdf5_data_final")
+    shutil.move(own.directory / CHECKPOINT, folder / "checkpoint")
+    moved = replace(own, directory=tmp_path / Path(place).parts[0])
+    assert not verified(moved, out).failed
+
+
+def test_a_sessions_rate_far_above_the_others_fails():
+    judge = cortext.verification.baseline._sessions
+    rates = {"a": {"per": 0.1}, "b": {"per": 0.1 * WORST_SESSION * 1.01}}
+    assert judge(0.1, rates).status == "FAIL"
+    rates["b"]["per"] = 0.1 * WORST_SESSION * 0.99
+    assert judge(0.1, rates).status == "PASS"
+
+
+def test_the_facts_of_t15_are_those_of_its_table(real_data: Path):
+    rows = (real_data / "t15" / "t15_copyTaskData_description.csv").read_text().splitlines()[1:]
+    facts = t15_facts()
+    assert len(facts.sessions) == 45
+    assert sum(facts.n_trials.values()) == 10_948
+    for kind, split in (("train", "Train"), ("held out", "Val/Test")):
+        expected = sum(int(row.split(",")[3]) for row in rows if row.endswith(split))
+        assert sum(counts[kind] for counts in facts.sessions.values()) == expected
+    # Four days have neither validation nor test trials, says `rnn_args.yaml` of the release.
+    assert [name for name, counts in facts.sessions.items() if not counts["held out"]] == [
+        "t15.2023.08.11",
+        "t15.2024.03.03",
+        "t15.2024.04.25",
+        "t15.2024.04.28",
+    ]
+    assert facts.days["t15.2023.08.11"] == 25
+    assert facts.days["t15.2025.04.13"] == 636
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "listed", "right"),
+    [
+        (57_790_000, "57.79 MB", True),
+        (57_794_999, "57.79 MB", True),
+        (57_796_000, "57.79 MB", False),
+        (60_597_207, "57.79 MB", True),  # 57.79 * 1024 ** 2
+        (11_050_000_000, "11.05 GB", True),
+        (11_000_000_000, "11.05 GB", False),
+        (0, "1.13 MB", False),
+    ],
+)
+def test_sizes_are_compared_as_they_are_listed(n_bytes, listed, right):
+    from cortext.verification.published import has_listed_size
+
+    assert has_listed_size(n_bytes, listed) == right
