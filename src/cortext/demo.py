@@ -74,6 +74,7 @@ def run_demo(
     from cortext.data.simulate import simulate
     from cortext.decoding.ngram import LanguageModel
     from cortext.evaluation import evaluate
+    from cortext.evaluation.fit_decoder import FitDecoder
     from cortext.training import train
     from cortext.training.config import read_train_config
 
@@ -99,7 +100,8 @@ def run_demo(
     timed("simulate", lambda bar: simulate(data, preset, seed=seed, workers=workers, progress=bar))
     timed("pack", lambda bar: pack(data, packed, progress=bar))
     timed("lm build", lambda bar: LanguageModel.build([data / "text" / "lm.txt"], 4, lm))
-    timed("train", lambda bar: train(config, packed, run, lm=lm))
+    fit = FitDecoder(lm, packed, threads=workers)
+    timed("train", lambda bar: train(config, packed, run, lm=lm, callbacks=[fit]))
     metrics = timed(
         "evaluate",
         lambda bar: evaluate(run, packed, "val", lm, out / "eval", threads=workers, progress=bar),

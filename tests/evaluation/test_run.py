@@ -409,7 +409,7 @@ def test_perfect_logits_give_no_errors(tiny, tmp_path, monkeypatch):
             logits.append(20 * np.eye(len(model.inventory), dtype=np.float32)[best_P])
         return logits
 
-    monkeypatch.setattr("cortext.evaluation.recognise._logits", perfect)
+    monkeypatch.setattr("cortext.evaluation.recognise.logits_of", perfect)
     metrics = evaluate(tiny.run, tiny.data, "train", tiny.lm, tmp_path / "eval")
     assert (metrics.per, metrics.wer, metrics.cer) == (0, 0, 0)
     lines = rows(tmp_path / "eval" / "confusion.csv")[1:]

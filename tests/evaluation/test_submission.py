@@ -30,7 +30,9 @@ def test_the_public_functions_take_every_setting_of_a_search(function):
 def test_predictions_are_normalised_and_numbered(tmp_path, result):
     trials = [result(0, text="Hello, World!"), result(2, text="it's well-known")]
     problem = Problem("data_test.hdf5", "trial_0001", "input_features", "NaN")
-    found = SimpleNamespace(trials=trials, skipped={1: problem, -1: problem}, notes=["a note"])
+    found = SimpleNamespace(
+        trials=trials, skipped={1: problem, -1: problem}, notes=["a note"], options=None
+    )
     texts = write_predictions(tmp_path / "p.csv", found)
     assert (texts.skipped, texts.notes) == ((problem, problem), ("a note",))
     assert texts == ["hello world", "", "it's well-known"]

@@ -37,7 +37,8 @@ from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.data import open_data
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.evaluation.settings import Options, read_options
+from cortext.evaluation.fitted import options_for
+from cortext.evaluation.settings import Options
 from cortext.evaluation.stepped import stepped_errors
 from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
 from cortext.live.core.decoder import no_long_pauses
@@ -212,7 +213,7 @@ def bench_latency(
             )
         stage("laying out the model")
         found, missing = steppers(model, plan.modes)
-        decoder = Decoder.from_dir(paths.lm, read_options(options))
+        decoder = Decoder.from_dir(paths.lm, options_for(None, paths.lm, options)[0])
         stage(f"timing {plan.steps:,} steps of {', '.join(found)}")
         with no_long_pauses():
             taken = _time(found, decoder, utterances, data, plan.steps)

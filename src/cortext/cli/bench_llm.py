@@ -68,7 +68,7 @@ def llm(
     from cortext.bench.llm.compare import bench_llm, read_result, word_errors
     from cortext.bench.materials import RealData, language_models
     from cortext.evaluation.figures import save_picture
-    from cortext.evaluation.settings import read_options
+    from cortext.evaluation.fitted import options_for
     from cortext.files import disk_errors
 
     large = model.files
@@ -83,7 +83,7 @@ def llm(
     earlier = [read_result(path) for path in beside or []]
     found = _materials(logits, ensemble or [], trials)
     lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
-    result = bench_llm(found, (lm, large), read_options(options), cache, stage)
+    result = bench_llm(found, (lm, large), options_for(None, lm, options)[0], cache, stage)
     hand_over(result, out, as_json, lambda result: _print([*earlier, result]))
     if picture is not None:
         with disk_errors(picture):

@@ -92,13 +92,16 @@ def _finite(value: Any) -> Any:
 def print_metrics(metrics: Metrics) -> None:
     """Print the error rates of an evaluation with their intervals."""
     rows = []
+    crossed = ("wer", "cer") if metrics.n_cross_fitted else ()
     for name in ("per", "wer", "cer"):
         rate = getattr(metrics, name)
         interval = getattr(metrics, f"{name}_ci95")
         low, high = (percent(bound) for bound in interval) if interval else ("", "")
-        rows.append((name.upper(), percent(rate), f"{low} to {high}" if interval else "-"))
+        label = name.upper() + (", cross-fitted" if name in crossed else "")
+        rows.append((label, percent(rate), f"{low} to {high}" if interval else "-"))
     trials = f"{metrics.n_trials} {metrics.split} trials, {metrics.n_words} words"
     print_table("", [trials, "rate", "95 % interval"], rows)
+    print_lines(*metrics.caveats)
     if metrics.n_skipped:
         from cortext.data.checks import Problem
 

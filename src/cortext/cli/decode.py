@@ -195,10 +195,11 @@ def check_form(call: typer.Context) -> None:
 
 def _decoder(search: SearchSettings) -> Decoder:
     from cortext.decoding import Decoder
-    from cortext.evaluation.settings import read_options
+    from cortext.evaluation.fitted import options_for
 
     assert search.lm is not None
-    decoder = Decoder.from_dir(search.lm, read_options(search.options), search.engine)
+    options, _ = options_for(None, search.lm, search.options)
+    decoder = Decoder.from_dir(search.lm, options, search.engine)
     return decoder if search.llm is None else decoder.with_llm(search.llm.open())
 
 
@@ -217,6 +218,7 @@ def _decode_split(
     """Call `cortext.evaluation.decode` with the arguments that it lacks, and print its result."""
     with progress_bar("decoding") as progress:
         texts = decode_all(skip_bad=skip_bad, progress=progress)
+    print_lines(texts.decoder_options, err=True)
     print_notes(texts.notes)
     if as_json:
         facts = {
@@ -225,6 +227,7 @@ def _decode_split(
             "n_skipped": len(texts.skipped),
             "skipped": [problem.to_json() for problem in texts.skipped],
             "notes": list(texts.notes),
+            "decoder_options": texts.decoder_options,
         }
         print_json(facts)
     else:
@@ -360,7 +363,7 @@ def _print_nbest(nbest: NBest) -> None:
     print_table("", ["text", "score", "words (s)"], rows, 2)
 
 
-SEARCHING = ("options", "engine", "threads")
+SEARCHING = ("options", "engine", "threads", "fit")
 """Parameters of `evaluate` that say how words are searched for."""
 
 
@@ -378,6 +381,12 @@ def evaluate(
         Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")
     ] = None,
     search: SearchSettings,
+    fit: Annotated[
+        bool,
+        typer.Option(
+            "--fit", help="Fit decoder options to this split first, and keep them in the run."
+        ),
+    ] = False,
     large: PromptedModelOptions,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
@@ -407,12 +416,15 @@ def evaluate(
             data,
             split,
             out=out,
+            fit=fit,
             device=device,
             skip_bad=skip_bad,
             description=description,
             progress=progress,
             **vars(search),
         )
+    if metrics.decoder_options is not None:
+        print_lines(metrics.decoder_options, err=True)
     print_notes(metrics.notes)
     if as_json:
         print_json(asdict(metrics))

@@ -73,8 +73,9 @@ def serve(
     for module in ("fastapi", "uvicorn", "websockets"):
         need(module, "live")
 
+    from cortext.evaluation.fitted import options_for
     from cortext.live.core.decoder import no_long_pauses
-    from cortext.live.core.log import open_log
+    from cortext.live.core.log import event, open_log
     from cortext.live.page.access import Access, address, is_loopback, new_token
     from cortext.live.page.server import listen, run_server
     from cortext.live.page.setup import open_decoding
@@ -101,8 +102,11 @@ def serve(
     load_plugins(plugins)
     access = Access(token or new_token(), host, open_view)
     with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
+        options, note = options_for(settings.run, settings.lm, settings.options)
+        print_lines(note, err=True)
+        event("decoder_options", note=note)
         with progress_bar("reading") as progress:
-            decoding = open_decoding(settings, progress)
+            decoding = open_decoding(replace(settings, options=options), progress)
         if not is_loopback(host):
             print_lines(
                 f"warning: {host} can be reached from other machines, and nothing is encrypted",

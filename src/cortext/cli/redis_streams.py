@@ -94,14 +94,16 @@ def lm_server(
     acoustic_scale=0.35
     """
     from cortext.decoding import Decoder
-    from cortext.evaluation.settings import read_options
+    from cortext.evaluation.fitted import options_for
     from cortext.live.core.decoder import no_long_pauses, with_llm
-    from cortext.live.core.log import open_log
+    from cortext.live.core.log import event, open_log
     from cortext.live.lm_server.server import LMServer, make_protocol
     from cortext.processes import stop_event
 
     with open_log(log, log_text), stop_event() as stop, _waits_shown(log is not None):
-        decoder = Decoder.from_dir(lm, read_options(options), engine)
+        decoder_options, note = options_for(None, lm, options)
+        event("decoder_options", note=note)
+        decoder = Decoder.from_dir(lm, decoder_options, engine)
         if large.llm is not None:
             decoder = with_llm(decoder, large.llm, large.llm_lora, large.llm_device)
         names = streams.by_role()

@@ -89,8 +89,14 @@ def train(
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
     *,
     lm: Annotated[
-        Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")
+        Path | None,
+        typer.Option(
+            help="Language-model directory, for WER; decoder options are fitted to it at the end."
+        ),
     ] = None,
+    no_fit: Annotated[
+        bool, typer.Option("--no-fit", help="Fit no decoder options at the end.")
+    ] = False,
     init_from: Annotated[
         Path | None, typer.Option(help="Run directory whose weights to start from.")
     ] = None,
@@ -110,6 +116,7 @@ def train(
 
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
+    from cortext.evaluation.fit_decoder import FitDecoder
     from cortext.training import train as train_model
     from cortext.training.trainer import RankZero
 
@@ -118,6 +125,7 @@ def train(
     if job.precision is not None:
         overrides = [*overrides, f"precision={job.precision}"]
     first = RankZero()
+    fit = [] if lm is None or no_fit else [FitDecoder(lm, data)]
     summary = train_model(
         config,
         data,
@@ -128,16 +136,20 @@ def train(
         init_from=init_from,
         overrides=overrides,
         skip_bad=skip_bad,
-        callbacks=[first],
+        callbacks=[first, *fit],
         profile=job.profile,
         profile_steps=_span(job.profile_steps),
     )
     if not first.here:
         return
+    fitted = fit[0].fitted if fit else None
     if as_json:
-        print_json(dataclasses.asdict(summary))
+        errors = None if fitted is None else dataclasses.asdict(fitted.word_errors)
+        print_json(dataclasses.asdict(summary) | {"decoder_word_errors": errors})
         return
     print_lines(summary)
+    if fitted is not None:
+        print_lines(f"decoder options: {fitted.about}")
     print_left_out(summary.skipped)
     if summary.n_unlabelled:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")

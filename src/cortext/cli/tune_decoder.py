@@ -180,7 +180,7 @@ def decoder(
     from cortext.config import load_config
     from cortext.decoding import DecoderOptions
     from cortext.evaluation.cluster import DecoderFiles
-    from cortext.evaluation.settings import read_options
+    from cortext.evaluation.fitted import options_for
     from cortext.tuning import tune_decoder
     from cortext.tuning import workers as tuning_workers
     from cortext.tuning.decoder.material import evaluated, tuning_parts
@@ -191,7 +191,7 @@ def decoder(
     _check_given(call)
     check_ray(workers.ray, workers.gpus_per_worker, llm_device=model.llm_device)
     large = model.files
-    start = read_options(options)
+    start = options_for(None, lm, options)[0]
     given = [load_config(path, DecoderOptions) for path in search.tried or ()]
     settings = search.settings(llm_trials)
     settings.spaces(start, large is not None)

@@ -5,10 +5,7 @@ Shapes: B trials, T bins of 20 ms, C features, P patches of 80 ms, V tokens.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +16,15 @@ from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
 from cortext.data.dataset import Description
 from cortext.data.trial import BIN_MS
-from cortext.decoding import Decoder
+from cortext.decoding import DecoderOptions
 from cortext.decoding.decoder import notes_of, part_of
 from cortext.decoding.log_probs import greedy, log_softmax
-from cortext.decoding.nbest import NBest
-from cortext.decoding.options import DecoderOptions
-from cortext.errors import DataError, DecodingError, nearest
-from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
+from cortext.errors import DataError, nearest
+from cortext.evaluation.fitted import Chosen, TrialName
 from cortext.evaluation.scores import TrialResult
-from cortext.evaluation.settings import SearchSettings, read_options
+from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.vocabularies import Vocabulary
+from cortext.evaluation.word_search import WordSearch, check_search, stage
 from cortext.models import AcousticModel, load_model
 from cortext.models.stepper import patch_shape
 from cortext.processes import Progress
@@ -49,6 +45,8 @@ class Results:
         days: Days from implantation by session, where they are known.
         skipped: Why trials were left out, by number in the split; a file that cannot be read has a
             negative number.
+        options: Options of the search for trials that no fit has seen, and where they come from.
+        cross_fitted: Options for trials that the fit has seen, by the trial's number.
         seconds: What each stage took.
         llm: What is known of the large language model; None without one.
         limited: Vocabularies that the sentences of some trials are made of.
@@ -60,6 +58,8 @@ class Results:
     trials: tuple[TrialResult, ...]
     days: dict[str, int] = field(default_factory=dict)
     skipped: dict[int, Problem] = field(default_factory=dict)
+    options: Chosen | None = None
+    cross_fitted: dict[int, DecoderOptions] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     llm: dict[str, Any] | None = None
     limited: tuple[Vocabulary, ...] = ()
@@ -88,7 +88,6 @@ class Recognised(Results):
 
     data: PackedDataset
     model: AcousticModel
-    options: DecoderOptions
     indices: tuple[int, ...]
 
 
@@ -98,6 +97,7 @@ def recognise(
     split: str,
     search: SearchSettings | None = None,
     *,
+    fit: bool = False,
     device: str = "cpu",
     skip_bad: bool = False,
     description: str | Path | None = None,
@@ -110,6 +110,7 @@ def recognise(
         data: Directory of session files, or a packed one.
         split: `train`, `val` or `test`.
         search: Settings of the word search; without them or their `lm` no words are searched for.
+        fit: Fit decoder options to these trials first, and keep them in the run.
         device: Where the model runs.
         skip_bad: Leave bad trials out and report them.
         description: The release's table of blocks, for post-implant days and corpora.
@@ -119,135 +120,56 @@ def recognise(
         CortextError: For all that `evaluate` refuses.
     """
     search = search or SearchSettings()
-    _check_search(search)
+    check_search(search, fit)
     seconds: dict[str, float] = {}
     with stage(seconds, "load"):
-        options = read_options(search.options)
+        words = vocabulary = None
+        if search.lm is not None:
+            words = WordSearch(run, search.lm, search, fit)
+            vocabulary = Lexicon.read(Path(search.lm) / "lexicon.txt")
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
-        # The tasks of a cluster open the large model themselves.
-        reader = search.llm.open() if search.llm is not None and search.ray is None else None
         packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])  # reads every byte: a damaged copy would only decode worse
-        word_search = vocabulary = None
-        if search.lm is not None:
-            decoder = Decoder.from_dir(search.lm, options, engine=search.engine)
-            word_search = _WordSearch(decoder.with_llm(reader), search)
-            vocabulary = Lexicon.read(Path(search.lm) / "lexicon.txt")
         _check_fits(model, packed, Path(data))
         ids, skipped = number_trials(trials_of, packed.bad_trials)
         chosen = _choose(model, trials_of, ids, skipped, skip_bad, Path(data))
+    parts = 1 if words is None else 1 + words.stages
+    reports = [part_of(progress, part, parts) for part in range(parts)]
     with stage(seconds, "model"):
-        stages = 1 if word_search is None else word_search.stages
-        logits = _logits(model, trials_of, chosen, part_of(progress, 0, stages))
+        logits = logits_of(model, trials_of, chosen, reports[0])
         trials = [
             _trial(trials_of, i, ids[i], logits_PV, model, blocks)
             for i, logits_PV in zip(chosen, logits, strict=True)
         ]
-    about_llm = None
-    if word_search is not None:
-        found, about_llm = word_search.sentences(trials, model, seconds, progress)
+    if words is not None:
+        log_probs = [log_softmax(trial.logits_PV) for trial in trials]
+        names = [TrialName.of(trials_of, i) for i in chosen]
+        if fit:
+            with stage(seconds, "fit"):
+                words.fit(log_probs, names, model.inventory, (str(data), split), reports[1])
+        found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + fit :])
         timed = [nbest.timed(frame_ms(model)) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
         data=packed,
         split=split,
         model=model,
-        options=options,
         engine=search.engine,
-        vocabulary=vocabulary,
         trials=tuple(trials),
         days=packed.post_implant_day,
         indices=tuple(chosen),
         skipped=skipped,
+        vocabulary=vocabulary,
+        options=None if words is None else words.options,
+        cross_fitted={
+            trials[number].id: options
+            for number, options in (words.cross_fitted.items() if words else ())
+        },
         seconds=seconds,
-        llm=about_llm,
+        llm=None if words is None else words.about_llm,
     )
-
-
-def _check_search(search: SearchSettings) -> None:
-    """Raise DecodingError for settings that say nothing without a language model."""
-    if search.lm is not None:
-        return
-    if search.llm is not None:
-        raise DecodingError(
-            "a large language model ranks what the word search finds",
-            fix="give an n-gram, too: --lm",
-        )
-    if search.ray is not None:
-        raise DecodingError("a Ray cluster does the word search", fix="give an n-gram, too: --lm")
-
-
-@dataclass(frozen=True)
-class _WordSearch:
-    """The search for the sentences of trials: in threads of this process, or on a Ray cluster.
-
-    Attributes:
-        decoder: With the large model, where this process asks it.
-    """
-
-    decoder: Decoder
-    settings: SearchSettings
-
-    @property
-    def stages(self) -> int:
-        """Stages of the work: the acoustic model, the search, and ranking if done here."""
-        return 2 + (self.decoder.llm is not None)
-
-    def sentences(
-        self,
-        trials: Sequence[TrialResult],
-        model: AcousticModel,
-        seconds: dict[str, float],
-        progress: Progress | None,
-    ) -> tuple[list[NBest], dict[str, Any] | None]:
-        """Return each trial's sentences, and a description of the large model if there is one."""
-        settings = self.settings
-        decoder = self.decoder
-        log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-        about_llm: dict[str, Any] = {}
-        with stage(seconds, "search"):
-            searched = part_of(progress, 1, self.stages)
-            if settings.ray is None:
-                n_cores = os.cpu_count() or 1
-                threads = n_cores if settings.threads is None else settings.threads
-                found = decoder.search_batch(
-                    log_probs, model.inventory, threads, searched, settings.context
-                )
-            else:
-                found, about_llm = decode_on_cluster(
-                    settings.ray,
-                    self._files,
-                    log_probs,
-                    model.inventory,
-                    context=settings.context,
-                    gpus_per_worker=settings.gpus_per_worker,
-                    progress=searched,
-                )
-        if decoder.llm is not None:
-            with stage(seconds, "llm"):
-                ranked = part_of(progress, 2, self.stages)
-                found = decoder.rank(found, settings.context, ranked)
-            about_llm = decoder.llm.describe()
-        return found, None if settings.llm is None else about_llm | {"context": settings.context}
-
-    @property
-    def _files(self) -> DecoderFiles:
-        decoder = self.decoder
-        llm = self.settings.llm
-        # Absolute paths: a task may run in another directory.
-        return DecoderFiles(
-            decoder.lm_dir.resolve(), decoder.options, decoder.engine, llm and llm.resolved()
-        )
-
-
-@contextmanager
-def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Add what the block takes to a table of seconds."""
-    start = time.perf_counter()
-    yield
-    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def _packed_by_training(run: Path, data: Path) -> Path | None:
@@ -346,10 +268,20 @@ def _unfit(
     return None
 
 
-def _logits(
+def logits_of(
     model: AcousticModel, split: PackedSplit, chosen: Sequence[int], progress: Progress | None
 ) -> list[np.ndarray]:
-    """Return the logits of each chosen trial, float32 [P, V]."""
+    """Return the logits of trials.
+
+    Args:
+        model: The model.
+        split: A split that it can read.
+        chosen: Positions of the trials in the split.
+        progress: Called with trials done and in all.
+
+    Returns:
+        float32 [P, V] of each chosen trial.
+    """
     # Trials of similar length go through the model together: a batch is padded to its longest.
     by_length = sorted(range(len(chosen)), key=lambda n: int(split.n_bins_N[chosen[n]]))
     logits: list[Any] = [None] * len(chosen)

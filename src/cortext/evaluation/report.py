@@ -116,6 +116,7 @@ def number(value: float | None) -> str:
 
 def _headline(metrics: Metrics) -> list[dict[str, Any]]:
     rows = []
+    crossed = ("wer", "cer") if metrics.n_cross_fitted else ()
     for name, unit, long in (
         ("per", "phoneme", "phoneme"),
         ("wer", "word", "word"),
@@ -126,7 +127,7 @@ def _headline(metrics: Metrics) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "name": name.upper(),
-                    "long": f"{long} error rate",
+                    "long": f"{long} error rate" + (", cross-fitted" if name in crossed else ""),
                     "rate": getattr(metrics, name),
                     "ci": bounds,
                     "counts": metrics.edits[unit],

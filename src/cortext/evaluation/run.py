@@ -13,8 +13,10 @@ import torch
 
 from cortext.config import read_mapping
 from cortext.data.dataset import Description
+from cortext.decoding import DecoderOptions
+from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
-from cortext.evaluation.recognise import Recognised, Results, frame_ms, recognise, stage
+from cortext.evaluation.recognise import Recognised, Results, frame_ms, recognise
 from cortext.evaluation.scores import (
     BLEU_HINT,
     Confusion,
@@ -33,11 +35,13 @@ from cortext.evaluation.scores import (
 from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.evaluation.vocabularies import write_vocabularies
+from cortext.evaluation.word_search import stage
 from cortext.files import atomic_directory, check_writable, disk_errors, read_json
 from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
 from cortext.text.normalize import normalize
+from cortext.training.checkpoint import read_identity
 
 
 def evaluate(
@@ -48,6 +52,7 @@ def evaluate(
     out: str | Path,
     *,
     options: Options = None,
+    fit: bool = False,
     engine: str = "native",
     device: str = "cpu",
     skip_bad: bool = False,
@@ -73,7 +78,9 @@ def evaluate(
         lm: Language-model directory; None measures PER only and writes neither predictions nor
             n-best lists.
         out: Evaluation directory to write.
-        options: Decoder options, as `DecoderOptions`, a mapping of its fields or a YAML file.
+        options: Decoder options: None for those fitted to the run with this language model, else
+            the defaults; see `cortext.evaluation.fitted.choose_options` for what else.
+        fit: Fit options to these trials first, and keep them in the run; a minute at most.
         engine: `native`, or `reference`.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
         skip_bad: Leave bad trials out and report them.
@@ -113,6 +120,7 @@ def evaluate(
             data,
             split,
             search,
+            fit=fit,
             device=device,
             skip_bad=skip_bad,
             description=description,
@@ -158,6 +166,7 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
         with stage(found.seconds, "scoring"):
             measured = _measure(found, blocks, origin["seed"])
             measured["provenance"] |= origin
+            measured["caveats"] = _caveats(found, run, origin)
             confused = confusion(found.trials)
         with disk_errors(out), atomic_directory(out) as folder:
             with stage(found.seconds, "report"):
@@ -213,8 +222,46 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
         "skipped": skipped,
         "n_degraded": len(found.degraded),
         "notes": found.notes,
+        "decoder_options": None if found.options is None else found.options.note,
+        "n_cross_fitted": len(found.cross_fitted),
         "provenance": provenance(),
     }
+
+
+CHOSEN_BY = {"val_per": "PER", "val_wer": "WER", "val_loss": "loss"}
+
+
+def _caveats(found: Results, run: Path | None, origin: Mapping[str, Any]) -> list[str]:
+    """Return lines about the choices that were made on these very trials."""
+    lines = []
+    if found.cross_fitted:
+        lines.append(
+            f"WER and CER are cross-fitted: {len(found.cross_fitted)} of {len(found.trials)} trials"
+            " are decoded with options that were fitted on the other half of them"
+        )
+    if _chose_weights(found, run):
+        metric = (origin.get("config") or {}).get("best_metric") or "val_per"
+        name = CHOSEN_BY.get(str(metric), "result")
+        lines.append(
+            f"the run's weights were chosen by their {name} on these trials, which makes all rates"
+            " a little too low"
+        )
+    return lines
+
+
+def _chose_weights(found: Results, run: Path | None) -> bool:
+    """Tell whether the run kept the weights that were best on the trials of this split."""
+    if run is None or not isinstance(found, Recognised) or found.split != "val":
+        return False
+    known = read_identity(run).get("crc32")
+    if isinstance(known, dict) and known.get("val") == found.data.checksums["val"]:
+        return True
+    try:  # an adapted run has validated on one day of its data
+        adaptation = read_json(run / "adaptation.json")
+    except (OSError, ValueError):
+        return False
+    own_split = adaptation.get("validated_on") == "the day's validation split"
+    return own_split and adaptation.get("session") in {trial.session for trial in found.trials}
 
 
 def _training_sentences(found: Results) -> set[str]:
@@ -248,10 +295,30 @@ def _origin(
     device: str,
     seed: int,
 ) -> dict[str, Any]:
-    return origin_of(run, data, found, device, seed) | {
-        "lm": None if lm is None else str(lm),
-        "engine": None if lm is None else found.engine,
-        "options": None if lm is None else asdict(found.options),
+    return (
+        origin_of(run, data, found, device, seed)
+        | {
+            "lm": None if lm is None else str(lm),
+            "engine": None if lm is None else found.engine,
+            "lm_checksum": None if lm is None else language_model_checksum(lm),
+        }
+        | _options(found)
+    )
+
+
+def _options(found: Recognised) -> dict[str, Any]:
+    """Return the decoder options, and those of trials that they were fitted on."""
+    if found.options is None:
+        return {"options": None, "fitted": False, "cross_fitted": []}
+    groups: dict[DecoderOptions, list[int]] = {}
+    for number, options in found.cross_fitted.items():
+        groups.setdefault(options, []).append(number)
+    return {
+        "options": asdict(found.options.options),
+        "fitted": found.options.fitted is not None,
+        "cross_fitted": [
+            {"options": asdict(options), "ids": numbers} for options, numbers in groups.items()
+        ],
     }
 
 

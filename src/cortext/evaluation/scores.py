@@ -146,6 +146,16 @@ class Metrics(Rates):
     """
     notes: list[str]
     """Lines about sentences that lack something that was asked for."""
+    decoder_options: str | None
+    """Origin of the decoder options, a line; None without a word search."""
+    n_cross_fitted: int
+    """Trials on which the decoder options were fitted.
+
+    Each is decoded with options that were fitted on the other half of them. Above 0, WER and CER
+    are cross-fitted.
+    """
+    caveats: list[str]
+    """Lines about choices that were made on these trials, and how the rates allow for them."""
     seconds: dict[str, float]
     """Seconds of each stage, and their sum `total`."""
     provenance: dict[str, Any] = field(repr=False)

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 else:  # The command line reads the fields below, and `cortext --help` should not load the search.
     Options = Any
 
-OptionsFile = Annotated[Options, Setting(help="YAML file of decoder options.", kind=Path | None)]
+OptionsFile = Annotated[
+    Options,
+    Setting(
+        help="Decoder options: a YAML file, a run whose fitted options to use, or default.",
+        kind=Path | None,
+    ),
+]
 Engine = Annotated[str, Setting(help="Search engine: native, or reference (slow, plain).")]
 Threads = Annotated[
     int | None, Setting(help="Threads for the search; all cores without it.", minimum=1)
@@ -93,7 +99,7 @@ class SearchSettings:
 
     Attributes:
         lm: Language-model directory; None for no search.
-        options: `DecoderOptions`, a mapping of its fields, or a YAML file.
+        options: See `cortext.evaluation.fitted.choose_options`.
         engine: `native`, or `reference`.
         threads: Threads of the search; None for one a core.
         ray: Address of a Ray cluster, or `local`, whose tasks then search.
@@ -110,13 +116,3 @@ class SearchSettings:
     gpus_per_worker: GpusPerWorker = 0.0
     llm: LargeModelFiles | None = None
     context: str = ""
-
-
-def read_options(options: Options) -> DecoderOptions:
-    """Return decoder options, given as such, as a mapping of their fields, or in a YAML file."""
-    from cortext.config import load_config
-    from cortext.decoding.options import DecoderOptions
-
-    if isinstance(options, str | Path):
-        return load_config(options, DecoderOptions)
-    return DecoderOptions.of(options)

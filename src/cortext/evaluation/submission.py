@@ -22,12 +22,18 @@ class Predictions(list[str]):
     Attributes:
         skipped: Why trials were left out; their sentences are empty.
         notes: What was done otherwise than asked for.
+        decoder_options: Origin of the decoder options, a line; None without a word search.
     """
 
     def __init__(
-        self, texts: Iterable[str], skipped: Sequence[Problem], notes: Sequence[str]
+        self,
+        texts: Iterable[str],
+        skipped: Sequence[Problem],
+        notes: Sequence[str],
+        decoder_options: str | None = None,
     ) -> None:
         super().__init__(texts)
+        self.decoder_options = decoder_options
         self.skipped = tuple(skipped)
         self.notes = tuple(notes)
 
@@ -120,7 +126,9 @@ def write_predictions(path: Path, found: Results) -> Predictions:
         for number, trial in in_order(found.trials, found.skipped)
     ]
     path.write_bytes(csv_table(("id", "text"), rows))
-    return Predictions((text for _, text in rows), tuple(found.skipped.values()), found.notes)
+    note = None if found.options is None else found.options.note
+    texts = (text for _, text in rows)
+    return Predictions(texts, tuple(found.skipped.values()), found.notes, note)
 
 
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:

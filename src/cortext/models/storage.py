@@ -110,6 +110,18 @@ def read_tensors(
     return tensors, metadata, expected
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata in a file's header, `crc32` included; its tensors are not read.
+
+    Nothing where there is no such file, or none that can be read.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError):
+        return {}
+
+
 def check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     """Raise RunError for the first tensor with NaN or infinity."""
     for name, tensor in tensors.items():

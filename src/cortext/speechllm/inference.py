@@ -13,13 +13,14 @@ from cortext.config import from_mapping
 from cortext.data import PackedSplit
 from cortext.decoding.nbest import NBest
 from cortext.evaluation import Metrics
-from cortext.evaluation.recognise import TRIALS_AT_ONCE, Recognised, recognise, stage
+from cortext.evaluation.recognise import TRIALS_AT_ONCE, Recognised, recognise
 from cortext.evaluation.run import config_of, evaluation_directory, origin_of
 from cortext.evaluation.submission import (
     Predictions,
     check_predictions_file,
     write_predictions,
 )
+from cortext.evaluation.word_search import stage
 from cortext.files import atomic_path, disk_errors
 from cortext.processes import Progress
 from cortext.speechllm.audio_llm.generate import check_positions

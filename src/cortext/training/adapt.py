@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -116,6 +116,7 @@ def adapt(
     overrides: Iterable[str] = (),
     skip_bad: bool = False,
     progress: bool = True,
+    then: Callable[[Trainer], None] = lambda trainer: None,
 ) -> AdaptSummary:
     """Fit a trained model to a new day, and write a run that knows the old days and the new one.
 
@@ -141,6 +142,7 @@ def adapt(
         overrides: `key=value` changes of the training configuration.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         progress: Draw bars on stderr if it is a terminal.
+        then: Called at the end, when everything is written; what it raises undoes nothing.
 
     Returns:
         The result of the adaptation, as written to `adaptation.json` in `out`.
@@ -172,26 +174,26 @@ def adapt(
                 ),
             ]
         )
-    with (
-        Trainer(
-            settings,
-            chosen,
-            out,
-            model=model,
-            device=device,
-            overrides=overrides,
-            progress=progress,
-        ) as trainer,
-        _emptied_on_failure(out),
-    ):
-        losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
-        before = trainer.validate()
-        result = trainer.run()
-        assert result is not None  # it has run to the end
-        seconds = round(time.perf_counter() - started, 2)
-        summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
-        content = asdict(summary) | {"provenance": provenance()}
-        atomic_write(out / "adaptation.json", json.dumps(content, indent=2, default=str).encode())
+    with Trainer(
+        settings,
+        chosen,
+        out,
+        model=model,
+        device=device,
+        overrides=overrides,
+        progress=progress,
+    ) as trainer:
+        with _emptied_on_failure(out):
+            losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
+            before = trainer.validate()
+            result = trainer.run()
+            assert result is not None  # it has run to the end
+            seconds = round(time.perf_counter() - started, 2)
+            summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
+            content = asdict(summary) | {"provenance": provenance()}
+            text = json.dumps(content, indent=2, default=str)
+            atomic_write(out / "adaptation.json", text.encode())
+        then(trainer)
     return summary
 
 

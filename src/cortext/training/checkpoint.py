@@ -23,7 +23,7 @@ import yaml
 from cortext.config import first_difference, from_mapping, load_config, to_mapping
 from cortext.errors import ConfigError, RunError, nearest
 from cortext.files import atomic_write, disk_errors, exclusive, parse_json_object, unfinished
-from cortext.models.storage import read_tensors, write_tensors
+from cortext.models.storage import read_metadata, read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
 STATE_VERSION = 1
@@ -338,6 +338,19 @@ def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], RunState]:
     raise RunError(
         f"{what} cannot be read: its version is {version}, not {STATE_VERSION}", where=path
     )
+
+
+def read_identity(run_dir: str | Path) -> dict[str, Any]:
+    """Return the properties of the data that a run was trained on (`RunState.data`).
+
+    Nothing where the run has no state that says them.
+    """
+    text = read_metadata(RunDirectory(run_dir).state).get("progress", "{}")
+    try:
+        found = parse_json_object(text).get("data")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def culprits_file(run_dir: Path) -> Path:

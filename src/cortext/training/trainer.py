@@ -61,6 +61,16 @@ class Callback:
                 a language model).
         """
 
+    def on_trained(self, trainer: Trainer) -> None:
+        """Work after the last batch, before the summary marks the run as finished.
+
+        Where it fails or is interrupted, it is done again when the run is resumed. All processes
+        call it.
+
+        Args:
+            trainer: The trainer; the best weights are in its run directory.
+        """
+
     def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
         """Take the summary, after the last batch, when everything is written."""
 
@@ -337,6 +347,8 @@ class Trainer(Described):
     def _finish(self) -> RunSummary:
         if self.config.save_final_model:
             self.save("final")
+        for callback in self.callbacks:
+            callback.on_trained(self)
         summary = summarise(
             self.run_directory.path,
             self.config,

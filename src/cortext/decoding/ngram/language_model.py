@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,11 @@ from cortext.text.phonemes import LM
 from cortext.text.pronunciation import pronounce
 
 MODELS = ("lm.bin", "lm.arpa", "lm.arpa.gz")
+"""Names of the n-gram's file; the first that is there is read."""
+LM_FILES = ("lexicon.txt", "tokens.txt", *MODELS)
+"""Files of a language-model directory that change the result of a decoding."""
+_BLOCK = 1 << 20
+_MOST_BLOCKS = 64
 _SENTENCES = 1 << 15
 _MOST_TOKENS_BYTES = 1 << 20
 
@@ -252,6 +258,52 @@ class LanguageModel(Described):
 def _spelt(word: str) -> list[tuple[Pronunciation, float]]:
     """Return pronunciations of a word as it is spelt, with the neutral weight."""
     return [(variant, 1.0) for variant in pronounce(word)]
+
+
+def file_checksums(lm_dir: str | Path) -> dict[str, str]:
+    """Return size and checksum of each file in a language-model directory that decoding reads.
+
+    Of a file of more than 64 MiB the checksum covers 64 blocks of 1 MiB, evenly spread from its
+    first byte to its last: reading all of the published 5-gram (40 GB) would take minutes. Two
+    n-grams that differ in their text, their weights or their pruning differ almost everywhere. A
+    change of some bytes between two blocks goes unnoticed.
+
+    Raises:
+        LanguageModelError: For a file that cannot be read.
+    """
+    directory = Path(lm_dir)
+    try:
+        return {
+            name: _sampled(directory / name) for name in LM_FILES if (directory / name).is_file()
+        }
+    except OSError as error:
+        raise LanguageModelError(f"cannot be read: {error.strerror}", where=directory) from None
+
+
+def language_model_checksum(lm_dir: str | Path) -> str:
+    """Return one checksum of lexicon, tokens and n-gram, wherever the directory lies.
+
+    Raises:
+        LanguageModelError: For a file that cannot be read.
+    """
+    found = file_checksums(lm_dir)
+    model = next((name for name in MODELS if name in found), None)
+    used = [text for name, text in found.items() if name not in MODELS or name == model]
+    return hashlib.sha256("\n".join(used).encode()).hexdigest()[:16]
+
+
+def _sampled(file: Path) -> str:
+    """Return size and checksum of a file's first, last and evenly spread blocks between."""
+    size = file.stat().st_size
+    last = max(0, size - _BLOCK)
+    n_blocks = min(_MOST_BLOCKS, -(-size // _BLOCK))
+    starts = [last * number // max(1, n_blocks - 1) for number in range(1, n_blocks - 1)]
+    with file.open("rb") as opened:
+        digest = hashlib.sha256(opened.read(_BLOCK))
+        for start in (*starts, last):
+            opened.seek(start)
+            digest.update(opened.read(_BLOCK))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
 
 
 def _read_tokens(path: Path) -> tuple[str, ...]:

@@ -55,8 +55,11 @@ class NodeParameters:
     """`fp32`; faster: `bf16` (torch), `int8`."""
     plugins: list[Path] = field(default_factory=list)
     """Python files that register own models."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Decoder options (`DecoderOptions`) by name."""
+    options: dict[str, Any] | str = field(default_factory=dict)
+    """Decoder options (`DecoderOptions`) by name, a YAML file, a run directory, or `default`.
+
+    Without one, or with `llm` alone, those that were fitted to the run with this language model.
+    """
     hotwords: dict[str, float] = field(default_factory=dict)
     """Bonus by word."""
     smoothing: Literal["published", "causal"] = "published"
@@ -140,7 +143,9 @@ class NodeParameters:
                 f"parameters.log is {self.log!r}; one of {', '.join(LOG_LEVELS)} is needed"
             )
         _in_parameters(lambda: self.pipeline)
-        _in_parameters(lambda: DecoderOptions.of(self.options), "options: ")
+        if not isinstance(self.options, str):
+            options = self.options
+            _in_parameters(lambda: DecoderOptions.of(options), "options: ")
 
     @property
     def pipeline(self) -> PipelineOptions:

@@ -17,6 +17,7 @@ import numpy as np
 
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, CortextError, LiveError, shown
+from cortext.evaluation.fitted import options_for
 from cortext.extras import need
 from cortext.live.brand.entries import NodeStates
 from cortext.live.brand.node import BrandNode
@@ -123,7 +124,11 @@ def _load(parameters: NodeParameters) -> Pipeline:
             f" {stepper.n_features}"
         )
         raise ConfigError(found, where=parameters.run)
-    decoder = None if parameters.lm is None else Decoder.from_dir(parameters.lm, parameters.options)
+    decoder = None
+    if parameters.lm is not None:
+        options, note = options_for(parameters.run, parameters.lm, parameters.options)
+        event("decoder_options", note=note)
+        decoder = Decoder.from_dir(parameters.lm, options)
     if decoder is not None and parameters.llm is not None:
         decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
     pipeline = Pipeline(

@@ -7,7 +7,7 @@ from typing import Any
 
 from cortext import __version__
 from cortext.decoding import Decoder
-from cortext.evaluation.settings import read_options
+from cortext.evaluation.fitted import options_for
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.log import event
@@ -37,7 +37,8 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     if settings.endpoint_ms is not None:
         endpoint = EndpointOptions(settings.endpoint_ms)
     options = PipelineOptions(settings.smoothing, settings.normalise, endpoint)
-    decoder = Decoder.from_dir(settings.lm, read_options(settings.options))
+    decoder_options, _ = options_for(settings.run, settings.lm, settings.options)
+    decoder = Decoder.from_dir(settings.lm, decoder_options)
     if settings.llm is not None:
         llm = settings.llm
         decoder = with_llm(decoder, llm.model, llm.lora, llm.device)

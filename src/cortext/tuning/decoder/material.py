@@ -16,7 +16,7 @@ import numpy as np
 from cortext.config import to_mapping
 from cortext.decoding.ensemble.posteriors import LogitsOrigin
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations
-from cortext.decoding.ngram.language_model import MODELS
+from cortext.decoding.ngram.language_model import file_checksums
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.errors import ConfigError, DataError, RunError
@@ -29,8 +29,6 @@ from cortext.tuning.decoder.space import DecoderSearch
 from cortext.tuning.space import Space, space_to_json
 from cortext.tuning.study import ANOTHER, JOURNAL, make_directory, refuse_another
 
-LM_FILES = ("lexicon.txt", "tokens.txt", *MODELS)
-"""Files of a language-model directory that change the result of a decoding."""
 FILES = {JOURNAL, "trials.csv", "trials.png", "options.yaml", "lists.jsonl", "sweep.csv"}
 """Files of a search directory, beside evaluations of runs (`eval-SPLIT`) and tracebacks."""
 
@@ -285,22 +283,10 @@ def describe(
         "prune": search.prune,
         "options": to_mapping(decoder.options),
         "engine": decoder.engine,
-        "language_model": {
-            name: _ends(decoder.lm / name) for name in LM_FILES if (decoder.lm / name).is_file()
-        },
+        "language_model": file_checksums(decoder.lm),
         "llm": llm,
         **parts,
     }
-
-
-def _ends(file: Path) -> str:
-    """Return size and checksum of the first and last MiB; reading a large n-gram takes too long."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        digest = hashlib.sha256(opened.read(2**20))
-        opened.seek(max(0, size - 2**20))
-        digest.update(opened.read())
-    return f"{size} bytes, {digest.hexdigest()[:16]}"
 
 
 def is_search_file(name: str) -> bool:

@@ -1,0 +1,441 @@
+"""Fitted decoder options of a run: `decoder.yaml`, and the options that a command uses.
+
+A run keeps the options that were fitted to its logits, with the language model that they were
+fitted with. Commands use them with that language model, and say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from cortext import __version__
+from cortext.config import from_mapping, load_config, read_mapping, to_mapping
+from cortext.data.packed import PackedSplit
+from cortext.decoding import Decoder
+from cortext.decoding.ngram.language_model import language_model_checksum
+from cortext.decoding.options import DecoderOptions, LLMOptions
+from cortext.errors import ConfigError, CortextError
+from cortext.evaluation.fitting import Fit, fit_options
+from cortext.evaluation.settings import Options
+from cortext.files import atomic_write
+from cortext.processes import Progress
+from cortext.text.normalize import normalize
+from cortext.text.phonemes import Inventory
+
+FILE = "decoder.yaml"
+FORMAT_VERSION = 1
+HEADER = (
+    "# Decoder options that cortext has fitted to this run; delete the file to go without them."
+)
+DEFAULT = "default"
+"""Name that stands for the default options where a file or run could stand."""
+AGAIN = "fit anew with `cortext evaluate --fit`, or delete the file"
+FIT = "`cortext evaluate --fit` fits them"
+
+
+@dataclass(frozen=True)
+class TrialName:
+    """Name of a trial with its sentence, by which a fit knows the trial again.
+
+    Attributes:
+        reference: The normalised sentence.
+    """
+
+    session: str
+    block: int
+    trial: int
+    reference: str
+
+    @classmethod
+    def of(cls, split: PackedSplit, i: int) -> TrialName:
+        """Return the name of trial `i` of a split."""
+        return cls(
+            split.session(i),
+            int(split.block_N[i]),
+            int(split.trial_N[i]),
+            normalize(split.sentence(i) or ""),
+        )
+
+    @property
+    def key(self) -> str:
+        """Eight hexadecimal digits, which give nothing away of the sentence."""
+        text = f"{self.session}/{self.block}/{self.trial} {self.reference}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class FittedWith:
+    """The language model that options were fitted with."""
+
+    path: str
+    checksum: str
+    """See `language_model_checksum`."""
+
+
+@dataclass(frozen=True)
+class FittedOn:
+    """The trials that options were fitted on."""
+
+    data: str
+    split: str
+    trials: int
+    words: int
+    decoded: int
+    """Number of the trials that were decoded; of a large split some are enough."""
+
+
+@dataclass(frozen=True)
+class WordErrors:
+    """Word errors on the trials that were decoded, and the words of their references."""
+
+    words: int
+    start: int
+    """With the options that the search began with."""
+    fitted: int
+    """With the fitted options, on the trials that they were fitted on: too few."""
+    cross_fitted: int
+    """With each half decoded with options that were fitted on the other half."""
+
+    def __post_init__(self) -> None:
+        if min(self.words, self.start, self.fitted, self.cross_fitted) < 0:
+            raise ConfigError("word_errors counts below 0")
+
+    def rate(self, name: str) -> float | None:
+        """Return the word error rate with `start`, `fitted` or `cross_fitted` options."""
+        return getattr(self, name) / self.words if self.words else None
+
+
+@dataclass(frozen=True)
+class Half:
+    """Options that were fitted without some of the trials, and those trials."""
+
+    options: DecoderOptions
+    trials: str
+    """Keys of the trials (`TrialName`), with blanks between."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{8}( [0-9a-f]{8})*|", self.trials):
+            raise ConfigError("halves names trials that are no keys")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The contents of `decoder.yaml`.
+
+    Attributes:
+        options: Options fitted on all trials.
+        language_model: The language model that they were fitted with.
+        fitted_on: The trials that they were fitted on.
+        word_errors: Word errors before and after.
+        halves: Options that were fitted without each half of the trials.
+        weights: Checksum of the run's weights; None where it is not known.
+        tried: Settings that the search tried.
+        seconds: Time that the search took.
+        created: Time of the fit (UTC).
+        version: Version of cortext.
+        source: The run whose options an adapted run took over; None for a run's own.
+    """
+
+    options: DecoderOptions
+    language_model: FittedWith
+    fitted_on: FittedOn
+    word_errors: WordErrors
+    halves: list[Half]
+    weights: str | None
+    tried: int
+    seconds: float
+    created: str
+    version: str
+    source: str | None = None
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        if self.format_version != FORMAT_VERSION:
+            raise ConfigError(f"format_version is {self.format_version}, not {FORMAT_VERSION}")
+
+    @cached_property
+    def _by_key(self) -> dict[str, DecoderOptions]:
+        return {key: half.options for half in self.halves for key in half.trials.split()}
+
+    def without(self, trial: TrialName) -> DecoderOptions | None:
+        """Return options that were fitted without a trial; None for one that no fit has seen."""
+        return self._by_key.get(trial.key)
+
+    def has_seen(self, trials: Sequence[TrialName]) -> bool:
+        """Tell whether the options were fitted on exactly these trials."""
+        return {trial.key for trial in trials} == self._by_key.keys()
+
+    @property
+    def about(self) -> str:
+        """The trials and the word error rate, for a line to the user."""
+        on = self.fitted_on
+        found = f"fitted on {on.trials} {on.split} trials"
+        before, after = self.word_errors.rate("start"), self.word_errors.rate("cross_fitted")
+        if before is None or after is None:
+            return found
+        return f"{found}, WER {100 * before:.1f} % before and {100 * after:.1f} % cross-fitted"
+
+
+def read_fitted(run: str | Path) -> Fitted | None:
+    """Return what was fitted to a run; None where nothing was.
+
+    Raises:
+        ConfigError: For a file that is damaged, with what to do.
+    """
+    path = Path(run) / FILE
+    return _read(path) if path.exists() or path.is_symlink() else None
+
+
+def _read(path: Path) -> Fitted:
+    try:
+        return from_mapping(Fitted, read_mapping(path), where=path)
+    except CortextError as error:
+        raise ConfigError(error.what, where=path, fix=AGAIN) from None
+
+
+def kept_before(run: str | Path) -> str | None:
+    """Return a description of what was fitted to a run; None where nothing was."""
+    try:
+        fitted = read_fitted(run)
+    except ConfigError:
+        return "in a damaged file"
+    return None if fitted is None else fitted.about
+
+
+def write_fitted(run: str | Path, fitted: Fitted) -> None:
+    """Write `decoder.yaml` of a run, whole or not at all.
+
+    Raises:
+        RunError: Where it cannot be written; an earlier file stays.
+    """
+    content = {"format_version": FORMAT_VERSION} | to_mapping(fitted)
+    for part in (content, *content["halves"]):
+        part["options"] = _plain(part["options"])
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    atomic_write(Path(run) / FILE, f"{HEADER}\n{text}".encode())
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options as they are written: a large model's have no part in a fit."""
+    search = {name: value for name, value in options.items() if name != "llm"}
+    return search | {"label_priors": dict(options["label_priors"])}
+
+
+def fit_to_run(
+    run: str | Path,
+    log_probs: Sequence[np.ndarray],
+    trials: Sequence[TrialName],
+    inventory: Inventory,
+    decoder: Decoder,
+    *,
+    data: str | Path,
+    split: str,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Fit decoder options to a run's log-probabilities, and keep them in its `decoder.yaml`.
+
+    Args:
+        run: Run directory.
+        log_probs: float32 [P, V] natural-log probabilities of each trial.
+        trials: Name of each trial; those without a sentence are left out.
+        inventory: Tokens of V, in order.
+        decoder: Decoder with the language model, and the options to begin with.
+        data: The data of the trials, for the record.
+        split: Their split, for the record.
+        threads: Threads of the search.
+        progress: Called with steps done and in all.
+
+    Raises:
+        DataError: For too few trials with sentences.
+        RunError: Where the file cannot be written; an earlier one stays.
+    """
+    labelled = [number for number, trial in enumerate(trials) if trial.reference]
+    known = [trials[number] for number in labelled]
+    fit = fit_options(
+        [log_probs[number] for number in labelled],
+        [trial.reference for trial in known],
+        [(trial.session, trial.block) for trial in known],
+        decoder,
+        decoder.options,
+        order=inventory,
+        threads=threads,
+        progress=progress,
+    )
+    fitted = Fitted(
+        options=fit.options,
+        language_model=FittedWith(str(decoder.lm_dir), language_model_checksum(decoder.lm_dir)),
+        fitted_on=FittedOn(
+            data=str(data),
+            split=split,
+            trials=len(known),
+            words=sum(len(trial.reference.split()) for trial in known),
+            decoded=fit.n_trials,
+        ),
+        word_errors=WordErrors(
+            words=fit.start.counts.reference_length,
+            start=fit.start.counts.errors,
+            fitted=fit.fitted.counts.errors,
+            cross_fitted=fit.cross_fitted.counts.errors,
+        ),
+        halves=_halves(fit, known),
+        weights=weights_checksum(run),
+        tried=fit.tried,
+        seconds=round(fit.seconds, 1),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+    )
+    write_fitted(run, fitted)
+    return fitted
+
+
+def _halves(fit: Fit, trials: Sequence[TrialName]) -> list[Half]:
+    """Return each half of the trials with the options that were fitted on the other half."""
+    keys = [trial.key for trial in trials]
+    found = []
+    for side in (0, 1):
+        own = (key for key, half in zip(keys, fit.half, strict=True) if half == side)
+        found.append(Half(fit.halves[1 - side], " ".join(own)))
+    return found
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Decoder options for a command, and where they come from.
+
+    Attributes:
+        options: Options for trials that no fit has seen.
+        note: A line for the user.
+        fitted: The fit that the options come from; None for others.
+    """
+
+    options: DecoderOptions
+    note: str
+    fitted: Fitted | None = None
+
+    @classmethod
+    def now(cls, fitted: Fitted, run: str | Path, before: str | None, llm: LLMOptions) -> Chosen:
+        """Return options that have just been fitted to a run.
+
+        Args:
+            fitted: The fit.
+            run: Run directory.
+            before: Description of the fit that it replaces; None where there was none.
+            llm: Settings of the large model.
+        """
+        note = f"{fitted.about}, kept in {Path(run) / FILE}"
+        if before is not None:
+            note += f", replacing those {before}"
+        return cls(replace(fitted.options, llm=llm), _note(note), fitted)
+
+    def without(self, trial: TrialName) -> DecoderOptions | None:
+        """Return options that were fitted without a trial; None for one that no fit has seen."""
+        seen = None if self.fitted is None else self.fitted.without(trial)
+        return None if seen is None else replace(seen, llm=self.options.llm)
+
+
+def options_for(
+    run: str | Path | None, lm: str | Path, options: Options = None
+) -> tuple[DecoderOptions, str]:
+    """Return decoder options for a run and a language model, and a line that says where from.
+
+    Arguments and errors are those of `choose_options`, which also knows the options of single
+    trials.
+    """
+    chosen = choose_options(run, lm, options)
+    return chosen.options, chosen.note
+
+
+def choose_options(run: str | Path | None, lm: str | Path, options: Options = None) -> Chosen:
+    """Return decoder options for a run and a language model.
+
+    Args:
+        run: Run directory; None without one.
+        lm: Language-model directory.
+        options: None: the options fitted to the run, if they were fitted with this language model,
+            else the defaults. Otherwise `DecoderOptions`, a mapping of their fields, a YAML file of
+            them (or a `decoder.yaml`), a run directory, whose fitted options are used, or
+            `default`. A mapping or file that has nothing but a section `llm` leaves the search as
+            None does.
+
+    Raises:
+        ConfigError: For a file that is missing or damaged, and a run without fitted options.
+        DecodingError: For an unknown option and values out of bounds.
+    """
+    if isinstance(options, DecoderOptions):
+        return Chosen(options, _note("as given"))
+    if isinstance(options, str | Path):
+        path = Path(options)
+        if str(path) == DEFAULT:
+            return Chosen(DecoderOptions(), _note("the defaults, as asked for"))
+        if path.is_dir():
+            return _asked_for(_fitted_of_run(path), path, lm)
+        mapping = read_mapping(path)
+        if "language_model" in mapping:
+            return _asked_for(_read(path), path, lm)
+        given = load_config(path, DecoderOptions)
+        if mapping and mapping.keys() != {"llm"}:
+            return Chosen(given, _note(f"those of {path}"))
+    else:
+        mapping = dict(options or {})
+        given = DecoderOptions.of(mapping)
+        if mapping and mapping.keys() != {"llm"}:
+            return Chosen(given, _note("as given"))
+    chosen = _options_of_run(run, lm)
+    return replace(chosen, options=replace(chosen.options, llm=given.llm))
+
+
+def _note(text: str) -> str:
+    return f"decoder options: {text}"
+
+
+def _fitted_of_run(run: Path) -> Fitted:
+    fitted = read_fitted(run)
+    if fitted is None:
+        raise ConfigError(f"no {FILE}: no decoder options were fitted to it", where=run, fix=FIT)
+    return fitted
+
+
+def _asked_for(fitted: Fitted, source: Path, lm: str | Path) -> Chosen:
+    """Return fitted options that the user has named, whatever the language model is."""
+    note = f"those of {source}, {fitted.about}"
+    if fitted.language_model.checksum != language_model_checksum(lm):
+        note += f", with another language model ({fitted.language_model.path})"
+    return Chosen(fitted.options, _note(note), fitted)
+
+
+def _options_of_run(run: str | Path | None, lm: str | Path) -> Chosen:
+    if run is None:
+        return Chosen(DecoderOptions(), _note("the defaults"))
+    fitted = read_fitted(run)
+    if fitted is None:
+        return Chosen(DecoderOptions(), _note(f"the defaults; none were fitted to {run} ({FIT})"))
+    if fitted.language_model.checksum != language_model_checksum(lm):
+        with_other = (
+            f"the defaults; those in {run} were fitted with another language model"
+            f" ({fitted.language_model.path})"
+        )
+        return Chosen(DecoderOptions(), _note(with_other))
+    note = f"those of {run}, {fitted.about}"
+    if fitted.source is not None:
+        note += f", taken over from {fitted.source}"
+    elif fitted.weights is not None and weights_checksum(run) not in (None, fitted.weights):
+        note += "; its weights have changed since"
+    return Chosen(fitted.options, _note(note), fitted)
+
+
+def weights_checksum(run: str | Path) -> str | None:
+    """Return the checksum that a run's weights were written with; None where there is none."""
+    from cortext.models.storage import read_metadata
+
+    return read_metadata(Path(run) / "model.safetensors").get("crc32")

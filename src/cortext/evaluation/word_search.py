@@ -1,0 +1,197 @@
+"""The search for the sentences of a split: in threads of this process, or on a Ray cluster.
+
+Shapes: P patches of 80 ms, V tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.decoding import Decoder, DecoderOptions, NBest
+from cortext.errors import DecodingError
+from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
+from cortext.evaluation.fitted import Chosen, TrialName, choose_options, fit_to_run, kept_before
+from cortext.evaluation.settings import SearchSettings
+from cortext.processes import Progress
+from cortext.text.phonemes import Inventory
+
+
+@contextmanager
+def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add what the block takes to a table of seconds."""
+    start = time.perf_counter()
+    yield
+    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def check_search(search: SearchSettings, fit: bool) -> None:
+    """Raise DecodingError for settings that say nothing without a language model."""
+    if search.lm is not None:
+        return
+    fix = "give an n-gram, too: --lm"
+    if search.llm is not None:
+        raise DecodingError("a large language model ranks what the word search finds", fix=fix)
+    if search.ray is not None:
+        raise DecodingError("a Ray cluster does the word search", fix=fix)
+    if fit:
+        raise DecodingError("decoder options are fitted to a word search", fix=fix)
+
+
+class WordSearch:
+    """The search for the sentences of trials, none with options that were fitted on itself.
+
+    Args:
+        run: Run directory, whose fitted options are used unless others are named.
+        lm: Language-model directory.
+        settings: Settings of the search.
+        fit: Fit options to the trials before the search, and keep them in the run.
+
+    Attributes:
+        options: Options for trials that no fit has seen, and where they come from.
+        cross_fitted: Options for the trials that the fit has seen, by their position.
+        about_llm: Description of the large model; None without one.
+    """
+
+    def __init__(
+        self, run: str | Path, lm: str | Path, settings: SearchSettings, fit: bool = False
+    ) -> None:
+        self.options = choose_options(None if fit else run, lm, settings.options)
+        self.cross_fitted: dict[int, DecoderOptions] = {}
+        self.about_llm: dict[str, Any] | None = None
+        self._run = run
+        self._settings = settings
+        self._fits = fit
+        self._decoder = Decoder.from_dir(lm, self.options.options, engine=settings.engine)
+        # The tasks of a cluster open the large model themselves.
+        if settings.llm is not None and settings.ray is None:
+            self._decoder = self._decoder.with_llm(settings.llm.open())
+
+    @property
+    def stages(self) -> int:
+        """Stages of the work: the fit, the search, and ranking if done here."""
+        return self._fits + 1 + (self._decoder.llm is not None)
+
+    def fit(
+        self,
+        log_probs: Sequence[np.ndarray],
+        trials: Sequence[TrialName],
+        inventory: Inventory,
+        source: tuple[str, str],
+        progress: Progress | None,
+    ) -> None:
+        """Fit options to the trials, and keep them in the run.
+
+        Args:
+            log_probs: float32 [P, V] natural-log probabilities of each trial.
+            trials: Name of each trial.
+            inventory: Tokens of V, in order.
+            source: Data and split of the trials, for the record.
+            progress: Called with steps done and in all.
+        """
+        before = kept_before(self._run)
+        fitted = fit_to_run(
+            self._run,
+            log_probs,
+            trials,
+            inventory,
+            self._decoder,
+            data=source[0],
+            split=source[1],
+            threads=self._threads,
+            progress=progress,
+        )
+        self.options = Chosen.now(fitted, self._run, before, self.options.options.llm)
+
+    def sentences(
+        self,
+        log_probs: Sequence[np.ndarray],
+        trials: Sequence[TrialName],
+        inventory: Inventory,
+        seconds: dict[str, float],
+        progress: Sequence[Progress | None],
+    ) -> list[NBest]:
+        """Return the sentences of each trial.
+
+        Args:
+            log_probs: float32 [P, V] natural-log probabilities of each trial.
+            trials: Name of each trial.
+            inventory: Tokens of V, in order.
+            seconds: Table that gets the seconds of each stage.
+            progress: Functions called with trials done and in all: of the search, and of ranking.
+        """
+        groups: dict[DecoderOptions, list[int]] = {}
+        for number, trial in enumerate(trials):
+            own = self.options.without(trial)
+            if own is not None:
+                self.cross_fitted[number] = own
+            groups.setdefault(own or self.options.options, []).append(number)
+        found: dict[int, NBest] = {}
+        with stage(seconds, "search"):
+            for options, numbers in groups.items():
+                chosen = [log_probs[number] for number in numbers]
+                report = _after(progress[0], len(found), len(trials))
+                lists = self._search(options, chosen, inventory, report)
+                found |= zip(numbers, lists, strict=True)
+        if (llm := self._decoder.llm) is not None:
+            with stage(seconds, "llm"):
+                n_ranked = 0
+                for options, numbers in groups.items():
+                    ranked = self._decoder.with_options(**vars(options)).rank(
+                        [found[number] for number in numbers],
+                        self._settings.context,
+                        _after(progress[1], n_ranked, len(trials)),
+                    )
+                    n_ranked += len(numbers)
+                    found |= zip(numbers, ranked, strict=True)
+            self.about_llm = llm.describe()
+        if self._settings.llm is not None:
+            self.about_llm = (self.about_llm or {}) | {"context": self._settings.context}
+        return [found[number] for number in range(len(trials))]
+
+    def _search(
+        self,
+        options: DecoderOptions,
+        log_probs: Sequence[np.ndarray],
+        inventory: Inventory,
+        progress: Progress | None,
+    ) -> list[NBest]:
+        settings = self._settings
+        decoder = self._decoder.with_options(**vars(options))
+        if settings.ray is None:
+            return decoder.search_batch(
+                log_probs, inventory, self._threads, progress, settings.context
+            )
+        llm = settings.llm and settings.llm.resolved()
+        # Absolute paths: a task may run in another directory.
+        files = DecoderFiles(decoder.lm_dir.resolve(), options, decoder.engine, llm)
+        found, about_llm = decode_on_cluster(
+            settings.ray,
+            files,
+            log_probs,
+            inventory,
+            context=settings.context,
+            gpus_per_worker=settings.gpus_per_worker,
+            progress=progress,
+        )
+        notes = [*(self.about_llm or {}).get("notes", []), *about_llm.get("notes", [])]
+        self.about_llm = about_llm | {"notes": list(dict.fromkeys(notes))}
+        return found
+
+    @property
+    def _threads(self) -> int:
+        return self._settings.threads or os.cpu_count() or 1
+
+
+def _after(progress: Progress | None, done_before: int, total: int) -> Progress | None:
+    """Return progress of some of the trials as progress of all of them."""
+    if progress is None:
+        return None
+    report = progress
+    return lambda done, _: report(done_before + done, total)
