@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from cortext.decoding.options import DecoderOptions
-from cortext.evaluation.settings import Options, read_options
+from cortext.evaluation.fitted import options_for
+from cortext.evaluation.settings import Options
 from cortext.files import json_lines
 from cortext.provenance import provenance
 from cortext.training.release.exchange import WEIGHTS
@@ -69,7 +70,7 @@ def verify_t15(
     directory, out = Path(directory), Path(out)
     facts = published or t15_facts()
     parts = find_parts(directory, facts, out.resolve())
-    search = read_options(options)
+    search = DecoderOptions() if lm is None else options_for(None, lm, options)[0]
     private = _private({"DIR": directory, "OUT": out, "LM": lm, "ANALYSES": analyses})
     with verification_directory(out):
         stages = Stages(out, {"published": zlib.crc32(repr(facts).encode())}, private, stage)
