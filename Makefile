@@ -16,7 +16,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-accelerators environments lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-accelerators environments wheel test-wheel lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -26,6 +26,7 @@ system:  ## the Redis server, the browser and the voice that some tests need, on
 	    apt-get install -y -qq --no-install-recommends redis-server chromium espeak-ng >/dev/null; }
 
 $(VENV)/.base: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cortext needs Python 3.11 or newer, and $(PYTHON) is %d.%d; make PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) nanobind scikit-build-core setuptools $(foreach tool,cmake ninja,$(if $(shell command -v $(tool)),,$(tool)))
 	$(PIP) --no-build-isolation --editable .
@@ -98,6 +99,15 @@ test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, 
 
 test-accelerators:  ## both, each on a core of its own
 	$(MAKE) -j 2 --output-sync=target test-tpu test-tf
+
+wheel: $(DEV)  ## a wheel for this Python on Linux, and the archive of the sources, under dist
+	rm -rf build/wheel dist
+	$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheel .
+	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheel/*.whl
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist . >/dev/null
+
+test-wheel: wheel  ## what is in it, and the demo with it in an empty environment and folder, without a compiler
+	CORTEXT_DIST=$(abspath dist) $(TEST) -m wheel tests/test_wheel.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -37,7 +37,15 @@ def checkout(tmp_path):
     root = tmp_path / "a checkout"
     (root / "src" / "cortext").mkdir(parents=True)
     (root / "native").mkdir()
-    for name in ("README.md", "LICENSE", "NOTICE", "native/CMakeLists.txt", "secrets.txt"):
+    (root / "licenses").mkdir()
+    for name in (
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+        "licenses/kenlm.txt",
+        "native/CMakeLists.txt",
+        "secrets.txt",
+    ):
         (root / name).write_text("text\n")
     (root / "src/cortext/__init__.py").write_text("one = 1\n")
     (root / "pyproject.toml").write_text('[project]\nname = "cortext-bci"\nversion = "0.3.0"\n')

@@ -53,6 +53,7 @@ def test_a_checkout_becomes_an_archive_of_its_commit_and_of_nothing_else(checkou
         "README.md",
         "LICENSE",
         "NOTICE",
+        "licenses/kenlm.txt",
         "native/CMakeLists.txt",
         "src/cortext/__init__.py",
     )

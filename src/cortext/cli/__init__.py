@@ -261,6 +261,11 @@ def run(arguments: list[str]) -> int:
         return _complain(
             "there is not enough memory for this; give less at once, or end other programs", 2
         )
+    except ImportError as error:
+        if not _is_native(error):
+            raise
+        what = f"the compiled part of cortext cannot be loaded ({error})"
+        return _complain(f"{what}; in a checkout of cortext: pip install .", 2)
     except BrokenPipeError:  # the reader of a pipe (head, less) has left; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -277,6 +282,12 @@ def run(arguments: list[str]) -> int:
         return _complain(
             f"{error.filename or 'writing'}: {error.strerror}; choose another place", 2
         )
+
+
+def _is_native(error: ImportError) -> bool:
+    """Return whether the compiled module is missing, or cannot be loaded here."""
+    missing = error.name == "cortext" and "'_native'" in str(error)
+    return missing or error.name == "cortext._native"
 
 
 def _complain(line: str, status: int) -> int:

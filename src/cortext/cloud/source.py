@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from cortext.errors import CloudError
 from cortext.files import disk_errors
 
-BUILT = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "native", "src")
+BUILT = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "licenses", "native", "src")
 """Files and folders of a checkout that an installation needs."""
 ACCEPTED = (
     "a wheel, a source archive (.tar.gz), a checkout, or git+https://HOST/REPOSITORY@REVISION"
