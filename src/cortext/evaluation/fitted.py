@@ -345,7 +345,7 @@ class Chosen:
 
 
 def options_for(
-    run: str | Path | None, lm: str | Path, options: Options = None
+    run: str | Path | None, lm: str | Path | None, options: Options = None
 ) -> tuple[DecoderOptions, str]:
     """Return decoder options for a run and a language model, and a line that says where from.
 
@@ -356,12 +356,14 @@ def options_for(
     return chosen.options, chosen.note
 
 
-def choose_options(run: str | Path | None, lm: str | Path, options: Options = None) -> Chosen:
+def choose_options(
+    run: str | Path | None, lm: str | Path | None, options: Options = None
+) -> Chosen:
     """Return decoder options for a run and a language model.
 
     Args:
         run: Run directory; None without one.
-        lm: Language-model directory.
+        lm: Language-model directory; None checks the options alone.
         options: None: the options fitted to the run, if they were fitted with this language model,
             else the defaults. Otherwise `DecoderOptions`, a mapping of their fields, a YAML file of
             them (or a `decoder.yaml`), a run directory, whose fitted options are used, or
@@ -406,16 +408,16 @@ def _fitted_of_run(run: Path) -> Fitted:
     return fitted
 
 
-def _asked_for(fitted: Fitted, source: Path, lm: str | Path) -> Chosen:
+def _asked_for(fitted: Fitted, source: Path, lm: str | Path | None) -> Chosen:
     """Return fitted options that the user has named, whatever the language model is."""
     note = f"those of {source}, {fitted.about}"
-    if fitted.language_model.checksum != language_model_checksum(lm):
+    if lm is not None and fitted.language_model.checksum != language_model_checksum(lm):
         note += f", with another language model ({fitted.language_model.path})"
     return Chosen(fitted.options, _note(note), fitted)
 
 
-def _options_of_run(run: str | Path | None, lm: str | Path) -> Chosen:
-    if run is None:
+def _options_of_run(run: str | Path | None, lm: str | Path | None) -> Chosen:
+    if run is None or lm is None:
         return Chosen(DecoderOptions(), _note("the defaults"))
     fitted = read_fitted(run)
     if fitted is None:

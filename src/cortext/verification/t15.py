@@ -70,7 +70,7 @@ def verify_t15(
     directory, out = Path(directory), Path(out)
     facts = published or t15_facts()
     parts = find_parts(directory, facts, out.resolve())
-    search = DecoderOptions() if lm is None else options_for(None, lm, options)[0]
+    search = options_for(None, lm, options)[0]
     private = _private({"DIR": directory, "OUT": out, "LM": lm, "ANALYSES": analyses})
     with verification_directory(out):
         stages = Stages(out, {"published": zlib.crc32(repr(facts).encode())}, private, stage)
