@@ -17,6 +17,7 @@ from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.tuning import DecoderSearch, Tuned
+    from cortext.tuning.decoder.material import Source
     from cortext.tuning.decoder.result import Rate
 
 SHOWN = 10
@@ -26,6 +27,8 @@ SHOWN = 10
 NEEDED = {
     "split": "data",
     "device": "data",
+    "references": "logits",
+    "order": "logits",
     "finalists": "sample",
     "llm_trials": "llm",
     "llm_device": "llm",
@@ -37,6 +40,27 @@ NEEDED = {
 class MaterialOptions:
     """The trials that options are tuned on, and those that the result is measured on."""
 
+    logits: Annotated[
+        Path | None,
+        Setting(
+            help=(
+                "Instead of an evaluation: anyone's logits or log-probabilities (.npz, .npy, .h5);"
+                " needs --references and --order."
+            )
+        ),
+    ] = None
+    references: Annotated[
+        Path | None,
+        Setting(
+            help=(
+                "Sentences of --logits: one a line in the order of the arrays' names, or JSON lines"
+                " with name and text."
+            )
+        ),
+    ] = None
+    order: Annotated[
+        str | None, Setting(help="Order of the tokens in --logits: release or lm.")
+    ] = None
     data: Annotated[
         Path | None, Setting(help="Directory of session files, or a packed one, for a run.")
     ] = None
@@ -52,16 +76,31 @@ class MaterialOptions:
         ),
     ] = "0.3"
 
-    def directories(
-        self, source: Path, evaluate: Callable[[Path, str], Path]
-    ) -> tuple[Path, float | Path]:
-        """Return the evaluation directory to tune on, and the share or directory to hold out.
+    def sources(
+        self, source: Path | None, evaluate: Callable[[Path, Path, str], Path]
+    ) -> tuple[Source, float | Path]:
+        """Return the material to tune on, and the share or evaluation directory to hold out.
 
         Args:
-            source: Evaluation directory, or with `data` the run that is evaluated.
-            evaluate: Returns the evaluation directory of a split of the data.
+            source: Evaluation directory, or with `data` the run that is evaluated; None with
+                `logits`.
+            evaluate: Returns the evaluation directory of a run on a split of the data.
         """
-        tuned = source if self.data is None else evaluate(self.data, self.split)
+        from cortext.tuning.decoder.saved_logits import SavedLogits
+
+        if source is None and self.data is not None:
+            raise ConfigError("--data is given without a run", fix="give its directory")
+        if source is None:
+            if self.logits is None or self.references is None or self.order is None:
+                raise ConfigError(
+                    "there is nothing to tune on",
+                    fix="give an evaluation directory, or --logits with --references and --order",
+                )
+            tuned: Source = SavedLogits(self.logits, self.references, self.order)
+        elif self.logits is not None:
+            raise ConfigError(f"both {source} and --logits are given", fix="leave one of them out")
+        else:
+            tuned = source if self.data is None else evaluate(source, self.data, self.split)
         if _is_number(self.held_out):
             return tuned, float(self.held_out)
         other = Path(self.held_out)
@@ -70,7 +109,8 @@ class MaterialOptions:
                 fix = "give a share such as 0.3, or an evaluation directory"
                 what = f"--held-out is {self.held_out!r}, which is no directory"
                 raise ConfigError(what, fix=fix)
-            other = evaluate(self.data, self.held_out)
+            assert source is not None  # --data is refused without it
+            other = evaluate(source, self.data, self.held_out)
         return tuned, other
 
 
@@ -142,14 +182,14 @@ class SearchWorkers:
 def decoder(
     call: typer.Context,
     source: Annotated[
-        Path,
+        Path | None,
         typer.Argument(help="Evaluation directory; or, with --data, run directory of a model."),
-    ],
+    ] = None,
+    *,
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
     out: Annotated[
         Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
     ],
-    *,
     material: MaterialOptions,
     options: OptionsFile = None,
     search: DecoderSearchOptions,
@@ -168,11 +208,14 @@ def decoder(
     """Search for decoder options and write the file that --options of every command reads.
 
     No model runs again: the search decodes the logits of an evaluation whose trials have
-    references. Stopped or killed, the same command goes on where it was. With more --trials it
-    tries more. Several processes may run it at the same time. A large model's weights are swept
-    after the search, by ranking the sentences that it has scored.
+    references, or logits that any program saved. Stopped or killed, the same command goes on where
+    it was. With more --trials it tries more. Several processes may run it at the same time. A large
+    model's weights are swept after the search, by ranking the sentences that it has scored.
 
     Example: cortext tune decoder runs/eval --lm runs/lm --out runs/options --trials 100 --jobs 2
+
+    Example: cortext tune decoder --logits logits.npz --references sentences.txt --order release
+    --lm runs/lm --out runs/options
 
     Example: cortext decode runs/first --data runs/sim --lm runs/lm --options
     runs/options/options.yaml --out test.csv
@@ -196,10 +239,10 @@ def decoder(
     settings = search.settings(llm_trials)
     settings.spaces(start, large is not None)
 
-    def evaluation(data: Path, split: str) -> Path:
-        return evaluated(source, data, split, lm, out, start, device, report)
+    def evaluation(run: Path, data: Path, split: str) -> Path:
+        return evaluated(run, data, split, lm, out, start, device, report)
 
-    part, rest = tuning_parts(*material.directories(source, evaluation), search.seed)
+    part, rest = tuning_parts(*material.sources(source, evaluation), search.seed)
     files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
     tuned = tune_decoder(
         part,

@@ -225,7 +225,7 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
                     names.append(str(name)) if isinstance(item, h5py.Dataset) else None
                 )
             )
-            names.sort(key=_natural)
+            names.sort(key=natural_key)
             datasets = [hdf5_input.own_values(file[name].id, name) for name in names]
             _check_total(sum(_stored_bytes(values, path) for values in datasets), path)
             return {
@@ -271,7 +271,7 @@ def _array(file: Any, name: str, path: Path) -> np.ndarray:
         ) from None
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural_key(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts `trial_9` before `trial_10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 

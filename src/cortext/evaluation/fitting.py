@@ -166,8 +166,10 @@ def fit_options(
     judge = _Judge(decoder, log_probs, sentences, inventory, threads)
     drawn_B = _drawn(log_probs, sentences, half_B, frames, seed)
     parts = [drawn_B[half_B[drawn_B] == half] for half in (0, 1)]
-    search = _Search(judge, start, estimate_priors(log_probs, inventory), progress)
-    best, *of_half = [search.best(indices_B) for indices_B in (drawn_B, *parts)]
+    search = _Search(judge, with_priors(start, log_probs, inventory), progress)
+    best, *of_half = [
+        without_idle_priors(search.best(indices_B), start) for indices_B in (drawn_B, *parts)
+    ]
     judge.bounds = {}  # what is reported is decoded with the options as they are
     sentences_B = [sentences[index] for index in drawn_B]
 
@@ -185,6 +187,29 @@ def fit_options(
         tried=len(search.tried),
         seconds=time.perf_counter() - began,
     )
+
+
+def with_priors(
+    options: DecoderOptions, log_probs: Sequence[np.ndarray], inventory: Inventory
+) -> DecoderOptions:
+    """Return options with estimated label priors of weight 0, unless they have priors already.
+
+    Args:
+        options: The options.
+        log_probs: float32 [P, V] natural-log probabilities of each trial.
+        inventory: Tokens of the columns, in order.
+    """
+    if options.label_priors:
+        return options
+    priors = estimate_priors(log_probs, inventory)
+    return options.changed({"label_priors": priors, "prior_weight": 0.0})
+
+
+def without_idle_priors(options: DecoderOptions, start: DecoderOptions) -> DecoderOptions:
+    """Return options with the label priors of others where their own have no weight."""
+    if options.prior_weight:
+        return options
+    return options.changed({"label_priors": start.label_priors, "prior_weight": start.prior_weight})
 
 
 def halves(sentences: Sequence[str], blocks: Sequence[Hashable]) -> np.ndarray:
@@ -313,23 +338,18 @@ class _Search:
     """A coordinate search from the same start on any trials.
 
     Attributes:
-        priors: Prior by token, whose weight is searched; the start's own take their place.
         tried: All options that were compared.
     """
 
     judge: _Judge
     start: DecoderOptions
-    priors: Mapping[str, float]
     progress: Progress | None
     tried: set[DecoderOptions] = field(default_factory=set)
     n_searches: int = 0
 
     def best(self, indices_B: np.ndarray) -> DecoderOptions:
         """Return the options that the search ends with on some trials."""
-        start = self.start
-        if not start.label_priors:
-            start = start.changed({"label_priors": self.priors, "prior_weight": 0.0})
-        best = start
+        best = start = self.start
         n_steps = 0
 
         def steps_to(options: DecoderOptions | None) -> bool:
@@ -356,8 +376,6 @@ class _Search:
                     while steps_to(_stepped(best, name, towards)):
                         pass
         self.n_searches += 1
-        if best.prior_weight == 0.0 and not self.start.label_priors:
-            return best.changed({"label_priors": (), "prior_weight": self.start.prior_weight})
         return best
 
 

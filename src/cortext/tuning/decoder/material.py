@@ -6,6 +6,7 @@ Shapes: P frames of 80 ms, V tokens.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,7 +25,8 @@ from cortext.evaluation.cluster import DecoderFiles
 from cortext.files import atomic_write, read_json
 from cortext.tables import json_text
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import Inventory
+from cortext.text.phonemes import Inventory, get_inventory
+from cortext.tuning.decoder.saved_logits import SavedLogits, read_references
 from cortext.tuning.decoder.space import DecoderSearch
 from cortext.tuning.space import Space, space_to_json
 from cortext.tuning.study import ANOTHER, JOURNAL, make_directory, refuse_another
@@ -33,80 +35,120 @@ FILES = {JOURNAL, "trials.csv", "trials.png", "options.yaml", "lists.jsonl", "sw
 """Files of a search directory, beside evaluations of runs (`eval-SPLIT`) and tracebacks."""
 
 
+Source = Path | SavedLogits
+"""Evaluation directory, or files of logits and references."""
+
+
 @dataclass(frozen=True)
 class DevUtterance:
-    """A trial of the recording: its number, normalised reference, and file of logits."""
+    """A trial of the recording.
 
-    id: int
+    Attributes:
+        id: Number in an evaluation, name in a file of logits.
+        reference: Normalised sentence.
+        file: File of its logits.
+        name: Name of its logits in the file.
+    """
+
+    id: int | str
     reference: str
     file: Path
+    name: str
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """The utterances of an evaluation directory that have a reference."""
+    """The utterances that have a reference."""
 
-    directory: Path
+    source: Source
     inventory: Inventory
     utterances: tuple[DevUtterance, ...]
 
     @classmethod
-    def read(cls, directory: str | Path) -> DevSet:
-        """Read a directory that `evaluate` wrote with a language model.
+    def read(cls, source: str | Source) -> DevSet:
+        """Read a directory that `evaluate` wrote with a language model, or saved logits.
 
-        Raises DataError for any other.
+        Raises:
+            DataError: For a directory of another kind, and for material without references.
+            DecodingError: For logits that cannot be used.
         """
-        directory = Path(directory).resolve()
-        found = []
-        for trial in read_evaluations([directory]):
-            reference = normalize(trial.reference or "")
-            number = int(trial.id)
-            files = sorted((directory / "logits").glob(f"{number:05d}_*.npy"))
-            if reference and not files:
-                raise DataError(
-                    f"no logits of trial {number}", where=directory, fix="evaluate the run again"
-                )
-            if reference:
-                found.append(DevUtterance(number, reference, files[0]))
-        if not found:
+        if isinstance(source, SavedLogits):
+            source = source.resolved()
+            inventory = get_inventory(source.order)
+            found = list(_of_files(source, inventory))
+            fix = f"give them in {source.references}"
+        else:
+            source = Path(source).resolve()
+            found = list(_of_evaluation(source))
+            inventory = LogitsOrigin.of(source).inventory
             fix = "evaluate a split that has references"
-            raise DataError("no trial has a reference to count errors by", where=directory, fix=fix)
-        return cls(directory, LogitsOrigin.of(directory).inventory, tuple(found))
+        if not found:
+            where = source.references if isinstance(source, SavedLogits) else source
+            raise DataError("no trial has a reference to count errors by", where=where, fix=fix)
+        return cls(source, inventory, tuple(found))
 
     @cached_property
     def log_probs(self) -> list[np.ndarray]:
         """Log-probabilities of each utterance, float32 [P, V]."""
-        read = (read_saved(utterance.file, self.inventory)[0] for utterance in self.utterances)
-        return [to_log_probs(trial.logits_PV) for trial in read]
+        read = {
+            file: {trial.name: trial.logits_PV for trial in read_saved(file, self.inventory)}
+            for file in {utterance.file for utterance in self.utterances}
+        }
+        return [to_log_probs(read[one.file][one.name]) for one in self.utterances]
 
     @cached_property
     def checksum(self) -> str:
         """Checksum of the references and logits."""
         digest = hashlib.sha256()
+        read: set[Path] = set()
         for utterance in self.utterances:
             digest.update(f"{utterance.id} {utterance.reference}\n".encode())
-            digest.update(utterance.file.read_bytes())
+            if utterance.file not in read:
+                digest.update(utterance.file.read_bytes())
+                read.add(utterance.file)
         return digest.hexdigest()[:16]
 
 
-def read_dev_set(directory: Path) -> DevSet:
-    """Return the directory's utterances; a process reads them once per evaluation."""
-    lists = directory / NBEST
-    return _read_dev_set(directory, lists.stat().st_mtime_ns if lists.is_file() else 0)
+def _of_evaluation(directory: Path) -> Iterator[DevUtterance]:
+    """Yield the trials of an evaluation directory that have a reference."""
+    for trial in read_evaluations([directory]):
+        reference = normalize(trial.reference or "")
+        number = int(trial.id)
+        files = sorted((directory / "logits").glob(f"{number:05d}_*.npy"))
+        if reference and not files:
+            raise DataError(
+                f"no logits of trial {number}", where=directory, fix="evaluate the run again"
+            )
+        if reference:
+            yield DevUtterance(number, reference, files[0], files[0].stem)
+
+
+def _of_files(source: SavedLogits, inventory: Inventory) -> Iterator[DevUtterance]:
+    """Yield the trials of saved logits that have a reference."""
+    names = [trial.name for trial in read_saved(source.logits, inventory)]
+    for name, text in zip(names, read_references(source.references, names), strict=True):
+        if reference := normalize(text):
+            yield DevUtterance(name, reference, source.logits, name)
+
+
+def read_dev_set(source: Source) -> DevSet:
+    """Return the utterances of a source; a process reads them once."""
+    file = source.logits if isinstance(source, SavedLogits) else source / NBEST
+    return _read_dev_set(source, file.stat().st_mtime_ns if file.is_file() else 0)
 
 
 @lru_cache(maxsize=2)  # the part tuned on and the part held out
-def _read_dev_set(directory: Path, made_ns: int) -> DevSet:
-    return DevSet.read(directory)
+def _read_dev_set(source: Source, made_ns: int) -> DevSet:
+    return DevSet.read(source)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some utterances of an evaluation directory.
+    """Some utterances of an evaluation directory or of saved logits.
 
     Attributes:
         name: Name in `study.json`.
-        material: All utterances of the directory.
+        material: All utterances of the source.
         indices: Positions of the part's utterances in `material`.
     """
 
@@ -139,11 +181,11 @@ class Part:
         return replace(self, indices=self.indices[:n])
 
 
-def tuning_parts(directory: Path, held_out: float | Path, seed: int) -> tuple[Part, Part | None]:
+def tuning_parts(source: Source, held_out: float | Path, seed: int) -> tuple[Part, Part | None]:
     """Return the utterances to tune on, and those that are held out.
 
     Args:
-        directory: An evaluation directory.
+        source: An evaluation directory, or files of logits and references.
         held_out: Share of its utterances, or another evaluation directory. All utterances of a
             sentence are in the same part.
         seed: Decides which sentences are held out.
@@ -152,11 +194,11 @@ def tuning_parts(directory: Path, held_out: float | Path, seed: int) -> tuple[Pa
         ConfigError: Where a part would be empty.
         DataError: For a directory without references or logits.
     """
-    material = DevSet.read(directory)
+    material = DevSet.read(source)
     everything = tuple(range(len(material.utterances)))
     if isinstance(held_out, Path):
         other = DevSet.read(held_out)
-        if other.directory == material.directory:
+        if other.source == material.source:
             raise ConfigError(
                 f"{held_out} is both tuned on and held out",
                 fix="name two evaluations, or a fraction",

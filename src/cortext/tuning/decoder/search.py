@@ -14,6 +14,7 @@ from cortext.config import from_mapping, to_mapping
 from cortext.decoding import DecoderOptions
 from cortext.errors import Interrupted, RunError
 from cortext.evaluation.cluster import DecoderFiles, shared
+from cortext.evaluation.fitting import STARTS, with_priors, without_idle_priors
 from cortext.tuning.decoder.material import Part, describe, is_search_file
 from cortext.tuning.decoder.result import Judged, Tuned, judged, write_results
 from cortext.tuning.decoder.space import DecoderSearch
@@ -56,11 +57,12 @@ def tune_decoder(
         tuned: The utterances on which options are tuned.
         held_out: The utterances on which only the result is measured; None for none.
         decoder: The decoder. `decoder.options` are tried first, and fix the options that are not
-            searched. The weights of a large model in `rescore` mode are swept at the end, on lists
-            that it has scored.
+            searched. Where `prior_weight` is, label priors are estimated from the logits. The
+            weights of a large model in `rescore` mode are swept at the end, on lists that it has
+            scored.
         out: The search directory.
         search: Settings of the search.
-        given: Options that are tried next.
+        given: Options that are tried next. In the usual space `STARTS` follow.
         context: Earlier sentences, for a large model.
         where: Processes or tasks that run the trials. A script with jobs must be guarded by
             `if __name__ == "__main__"`.
@@ -75,16 +77,28 @@ def tune_decoder(
         Interrupted: After a Ctrl-C.
     """
     out = Path(out).resolve()
-    space, swept = search.spaces(decoder.options, decoder.llm is not None)
+    start = decoder.options
+    space, swept = search.spaces(start, decoder.llm is not None)
+    if "prior_weight" in space:
+        material = tuned.material
+        first, *given = (
+            with_priors(options, material.log_probs, material.inventory)
+            for options in (start, *given)
+        )
+        decoder = replace(decoder, options=first)
     load_optuna()
     # The language model's errors are raised before anything is written.
     replace(decoder, llm=None).open()
     if decoder.llm is not None:
         decoder.llm.check()
     tried_first = [_plain(options) for options in (decoder.options, *given)]
+    known_good = () if search.space else STARTS
     known = [
         Given(plain, within_space(space, settings_of(_options(plain), space)))
-        for plain in tried_first
+        for plain in (
+            *tried_first,
+            *(_plain(decoder.options.changed(settings)) for settings in known_good),
+        )
     ]
     draws = Search("tpe", space, search.n_trials, search.seed)
     with ExitStack() as stack:
@@ -108,6 +122,7 @@ def tune_decoder(
             best, row, points = running.sweep(best, swept)
             rows.append(row)
         n_words = running.sample.n_words
+        best = without_idle_priors(best, start)
         result = Tuned(out, store.trials(), rows, best, search, n_words, space, points)
         write_results(result)
     return result
@@ -269,9 +284,7 @@ class _DecoderSearch:
         self, number: int, part: Part, options: dict[str, Any], decoder: DecoderFiles
     ) -> DecodeJob:
         files = replace(decoder, options=_options(options))
-        return DecodeJob(
-            number, part.material.directory, part.indices, files, self.out, self.context
-        )
+        return DecodeJob(number, part.material.source, part.indices, files, self.out, self.context)
 
     def _most_errors(self) -> tuple[float, ...]:
         """Return the median errors of finished trials after each part; nothing for a few trials."""
@@ -341,9 +354,9 @@ class _DecoderSearch:
             return kept
         size = shared(len(indices), self.jobs, self.decoder.llm)
         files = replace(self.decoder, options=best)
-        directory = self.tuned.material.directory
+        source = self.tuned.material.source
         jobs = [
-            ScoreJob(n, directory, indices[at : at + size], files, self.out, self.context)
+            ScoreJob(n, source, indices[at : at + size], files, self.out, self.context)
             for n, at in enumerate(range(0, len(indices), size))
         ]
         scored: dict[int, Lists] = {}

@@ -8,19 +8,24 @@ from typing import Any
 
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError
-from cortext.tuning.space import Range, Space, fit_space
+from cortext.tuning.space import Choice, Range, Space, fit_space
 
 SEARCHED: Space = {
     "acoustic_scale": Range(0.3, 1.5, log=True),
-    "lm_weight": Range(0.3, 3.0, log=True),
     "word_score": Range(-3.0, 3.0),
     "sil_cost": Range(0.0, 8.0),
     "blank_penalty": Range(1.0, 300.0, log=True),
-    "beam": Range(6.0, 26.0),
+    "beam": Range(6.0, 20.0),
     "word_beam": Range(0.4, 1.0),
-    "max_active": Range(50, 2000, log=True),
+    "max_active": Range(50, 1000, log=True),
+    "sil_required": Choice((False, True)),
+    "recombine": Choice(("logadd", "max")),
+    "prior_weight": Range(0.0, 1.0),
 }
-"""Space that is searched by default."""
+"""Space that is searched by default.
+
+The best sentence depends on the ratio of the scores alone, so `lm_weight` is not in it.
+"""
 
 SWEPT: Space = {
     "llm.weight": Range(0.0, 1.0),

@@ -12,7 +12,7 @@ from typing import Any
 from cortext.evaluation.cluster import DecoderFiles
 from cortext.text.metrics import edit_counts
 from cortext.text.normalize import normalize
-from cortext.tuning.decoder.material import read_dev_set
+from cortext.tuning.decoder.material import Source, read_dev_set
 
 PARTS = 8
 """Number of parts after each of which a trial may be given up."""
@@ -23,7 +23,7 @@ class DecodeJob:
     """Utterances to decode with some options.
 
     Attributes:
-        indices: Positions of the utterances in the directory's `DevSet`.
+        indices: Positions of the utterances in the source's `DevSet`.
         decoder: The decoder with its options.
         out: The search directory.
         context: Earlier sentences, for a large model.
@@ -32,7 +32,7 @@ class DecodeJob:
     """
 
     number: int
-    directory: Path
+    source: Source
     indices: tuple[int, ...]
     decoder: DecoderFiles
     out: Path
@@ -46,7 +46,7 @@ class DecodeJob:
 
     def work(self) -> dict[str, Any]:
         """Decode, and return `errors` of each utterance and `ms_per_frame`."""
-        material = read_dev_set(self.directory)
+        material = read_dev_set(self.source)
         decoder = self.decoder.open()
         # Other processes do not change processor time; a large model may be on a GPU.
         clock = time.process_time if self.decoder.llm is None else time.perf_counter
@@ -91,7 +91,7 @@ class ScoreJob:
     """Utterances whose n-best lists a large model scores, once for all weights."""
 
     number: int
-    directory: Path
+    source: Source
     indices: tuple[int, ...]
     decoder: DecoderFiles
     out: Path
@@ -105,7 +105,7 @@ class ScoreJob:
     def work(self) -> dict[str, Any]:
         """Return `lists`: for each utterance its hypotheses, each with its `TextScore`."""
         assert self.decoder.llm is not None
-        material = read_dev_set(self.directory)
+        material = read_dev_set(self.source)
         decoder = replace(self.decoder, llm=None).open()
         reader = self.decoder.llm.open()
         log_probs = [material.log_probs[index] for index in self.indices]
