@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, print_json, print_lines, print_metrics, progress_bar
+from cortext.cli.console import (
+    JSON,
+    percent,
+    print_json,
+    print_lines,
+    print_metrics,
+    print_table,
+    progress_bar,
+)
 
 
 def import_analyses(
@@ -46,3 +54,60 @@ def import_analyses(
     verified = "gives" if found["verified"] else "was given, and need not give"
     print_lines(f"the order {found['order']} {verified} the published phonemes")
     print_lines(f"report: {out / 'report.html'}")
+
+
+def report(
+    files: Annotated[
+        list[Path], typer.Argument(help="The published t15_copyTask.pkl, t15_personalUse.pkl.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Page to write; its figures are written beside it, too.")
+    ] = Path("release.html"),
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="What `cortext decode --logits` has made of the copy task's logits."),
+    ] = None,
+    as_json: bool = JSON,
+) -> None:
+    """Draw the release's figures: errors by day, and hours, ratings and speed of everyday use.
+
+    Nothing that the files may hold is run.
+
+    Example: cortext report release t15_copyTask.pkl t15_personalUse.pkl --out release.html
+    """
+    from cortext.evaluation.release import read_published
+
+    with progress_bar("measuring") as progress:
+        found = read_published(files, predictions, progress=progress)
+    from cortext.evaluation.release_report import write_release_report
+
+    pictures = write_release_report(out, found)
+    if as_json:
+        named = {"page": str(out), "pictures": [str(picture) for picture in pictures]}
+        print_json(found.to_json() | named)
+        return
+    rows = [
+        (
+            f"{point.vocabulary:,} words",
+            point.published.n_trials,
+            percent(point.published.per),
+            percent(point.published.wer),
+            "-" if point.decoded is None else percent(point.decoded.wer),
+        )
+        for point in found.totals
+    ]
+    if rows:
+        columns = ["copy task", "sentences", "PER", "WER", "WER of the predictions"]
+        print_table("", columns, rows)
+    if found.use_days:
+        last = found.use_days[-1]
+        print_lines(
+            f"personal use: {last.hours_so_far:.1f} hours, {last.sentences_so_far:,} sentences on"
+            f" {len(found.use_days)} days"
+        )
+    if n := sum(found.ratings.values()):
+        shares = ", ".join(
+            f"{name} {percent(number / n)}" for name, number in found.ratings.items()
+        )
+        print_lines(f"{n:,} sentences: {shares}")
+    print_lines(f"page: {out}")

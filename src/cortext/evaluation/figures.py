@@ -14,16 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
+from matplotlib.collections import Collection, PolyCollection
+from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from cortext.decoding.options import is_finite
@@ -40,6 +38,7 @@ _VARIABLES = dict(
 )
 _LIGHT = "#18222b #5a6873 #d9dfe4 #1f6fae #c24e1a #ffffff".split()
 _ON_WHITE = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), _LIGHT, strict=True))
+_COLOURS = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 # Heat maps carry their value in the opacity of one colour, legible on light and dark paper: CSS
 # variables do not reach into an image.
 BLUE_RGB = (45 / 255, 128 / 255, 196 / 255)
@@ -105,14 +104,18 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     return re.sub(r">\s+<", "><", svg).strip()
 
 
-def save_picture(figure: Figure, path: Path) -> None:
+def save_picture(figure: Figure, file: Path | IO[bytes]) -> None:
     """Write the figure as a picture (PNG, or by the name's ending), in the report's colours."""
-    for artist in [*figure.findobj(Line2D), *figure.findobj(Text), *figure.findobj(Patch)]:
-        for name in {"color", "edgecolor"} & artist.properties().keys():
-            colour = to_hex(artist.properties()[name])
-            artist.set(**{name: _ON_WHITE.get(colour, colour)})
+    for artist in figure.findobj():
+        for name in _COLOURS:
+            if (get := getattr(artist, f"get_{name}", None)) is None:
+                continue
+            drawn = to_rgba_array(get())  # collections have several
+            if any(to_hex(one) in _ON_WHITE for one in drawn):
+                on_white = [(_ON_WHITE.get(to_hex(one), to_hex(one)), one[3]) for one in drawn]
+                artist.set(**{name: on_white if isinstance(artist, Collection) else on_white[0]})
     with matplotlib.rc_context(STYLE):
-        figure.savefig(path, dpi=150, facecolor="white")
+        figure.savefig(file, dpi=150, facecolor="white")
 
 
 def panels(
@@ -158,11 +161,16 @@ def panels(
 
 @dataclass(frozen=True)
 class Series:
-    """Rates along the recording days: `x_N` days, one `Rates` each."""
+    """Rates along the recording days: `x_N` days, one `Rates` each.
+
+    Attributes:
+        hollow: Draw rings instead of dots.
+    """
 
     name: str
     x_N: Sequence[float]
     rates: Sequence[Rates]
+    hollow: bool = False
 
 
 def rates_by_day(
@@ -191,7 +199,7 @@ def rates_by_day(
             axis.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
             axis.margins(x=0.03)
         if len(series) > 1 and len(axes):
-            legend_above(axes[0], len(series))
+            legend_above(axes[0], len(series), drawn=axes[-1])
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if ticks is not None:
             axes[-1].set_xticks(list(ticks), [plain(name, 60) for name in ticks.values()])
@@ -225,8 +233,34 @@ def _rate_line(axis: Axes, series: Series, name: str, number: int, of: int) -> N
         linestyle="none",
         elinewidth=1.3,
         label=series.name,
-        markeredgewidth=0,
+        markerfacecolor=PAPER if series.hollow else colour,
+        markeredgewidth=1.0 if series.hollow else 0,
     )
+
+
+def stacked_bars(
+    axis: Axes,
+    sides: tuple[np.ndarray, np.ndarray],
+    heights: Sequence[tuple[str, np.ndarray, tuple[str, float]]],
+) -> None:
+    """Draw bars that stand on each other.
+
+    Args:
+        axis: Axes to draw in.
+        sides: Left and right side of each bar, [N] each.
+        heights: Name of each part, its heights [N], and its colour and opacity; from below.
+    """
+    left_N, right_N = sides
+    below_N = np.zeros(len(left_N))
+    for name, height_N, (colour, alpha) in heights:
+        above_N = below_N + height_N
+        corners = [(left_N, below_N), (left_N, above_N), (right_N, above_N), (right_N, below_N)]
+        bars = np.stack([np.column_stack(corner) for corner in corners], axis=1)
+        # One collection: a patch for each bar takes a minute for the days of a lifetime.
+        axis.add_collection(
+            PolyCollection(list(bars), facecolor=colour, alpha=alpha, linewidth=0, label=name)
+        )
+        below_N = above_N
 
 
 @dataclass(frozen=True)
@@ -276,9 +310,18 @@ def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
     return figure
 
 
-def legend_above(axis: Axes, columns: int) -> None:
-    """Put a legend in the margin above the axes, to the right of the title."""
-    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=columns, borderaxespad=0)
+def legend_above(axis: Axes, columns: int, drawn: Axes | None = None) -> None:
+    """Put a legend in the margin above the axes, to the right of the title.
+
+    Args:
+        axis: Axes below the legend.
+        columns: Number of columns.
+        drawn: Axes whose curves the legend names; those below it by default.
+    """
+    handles, names = (drawn or axis).get_legend_handles_labels()
+    axis.legend(
+        handles, names, loc="lower right", bbox_to_anchor=(1, 1), ncols=columns, borderaxespad=0
+    )
 
 
 def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:

@@ -11,7 +11,6 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib import dates
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -139,24 +138,13 @@ def _numbers(days: Sequence[Day]) -> np.ndarray:
 
 
 def _shares(axis: Axes, starts: np.ndarray, days: Sequence[Day]) -> None:
-    below = np.zeros(len(days))
     width = 0.4 if starts[-1] - starts[0] < _EACH_DAY_NAMED else 0.82
-    for rating in RATINGS:
-        share = np.array([100 * (day.tally.share(rating) or 0) for day in days])
-        colour, alpha = _FILLS[rating]
-        sides = (starts + 0.5 - width / 2, starts + 0.5 + width / 2)
-        corners = [
-            (sides[0], below),
-            (sides[0], below + share),
-            (sides[1], below + share),
-            (sides[1], below),
-        ]
-        bars = np.stack([np.column_stack(corner) for corner in corners], axis=1)
-        # One collection: a patch for each bar takes a minute for the days of a lifetime.
-        axis.add_collection(
-            PolyCollection(list(bars), facecolor=colour, alpha=alpha, linewidth=0, label=rating)
-        )
-        below = below + share
+    sides = (starts + 0.5 - width / 2, starts + 0.5 + width / 2)
+    shares = [
+        (rating, np.array([100 * (day.tally.share(rating) or 0) for day in days]), _FILLS[rating])
+        for rating in RATINGS
+    ]
+    figures.stacked_bars(axis, sides, shares)
     axis.set_ylim(0, 100)
     axis.set_title("utterances rated, %", color=INK)
     legend_above(axis, len(RATINGS))
