@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cortext.models import load_model
     from cortext.text import error_rate
     from cortext.training import Trainer, train
+    from cortext.training.checks import check_model
 
 __all__ = [
     "CortextError",
@@ -28,6 +29,7 @@ __all__ = [
     "LanguageModel",
     "Pipeline",
     "Trainer",
+    "check_model",
     "error_rate",
     "evaluate",
     "launch",
@@ -44,6 +46,7 @@ _HOMES = {
     "LanguageModel": "cortext.decoding.ngram",
     "Pipeline": "cortext.live.core.pipeline",
     "Trainer": "cortext.training",
+    "check_model": "cortext.training.checks",
     "error_rate": "cortext.text",
     "evaluate": "cortext.evaluation",
     "launch": "cortext.cloud",

@@ -11,11 +11,15 @@ import importlib.util
 import sys
 import traceback
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
 
-from cortext.errors import ConfigError, CortextError
+from cortext.errors import ConfigError, CortextError, first_line
+
+_PREFIX = "cortext_plugin_"
 
 
 def load_plugin(path: str | Path) -> ModuleType:
@@ -27,7 +31,7 @@ def load_plugin(path: str | Path) -> ModuleType:
         ConfigError: With the file and line of what went wrong in it.
     """
     path = Path(path).resolve()
-    name = f"cortext_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    name = f"{_PREFIX}{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
@@ -53,6 +57,89 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
     """Load each file; see `load_plugin`."""
     for path in paths:
         load_plugin(path)
+
+
+def is_own(thing: Any) -> bool:
+    """Tell whether a class, or the class of an object, is a user's own and not one of cortext."""
+    return not _class(thing).__module__.startswith(("cortext.", "torch."))
+
+
+def place(thing: Any, method: str = "__call__") -> str:
+    """Return where a class, or the class of an object, has a method: `mine.py:12: Conv.forward`."""
+    cls = _class(thing)
+    code = getattr(getattr(cls, method, None), "__code__", None)
+    if isinstance(code, CodeType):
+        return f"{code.co_filename}:{code.co_firstlineno}: {_name(code)}"
+    return f"{_file(cls)}: {cls.__qualname__}"
+
+
+def fault(error: BaseException, *things: Any) -> ConfigError | None:
+    """Return the line for an exception that a user's own code raised.
+
+    Args:
+        error: The exception.
+        things: A user's own classes or objects, beside those of the loaded plug-ins.
+
+    Returns:
+        The file, line and function that raised it or called what did; None if no frame of it lies
+        in a plug-in or in the file of one of `things`.
+    """
+    loaded = [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+    files = {_file(thing) for thing in things} | {str(module.__file__) for module in loaded}
+    frames = [
+        (frame.f_code, number)
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename in files
+    ]
+    if not frames:
+        return None
+    code, number = frames[-1]
+    what = f"{_name(code)} raises {type(error).__name__}: {first_line(error)}"
+    return ConfigError(what, where=f"{code.co_filename}:{number}")
+
+
+@contextmanager
+def blaming(*things: Any) -> Iterator[None]:
+    """Turn an exception of a user's own code into one line that names the file and the function.
+
+    An exception of torch or of cortext under these classes is their fault, too, because shipped
+    classes are tested.
+
+    Args:
+        things: Models, losses and the like, or their classes; those of cortext are never blamed.
+
+    Raises:
+        ConfigError: In place of any other exception, if one of `things` is a user's own.
+    """
+    try:
+        yield
+    except (CortextError, MemoryError):
+        raise
+    except Exception as error:
+        own = [thing for thing in things if is_own(thing)]
+        line = fault(error, *own) if own else None
+        if line is not None:
+            raise line from error
+        if not own or isinstance(error, OSError):
+            raise
+        names = " or ".join(f"{_file(thing)}: {_class(thing).__qualname__}" for thing in own)
+        what = f"gives values that cannot be used: {type(error).__name__}: {first_line(error)}"
+        raise ConfigError(what, where=names, fix="run cortext check-plugin on it") from error
+
+
+def _class(thing: Any) -> type:
+    return thing if isinstance(thing, type) else type(thing)
+
+
+def _file(thing: Any) -> str:
+    """Return the file of a class; the module's name where there is none, as in a notebook."""
+    module = _class(thing).__module__
+    return str(getattr(sys.modules.get(module), "__file__", None) or module)
+
+
+def _name(code: CodeType) -> str:
+    """Return a function's name as `Conv.forward`, without the functions that define it."""
+    return code.co_qualname.rpartition("<locals>.")[2]
 
 
 def _one_line(error: BaseException, path: Path) -> ConfigError:

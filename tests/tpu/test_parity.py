@@ -117,7 +117,9 @@ def test_logits_are_those_of_torch_in_every_frame_of_a_trial(side):
     program = side.programs.lower_forward(N_BINS, len(batch), side.programs.mesh).compile()
     features = batch.x_BTC.float().numpy()
     n_patches_B = batch.n_patches_B.numpy().astype(np.int32)
-    found = np.asarray(program(side.weights, {}, features, side.batch["day"], n_patches_B))
+    logits, extras = program(side.weights, {}, features, side.batch["day"], n_patches_B)
+    assert not extras
+    found = np.asarray(logits)
     inside_BP = np.arange(found.shape[1]) < n_patches_B[:, None]
     assert not inside_BP.all()
     np.testing.assert_allclose(found[inside_BP], expected[inside_BP], atol=1e-5)

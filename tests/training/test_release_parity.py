@@ -13,7 +13,7 @@ from cortext import features
 from cortext.data.packed import open_packed
 from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation
-from cortext.models import GRUConfig, build_model
+from cortext.models import GRUConfig, build_model, read_output
 from cortext.text.phonemes import RELEASE
 from cortext.training import DatasetConfig, TrainConfig
 from cortext.training.batches import Batches
@@ -352,7 +352,7 @@ def test_validation_finds_the_same_errors(recordings, packed, monkeypatch):
     validator = Validator(pair.of("val"), RELEASE, config)
     with torch.no_grad():
         metrics, _ = validator.measure(
-            lambda batch: pair.network(batch.x_BTC, batch.day_B)[0], ALONE
+            lambda batch: read_output(pair.network(batch.x_BTC, batch.day_B)), ALONE
         )
     everything = np.arange(len(pair.data.split("val")))
     expected = pair.release.validate(pair.files("val", everything))

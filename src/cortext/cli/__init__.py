@@ -54,6 +54,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
     },
     "Training": {
         "train": "train.train",
+        "check-plugin": "train.check_plugin",
         "adapt": "train.adapt",
         "launch": "tools.launch",
         "export": "train.export",
@@ -278,10 +279,22 @@ def run(arguments: list[str]) -> int:
             errno.EFBIG,
             errno.EPERM,
         ):
-            raise
+            return _complain_of_plugin(error)
         return _complain(
             f"{error.filename or 'writing'}: {error.strerror}; choose another place", 2
         )
+    except Exception as error:
+        return _complain_of_plugin(error)
+
+
+def _complain_of_plugin(error: Exception) -> int:
+    """Complain about what a plug-in's own code raised; raise anything else again."""
+    from cortext.plugins import fault
+
+    line = fault(error)
+    if line is None:
+        raise error
+    return _complain(str(line), 2)
 
 
 def _is_native(error: ImportError) -> bool:

@@ -104,6 +104,10 @@ def train(
         bool, typer.Option("--resume", help="Continue a run that was stopped.")
     ] = False,
     skip_bad: bool = SKIP_BAD,
+    no_check: Annotated[
+        bool,
+        typer.Option("--no-check", help="Do not check a model or loss of one's own first."),
+    ] = False,
     job: JobOptions,
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
@@ -139,6 +143,7 @@ def train(
         callbacks=[first, *fit],
         profile=job.profile,
         profile_steps=_span(job.profile_steps),
+        check=not no_check,
     )
     if not first.here:
         return
@@ -153,6 +158,35 @@ def train(
     print_left_out(summary.skipped)
     if summary.n_unlabelled:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
+
+
+def check_plugin(
+    file: Annotated[Path, typer.Argument(help="Python file that registers own models and such.")],
+    config: Annotated[
+        str | None,
+        typer.Option(help="YAML file that uses them: its settings are checked, not the defaults."),
+    ] = None,
+    no_onnx: Annotated[
+        bool, typer.Option("--no-onnx", help="Do not export models to ONNX, which takes seconds.")
+    ] = False,
+    as_json: bool = JSON,
+) -> None:
+    """Check a file's own models, losses, augmentations and tasks on made-up data.
+
+    Each requirement is one line: PASS, FAIL, or not checked and why.
+
+    Example: cortext check-plugin my_lab.py --config my_lab.yaml
+    """
+    from cortext.training.checks import check_plugin as check_file
+
+    found = check_file(
+        file, config, onnx=not no_onnx, report=None if as_json else lambda check: print_lines(check)
+    )
+    if as_json:
+        print_json(dataclasses.asdict(found))
+    if found.failed:
+        what = f"{len(found.failed)} of {len(found.checks)} checks failed"
+        raise ConfigError(what, where=file, fix="mend the lines with FAIL, first the first")
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -10,7 +10,15 @@ products are computed.
 
 from cortext.models.acoustic import AcousticModel, load_model, save_model
 from cortext.models.gru import GRU, GRUConfig
-from cortext.models.registry import MODELS, Model, build_model, model_config, register
+from cortext.models.registry import (
+    MODELS,
+    Model,
+    Output,
+    build_model,
+    model_config,
+    read_output,
+    register,
+)
 from cortext.models.triple_gru import TripleGRU, TripleGRUConfig
 
 __all__ = [
@@ -19,11 +27,13 @@ __all__ = [
     "AcousticModel",
     "GRUConfig",
     "Model",
+    "Output",
     "TripleGRU",
     "TripleGRUConfig",
     "build_model",
     "load_model",
     "model_config",
+    "read_output",
     "register",
     "save_model",
 ]

@@ -20,8 +20,9 @@ from cortext.features import gaussian_kernel, smooth
 from cortext.files import atomic_write
 from cortext.models.card import CTC, ModelCard, Smoothing, read_card
 from cortext.models.precision import full_float32
-from cortext.models.registry import build_model, empty_model, model_config
+from cortext.models.registry import build_model, check_output, empty_model, model_config
 from cortext.models.storage import check_finite, read_tensors, write_tensors
+from cortext.plugins import blaming
 from cortext.text.phonemes import Inventory
 
 NOT_FINITE = "gives logits that are not finite"
@@ -152,9 +153,11 @@ class AcousticModel(Described):
             DataError: For a wrong number of features or bins.
         """
         x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
-        with full_float32():
+        with full_float32(), blaming(self.network):
             found = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))
-            logits_BPV = found[0].float()
+        n_frames = int(self.network.n_patches(x_BTC.shape[1]))
+        shape = len(x_BTC), n_frames, len(self.inventory)
+        logits_BPV = check_output(self.network, found, shape, int(n_patches_B.max())).logits.float()
         n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
         outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
         logits_BPV = logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu()

@@ -31,6 +31,7 @@ from cortext.extras import need
 from cortext.files import atomic_write
 from cortext.models.acoustic import AcousticModel, load_model
 from cortext.models.onnx_stepper import CARD, DESCRIPTION, FILES, STATES, GraphRunner, crc32
+from cortext.models.registry import read_output
 from cortext.models.single_step import with_forwards
 from cortext.models.stepper import patch_shape
 
@@ -155,10 +156,10 @@ class _Step(nn.Module):
     ) -> tuple[torch.Tensor, ...]:
         if self.columns is not None:
             x_BSC = x_BSC[..., self.columns]
-        logits_BPV, next_state = self.network(
-            x_BSC, day_B, tree_unflatten(list(state), self.structure)
+        output = read_output(
+            self.network(x_BSC, day_B, tree_unflatten(list(state), self.structure))
         )
-        return logits_BPV[:, 0], *tree_leaves(next_state)
+        return output.logits[:, 0], *tree_leaves(output.state)
 
 
 def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:

@@ -4,14 +4,77 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from cortext.errors import ConfigError
+from cortext.plugins import place
 from cortext.registry import Registry
+
+
+class Output(NamedTuple):
+    """Result of a model's `forward`, which may also return the pair of logits and state.
+
+    Attributes:
+        logits: Float [B, P, V], not normalised.
+        state: The recurrent state after the last patch; None for a model that keeps none.
+        extras: Tensors by name that a loss reads, such as the logits of an auxiliary head. The
+            first axis of each is the trial.
+    """
+
+    logits: torch.Tensor
+    state: Any = None
+    extras: Mapping[str, torch.Tensor] = {}
+
+
+def read_output(found: Any) -> Output:
+    """Return the result of a model's `forward` as an `Output`.
+
+    Raises ConfigError unless it is an `Output`, or a pair of logits and state.
+    """
+    if isinstance(found, Output):
+        return found
+    if isinstance(found, tuple) and len(found) == 2:
+        return Output(*found)
+    given = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
+    raise ConfigError(
+        f"forward returns {given}", fix="return (logits, state) or Output(logits, state, extras)"
+    )
+
+
+def check_output(network: Any, found: Any, shape: tuple[int, int, int], n_needed: int) -> Output:
+    """Return the result of a model's `forward` as an `Output`, after a check of its logits.
+
+    Args:
+        network: The model, for messages.
+        found: Its result.
+        shape: Trials B, frames P and tokens V of the logits.
+        n_needed: Frames of the longest trial; frames after them may be left out.
+
+    Raises:
+        ConfigError: For another result, and for logits of another shape or type.
+    """
+    where = place(network, "forward")
+    try:
+        output = read_output(found)
+    except ConfigError as error:
+        raise ConfigError(error.what, where=where, fix=error.fix) from None
+    logits = output.logits
+    if not isinstance(logits, torch.Tensor) or not logits.is_floating_point():
+        kind = getattr(logits, "dtype", type(logits).__name__)
+        raise ConfigError(f"the logits are {kind}; a float tensor is needed", where=where)
+    n_trials, n_frames, n_classes = shape
+    given = list(logits.shape)
+    if len(given) != 3 or given[0] != n_trials or given[2] != n_classes:
+        raise ConfigError(f"the logits are {given}; {list(shape)} are needed", where=where)
+    if not n_needed <= given[1] <= n_frames:
+        what = f"the logits are {given}; n_patches promises {n_frames} frames"
+        raise ConfigError(what, where=where, fix="make n_patches count the frames of forward")
+    return output
 
 
 @runtime_checkable
@@ -32,19 +95,20 @@ class Model(Protocol):
         state: Any = None,
         *,
         n_patches_B: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Any]:
+    ) -> Output | tuple[torch.Tensor, Any]:
         """Compute the logits of a batch of trials.
 
         Args:
             x_BTC: Float [B, T, C], smoothed features.
             day_B: int64 [B], the day layer of each trial.
             state: The state after the bins before; None begins a trial.
-            n_patches_B: int64 [B], patches of each trial, the others being padding; None if
-                nothing is padded.
+            n_patches_B: int64 [B], patches of each trial, the others being padding. It is given
+                for every batch of more than one trial; None for a trial that comes in pieces.
 
         Returns:
             Logits float32 [B, P, V], with any finite numbers in the padding, and the recurrent
-            state after the last patch: a tensor or a tuple of tensors, [L, B, D] each.
+            state after the last patch: a tensor or a tuple of tensors, [L, B, D] each. An `Output`
+            may hold more, which a loss reads.
         """
         ...
 
@@ -87,7 +151,8 @@ def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) ->
     parameters = inspect.signature(cls.forward).parameters
     if not {"n_patches_B", "kwargs"} & set(parameters):
         what = f"model {config.kind!r} has a forward without n_patches_B, the patches of each trial"
-        raise ConfigError(what, fix="add the keyword n_patches_B=None to it")
+        fix = "add the keyword n_patches_B=None to it"
+        raise ConfigError(what, where=place(cls, "forward"), fix=fix)
     empty = empty_model(config, n_features=n_features, n_days=n_days, n_classes=n_classes)
     if empty is not None and torch.get_default_device().type != "meta":
         n_bytes = sum(

@@ -16,6 +16,7 @@ import torch
 from cortext.errors import RunError
 from cortext.models.acoustic import AcousticModel, day_of, load_model
 from cortext.models.precision import autocast, full_float32
+from cortext.models.registry import read_output
 from cortext.models.single_step import Precision, computes_ahead, for_single_steps
 from cortext.models.stepper import Stepper, check_first_step, check_patch, patch_shape
 
@@ -137,5 +138,5 @@ class TorchStepper:
         if self._columns is not None:
             x_BTC = x_BTC[..., self._columns]
         with full_float32(), autocast(self._device, self._autocast):
-            logits_BPV, state = self._network(x_BTC, self._day_B, self._state)
-        return logits_BPV, state
+            output = read_output(self._network(x_BTC, self._day_B, self._state))
+        return output.logits, output.state

@@ -24,6 +24,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from cortext.errors import ConfigError
 from cortext.features import augment, build_augmentations
+from cortext.models import Output
 from cortext.tpu.cores import check_cores, check_platform, cores_line
 from cortext.tpu.explain import explain
 from cortext.tpu.mesh import (
@@ -153,7 +154,7 @@ class TorchaxBackend:
             for update, own, norm in zip(updates, losses, norms, strict=True)
         ]
 
-    def forward(self, batch: TrainBatch) -> torch.Tensor:
+    def forward(self, batch: TrainBatch) -> Output:
         """See `Backend`. Only this host's cores work: hosts share the trials of a validation."""
         mesh = data_mesh(jax.local_devices())
         padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, mesh.devices.size)
@@ -161,11 +162,15 @@ class TorchaxBackend:
         weights, fixed = (_local(tree, mesh) for tree in (self.weights, self.fixed))
         with self._explained():
             rows = put(by_trial(mesh), padded)
-            logits_BPV = own_rows(
-                program(weights, fixed, rows["features"], rows["day"], rows["n_patches"])
+            logits_BPV, extras = jax.tree.map(
+                own_rows,
+                program(weights, fixed, rows["features"], rows["day"], rows["n_patches"]),
             )
         n_patches = int(self.job.model.network.n_patches(batch.x_BTC.shape[1]))
-        return torch.from_numpy(logits_BPV[: len(batch), :n_patches])
+        return Output(
+            torch.from_numpy(logits_BPV[: len(batch), :n_patches]),
+            extras={name: torch.from_numpy(x[: len(batch)]) for name, x in extras.items()},
+        )
 
     @torch.no_grad()
     def gather_weights(self) -> None:

@@ -23,7 +23,7 @@ from torchax.interop import call_torch
 
 import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.errors import ConfigError
-from cortext.models import build_model
+from cortext.models import build_model, read_output
 from cortext.models.precision import uses_bf16
 from cortext.text.phonemes import RELEASE
 from cortext.tpu.augment import prepare
@@ -125,7 +125,7 @@ class Programs:
         """Lower the forward pass of a validation.
 
         The program takes (weights, fixed, features, day, n_patches), with features float32
-        [B, T, C], and returns logits float32 [B, P, V].
+        [B, T, C], and returns logits float32 [B, P, V] and the extras of `Output`.
 
         Args:
             n_bins: Bins that trials are padded to, T.
@@ -255,18 +255,16 @@ class Programs:
 
     def _forward(
         self, weights: Tensors, fixed: Tensors, x_BTC: Array, day_B: Array, n_patches_B: Array
-    ) -> Array:
-        def logits(
+    ) -> tuple[Array, dict[str, Array]]:
+        def output(
             weights: Any, fixed: Any, x_BTC: Any, day_B: Any, n_patches_B: Any
-        ) -> torch.Tensor:
-            result: torch.Tensor = self._with(weights, fixed)(
-                x_BTC, day_B, n_patches_B=n_patches_B
-            )[0]
-            return result.float()
+        ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            found = read_output(self._with(weights, fixed)(x_BTC, day_B, n_patches_B=n_patches_B))
+            return found.logits.float(), dict(found.extras)
 
         self.network.eval()
-        found: Array = self._on_torchax(
-            logits, jax.random.key(0), weights, fixed, x_BTC, day_B, n_patches_B
+        found: tuple[Array, dict[str, Array]] = self._on_torchax(
+            output, jax.random.key(0), weights, fixed, x_BTC, day_B, n_patches_B
         )
         return found
 

@@ -182,6 +182,7 @@ def adapt(
         device=device,
         overrides=overrides,
         progress=progress,
+        check=False,  # the model has been trained before
     ) as trainer:
         with _emptied_on_failure(out):
             losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
@@ -339,7 +340,8 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
     losses = {}
     with reading_bar(progress, "comparing days") as bar:
         for known, session in enumerate(sessions[:n_known]):
-            logits_BPV = backend.forward(replace(batch, day_B=torch.full_like(batch.day_B, known)))
+            of_known = replace(batch, day_B=torch.full_like(batch.day_B, known))
+            logits_BPV = backend.forward(of_known).logits
             losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
             losses[session] = float(losses_B.mean())
             bar(known + 1, n_known)

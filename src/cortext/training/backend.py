@@ -24,7 +24,7 @@ from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, MissingLibrary
 from cortext.extras import install_hint
-from cortext.models import AcousticModel
+from cortext.models import AcousticModel, Output
 from cortext.training.batches import TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import Processes
@@ -196,8 +196,11 @@ class Backend(Protocol):
         """Copy the results of several steps to the host in one transfer."""
         ...
 
-    def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """Return logits float [B, P, V] of a batch, in evaluation mode and the run's precision."""
+    def forward(self, batch: TrainBatch) -> Output:
+        """Return the output for a batch, in evaluation mode and the run's precision.
+
+        Its logits are float [B, P, V]; it has no state.
+        """
         ...
 
     def gather_weights(self) -> None:

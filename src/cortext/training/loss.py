@@ -17,6 +17,7 @@ from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError, DataError
 from cortext.models import MODELS
 from cortext.models.layers import substitute
+from cortext.plugins import is_own, place
 from cortext.registry import Registry
 from cortext.training.batches import TrainBatch
 
@@ -43,16 +44,32 @@ class Loss(Protocol):
         ...
 
 
-def check_losses(losses: dict[str, torch.Tensor], n_trials: int) -> None:
-    """Raise ConfigError unless each loss has one value per trial; a user's own may give a mean."""
+def check_losses(losses: dict[str, torch.Tensor], n_trials: int, loss: Any = None) -> None:
+    """Check that each loss has one value per trial; a user's own may give a mean.
+
+    Args:
+        losses: What a loss returned.
+        n_trials: Number of trials.
+        loss: The loss, whose file and class an error names if they are a user's own.
+
+    Raises:
+        ConfigError: For anything else than a dict of float tensors [B] with `loss` among them.
+    """
+    where = place(loss) if loss is not None and is_own(loss) else None
+    if not isinstance(losses, dict):
+        what = f"the loss gives a {type(losses).__name__}"
+        raise ConfigError(what, where=where, fix="return a dict of tensors by name")
     if "loss" not in losses:
-        raise ConfigError(
-            f"the loss gives {', '.join(losses) or 'nothing'}", fix="call what is minimised 'loss'"
-        )
+        found = f"the loss gives {', '.join(losses) or 'nothing'}"
+        raise ConfigError(found, where=where, fix="call what is minimised 'loss'")
     for name, loss_B in losses.items():
+        if not isinstance(loss_B, torch.Tensor) or not loss_B.is_floating_point():
+            kind = getattr(loss_B, "dtype", type(loss_B).__name__)
+            what = f"the loss gives {name!r} as {kind}; a float tensor is needed"
+            raise ConfigError(what, where=where)
         if loss_B.shape != (n_trials,):
             what = f"the loss gives {name!r} of shape {list(loss_B.shape)} for {n_trials} trials"
-            raise ConfigError(what, fix="give a value for each trial")
+            raise ConfigError(what, where=where, fix="give a value for each trial")
 
 
 LOSSES = Registry("loss")

@@ -17,7 +17,9 @@ from torch import nn, profiler
 
 from cortext.errors import RunError
 from cortext.features import build_augmentations
+from cortext.models import Output, read_output
 from cortext.models.precision import autocast, full_float32, uses_bf16
+from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.distributed import Processes, own_device, own_random_numbers, processes
@@ -43,7 +45,7 @@ class TorchBackend:
         resident = resident_trials(job.split, self.host, settings.resident)
         if resident is not None:
             say(f"the training trials lie on {self.host}", job.shown)
-        extra = build_augmentations(settings.augmentations)
+        self.extra = extra = build_augmentations(settings.augmentations)
         self.data = Batches(
             job.split,
             job.layer_of_day,
@@ -56,6 +58,7 @@ class TorchBackend:
         self.bf16 = uses_bf16(config.precision, self.host.type)
         self.optimizer = Optimizer(network, config)
         self.network = job.processes.wrap(network, all_used=job.all_used)
+        self.blamed = network, job.loss
 
     @staticmethod
     def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
@@ -78,7 +81,8 @@ class TorchBackend:
     def batches(self, first: int, end: int) -> Generator[TrainBatch]:
         """See `Backend`."""
         part = (self.job.processes.rank, self.job.processes.world)
-        return self.data.training(self.job.sampler, self.job.config.seed, first, end, part)
+        with blaming(*self.extra):
+            yield from self.data.training(self.job.sampler, self.job.config.seed, first, end, part)
 
     def update(self, step: int, batch: TrainBatch) -> StepResult:
         """See `Backend`."""
@@ -96,12 +100,14 @@ class TorchBackend:
             torch.manual_seed(seed + piece)  # different dropout for each piece and process
             # Processes exchange gradients once per batch: with the last piece.
             with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
-                with autocast(self.host, self.bf16):
+                with blaming(*self.blamed), autocast(self.host, self.bf16):
                     losses = self.job.loss(network, part, step / config.num_training_batches)
-                check_losses(losses, len(part))
+                check_losses(losses, len(part), self.job.loss)
                 # The mean over the whole batch. The factor `world` undoes the average of the
                 # processes' gradients.
-                (losses["loss"].sum() * (world / config.dataset.batch_size)).backward()  # type: ignore[no-untyped-call]
+                share = losses["loss"].sum() * (world / config.dataset.batch_size)
+                with blaming(*self.blamed):
+                    share.backward()  # type: ignore[no-untyped-call]
             finished.append({name: loss_B.detach() for name, loss_B in losses.items()})
             indices.append(part.indices)
         norm = self.optimizer.step(step, batch.days)
@@ -123,13 +129,11 @@ class TorchBackend:
             for update, norm in zip(updates, norms, strict=True)
         ]
 
-    def forward(self, batch: TrainBatch) -> torch.Tensor:
+    def forward(self, batch: TrainBatch) -> Output:
         """See `Backend`."""
-        with self.evaluating() as network:
-            logits_BPV: torch.Tensor = network(
-                batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B
-            )[0]
-        return logits_BPV
+        with self.evaluating() as network, blaming(network):
+            found = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)
+        return read_output(found)._replace(state=None)
 
     @contextmanager
     def evaluating(self) -> Iterator[Any]:

@@ -23,6 +23,7 @@ from cortext.processes import interrupts
 from cortext.training.backend import DeviceSpec, Job, backend_class
 from cortext.training.batches import Batches
 from cortext.training.checkpoint import RunDirectory, RunState
+from cortext.training.checks.before import examine_first
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.distributed import Processes
 from cortext.training.loop import run_batches, validate
@@ -99,6 +100,7 @@ class Trainer(Described):
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         progress: Draw a bar on stderr if it is a terminal.
         packed: Directory that session files are packed to; None for `out/packed`.
+        check: Check a model, loss or augmentation of one's own first, see `training.checks`.
 
     Attributes:
         config: The configuration of the run.
@@ -130,6 +132,7 @@ class Trainer(Described):
         skip_bad: bool = False,
         progress: bool = True,
         packed: Path | None = None,
+        check: bool = True,
     ) -> None:
         self.config = read_train_config(config, overrides)
         self.device_spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
@@ -153,6 +156,8 @@ class Trainer(Described):
                 world = self.processes.world
                 setup = prepare(self.config, self.task, dataset, init_from, model, world)
                 self.model = setup.model
+                if check and not resume:
+                    self.processes.rank_zero_first(lambda: examine_first(self.config, self.model))
                 self.train_split = setup.train
                 self.layer_of_day = setup.layer_of_day
                 self.skipped = dataset.bad_trials
@@ -415,6 +420,7 @@ def train(
     callbacks: Iterable[Callback] = (),
     profile: str | Path | None = None,
     profile_steps: tuple[int, int] = (10, 15),
+    check: bool = True,
 ) -> RunSummary:
     """Train a phoneme decoder to the end and write a run directory.
 
@@ -433,6 +439,7 @@ def train(
         callbacks: See `Callback`.
         profile: A directory for a trace that TensorBoard and chrome://tracing show; None for none.
         profile_steps: First traced batch and the batch after the last, from the start of this call.
+        check: Check a model, loss or augmentation of one's own first.
 
     Returns:
         The summary of the finished run.
@@ -458,6 +465,7 @@ def train(
         callbacks=callbacks,
         skip_bad=skip_bad,
         progress=progress,
+        check=check,
     ) as trainer:
         if profile is not None:
             _check_window(profile_steps, config.num_training_batches - trainer.state.step)

@@ -14,6 +14,7 @@ from cortext.data.packed import PackedSplit
 from cortext.decoding.log_probs import greedy
 from cortext.errors import RunError
 from cortext.files import atomic_directory, disk_errors
+from cortext.models import Output
 from cortext.models.acoustic import NOT_FINITE
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.text.normalize import normalize
@@ -23,8 +24,8 @@ from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
 from cortext.training.loss import Loss, ctc_loss, name_trials
 
-Forward = Callable[[TrainBatch], torch.Tensor]
-"""Function from a batch to its logits [B, P, V], in the run's precision."""
+Forward = Callable[[TrainBatch], Output]
+"""Function from a batch to the model's output, in the run's precision and without a state."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class LossValidator:
         own: dict[int, dict[str, float]] = {}
         for indices in self.chunks[processes.rank :: processes.world]:
             batch = self.batches.batch(indices)
-            outputs = forward(batch), None
-            losses = self.loss(lambda *_, outputs=outputs, **__: outputs, batch, 1.0)
+            output = forward(batch)
+            losses = self.loss(lambda *_, output=output, **__: output, batch, 1.0)
             for row, i in enumerate(indices.tolist()):
                 own[i] = {name: float(loss_B[row]) for name, loss_B in losses.items()}
         found = {i: values for part in processes.gather(own) for i, values in part.items()}
@@ -240,7 +241,7 @@ def chunks_by_length(split: PackedSplit, size: int) -> list[np.ndarray]:
 
 def read_ctc(forward: Forward, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return the logits [B, P, V] of a batch, and its CTC loss; see `ReadBatch`."""
-    logits_BPV = forward(batch)
+    logits_BPV = forward(batch).logits
     loss_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
     return logits_BPV, {"loss": loss_B}
 

@@ -15,7 +15,7 @@ from cortext.cli import run
 from cortext.data import open_packed
 from cortext.errors import ConfigError, RunError
 from cortext.features import Augmentation
-from cortext.models import GRUConfig, TripleGRUConfig, load_model
+from cortext.models import GRUConfig, TripleGRUConfig, load_model, read_output
 from cortext.models.inputs import InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig
 from cortext.training.backend import DeviceSpec
@@ -366,7 +366,7 @@ def test_torch_finds_the_same_errors_in_the_kept_weights(simulated):
     batches = Batches(val, days, transforms, torch.device("cpu"), model.network.n_patches)
     network = model.network.eval()
     found, _ = Validator(batches, model.inventory, config).measure(
-        lambda batch: network(batch.x_BTC, batch.day_B)[0]
+        lambda batch: read_output(network(batch.x_BTC, batch.day_B))
     )
     best = json.loads((simulated / "run" / "summary.json").read_text())
     assert found["val_loss"] == pytest.approx(best["val_loss"], rel=1e-5)

@@ -21,6 +21,7 @@ import tensorflow as tf
 import torch
 
 from cortext.errors import ConfigError, RunError
+from cortext.models import Output
 from cortext.models.precision import uses_bf16
 from cortext.tpu.cores import check_shares
 from cortext.tpu.explain import explain
@@ -138,12 +139,13 @@ class KerasBackend:
             found.append(StepValues(update.step, update.indices, losses, norm))
         return found
 
-    def forward(self, batch: TrainBatch) -> torch.Tensor:
+    def forward(self, batch: TrainBatch) -> Output:
         """See `Backend`."""
         padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, self.cores)
         with self._explained():
             logits_BPV = torch.from_numpy(self._rows(self._logits(self._shared(padded))))
-        return logits_BPV[: len(batch), : self.job.model.network.n_patches(batch.x_BTC.shape[1])]
+        n_patches = self.job.model.network.n_patches(batch.x_BTC.shape[1])
+        return Output(logits_BPV[: len(batch), :n_patches])
 
     def gather_weights(self) -> None:
         """See `Backend`."""

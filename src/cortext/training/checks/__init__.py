@@ -1,0 +1,29 @@
+"""Checks of models, losses, augmentations and tasks on made-up data, a line each.
+
+`check_plugin` examines all that a file registers and `check_model` one model; `examine_first` does
+what is cheap before a run is trained.
+"""
+
+from typing import TYPE_CHECKING
+
+from cortext.extras import lazily
+
+if TYPE_CHECKING:
+    from cortext.training.checks.before import examine_first
+    from cortext.training.checks.model import check_model
+    from cortext.training.checks.plugin import check_plugin
+    from cortext.training.checks.report import Check, CheckReport
+
+__all__ = ["Check", "CheckReport", "check_model", "check_plugin", "examine_first"]
+
+# A training loads `before` alone.
+__getattr__ = lazily(
+    __name__,
+    {
+        "Check": ".report",
+        "CheckReport": ".report",
+        "check_model": ".model",
+        "check_plugin": ".plugin",
+        "examine_first": ".before",
+    },
+)

@@ -1,0 +1,111 @@
+"""Checks of a user's own classes before a run is trained, which take at most some seconds."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from cortext.errors import ConfigError, first_line
+from cortext.features.augment import AUGMENTATIONS
+from cortext.models import AcousticModel
+from cortext.models.card import CTC
+from cortext.models.precision import full_float32
+from cortext.plugins import is_own
+from cortext.training.checks.augmentation import AugmentationChecks
+from cortext.training.checks.loss import LossChecks
+from cortext.training.checks.made_up import separate_random_numbers
+from cortext.training.checks.network import NetworkChecks
+from cortext.training.checks.report import Check, examine
+from cortext.training.config import TrainConfig
+from cortext.training.loss import build_loss
+
+SECONDS = 3.0
+"""No check begins after this time."""
+LARGE = 30_000_000
+"""Parameters from which on trials have few frames, so that a check takes tenths of a second."""
+FRAMES = {False: (15, 9, 4), True: (4, 3, 2)}
+"""Frames of the trials of a model that is not, or is, large."""
+TOLERANCE = 1e-3
+"""Largest difference between logits that should be equal; mistakes make larger ones."""
+
+
+def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
+    """Check a run's own model, loss and augmentations, and stop where one of them fails.
+
+    Shipped classes are not checked. Neither the weights nor any random number of the run changes.
+
+    Args:
+        config: The configuration of the run.
+        model: The model with its first weights, on the CPU.
+
+    Returns:
+        The results. A warning names parameters without a gradient.
+
+    Raises:
+        ConfigError: For the first check that fails.
+    """
+    is_ctc = config.task_name == CTC
+    loss = build_loss(config.loss, config.model.kind) if is_ctc else None
+    found = list[Check]()
+    with separate_random_numbers(), full_float32():
+        for augmentation in config.dataset.augmentations:
+            cls = AUGMENTATIONS[augmentation.kind]
+            if is_own(cls):
+                checks = AugmentationChecks(augmentation, model.n_features).all()
+                found += examine(f"augmentation {augmentation.kind}", checks, [cls], SECONDS)
+        if is_own(model.network) or (loss is not None and is_own(loss)):
+            found += _of_network(config, model, loss)
+    for check in found:
+        if check.passed is False and check.name == "unused parameters":
+            logging.getLogger(__name__).warning("%s: %s", check.subject, check.note)
+        elif check.passed is False:
+            raise ConfigError(
+                f"{check.subject}: {check.name}: {check.note}",
+                fix="mend it (cortext check-plugin tells more), or train with --no-check",
+            )
+    return found
+
+
+def _of_network(config: TrainConfig, model: AcousticModel, loss: Any) -> list[Check]:
+    kind = config.model.kind
+    try:
+        network = _with_shared_weights(model.network)
+    # Anything may be raised by a user's own class that cannot be copied.
+    except Exception as error:
+        reason = f"it cannot be copied: {first_line(error)}"
+        return [Check(f"model {kind}", "shapes", None, reason)]
+    n_features = model.n_features if model.feature_subset is None else len(model.feature_subset)
+    n_classes = len(model.inventory)
+    is_large = sum(parameter.numel() for parameter in network.parameters()) > LARGE
+    try:
+        checks = NetworkChecks(
+            network,
+            n_features=n_features,
+            n_days=len(model.sessions),
+            n_classes=n_classes,
+            loss=config.loss,
+            frames=FRAMES[is_large],
+            tolerance=TOLERANCE,
+        )
+        named = checks.cheap() if loss is not None else checks.forward_only()
+        blamed = [network] if loss is None else [network, loss]
+        found = examine(f"model {kind}", named, blamed, SECONDS)
+        if loss is not None and is_own(loss) and all(check.passed for check in found[:3]):
+            losses = LossChecks(loss, network.eval(), n_features, n_classes)
+            found += examine(f"loss {config.loss.kind}", losses.cheap(), blamed, SECONDS)
+    finally:
+        for parameter in network.parameters():
+            parameter.grad = None
+    return found
+
+
+def _with_shared_weights(network: nn.Module) -> nn.Module:
+    """Copy a network with its buffers and whatever else it keeps, but not its parameters."""
+    shared: dict[int, torch.Tensor] = {
+        id(parameter): parameter for parameter in network.parameters()
+    }
+    return copy.deepcopy(network, shared)

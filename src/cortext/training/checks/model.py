@@ -1,0 +1,309 @@
+"""Checks of a model: shapes, padding, time, gradients, files.
+
+B trials, T bins, C features, P frames, V tokens.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from cortext.config import to_mapping
+from cortext.data.trial import BIN_MS
+from cortext.errors import ConfigError
+from cortext.features import gaussian_kernel
+from cortext.models import MODELS, AcousticModel, build_model, load_model, model_config, save_model
+from cortext.models.card import Smoothing
+from cortext.models.onnx import export_onnx
+from cortext.models.precision import full_float32
+from cortext.models.registry import Output, check_output
+from cortext.models.stepper import patch_shape
+from cortext.models.stepping import TorchStepper
+from cortext.plugins import place
+from cortext.text.phonemes import RELEASE
+from cortext.training.checks.made_up import separate_random_numbers
+from cortext.training.checks.network import NetworkChecks, difference, some
+from cortext.training.checks.report import CheckReport, Named, NotChecked, examine
+
+SESSIONS = ("made-up-1", "made-up-2", "made-up-3")
+N_FEATURES = 8
+N_LONG_BINS = 3_000
+"""Bins of a long trial: a minute."""
+ARTEFACT = 1_000.0
+"""Size of an artefact in features that usually lie around 1."""
+
+
+def check_model(
+    model: Any, *, loss: Any = None, smoothing: Smoothing | None = None, onnx: bool = True
+) -> CheckReport:
+    """Check a registered model on made-up data.
+
+    Args:
+        model: A name (`kind`), a registered class, a dataclass of settings, or a mapping of them.
+        loss: Settings of the loss for the gradients; None takes the model's own.
+        smoothing: Smoothing of the features, whose look-ahead is stated; None for the published.
+        onnx: Export the model to ONNX, which takes seconds.
+
+    Returns:
+        The results, a line each.
+
+    Raises:
+        ConfigError: For an unknown model, and for settings that it does not have.
+    """
+    if isinstance(model, type):
+        model = next((kind for kind, cls in MODELS.items() if cls is model), model.__name__)
+    config = model_config({"kind": model} if isinstance(model, str) else model)
+    cls = MODELS[config.kind]
+    n_features = config.n_input_features or N_FEATURES
+    with separate_random_numbers(), full_float32():
+        built: list[nn.Module] = []
+        build = partial(_build, config, n_features)
+        first: list[Named] = [("builds", lambda: _builds(config, build, built))]
+        subject = f"model {config.kind}"
+        found = examine(subject, first, [cls])
+        if built:
+            checks = ModelChecks(
+                built[0],
+                n_features=n_features,
+                n_days=len(SESSIONS),
+                n_classes=len(RELEASE),
+                loss=loss,
+            )
+            found += examine(subject, checks.thorough(smoothing or Smoothing(), onnx), [cls])
+    return CheckReport(tuple(found))
+
+
+def _build(config: Any, n_features: int, seed: int) -> nn.Module:
+    torch.default_generator.manual_seed(seed)
+    sizes = {"n_features": n_features, "n_days": len(SESSIONS), "n_classes": len(RELEASE)}
+    return build_model(config, **sizes)
+
+
+def _builds(config: Any, build: Callable[[int], nn.Module], built: list[nn.Module]) -> str:
+    network = build(0)
+    where = place(network, "__init__")
+    if not isinstance(network, nn.Module):
+        raise ConfigError("the class is no torch.nn.Module", where=where, fix="make it a subclass")
+    for name in ("config", "n_patches"):
+        if not hasattr(network, name):
+            raise ConfigError(f"the model has no {name!r}", where=where, fix="add it to the class")
+    if model_config(to_mapping(config)) != config:
+        what = "its settings change when they are written to YAML and read again"
+        raise ConfigError(what, where=where, fix="give every field a plain type")
+    pairs = zip(network.state_dict().values(), build(0).state_dict().values(), strict=True)
+    if not all(torch.equal(a, b) for a, b in pairs):
+        what = "two models of one seed have different first weights"
+        raise ConfigError(what, where=where, fix="draw them with torch's global generator")
+    with torch.no_grad():
+        # A first weight of zero would hide mistakes: zero logits agree with zero logits.
+        for parameter in network.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.05)
+    built.append(network)
+    n_weights = sum(parameter.numel() for parameter in network.parameters())
+    return f"{n_weights:,} parameters, the same for the same seed"
+
+
+class ModelChecks(NetworkChecks):
+    """All checks of a network, whose weights they change; see `NetworkChecks`."""
+
+    def thorough(self, smoothing: Smoothing, onnx: bool) -> list[Named]:
+        """Return all checks; see `check_model` for the arguments."""
+        return [
+            *self.forward_only(),
+            ("long trials", self.long_trials),
+            ("look-ahead", lambda: self.look_ahead(smoothing)),
+            ("pieces", self.pieces),
+            ("live steps", self.live_steps),
+            ("tensors", self.tensors),
+            ("ONNX", lambda: self.onnx() if onnx else _skip("it was switched off")),
+            *self.training(),
+            ("bfloat16", self.bfloat16),
+            ("save and load", self.save_and_load),
+        ]
+
+    def bfloat16(self) -> str:
+        """Check that the model trains with matrix products in bfloat16."""
+        losses = self.backward(bf16=True)
+        return f"finite; the loss is {float(losses['loss'].mean()):.3g} a trial"
+
+    @torch.no_grad()
+    def long_trials(self) -> str:
+        """Check a trial of a minute, and one with an artefact."""
+        batch = self.make([N_LONG_BINS], days=[0])
+        for name, factor in (
+            (f"of {N_LONG_BINS:,} bins", 1.0),
+            (f"with features of {ARTEFACT:g}", ARTEFACT),
+        ):
+            found = self.run(batch, batch.x_BTC * factor)
+            if not bool(found.logits.isfinite().all()):
+                what = f"a trial {name} gives logits that are not finite"
+                raise ConfigError(what, where=self.where)
+        return f"finite over {N_LONG_BINS:,} bins, also with features of {ARTEFACT:g}"
+
+    @torch.no_grad()
+    def look_ahead(self, smoothing: Smoothing) -> str:
+        """Check that no frame of a model with a state depends on bins after its patch."""
+        ahead = 0
+        if smoothing.smooth_data:
+            kernel = gaussian_kernel(smoothing.smooth_kernel_std, smoothing.smooth_kernel_size)
+            ahead = len(kernel) // 2
+        smooths = f"smoothing looks {ahead} bins ({ahead * BIN_MS:g} ms) ahead"
+        size, stride = patch_shape(self.network.config.patch_size, self.network.config.patch_stride)
+        n_bins = int(self.batch.n_bins_B[0])
+        n_frames = int(self.network.n_patches(n_bins))
+        one = self.trial(0)
+        whole = self.run(one, one.x_BTC)
+        # A trial for each frame p, in which all bins after the patch of p are others.
+        x_PTC = one.x_BTC.repeat(n_frames, 1, 1)
+        other_TC = self.make([n_bins], days=[0], seed=99).x_BTC[0]
+        for p in range(n_frames):
+            x_PTC[p, p * stride + size :] = other_TC[p * stride + size :]
+        lengths_P = torch.full((n_frames,), n_frames)
+        found = self.network(x_PTC, one.day_B.repeat(n_frames), n_patches_B=lengths_P)[0]
+        change_PP = (found - whole.logits).abs().amax(-1)
+        change_PP = torch.tril(change_PP)  # frame q <= p in the trial whose bins change after p
+        allowed = self.allowed(whole.logits)
+        if float(change_PP.max()) <= allowed:
+            return f"no frame changes with bins after its patch; {smooths}"
+        above = np.argwhere(change_PP.numpy() > allowed)
+        what = (
+            f"bins that are {int((above[:, 0] - above[:, 1]).max()) + 1} frames ahead of a patch"
+            f" change its logits, by up to {float(change_PP.max()):.2g}"
+        )
+        if whole.state is None:
+            raise NotChecked(f"it returns no state and so does not decode live; {what}; {smooths}")
+        fix = "look back only, or return None as the state"
+        raise ConfigError(f"{what}; a model with a state is stepped", where=self.where, fix=fix)
+
+    @torch.no_grad()
+    def pieces(self) -> str:
+        """Check that a trial in pieces, with the state carried over, gives the whole trial."""
+        one = self.trial(0)
+        whole = self.run(one, one.x_BTC)
+        if whole.state is None:
+            raise NotChecked("it returns no state")
+        size, stride = patch_shape(self.network.config.patch_size, self.network.config.patch_stride)
+        n_frames = whole.logits.shape[1]
+        worst = 0.0
+        for at_once in (1, 4):
+            state = None
+            for first in range(0, n_frames, at_once):
+                last = min(first + at_once, n_frames) - 1
+                x_BTC = one.x_BTC[:, first * stride : last * stride + size]
+                shape = (1, last + 1 - first, self.n_classes)
+                found = self.network(x_BTC, one.day_B, state)
+                output = check_output(self.network, found, shape, shape[1])
+                state = output.state
+                worst = max(worst, difference(output.logits, whole.logits[:, first : last + 1]))
+        if worst > self.allowed(whole.logits):
+            what = f"a trial in pieces gives other logits than the whole, by up to {worst:.2g}"
+            fix = "begin where the given state ends, and return all that the next piece needs"
+            raise ConfigError(what, where=self.where, fix=fix)
+        same = "; first_state begins a trial" if self._begins_with_first_state(whole) else ""
+        return f"pieces of 1 and 4 patches differ from the whole by {worst:.1e}{same}"
+
+    def _begins_with_first_state(self, whole: Output) -> bool:
+        if not hasattr(self.network, "first_state"):
+            return False
+        one = self.trial(0)
+        found = self.network(one.x_BTC, one.day_B, self.network.first_state(1))[0]
+        worst = difference(found, whole.logits)
+        if worst > self.allowed(whole.logits):
+            what = f"a trial begun with it has other logits than one without, by up to {worst:.2g}"
+            raise ConfigError(what, where=place(self.network, "first_state"))
+        return True
+
+    def live_steps(self) -> str:
+        """Check that steps as in live decoding give the whole trial."""
+        one = self.trial(0)
+        with torch.no_grad():
+            whole = self.run(one, one.x_BTC)
+        if whole.state is None:
+            raise NotChecked("it returns no state")
+        model = self._acoustic_model()
+        stepper = TorchStepper(model, SESSIONS[0])
+        x_TC, size, stride = one.x_BTC[0].numpy(), stepper.patch_size, stepper.patch_stride
+        worst = 0.0
+        for p, logits_V in enumerate(whole.logits[0]):
+            bins_SC = x_TC[p * stride : p * stride + size]
+            stepper.prepare(bins_SC[: size - 1])
+            worst = max(worst, difference(torch.from_numpy(stepper.step(bins_SC)), logits_V))
+        if worst > self.allowed(whole.logits):
+            what = f"steps differ from the whole trial by up to {worst:.2g}"
+            raise ConfigError(what, where=self.where, fix="keep nothing but the returned state")
+        return f"steps and the whole trial differ by {worst:.1e}"
+
+    def tensors(self) -> str:
+        """Check that every tensor of the modules is a parameter or a buffer."""
+        kept = {id(x) for x in (*self.network.parameters(), *self.network.buffers())}
+        loose = [
+            f"{path}.{name}".lstrip(".")
+            for path, module in self.network.named_modules()
+            for name, value in vars(module).items()
+            if any(isinstance(x, torch.Tensor) and id(x) not in kept for x in tree_leaves(value))
+        ]
+        if loose:
+            what = f"{some(loose)} is neither parameter nor buffer: no file or GPU gets it"
+            where = place(self.network, "__init__")
+            raise ConfigError(what, where=where, fix="use register_buffer")
+        return "all are parameters or buffers"
+
+    def save_and_load(self) -> str:
+        """Check that a model that was trained for a step has the same logits when it is read."""
+        if MODELS.get(self.kind) is not type(self.network):
+            raise NotChecked("its class is not registered")
+        self._train_a_step()
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            save_model(self._acoustic_model(), folder)
+            torch.default_generator.manual_seed(1)  # what is drawn and not saved must differ
+            loaded = load_model(folder).network
+            before = self.output(self.batch).logits
+            after = loaded(self.batch.x_BTC, self.batch.day_B, n_patches_B=self.batch.n_patches_B)[
+                0
+            ]
+        if not torch.equal(before, after):
+            worst = difference(before, after)
+            what = f"the model gives other logits when it is read again, by up to {worst:.2g}"
+            fix = "keep every tensor as a parameter or a buffer"
+            raise ConfigError(what, where=self.where, fix=fix)
+        return "the same logits when it is read again"
+
+    def onnx(self) -> str:
+        """Check the exported graph of a step."""
+        if not hasattr(self.network, "first_state"):
+            raise NotChecked("the model has no first_state, which an export needs")
+        if MODELS.get(self.kind) is not type(self.network):
+            raise NotChecked("its class is not registered")
+        with tempfile.TemporaryDirectory() as folder:
+            save_model(self._acoustic_model(), folder)
+            exported = export_onnx(folder, Path(folder, "onnx"))
+        return f"graph and torch differ by {exported.graphs['fp32']['largest_difference']:.1e}"
+
+    def _train_a_step(self) -> None:
+        self.backward()
+        with torch.no_grad():
+            for parameter in self.network.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad.clamp(-1, 1), alpha=0.01)
+        self.network.zero_grad()
+
+    def _acoustic_model(self) -> AcousticModel:
+        return AcousticModel(
+            self.network,
+            sessions=SESSIONS,
+            n_features=self.batch.x_BTC.shape[2],
+            inventory=RELEASE,
+            smoothing=Smoothing(),
+        )
+
+
+def _skip(reason: str) -> str:
+    raise NotChecked(reason)

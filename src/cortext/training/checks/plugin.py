@@ -1,0 +1,207 @@
+"""Checks of all that a user's file registers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cortext.errors import ConfigError
+from cortext.features.augment import AUGMENTATIONS
+from cortext.models import MODELS, GRUConfig, TripleGRUConfig
+from cortext.models.card import Smoothing
+from cortext.plugins import load_plugin, place
+from cortext.registry import Registry
+from cortext.training.backend import DeviceSpec
+from cortext.training.checks.augmentation import check_augmentation
+from cortext.training.checks.loss import check_loss
+from cortext.training.checks.model import check_model
+from cortext.training.checks.report import Check, CheckReport, NotChecked, examine
+from cortext.training.config import TASKS, TrainConfig, read_train_config
+from cortext.training.loss import LOSSES
+from cortext.training.task import Task
+
+SMALL = {
+    "gru": GRUConfig(n_units=16, n_layers=2),
+    "triple_gru": TripleGRUConfig(noise_units=10, clean_units=16, noisy_units=8),
+}
+"""Shipped models, small, with which losses are checked."""
+FORWARD = ("builds", "shapes", "repeats", "padding")
+"""Checks that a model must pass before a loss is checked with it."""
+
+
+def check_plugin(
+    path: str | Path,
+    config: str | Path | None = None,
+    *,
+    onnx: bool = True,
+    report: Callable[[Check], None] | None = None,
+) -> CheckReport:
+    """Check the models, losses, augmentations and tasks that a file registers, on made-up data.
+
+    Args:
+        path: The file.
+        config: A configuration, whose settings the checks use; None for each class's defaults.
+        onnx: Export models to ONNX, which takes seconds.
+        report: Called with each result when it is there.
+
+    Returns:
+        The results, a line each.
+
+    Raises:
+        ConfigError: For a file that cannot be loaded or that registers nothing, and for a
+            configuration that cannot be read.
+    """
+    module = load_plugin(path)
+    settings = None if config is None else read_train_config(config)
+    registered = {
+        registry.noun: {kind: cls for kind, cls in registry.items() if _is_of(cls, module)}
+        for registry in (MODELS, LOSSES, AUGMENTATIONS, TASKS)
+    }
+    if not any(registered.values()):
+        raise _nothing(module)
+    used = _used_settings(settings)
+    found = list[Check]()
+
+    def add(checks: list[Check]) -> None:
+        found.extend(checks)
+        for check in checks if report else ():
+            assert report is not None
+            report(check)
+
+    smoothing = None
+    if settings is not None:
+        transforms = settings.dataset.data_transforms
+        smoothing = Smoothing(
+            transforms.smooth_data, transforms.smooth_kernel_std, transforms.smooth_kernel_size
+        )
+    for noun, classes in registered.items():
+        for kind, cls in classes.items():
+            own = used.get((noun, kind))
+            if noun == TASKS.noun:
+                add(examine(f"task {kind}", _task_checks(cls, kind, settings), [cls]))
+                continue
+            if own is None:
+                made = list[Any]()
+                default = _default(cls, made)
+                checks = examine(f"{noun} {kind}", [("settings", default)], [cls])
+                if not made:
+                    add(checks)
+                    continue
+                own = made[0]
+            if noun == MODELS.noun:
+                loss = settings.loss if settings is not None and settings.model is own else None
+                add(list(check_model(own, loss=loss, smoothing=smoothing, onnx=onnx).checks))
+            elif noun == LOSSES.noun:
+                model = _model_for(kind, cls, settings)
+                spoilt = _spoilt(found, f"{MODELS.noun} {model.kind}")
+                add(
+                    [Check(f"{noun} {kind}", "all", None, spoilt)]
+                    if spoilt
+                    else check_loss(own, model)
+                )
+            else:
+                add(check_augmentation(own))
+    return CheckReport(tuple(found))
+
+
+def _default(cls: Any, made: list[Any]) -> Callable[[], str]:
+    def build() -> str:
+        made.append(cls.Config())
+        return "defaults"
+
+    return build
+
+
+def _is_of(cls: type, module: ModuleType) -> bool:
+    """Tell whether a file has defined a class."""
+    return cls.__module__ == module.__name__
+
+
+def _used_settings(settings: TrainConfig | None) -> dict[tuple[str, str], Any]:
+    """Return the settings of a configuration by kind of class and name."""
+    if settings is None:
+        return {}
+    used = {(MODELS.noun, settings.model.kind): settings.model}
+    if settings.loss is not None:
+        used[LOSSES.noun, settings.loss.kind] = settings.loss
+    for augmentation in settings.dataset.augmentations:
+        used.setdefault((AUGMENTATIONS.noun, augmentation.kind), augmentation)
+    return used
+
+
+def _model_for(kind: str, cls: Any, settings: TrainConfig | None) -> Any:
+    """Return the settings of a model that a loss trains.
+
+    It is the model of a configuration with this loss, one that names the loss as its own, one that
+    the loss names, or a small GRU.
+    """
+    if settings is not None and settings.loss is not None and settings.loss.kind == kind:
+        return settings.model
+    naming = [name for name, model in MODELS.items() if _default_loss(model) == kind]
+    name = (naming or [*getattr(cls, "models", ()), "gru"])[0]
+    return SMALL.get(name) or MODELS[name].Config()
+
+
+def _spoilt(found: list[Check], subject: str) -> str | None:
+    """Return why no loss can be checked with a model; None if its forward pass is right."""
+    for check in found:
+        if check.subject == subject and check.passed is False and check.name in FORWARD:
+            return f"its {subject} failed: {check.name}"
+    return None
+
+
+def _default_loss(model: Any) -> str:
+    return str(getattr(model, "default_loss", ""))
+
+
+def _task_checks(
+    cls: Any, kind: str, settings: TrainConfig | None
+) -> list[tuple[str, Callable[[], str]]]:
+    def interface() -> str:
+        where = place(cls, "__init__")
+        if not (isinstance(cls, type) and issubclass(cls, Task)):
+            what = "the class is no cortext.training.Task"
+            raise ConfigError(what, where=where, fix="make it a subclass")
+        if absent := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise ConfigError(f"it lacks {' and '.join(absent)}", where=where)
+        if "val_loss" not in cls.metrics:
+            what = f"metrics are {', '.join(cls.metrics) or 'none'}"
+            raise ConfigError(what, where=where, fix="add val_loss, which decides ties")
+        return f"metrics {', '.join(cls.metrics)}"
+
+    def accepts() -> str:
+        if settings is None or settings.task_name != kind:
+            raise NotChecked("no configuration with this task was given")
+        cls(settings, DeviceSpec(), None).check()
+        return "the configuration is accepted"
+
+    def training() -> str:
+        raise NotChecked("model, loss and validation of a task need its data; train two batches")
+
+    return [("interface", interface), ("check", accepts), ("training", training)]
+
+
+def _nothing(module: ModuleType) -> ConfigError:
+    """Return the error for a file that registers nothing, with the class that was perhaps meant."""
+    decorators = {
+        "forward": ("register", MODELS),
+        "__call__": ("register_loss or register_augmentation", LOSSES),
+    }
+    for cls in vars(module).values():
+        if not inspect.isclass(cls) or not _is_of(cls, module):
+            continue
+        for method, (decorator, registry) in decorators.items():
+            if method in vars(cls) and _has_settings(cls, registry):
+                what = f"class {cls.__name__} is not registered"
+                return ConfigError(
+                    what, where=place(cls, method), fix=f"write @{decorator}(...) before it"
+                )
+    what = "the file registers no model, loss, augmentation or task"
+    return ConfigError(what, where=str(module.__file__), fix="write @register(...) before a class")
+
+
+def _has_settings(cls: type, registry: Registry) -> bool:
+    return hasattr(cls, "Config") or registry is MODELS

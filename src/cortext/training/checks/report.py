@@ -1,0 +1,111 @@
+"""The result of checks, and the function that makes one of a function that may fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cortext.errors import CortextError, MissingLibrary, first_line, shown
+from cortext.plugins import fault, place
+
+Named = tuple[str, Callable[[], str]]
+"""A check's name, and the function that returns a note or raises what is wrong."""
+NEEDED = {"builds", "shapes", "shape", "values", "repeats", "input", "random numbers", "gradients"}
+"""Checks without which those after them mean nothing."""
+
+
+class NotChecked(Exception):
+    """Raised by a check that cannot be made; its text says why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        subject: The model, loss, augmentation or task, as `model conv`.
+        name: The requirement.
+        passed: True or False; None if it was not checked.
+        note: What was found, with numbers; the reason if it was not checked.
+    """
+
+    subject: str
+    name: str
+    passed: bool | None
+    note: str
+
+    @property
+    def verdict(self) -> str:
+        """`PASS`, `FAIL` or `not checked`."""
+        return "not checked" if self.passed is None else "PASS" if self.passed else "FAIL"
+
+    def __str__(self) -> str:
+        because = "because " if self.passed is None else ""
+        return f"{self.verdict:<11}  " + shown(f"{self.subject}: {self.name}: {because}{self.note}")
+
+
+@dataclass(frozen=True, repr=False)
+class CheckReport:
+    """The results of all checks, in their order; its text has a line for each.
+
+    Attributes:
+        checks: The results.
+    """
+
+    checks: tuple[Check, ...]
+
+    @property
+    def failed(self) -> list[Check]:
+        """The checks that failed."""
+        return [check for check in self.checks if check.passed is False]
+
+    @property
+    def passed(self) -> bool:
+        """True if no check failed."""
+        return not self.failed
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.checks))
+
+    __repr__ = __str__
+
+
+def examine(
+    subject: str,
+    checks: Iterable[Named],
+    blamed: Sequence[Any] = (),
+    seconds: float | None = None,
+) -> list[Check]:
+    """Make checks one after the other, up to one of `NEEDED` that fails.
+
+    Args:
+        subject: What they examine, as `model conv`.
+        checks: Names and functions. A function returns a note; it raises `NotChecked`, or any other
+            exception if the check fails.
+        blamed: Classes whose functions are named where an exception comes from.
+        seconds: No check begins after so many seconds; None for no limit.
+    """
+    start_s = time.monotonic()
+    found = list[Check]()
+    for name, check in checks:
+        try:
+            if seconds is not None and time.monotonic() - start_s > seconds:
+                raise NotChecked(f"{seconds:g} s had passed")
+            for before in found:
+                if before.passed is False and before.name in NEEDED:
+                    raise NotChecked(f"{before.name} failed")
+            found.append(Check(subject, name, True, check()))
+        except (NotChecked, MissingLibrary) as reason:
+            found.append(Check(subject, name, None, str(reason)))
+        except CortextError as error:
+            found.append(Check(subject, name, False, str(error)))
+        # The user's own code may raise anything.
+        except Exception as error:
+            line = fault(error, *blamed)
+            said = str(line or f"{type(error).__name__}: {first_line(error)}")
+            if line is None and blamed:
+                said = f"{place(blamed[0], '__init__')}: {said}"
+            found.append(Check(subject, name, False, said))
+    return found
