@@ -22,7 +22,7 @@ from cortext.decoding.saved import read_saved
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.scores import TrialResult, group_rates, rates
 from cortext.files import atomic_file
-from cortext.models import AcousticModel, load_model
+from cortext.models import AcousticModel, Output, load_model, read_output
 from cortext.models.precision import full_float32
 from cortext.processes import Progress
 from cortext.text.phonemes import RELEASE, Inventory
@@ -274,16 +274,14 @@ def trainers_per(
     batches = Batches(split, layers_N, transforms, model.device, model.network.n_patches)
     done = 0
 
-    def forward(batch: TrainBatch) -> torch.Tensor:
+    def forward(batch: TrainBatch) -> Output:
         nonlocal done
         with full_float32():
-            logits_BPV: torch.Tensor = model.network(
-                batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B
-            )[0]
+            found = model.network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)
         done += len(batch)
         if progress:
             progress(done, len(split))
-        return logits_BPV
+        return read_output(found)
 
     metrics, _ = Validator(batches, model.inventory, config).measure(forward)
     return metrics["val_per"], int(split.n_labels_N.sum())

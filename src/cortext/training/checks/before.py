@@ -60,11 +60,11 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
         if is_own(model.network) or (loss is not None and is_own(loss)):
             found += _of_network(config, model, loss)
     for check in found:
-        if check.passed is False and check.name == "unused parameters":
-            logging.getLogger(__name__).warning("%s: %s", check.subject, check.note)
-        elif check.passed is False:
+        if check.status == "FAIL" and check.name == "unused parameters":
+            logging.getLogger(__name__).warning("%s: %s", check.subject, check.found)
+        elif check.status == "FAIL":
             raise ConfigError(
-                f"{check.subject}: {check.name}: {check.note}",
+                f"{check.subject}: {check.name}: {check.found}",
                 fix="mend it (cortext check-plugin tells more), or train with --no-check",
             )
     return found
@@ -77,7 +77,7 @@ def _of_network(config: TrainConfig, model: AcousticModel, loss: Any) -> list[Ch
     # Anything may be raised by a user's own class that cannot be copied.
     except Exception as error:
         reason = f"it cannot be copied: {first_line(error)}"
-        return [Check(f"model {kind}", "shapes", None, reason)]
+        return [Check(f"model {kind}", "shapes", "not checked", reason)]
     n_features = model.n_features if model.feature_subset is None else len(model.feature_subset)
     n_classes = len(model.inventory)
     is_large = sum(parameter.numel() for parameter in network.parameters()) > LARGE
@@ -94,7 +94,7 @@ def _of_network(config: TrainConfig, model: AcousticModel, loss: Any) -> list[Ch
         named = checks.cheap() if loss is not None else checks.forward_only()
         blamed = [network] if loss is None else [network, loss]
         found = examine(f"model {kind}", named, blamed, SECONDS)
-        if loss is not None and is_own(loss) and all(check.passed for check in found[:3]):
+        if loss is not None and is_own(loss) and all(check.status == "PASS" for check in found[:3]):
             losses = LossChecks(loss, network.eval(), n_features, n_classes)
             found += examine(f"loss {config.loss.kind}", losses.cheap(), blamed, SECONDS)
     finally:

@@ -98,7 +98,7 @@ def check_plugin(
                 model = _model_for(kind, cls, settings)
                 spoilt = _spoilt(found, f"{MODELS.noun} {model.kind}")
                 add(
-                    [Check(f"{noun} {kind}", "all", None, spoilt)]
+                    [Check(f"{noun} {kind}", "all", "not checked", spoilt)]
                     if spoilt
                     else check_loss(own, model)
                 )
@@ -148,7 +148,7 @@ def _model_for(kind: str, cls: Any, settings: TrainConfig | None) -> Any:
 def _spoilt(found: list[Check], subject: str) -> str | None:
     """Return why no loss can be checked with a model; None if its forward pass is right."""
     for check in found:
-        if check.subject == subject and check.passed is False and check.name in FORWARD:
+        if check.subject == subject and check.status == "FAIL" and check.name in FORWARD:
             return f"its {subject} failed: {check.name}"
     return None
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cortext.errors import CortextError, MissingLibrary, first_line, shown
 from cortext.plugins import fault, place
 
+Status = Literal["PASS", "FAIL", "not checked"]
 Named = tuple[str, Callable[[], str]]
 """A check's name, and the function that returns a note or raises what is wrong."""
 NEEDED = {"builds", "shapes", "shape", "values", "repeats", "input", "random numbers", "gradients"}
@@ -27,23 +28,19 @@ class Check:
     Attributes:
         subject: The model, loss, augmentation or task, as `model conv`.
         name: The requirement.
-        passed: True or False; None if it was not checked.
-        note: What was found, with numbers; the reason if it was not checked.
+        status: `PASS`, `FAIL` or `not checked`.
+        found: What was found, with numbers; the reason of a check that was not made.
     """
 
     subject: str
     name: str
-    passed: bool | None
-    note: str
-
-    @property
-    def verdict(self) -> str:
-        """`PASS`, `FAIL` or `not checked`."""
-        return "not checked" if self.passed is None else "PASS" if self.passed else "FAIL"
+    status: Status
+    found: str
 
     def __str__(self) -> str:
-        because = "because " if self.passed is None else ""
-        return f"{self.verdict:<11}  " + shown(f"{self.subject}: {self.name}: {because}{self.note}")
+        because = "because " if self.status == "not checked" else ""
+        line = shown(f"{self.subject}: {self.name}: {because}{self.found}")
+        return f"{self.status:<11}  {line}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +56,7 @@ class CheckReport:
     @property
     def failed(self) -> list[Check]:
         """The checks that failed."""
-        return [check for check in self.checks if check.passed is False]
+        return [check for check in self.checks if check.status == "FAIL"]
 
     @property
     def passed(self) -> bool:
@@ -94,18 +91,18 @@ def examine(
             if seconds is not None and time.monotonic() - start_s > seconds:
                 raise NotChecked(f"{seconds:g} s had passed")
             for before in found:
-                if before.passed is False and before.name in NEEDED:
+                if before.status == "FAIL" and before.name in NEEDED:
                     raise NotChecked(f"{before.name} failed")
-            found.append(Check(subject, name, True, check()))
+            found.append(Check(subject, name, "PASS", check()))
         except (NotChecked, MissingLibrary) as reason:
-            found.append(Check(subject, name, None, str(reason)))
+            found.append(Check(subject, name, "not checked", str(reason)))
         except CortextError as error:
-            found.append(Check(subject, name, False, str(error)))
+            found.append(Check(subject, name, "FAIL", str(error)))
         # The user's own code may raise anything.
         except Exception as error:
             line = fault(error, *blamed)
             said = str(line or f"{type(error).__name__}: {first_line(error)}")
             if line is None and blamed:
                 said = f"{place(blamed[0], '__init__')}: {said}"
-            found.append(Check(subject, name, False, said))
+            found.append(Check(subject, name, "FAIL", said))
     return found
