@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from published import copy_task, write_pickle
 
 from cortext.data import make_trial, write_session
 from cortext.data.dataset import BlockDescription
@@ -19,6 +20,7 @@ from cortext.text.phonemes import RELEASE
 from cortext.training import DatasetConfig, TrainConfig, train
 from cortext.training.release.exchange import export_release
 from cortext.verification import Published, Verification, t15_facts, verify_t15
+from cortext.verification.published import COPY_TASK
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 16
@@ -56,8 +58,14 @@ def write_stand_in(folder: Path) -> StandIn:
     LanguageModel.build([folder / "lm.txt"], 2, folder / "lm")
     torch.manual_seed(0)
     train(_recipe(), directory / RECORDINGS, folder / "run", progress=False)
+    table = write_pickle(directory / COPY_TASK, copy_task())
     exported = export_release(folder / "run", directory / CHECKPOINT.parent)
-    return StandIn(directory, replace(_published(), per=exported.val_per or 0.0), folder / "lm")
+    published = replace(
+        _published(),
+        per=exported.val_per or 0.0,
+        files={COPY_TASK: f"{table.stat().st_size / 1e6:.2f} MB", "t15_personalUse.pkl": "1.13 MB"},
+    )
+    return StandIn(directory, published, folder / "lm")
 
 
 def _write_sessions(root: Path) -> None:
@@ -129,6 +137,8 @@ def _published() -> Published:
         n_trials={"train": 36, "val": 4 * held_out, "test": 2 * held_out},
         n_features=N_FEATURES,
         model={"kind": "gru", "n_layers": 1, "n_units": 48, "patch_size": 6, "patch_stride": 2},
+        n_copy_trials=8,
+        copy_wer={(25, "50-word"): 1 / 14, (27, "open vocabulary"): 0.0},  # a word of 14 is missing
         lm_words=10,
         lm_order=2,
     )

@@ -21,13 +21,17 @@ from stand_in import CHECKPOINT, N_TRIALS, RECORDINGS, SENTENCES, SESSIONS, Stan
 
 import cortext.verification.baseline
 from cortext.cli import run
+from cortext.decoding.options import DecoderOptions
 from cortext.text.normalize import normalize
 from cortext.verification import Check, Verification, t15_facts
 from cortext.verification.baseline import WORST_SESSION
+from cortext.verification.published import COPY_TASK
 from cortext.verification.stages import PAGE, RESULT
+from cortext.verification.words import Searching, Trials, check_words
 
 VAL = RECORDINGS / SESSIONS[1] / "data_val.hdf5"
 STAGES = ["files", "recordings", "packing", "checkpoint", "logits", "validation", "words"]
+STAGES += ["analyses", "analyses words"]
 
 
 def lines(result: Verification) -> dict[str, Check]:
@@ -37,17 +41,16 @@ def lines(result: Verification) -> dict[str, Check]:
 def test_a_whole_copy_passes_every_check_that_can_be_made(whole):
     out, result = whole
     statuses = {check.name: check.status for check in result.checks}
-    open_ones = [name for name in statuses if name.startswith("Size of")]
-    assert len(open_ones) == 4
-    assert {name for name, status in statuses.items() if status != "PASS"} == set(open_ones)
-    assert len(statuses) == 23
+    open_ones = {"Size of t15_personalUse.pkl", "WER of the published logits"}
+    assert {name for name, status in statuses.items() if status != "PASS"} == open_ones
+    assert len(statuses) == 26
     assert not result.failed
     page = (out / PAGE).read_text()
     assert "all that was checked is as published" in page
     assert "<svg" in page
     assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
     content = json.loads((out / RESULT).read_text())
-    assert content["counts"] == {"PASS": 19, "FAIL": 0, "not checked": 4}
+    assert content["counts"] == {"PASS": 24, "FAIL": 0, "not checked": 2}
     assert [stage["name"] for stage in content["stages"]] == STAGES
     assert all(stage["peak_mb"] > 50 for stage in content["stages"])
     assert {"python", "torch", "cortext", "processor", "torch threads"} <= set(content["machine"])
@@ -116,7 +119,7 @@ def without(path: Path | str) -> Callable[[StandIn], None]:
     return remove
 
 
-def cut(path: Path) -> Callable[[StandIn], None]:
+def cut(path: Path | str) -> Callable[[StandIn], None]:
     def damage(own: StandIn) -> None:
         content = (own.directory / path).read_bytes()
         (own.directory / path).write_bytes(content[: len(content) // 2])
@@ -124,7 +127,7 @@ def cut(path: Path) -> Callable[[StandIn], None]:
     return damage
 
 
-def overwrite(path: Path, content: bytes) -> Callable[[StandIn], None]:
+def overwrite(path: Path | str, content: bytes) -> Callable[[StandIn], None]:
     return lambda own: (own.directory / path).write_bytes(content) and None
 
 
@@ -249,7 +252,26 @@ DAMAGES = {
         without_labels,
         {"Recordings": "FAIL  1 problems; the first: .*trial_0000: seq_class_ids"},
     ),
-    "a damaged language model": (wrong_lm, {"words": "FAIL  LM/lm.bin"}),
+    "a damaged language model": (
+        wrong_lm,
+        {"words": "FAIL  LM/lm.bin", "analyses words": "FAIL  LM/lm.bin"},
+    ),
+    "no analyses": (
+        without(COPY_TASK),
+        {"Published analyses": "not checked, because t15_copyTask.pkl was not found; it can be"},
+    ),
+    "half of the analyses": (
+        cut(COPY_TASK),
+        {"analyses": "FAIL  DIR/t15_copyTask.pkl: ", f"Size of {COPY_TASK}": "FAIL"},
+    ),
+    "a program as analyses": (
+        overwrite(COPY_TASK, b"cos\nsystem\n(S'touch /tmp/harmed'\ntR."),
+        {"analyses": "FAIL  DIR/t15_copyTask.pkl: ", f"Size of {COPY_TASK}": "FAIL"},
+    ),
+    "a table of blocks that is none": (
+        overwrite(RECORDINGS / "t15_copyTaskData_description.csv", b"a\nb\n"),
+        {"files": "FAIL .*not the table of blocks", "recordings": "FAIL .*the table of blocks"},
+    ),
 }
 
 
@@ -313,30 +335,38 @@ def test_what_has_changed_is_checked_again_and_nothing_else(own: StandIn, out: P
         file["trial_0000/input_features"][0, 0] = 0
     kept = {stage.name: stage.kept for stage in verified(own, out).stages}
     again = {name for name, value in kept.items() if not value}
-    assert again == {"files", "recordings", "packing", "logits", "validation", "words"}
+    assert again == {"files", "recordings", "packing", "logits", "validation", "words"} | {
+        "analyses words"  # with the options that are fitted anew
+    }
     shutil.rmtree(out / "run")
     kept = {stage.name: stage.kept for stage in verified(own, out).stages}
-    assert {name for name, value in kept.items() if not value} == {"checkpoint"}
+    again = {name for name, value in kept.items() if not value}
+    assert again == {"checkpoint", "words", "analyses words"}  # the run held the fitted options
 
 
 def test_a_damaged_memory_of_a_stage_is_made_anew(own: StandIn, out: Path):
     for content in ("", "[]", '{"made_from": {}}'):
-        (out / "stages" / "checkpoint.json").write_text(content)
+        (out / "stages" / "files.json").write_text(content)
         assert not verified(own, out).failed
 
 
-def test_a_smaller_language_model_is_named_and_not_judged(stand_in: StandIn, out: Path):
-    published = replace(stand_in.published, lm_order=5)
-    check = lines(verified(stand_in, out, published=published))["WER"]
-    assert check.status == "not checked"
-    assert "with the 2-gram of 11 words" in check.found
+def test_wer_is_judged_with_the_language_model_of_the_published_rate_alone(
+    stand_in: StandIn, whole, tmp_path
+):
+    out, _ = whole
+    trials = Trials(out / "run", out / "packed", out / "logits.npz")
+    search = Searching(stand_in.lm, DecoderOptions(), 1)
 
+    def judge(**changes: float) -> Check:
+        published = replace(stand_in.published, **changes)
+        (check,) = check_words(trials, search, published, tmp_path / "lines", None).checks
+        return check
 
-def test_too_many_wrong_words_fail(stand_in: StandIn, out: Path):
-    options = {"beam": 0.01, "acoustic_scale": 0.01}
-    published = replace(stand_in.published, wer=-0.03)
-    check = lines(verified(stand_in, out, published=published, options=options))["WER"]
-    assert check.status == "FAIL"
+    assert judge().status == "PASS"
+    assert judge(wer=-0.031).status == "FAIL"
+    for other in (judge(lm_order=5), judge(lm_words=100_000)):
+        assert other.status == "not checked"
+        assert "with the 2-gram of 11 words" in other.found
 
 
 def test_a_fault_of_ours_is_a_line_without_the_texts_it_quotes(
@@ -359,16 +389,19 @@ def test_a_fault_of_ours_is_a_line_without_the_texts_it_quotes(
 
 
 def test_the_command_ends_with_1_where_something_differs_and_with_0_otherwise(
-    stand_in: StandIn, own: StandIn, out: Path, monkeypatch, capsys
+    own: StandIn, out: Path, tmp_path: Path, monkeypatch, capsys
 ):
+    monkeypatch.setattr("cortext.verification.t15.t15_facts", lambda: own.published)
     arguments = ["verify", "t15", str(own.directory), "--lm", str(own.lm), "--out", str(out)]
-    assert run(arguments) == 1  # three sessions are not those of T15
-    printed = capsys.readouterr().out
-    assert "Sessions: FAIL  3 found, 45 published; missing: t15.2023.08.20" in printed
-    assert "Published PER: not checked, because this is not the published network" in printed
-    monkeypatch.setattr("cortext.verification.t15.t15_facts", lambda: stand_in.published)
     assert run([*arguments, "--threads", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["FAIL"] == 0
+    monkeypatch.undo()
+    without(CHECKPOINT.parent)(own)
+    without(COPY_TASK)(own)
+    assert run(["verify", "t15", str(own.directory), "--out", str(tmp_path / "other")]) == 1
+    printed = capsys.readouterr().out
+    assert "Sessions: FAIL  3 found, 45 published; missing: t15.2023.08.20" in printed
+    assert "WER: not checked, because no language model was given" in printed
 
 
 def test_what_is_no_copy_of_the_data_is_refused(tmp_path: Path, stand_in: StandIn, capsys):
@@ -387,10 +420,10 @@ def test_what_is_no_copy_of_the_data_is_refused(tmp_path: Path, stand_in: StandI
         place = tmp_path / Path(name).parts[0]
         said = complaint(capsys, "verify", "t15", stand_in.directory, "--out", place)
         assert "exists and is not the directory of a verification" in said
-    said = complaint(
-        capsys, "verify", "t15", stand_in.directory, "--out", out, "--options", tmp_path / "no.yaml"
-    )
-    assert "no.yaml" in said
+    options = ["--options", tmp_path / "no.yaml"]
+    arguments = ["verify", "t15", stand_in.directory, "--out", out, *options]
+    assert "without a language model; give it" in complaint(capsys, *arguments)
+    assert "no.yaml" in complaint(capsys, *arguments, "--lm", stand_in.lm)
     assert not out.exists()
 
 

@@ -190,14 +190,9 @@ def _labels(totals: dict[str, SplitReport]) -> Check:
     return judged("Labels", not wrong, said)
 
 
-def session_files(root: Path, split: str | None = None) -> list[Path]:
+def session_files(root: Path, split: str = "*") -> list[Path]:
     """Return the session files of a directory, of one split or of all."""
-    return [
-        path
-        for session in open_session_files(root).sessions
-        for name, path in session.files.items()
-        if split in (None, name)
-    ]
+    return sorted(root.glob(f"*/data_{split}.hdf5"))
 
 
 def with_split(sessions: Iterable[Session], split: str) -> tuple[Session, ...]:

@@ -24,6 +24,7 @@ TITLES = {
     "validation": "Phoneme errors",
     "words": "Words",
     "analyses": "Published analyses",
+    "analyses words": "Words of the published analyses",
 }
 """Headings by name of the stage."""
 

@@ -6,22 +6,23 @@ import os
 import platform
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cortext.decoding.options import DecoderOptions
-from cortext.evaluation.fitted import options_for
+from cortext.data.dataset import DESCRIPTION
+from cortext.errors import ConfigError
+from cortext.evaluation.fitted import FILE, options_for
 from cortext.evaluation.settings import Options
 from cortext.files import json_lines
 from cortext.provenance import provenance
 from cortext.training.release.exchange import WEIGHTS
 from cortext.training.release.reading import ARGUMENTS
-from cortext.verification import baseline, recordings, words
+from cortext.verification import baseline, copy_task, recordings, words
 from cortext.verification.checks import Verification, not_checked
-from cortext.verification.published import Published, t15_facts
+from cortext.verification.published import COPY_TASK, Published, t15_facts
 from cortext.verification.recordings import Parts, find_parts, session_files
 from cortext.verification.report import write_verification
 from cortext.verification.stages import (
@@ -30,7 +31,7 @@ from cortext.verification.stages import (
     fingerprint,
     verification_directory,
 )
-from cortext.verification.words import Trials
+from cortext.verification.words import Searching, Trials
 
 
 def verify_t15(
@@ -56,7 +57,8 @@ def verify_t15(
         out: Directory of the verification.
         lm: Language-model directory; without one no words are searched for.
         analyses: `t15_copyTask.pkl`; taken from `directory` if it is there.
-        options: Options of the search, as `evaluate` takes them.
+        options: Options of the search, as `evaluate` takes them; without them they are fitted to
+            the validation split, and each trial is decoded with those of the other half.
         with_text: Put the prompts and the decoded sentences into the page, too.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
         threads: Threads of the search; None for one a core.
@@ -66,11 +68,17 @@ def verify_t15(
     Raises:
         DataError: For a directory without any part of the release, and an `out` that is something
             else or cannot be written. All that is wrong with a part is a line of the page.
+        ConfigError: For options that cannot be used.
     """
     directory, out = Path(directory), Path(out)
     facts = published or t15_facts()
     parts = find_parts(directory, facts, out.resolve())
-    search = options_for(None, lm, options)[0]
+    searching = None
+    if lm is None and options is not None:
+        raise ConfigError("options of the search are given without a language model", fix="give it")
+    if lm is not None:
+        given = None if options is None else options_for(None, lm, options)[0]
+        searching = Searching(Path(lm), given, threads)
     private = _private({"DIR": directory, "OUT": out, "LM": lm, "ANALYSES": analyses})
     with verification_directory(out):
         stages = Stages(out, {"published": zlib.crc32(repr(facts).encode())}, private, stage)
@@ -78,14 +86,15 @@ def verify_t15(
         has_trials = work.check_recordings()
         has_run = work.check_checkpoint()
         has_logits = has_trials and has_run and work.check_model()
-        if has_logits and lm is not None:
-            work.check_words(Path(lm), search, threads or os.cpu_count() or 1)
+        if has_logits and searching is not None:
+            work.check_words(searching)
         if not has_trials or not has_run:
             missing = "no validation trial was read" if not has_trials else "there is no checkpoint"
             stages.skip("logits", [not_checked("PER", missing)])
         if not has_logits or lm is None:
             because = "no language model was given" if lm is None else "there are no logits"
             stages.skip("words", [not_checked("WER", because)])
+        work.check_analyses(analyses or parts.files.get(COPY_TASK), searching)
         sentences = list(json_lines(out / SENTENCES)) if with_text else None
         result = Verification(
             "t15", stages.results, stages.facts, stages.sessions, machine(device), sentences
@@ -126,13 +135,10 @@ class _T15:
     def check_recordings(self) -> bool:
         """Check names, sizes and every trial; return whether there is a validation split."""
         root = self.parts.recordings
-        files = dict(self.parts.files)
-        if root is not None:
-            files |= {str(path): path for path in session_files(root)}
-        at = self.parts.recordings or self.out
+        found = [*self.parts.files.values(), *(_sources(root) if root else [])]
         self.stages.run(
             "files",
-            fingerprint(list(files.values()), at),
+            fingerprint(found, root or self.out),
             lambda progress: recordings.check_files(self.parts, self.published),
         )
         if root is None:
@@ -141,7 +147,7 @@ class _T15:
             return False
         self.stages.run(
             "recordings",
-            fingerprint(session_files(root), root),
+            fingerprint(_sources(root), root),
             lambda progress: recordings.check_recordings(root, self.published, progress),
         )
         if not session_files(root, "val"):
@@ -190,34 +196,56 @@ class _T15:
             )
         return done
 
-    def check_words(self, lm: Path, options: DecoderOptions, threads: int) -> None:
+    def check_words(self, search: Searching) -> None:
         """Search for the words of the validation split."""
-        files = [path for path in lm.iterdir() if path.is_file()] if lm.is_dir() else []
+        fitted = [self.run / FILE] if search.options is None else []
         self.stages.run(
             "words",
             {
                 "device": self.device,
-                "options": asdict(options),
-                "lm": fingerprint(files, lm),
+                **search.made_from,
                 **self._val_files,
                 **self._checkpoint_files,
             },
             lambda progress: words.check_words(
-                Trials(self.packed, self.logits),
-                lm,
-                options,
+                Trials(self.run, self.packed, self.logits),
+                search,
                 self.published,
                 self.out / SENTENCES,
-                threads,
                 progress,
             ),
-            [self.out / SENTENCES],
+            [self.out / SENTENCES, *fitted],
         )
+
+    def check_analyses(self, file: str | Path | None, search: Searching | None) -> None:
+        """Check the published analyses, and decode their logits where there is a model."""
+        if file is None:
+            because = f"{COPY_TASK} was not found; it can be given with --analyses"
+            self.stages.skip("analyses", [not_checked("Published analyses", because)])
+            return
+        path = Path(file)
+        evaluation = self.out / "copy-task"
+        made_from = fingerprint([path] if path.is_file() else [], path.parent)
+        done = self.stages.run(
+            "analyses",
+            made_from,
+            lambda progress: copy_task.check_analyses(path, evaluation, self.published, progress),
+            [evaluation],
+        )
+        if done and search is not None:
+            fitted = [path for path in [self.run / FILE] if path.is_file()]
+            self.stages.run(
+                "analyses words",
+                {**search.made_from, **made_from, **fingerprint(fitted, self.run)},
+                lambda progress: copy_task.check_analyses_words(
+                    evaluation, search.fitted(self.run), self.out / "copy-task.csv", progress
+                ),
+            )
 
     @property
     def _val_files(self) -> dict[str, Any]:
         root = self.parts.recordings
-        return {} if root is None else fingerprint(session_files(root, "val"), root)
+        return {} if root is None else fingerprint(_sources(root, "val"), root)
 
     @property
     def _checkpoint_files(self) -> dict[str, Any]:
@@ -226,6 +254,12 @@ class _T15:
             return {}
         files = [folder / name for name in (WEIGHTS, ARGUMENTS)]
         return fingerprint([path for path in files if path.is_file()], folder)
+
+
+def _sources(root: Path, split: str = "*") -> list[Path]:
+    """Return the session files and the table of blocks that is read with them."""
+    tables = [folder / DESCRIPTION for folder in (root, root.parent)]
+    return [*session_files(root, split), *(path for path in tables if path.is_file())]
 
 
 def _private(given: Mapping[str, str | Path | None]) -> dict[str, str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cortext.data import open_packed
-from cortext.decoding import Decoder
+from cortext.decoding.decoder import part_of
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
+from cortext.evaluation.fitted import TrialName, options_for
 from cortext.evaluation.recognise import number_trials
+from cortext.evaluation.settings import SearchSettings
+from cortext.evaluation.word_search import WordSearch
 from cortext.files import atomic_write
 from cortext.processes import Progress
 from cortext.tables import json_text
@@ -22,6 +25,7 @@ from cortext.text.phonemes import RELEASE
 from cortext.verification.baseline import read_logits
 from cortext.verification.checks import Check, Outcome, judged, not_checked
 from cortext.verification.published import Published
+from cortext.verification.stages import fingerprint
 
 WITHOUT_LLM = 0.03
 """Points of WER that the baseline's large language model gains, at most.
@@ -33,61 +37,99 @@ a GRU on T15's validation split 2 points were published for a large model in the
 
 @dataclass(frozen=True)
 class Trials:
-    """Validation trials: the packed data, and the file of the logits."""
+    """Validation trials: the run, its packed data, and the file of the logits."""
 
+    run: Path
     packed: Path
     logits: Path
 
 
+@dataclass(frozen=True)
+class Searching:
+    """A language model and how to search with it.
+
+    Attributes:
+        lm: Language-model directory.
+        options: Options of the search; None fits them to the validation trials.
+        threads: Threads of the search; None for one a core.
+    """
+
+    lm: Path
+    options: DecoderOptions | None
+    threads: int | None = None
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """What the sentences depend on, as JSON types."""
+        files = [path for path in self.lm.iterdir() if path.is_file()] if self.lm.is_dir() else []
+        options = None if self.options is None else asdict(self.options)
+        return {"options": options, "lm": fingerprint(files, self.lm)}
+
+    def fitted(self, run: Path) -> Searching:
+        """Return the search with the options that were fitted to a run, where it has any."""
+        if self.options is not None or not run.is_dir():
+            return self
+        return replace(self, options=options_for(run, self.lm)[0])
+
+
 def check_words(
     trials: Trials,
-    lm: Path,
-    options: DecoderOptions,
+    search: Searching,
     published: Published,
     sentences: Path,
-    threads: int,
     progress: Progress | None,
 ) -> Outcome:
     """Search for the sentences of the validation split and measure WER by session.
 
+    Options that are fitted to the split decode each trial with those of the other half.
+
     Args:
         trials: The validation trials and their logits.
-        lm: Language-model directory.
-        options: Options of the search.
+        search: The search.
         published: The published WER and its language model.
         sentences: File to write with prompts and decoded sentences, a JSON object a line.
-        threads: Threads of the search.
-        progress: Called with trials done and in all.
+        progress: Called with steps done and in all.
     """
-    facts = LanguageModel.open(lm).info()
-    decoder = Decoder.from_dir(lm, options)
+    facts = LanguageModel.open(search.lm).info()
     logits = list(read_logits(trials.logits))
     log_probs = [log_softmax(logits_PV.astype("float32")) for _, _, logits_PV in logits]
-    found = decoder.search_batch(log_probs, RELEASE, threads, progress)
-    prompts = _prompts(trials.packed)
+    names = _names(trials.packed, [number for number, _, _ in logits])
+    fits = search.options is None
+    settings = SearchSettings(lm=search.lm, options=search.options, threads=search.threads)
+    words = WordSearch(trials.run, search.lm, settings, fits)
+    if fits:
+        data = str(trials.packed), "val"
+        words.fit(log_probs, names, RELEASE, data, part_of(progress, 0, 2))
+    bars = [part_of(progress, int(fits), 1 + fits), None]
+    found = words.sentences(log_probs, names, RELEASE, {}, bars)
     lines = [
-        {"session": session, "reference": prompts[number], "decoded": normalize(nbest[0].text)}
-        for (number, session, _), nbest in zip(logits, found, strict=True)
+        {"session": name.session, "reference": name.reference, "decoded": normalize(nbest[0].text)}
+        for name, nbest in zip(names, found, strict=True)
     ]
     atomic_write(sentences, "".join(json_text(line) + "\n" for line in lines).encode())
     wer = _wer(lines)
-    name = f"{facts['order']}-gram of {facts['lexicon_words']:,} words"
+    model = f"the {facts['order']}-gram of {facts['lexicon_words']:,} words"
+    said = f"{100 * (wer.rate or 0):.1f} % with {model}"
+    if (fitted := words.options.fitted) is not None:
+        before = 100 * (fitted.word_errors.rate("start") or 0)
+        said += f" and options fitted on the other half ({before:.1f} % with the defaults)"
+    check = _judge(wer.rate or 0.0, said, facts, published)
     sessions = {
         session: _facts(_wer([line for line in lines if line["session"] == session]))
-        for session in dict.fromkeys(line["session"] for line in lines)
+        for session in dict.fromkeys(name.session for name in names)
     }
-    check = _judge(wer.rate or 0.0, name, facts, published)
-    words = _facts(wer) | {"lm": name, "n_words": wer.counts.reference_length}
-    words["options"] = asdict(options)
-    return Outcome([check], {"words": words, "sessions": sessions})
+    about = _facts(wer) | {"lm": model, "n_words": wer.counts.reference_length}
+    about |= {"options": asdict(words.options.options), "fitted": fits}
+    return Outcome([check], {"words": about, "sessions": sessions})
 
 
-def _prompts(packed: Path) -> dict[int, str]:
-    """Return the normalised prompts of the validation split by number of the trial."""
+def _names(packed: Path, numbers: Sequence[int]) -> list[TrialName]:
+    """Return the names of validation trials, with their normalised prompts, by their numbers."""
     data = open_packed(packed)
     split = data.split("val")
     ids, _ = number_trials(split, data.bad_trials)
-    return {number: normalize(split.sentence(i) or "") for i, number in enumerate(ids)}
+    position = {number: i for i, number in enumerate(ids)}
+    return [TrialName.of(split, position[number]) for number in numbers]
 
 
 def _wer(lines: Sequence[dict[str, Any]]) -> ErrorRate:
@@ -98,8 +140,7 @@ def _facts(wer: ErrorRate) -> dict[str, Any]:
     return {"wer": wer.rate, "wer_ci95": [wer.low, wer.high]}
 
 
-def _judge(wer: float, name: str, facts: dict[str, Any], published: Published) -> Check:
-    said = f"{100 * wer:.1f} % with the {name}"
+def _judge(wer: float, said: str, facts: dict[str, Any], published: Published) -> Check:
     theirs = f"{100 * published.wer:.1f} %"
     if facts["order"] < published.lm_order or facts["lexicon_words"] < published.lm_words:
         because = f"{theirs} was published with another language model; here {said}"
