@@ -237,7 +237,8 @@ def test_the_archive_of_the_sources_holds_what_the_build_reads(sources, tmp_path
     junk = {".so", ".o", ".a", ".pyc"}
     assert not [file for file in sources.rglob("*") if PurePosixPath(file).suffix in junk]
     # Compiling it would take minutes. CMake looks for every source file when it makes its plan.
-    (kenlm,) = ROOT.glob("build/native/kenlm-*/kenlm-*.tar.gz")
+    fetched = ROOT.glob("build/native/kenlm-*/kenlm-*.tar.gz")
+    kenlm = os.environ.get("KENLM_SOURCE") or next(fetched)
     done = subprocess.run(
         [
             "cmake",
