@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "bind.hpp"
+#include "processor.hpp"
 #include "step_gru.hpp"
 
 namespace nb = nanobind;
@@ -53,6 +54,12 @@ StepLinear linear(const Matrix& weight, const std::optional<Vector>& bias, std::
     return {weight.data(),   bias ? bias->data() : nullptr,
             n_blocks,        weight.shape(0) / n_blocks,
             weight.shape(1), weights_as(kept_as)};
+}
+
+// Whether weights are fetched by hints.
+template <typename Layer>
+void set_prefetch(Layer& self, bool by_hints) {
+    self.set_prefetch(by_hints ? Prefetch::by_hints : Prefetch::by_processor);
 }
 
 using LayerWeights = std::tuple<Matrix, Matrix, Vector, Vector>;
@@ -100,6 +107,8 @@ void apply(const StepLinear& self, const Vector& x, const VectorOut& y) {
 }  // namespace
 
 void bind_step(nb::module_& module) {
+    module.def("vector_lanes", &vector_lanes);
+    module.def("use_vector_lanes", &use_vector_lanes, nb::arg("lanes"));
     nb::class_<StepGRU>(module, "StepGRU")
         .def(
             "__init__",
@@ -107,6 +116,7 @@ void bind_step(nb::module_& module) {
                 new (self) StepGRU(gru_layers(layers, kept_as));
             },
             nb::arg("layers"), nb::arg("kept_as"))
+        .def("set_prefetch", &set_prefetch<StepGRU>, nb::arg("by_hints"))
         .def("step", &step, nb::arg("x").noconvert(), nb::arg("state_LD").noconvert(),
              nb::arg("next_state_LD").noconvert());
     nb::class_<StepLinear>(module, "StepLinear")
@@ -117,6 +127,7 @@ void bind_step(nb::module_& module) {
                 new (self) StepLinear(linear(weight, bias, 1, kept_as));
             },
             nb::arg("weight").noconvert(), nb::arg("bias").none(), nb::arg("kept_as"))
+        .def("set_prefetch", &set_prefetch<StepLinear>, nb::arg("by_hints"))
         .def("apply", &apply, nb::arg("x").noconvert(), nb::arg("y").noconvert());
 }
 

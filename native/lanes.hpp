@@ -1,28 +1,60 @@
-// Sixteen floats that are computed together, on any processor: compilers split them where its
-// registers are narrower.
+// Vectors of 16, 8 or 4 floats, and functions of which there is a version for each of them: the one
+// for the widest vectors that the processor computes with is called. Compilers keep a vector that
+// is wider than its registers in memory, which on a processor with AVX2 took three times as long.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-// A function of which there is a version for each generation of x86-64, chosen as it is loaded.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(CORTEXT_SANITIZE)
-#define CORTEXT_FOR_EACH_PROCESSOR \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CORTEXT_FOR_EACH_PROCESSOR
-#endif
+#include "processor.hpp"
+
 // What such a function calls must become part of it.
 #define CORTEXT_INLINE static inline __attribute__((always_inline))
 
+// Defines `void name(parameters)`, which calls `name_of<lanes>(arguments)`, an inline template.
+#ifdef __x86_64__
+#define CORTEXT_FOR_EACH_PROCESSOR(name, parameters, arguments)                              \
+    __attribute__((                                                                          \
+        target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))) void name##_16 parameters {  \
+        name##_of<16> arguments;                                                             \
+    }                                                                                        \
+    __attribute__((target("avx2,fma"))) void name##_8 parameters { name##_of<8> arguments; } \
+    void name##_4 parameters { name##_of<4> arguments; }                                     \
+    void name parameters {                                                                   \
+        const std::size_t lanes = vector_lanes();                                            \
+        return lanes == 16  ? name##_16 arguments                                            \
+               : lanes == 8 ? name##_8 arguments                                             \
+                            : name##_4 arguments;                                            \
+    }
+#else
+#define CORTEXT_FOR_EACH_PROCESSOR(name, parameters, arguments) \
+    void name parameters { name##_of<4> arguments; }
+#endif
+
 namespace cortext {
 
-constexpr std::size_t lanes = 16;
-using Floats = float __attribute__((vector_size(lanes * sizeof(float))));
-using Words = std::uint32_t __attribute__((vector_size(lanes * sizeof(std::uint32_t))));
-using Integers = std::int32_t __attribute__((vector_size(lanes * sizeof(std::int32_t))));
+template <std::size_t lanes>
+struct Lanes;
+
+#define CORTEXT_LANES(n)                                                               \
+    template <>                                                                        \
+    struct Lanes<n> {                                                                  \
+        using Floats = float __attribute__((vector_size(n * sizeof(float))));          \
+        using Words = std::uint32_t __attribute__((vector_size(n * sizeof(float))));   \
+        using Integers = std::int32_t __attribute__((vector_size(n * sizeof(float)))); \
+    };
+CORTEXT_LANES(16)
+CORTEXT_LANES(8)
+CORTEXT_LANES(4)
+#undef CORTEXT_LANES
+
+template <std::size_t lanes>
+using Floats = typename Lanes<lanes>::Floats;
+template <std::size_t lanes>
+using Words = typename Lanes<lanes>::Words;
+template <std::size_t lanes>
+using Integers = typename Lanes<lanes>::Integers;
 
 template <typename Vector>
 CORTEXT_INLINE Vector load(const void* from) {
@@ -31,8 +63,14 @@ CORTEXT_INLINE Vector load(const void* from) {
     return x;
 }
 
-CORTEXT_INLINE void store(float* to, const Floats& x) { std::memcpy(to, &x, sizeof x); }
+template <typename Vector>
+CORTEXT_INLINE void store(float* to, const Vector& x) {
+    std::memcpy(to, &x, sizeof x);
+}
 
-CORTEXT_INLINE Floats all(float x) { return Floats{} + x; }
+template <std::size_t lanes>
+CORTEXT_INLINE Floats<lanes> all(float x) {
+    return Floats<lanes>{} + x;
+}
 
 }  // namespace cortext

@@ -15,50 +15,63 @@ namespace {
 
 // e^x to a few units in the last place, for |x| <= 80: 2^n times the Taylor series of e^r for |r|
 // <= log(2) / 2.
-CORTEXT_INLINE Floats exponential(Floats x) {
-    x = x > 80.0F ? all(80.0F) : x;  // NaN stays NaN
-    x = x < -80.0F ? all(-80.0F) : x;
+template <std::size_t lanes>
+CORTEXT_INLINE Floats<lanes> exponential(Floats<lanes> x) {
+    x = x > 80.0F ? all<lanes>(80.0F) : x;  // NaN stays NaN
+    x = x < -80.0F ? all<lanes>(-80.0F) : x;
     const float shift =
         12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to a whole number
-    const Floats n = (x * 1.44269504F + shift) - shift;
-    const Floats r =
+    const Floats<lanes> n = (x * 1.44269504F + shift) - shift;
+    const Floats<lanes> r =
         (x - n * 0.693359375F) - n * -2.12194440e-4F;  // log(2), its first bits and the rest
-    Floats sum = all(1.0F / 5040);
+    Floats<lanes> sum = all<lanes>(1.0F / 5040);
     for (float coefficient : {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F}) {
         sum = sum * r + coefficient;
     }
-    const Integers exponent = __builtin_convertvector(n, Integers) + 127;
-    const Words power = load<Words>(&exponent) << 23;
-    return sum * load<Floats>(&power);
+    const Integers<lanes> exponent = __builtin_convertvector(n, Integers<lanes>) + 127;
+    const Words<lanes> power = load<Words<lanes>>(&exponent) << 23;
+    return sum * load<Floats<lanes>>(&power);
 }
 
-CORTEXT_INLINE Floats sigmoid(const Floats& x) { return 1.0F / (1.0F + exponential(-x)); }
-
-CORTEXT_INLINE Floats hyperbolic_tangent(const Floats& x) {
-    return 1.0F - 2.0F * sigmoid(x * -2.0F);
+template <std::size_t lanes>
+CORTEXT_INLINE Floats<lanes> sigmoid(const Floats<lanes>& x) {
+    return 1.0F / (1.0F + exponential<lanes>(-x));
 }
 
-CORTEXT_FOR_EACH_PROCESSOR
-void add(float* sum, const float* x, std::size_t size) {
+template <std::size_t lanes>
+CORTEXT_INLINE Floats<lanes> hyperbolic_tangent(const Floats<lanes>& x) {
+    return 1.0F - 2.0F * sigmoid<lanes>(x * -2.0F);
+}
+
+template <std::size_t lanes>
+CORTEXT_INLINE void add_of(float* sum, const float* x, std::size_t size) {
     for (std::size_t i = 0; i < size; i += lanes)
-        store(sum + i, load<Floats>(sum + i) + load<Floats>(x + i));
+        store(sum + i, load<Floats<lanes>>(sum + i) + load<Floats<lanes>>(x + i));
 }
+
+CORTEXT_FOR_EACH_PROCESSOR(add, (float* sum, const float* x, std::size_t size), (sum, x, size))
 
 // h [block]: from the state before to the state after; a block is a gate.
-CORTEXT_FOR_EACH_PROCESSOR
-void update(const float* input, const float* recurrent, std::size_t block, float* h) {
+template <std::size_t lanes>
+CORTEXT_INLINE void update_of(const float* input, const float* recurrent, std::size_t block,
+                              float* h) {
     for (std::size_t unit = 0; unit < block; unit += lanes) {
         const auto in = [&](std::size_t gate) __attribute__((always_inline)) {
-            return load<Floats>(input + gate * block + unit);
+            return load<Floats<lanes>>(input + gate * block + unit);
         };
         const auto rec = [&](std::size_t gate) __attribute__((always_inline)) {
-            return load<Floats>(recurrent + gate * block + unit);
+            return load<Floats<lanes>>(recurrent + gate * block + unit);
         };
-        const Floats r = sigmoid(in(0) + rec(0)), z = sigmoid(in(1) + rec(1));
-        const Floats n = hyperbolic_tangent(in(2) + r * rec(2));
-        store(h + unit, n + z * (load<Floats>(h + unit) - n));
+        const Floats<lanes> r = sigmoid<lanes>(in(0) + rec(0)), z = sigmoid<lanes>(in(1) + rec(1));
+        const Floats<lanes> n = hyperbolic_tangent<lanes>(in(2) + r * rec(2));
+        store(h + unit, n + z * (load<Floats<lanes>>(h + unit) - n));
     }
 }
+
+CORTEXT_FOR_EACH_PROCESSOR(update,
+                           (const float* input, const float* recurrent, std::size_t block,
+                            float* h),
+                           (input, recurrent, block, h))
 
 }  // namespace
 
@@ -98,6 +111,14 @@ void PartialProduct::extend(const float* x, std::size_t n_known) {
 StepGRU::StepGRU(std::vector<Layer> layers)
     : layers_(std::move(layers)), input_(layers_.front().input) {
     for (const Layer& layer : layers_) recurrent_.emplace_back(layer.recurrent);
+}
+
+void StepGRU::set_prefetch(Prefetch prefetch) {
+    const std::lock_guard<std::mutex> alone(mutex_);
+    for (Layer& layer : layers_) {
+        layer.input.set_prefetch(prefetch);
+        layer.recurrent.set_prefetch(prefetch);
+    }
 }
 
 void StepGRU::step(const float* x, const float* state, float* next_state) {

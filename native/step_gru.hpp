@@ -25,6 +25,7 @@ public:
     std::size_t n_rows() const { return n_rows_; }
     void apply(const float* x, float* y) const;     // y [matrix().size()]
     void finish(const float* sum, float* y) const;  // from the sum over all columns
+    void set_prefetch(Prefetch prefetch) { matrix_.set_prefetch(prefetch); }
 
 private:
     std::size_t n_rows_;
@@ -71,10 +72,11 @@ public:
     // ones alone is computed, and the step with all of them, from the same state, goes on from
     // there. Threads wait for each other.
     void step(const float* x, const float* state, float* next_state);
+    void set_prefetch(Prefetch prefetch);
 
 private:
-    const std::vector<Layer> layers_;
-    std::mutex mutex_;                       // of the partial products
+    std::vector<Layer> layers_;
+    std::mutex mutex_;                       // of the layers and the partial products
     PartialProduct input_;                   // of the first layer
     std::vector<PartialProduct> recurrent_;  // of each
 };

@@ -14,6 +14,11 @@ namespace cortext {
 // Products and sums are float32 in any case.
 enum class Weights { float32, bfloat16, int8 };
 
+// Who fetches weights from memory ahead of their use: the processor by its own foresight, or hints
+// that ask for what lies 4 KB ahead. Which is faster differs from processor to processor; products
+// have the same bits.
+enum class Prefetch { by_processor, by_hints };
+
 class StepMatrix {
 public:
     // rows [n_blocks * n_rows, n_columns]
@@ -38,8 +43,14 @@ public:
     // From the sum over all columns to the product.
     void finish(float* sum) const;
 
+    // Not while another thread multiplies.
+    void set_prefetch(Prefetch prefetch) { prefetch_ = prefetch; }
+
+    // Rows that lie together: the kernels know of them.
+    static constexpr std::size_t panel_rows = 64;
+
 private:
-    static constexpr std::size_t block_rows = 16, panel_rows = 64, block_columns = 64;
+    static constexpr std::size_t block_rows = 16, block_columns = 64;
 
     struct Free {
         void operator()(std::uint32_t* words) const;
@@ -48,6 +59,7 @@ private:
     void put(std::size_t row, std::size_t column, std::uint32_t bits);
 
     Weights kept_as_;
+    Prefetch prefetch_ = Prefetch::by_processor;
     std::size_t block_size_, n_panels_, n_columns_, columns_per_word_;
     // [blocks of columns][panels][columns / columns_per_word][panel_rows]: a float32, two bfloat16
     // or four int8, the first in the low bits.

@@ -269,6 +269,15 @@ def recurrence_backward(
     d_b_hh_G: Any,
     n_threads: int,
 ) -> None: ...
+def vector_lanes() -> int:
+    """Return the number of floats that a step computes with at once: 16, 8 or 4."""
+
+def use_vector_lanes(lanes: int) -> bool:
+    """Let steps compute with vectors of 16, 8 or 4 floats, to try what other processors do.
+
+    Returns:
+        False, and nothing changes, if the processor has no such vectors.
+    """
 
 class StepGRU:
     """A stack of GRU layers for one step of one trial at a time, on any processor.
@@ -281,6 +290,9 @@ class StepGRU:
     """
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, ...]], kept_as: str) -> None: ...
+    def set_prefetch(self, by_hints: bool) -> None:
+        """Let weights be fetched by hints, or by the processor alone; results are the same."""
+
     def step(self, x: Any, state_LD: Any, next_state_LD: Any) -> None:
         """Step from the input float32 [I] and the states [L, D] to the next states.
 
@@ -297,5 +309,11 @@ class StepLinear:
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray | None, kept_as: str) -> None: ...
+    def set_prefetch(self, by_hints: bool) -> None:
+        """Let weights be fetched by hints, or by the processor alone; results are the same.
+
+        Not while another thread multiplies.
+        """
+
     def apply(self, x: Any, y: Any) -> None:
         """Write the map of x float32 [inputs] to y [outputs]."""

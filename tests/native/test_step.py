@@ -10,6 +10,16 @@ from cortext import _native
 SHAPES = [(1, 1, 1), (7, 5, 2), (16, 16, 1), (33, 65, 3), (112, 48, 2)]  # inputs, units, layers
 
 
+@pytest.fixture(params=[16, 8, 4])
+def lanes(request):
+    """Vectors of AVX-512, of AVX2, and of any processor."""
+    before = _native.vector_lanes()
+    if not _native.use_vector_lanes(request.param):
+        pytest.skip(f"this processor has no vectors of {request.param}")
+    yield request.param
+    assert _native.use_vector_lanes(before)
+
+
 def draw(n_inputs, n_units, n_layers, seed=0):
     rng = np.random.default_rng(seed)
     widths = [n_inputs] + [n_units] * (n_layers - 1)
@@ -60,6 +70,7 @@ def native_step(layers, x, state_LD, precision):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.usefixtures("lanes")
 def test_a_step_is_the_formula_with_rounded_weights(shape, precision):
     layers, x, state_LD = draw(*shape)
     expected_LD = gru_step(layers, x, state_LD, ROUNDED[precision])
@@ -182,3 +193,28 @@ def test_wrong_shapes_are_refused():
     for arguments in ((x[:-1], np.empty(15, np.float32)), (x, np.empty(14, np.float32))):
         with pytest.raises(ValueError, match="wrong shape"):
             linear.apply(*arguments)
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.usefixtures("lanes")
+def test_hints_change_no_bit_of_a_product(precision):
+    layers, x, state_LD = draw(112, 48, 2)
+    by_hints_LD, without_LD = np.empty_like(state_LD), np.empty_like(state_LD)
+    gru = _native.StepGRU(layers, precision)
+    gru.set_prefetch(True)
+    gru.step(x, state_LD, by_hints_LD)
+    _native.StepGRU(layers, precision).step(x, state_LD, without_LD)
+    assert by_hints_LD.tobytes() == without_LD.tobytes()
+    linear = _native.StepLinear(layers[0][0], layers[0][2], precision)
+    y = np.empty((2, len(layers[0][0])), dtype=np.float32)
+    for row, by_hints in zip(y, (True, False), strict=True):
+        linear.set_prefetch(by_hints)
+        linear.apply(x, row)
+    assert y[0].tobytes() == y[1].tobytes()
+
+
+def test_vectors_that_the_processor_does_not_have_are_refused():
+    before = _native.vector_lanes()
+    assert before in (4, 8, 16)
+    assert not any(map(_native.use_vector_lanes, (0, 2, 5, 32, 2**40)))
+    assert _native.vector_lanes() == before

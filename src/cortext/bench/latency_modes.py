@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,9 @@ from cortext.models.stepper import Stepper
 from cortext.models.stepping import TorchStepper
 
 EAGER = "torch eager fp32"
-MODES = (EAGER, "torch fp32", "torch bf16", "torch int8", "onnx fp32", "onnx int8")
+OURS = ("torch fp32", "torch bf16", "torch int8")
+"""The ways whose matrix products are our own."""
+MODES = (EAGER, *OURS, "onnx fp32", "onnx int8")
 
 
 class Played:
@@ -59,6 +61,23 @@ class _Eager(TorchStepper):
 
     def prepare(self, bins_KC: np.ndarray) -> None:
         """See `Stepper`: torch's own GRU computes nothing ahead."""
+
+
+def no_more_work(work_ms: Mapping[str, float]) -> bool | None:
+    """Return whether no way of ours does more work a step than torch's own GRU, in float32.
+
+    A way of laying out or fetching weights that is fast on one processor may be slow on another.
+
+    Args:
+        work_ms: Median processor time of a step by the name of the way.
+
+    Returns:
+        None where torch's GRU or all of ours were not timed.
+    """
+    ours_ms = [work_ms[name] for name in OURS if name in work_ms]
+    if EAGER not in work_ms or not ours_ms:
+        return None
+    return max(ours_ms) <= work_ms[EAGER]
 
 
 def steppers(

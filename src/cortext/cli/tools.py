@@ -25,6 +25,7 @@ from cortext.cli.console import (
 from cortext.cloud.job import LaunchSettings
 
 if TYPE_CHECKING:
+    from cortext.bench.kernels import KernelWork
     from cortext.tpu.doctor import DoctorReport
 
 
@@ -103,6 +104,12 @@ def doctor(
     run: Annotated[
         bool, typer.Option("--run", help="Take a training step of each model on what is found.")
     ] = False,
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed", help="Time our compiled kernels beside torch's own (half a minute)."
+        ),
+    ] = False,
     device: Annotated[
         str | None, typer.Option(help="With --run: only on cpu, cuda or tpu.")
     ] = None,
@@ -120,7 +127,7 @@ def doctor(
     Ends with status 1 where something that is installed or attached does not work, and with 0
     otherwise, whatever there is to advise.
 
-    Example: cortext doctor --run
+    Example: cortext doctor --run --speed
     """
     from cortext.tpu.doctor import examine, take_steps
 
@@ -140,10 +147,17 @@ def doctor(
                 f"no installed backend has a device{f' of kind {device!r}' if device else ''}"
             )
         report = dataclasses.replace(report, steps=steps, broken=[*report.broken, *failed])
+    work = None
+    if speed:
+        from cortext.bench.kernels import kernel_work
+
+        stage("timing compiled kernels")
+        work = kernel_work()
     if as_json:
-        print_json(report.to_json())
+        print_json(report.to_json() | {"speed": work and work.to_json()})
     else:
         _print(report)
+        _print_speed(work)
     return 1 if report.broken else 0
 
 
@@ -178,6 +192,25 @@ def _print(report: DoctorReport) -> None:
             print_lines(f"{title}: {line}")
     if not report.broken:
         print_lines("everything that is installed works")
+
+
+def _print_speed(work: KernelWork | None) -> None:
+    if work is None:
+        print_lines("how fast our compiled kernels are on this processor: cortext doctor --speed")
+        return
+    tables = (
+        ("a live step of the published model", work.live_ms, work.live_no_more),
+        ("a layer's recurrence in training, bf16", work.training_ms, work.training_no_more),
+    )
+    for what, times_ms, no_more in tables:
+        rows = [(name, *map(_number, times.values())) for name, times in times_ms.items()]
+        title = f"Processor time of {what}, ms on one core of {work.processor}"
+        print_table(title, ["way", *next(iter(times_ms.values()))], rows)
+        print_lines(
+            "no way of ours does more work than torch's own"
+            if no_more
+            else "advice: ours does more work than torch's own here; please report this table"
+        )
 
 
 def _devices(devices: list[dict[str, Any]]) -> list[str]:

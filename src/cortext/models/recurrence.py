@@ -30,6 +30,7 @@ def recurrence(
     h0_BD: torch.Tensor,
     w_hh: torch.Tensor,
     b_hh: torch.Tensor,
+    compiled: bool = True,
 ) -> torch.Tensor:
     """Run the recurrence of one layer.
 
@@ -40,11 +41,12 @@ def recurrence(
         h0_BD: Float [B, D], first states.
         w_hh: Float [G, D], recurrent weights in torch's order of gates: r, z, n.
         b_hh: Float [G], recurrent biases.
+        compiled: Use the compiled pass where the processor and the number of units allow it.
 
     Returns:
         The state after every step, float32 [N, D].
     """
-    if _can_be_compiled(h0_BD.shape[1]):
+    if compiled and _can_be_compiled(h0_BD.shape[1]):
         ends_B = torch.tensor(lengths).cumsum(0)
         h_ND: torch.Tensor = _Native.apply(input_NG, ends_B, h0_BD, w_hh, b_hh)  # type: ignore[no-untyped-call]
         return h_ND

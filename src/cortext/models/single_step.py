@@ -18,7 +18,8 @@ B trials, T bins, C features, P patches, L layers, D hidden units, I inputs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -40,11 +41,18 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
     The copy shares the parameters of `network`, but its new layout holds their present values: copy
     again after training.
     """
+    steps: list[_GRUStep | _LinearStep] = []
+
+    def kept(step: _GRUStep | _LinearStep) -> Callable[..., Any]:
+        steps.append(step)
+        return step
+
     network = with_forwards(
         network,
-        lambda gru: _gru_step(gru, precision),
-        lambda linear: _linear_step(linear, precision),
+        lambda gru: kept(_GRUStep(gru, precision)),
+        lambda linear: kept(_LinearStep(linear, precision)),
     )
+    choose_prefetch(steps)
     for module in network.modules():
         if _has_day_layers(module) and _is_plain(module):
             vars(module)["inputs"] = _InputsStep(module)
@@ -125,44 +133,89 @@ def _is_plain(module: nn.Module) -> bool:
     return is_float_on_cpu and not module._forward_pre_hooks
 
 
-def _gru_step(
-    module: nn.GRU, precision: Precision
-) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    layers = [
-        tuple(getattr(module, f"{name}_l{layer}").detach().contiguous().numpy() for name in names)
-        for layer in range(module.num_layers)
-    ]
-    fast = _native.StepGRU(layers, precision)
-    original = module.forward
+class _GRUStep:
+    """The forward pass of an `nn.GRU`: its own, but for one step of one trial."""
 
-    def forward(
-        x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None
+    def __init__(self, module: nn.GRU, precision: Precision) -> None:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        layers = [
+            tuple(
+                getattr(module, f"{name}_l{layer}").detach().contiguous().numpy() for name in names
+            )
+            for layer in range(module.num_layers)
+        ]
+        self.native = _native.StepGRU(layers, precision)
+        self._shape = module.num_layers, module.hidden_size
+        self._n_inputs = module.input_size
+        self._original = module.forward
+
+    def __call__(
+        self, x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if x_BPI.shape[:2] != (1, 1) or state_LBD is None or torch.is_grad_enabled():
-            return original(x_BPI, state_LBD)
+            return self._original(x_BPI, state_LBD)
         next_LBD = torch.empty_like(state_LBD, memory_format=torch.contiguous_format)
-        fast.step(_vector(x_BPI), state_LBD[:, 0].contiguous().numpy(), next_LBD[:, 0].numpy())
+        self.native.step(
+            _vector(x_BPI), state_LBD[:, 0].contiguous().numpy(), next_LBD[:, 0].numpy()
+        )
         return next_LBD[-1:], next_LBD
 
-    return forward
+    def read_all(self, number: float) -> None:
+        """Multiply all weights with a number; another than before, or sums are used again."""
+        state_LD = np.full(self._shape, number, dtype=np.float32)
+        self.native.step(
+            np.full(self._n_inputs, number, dtype=np.float32), state_LD, np.empty_like(state_LD)
+        )
 
 
-def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch.Tensor]:
-    weight = module.weight.detach()
-    bias = module.bias
-    fast = _native.StepLinear(
-        weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), precision
-    )
+class _LinearStep:
+    """The forward pass of an `nn.Linear`: its own, but for one vector."""
 
-    def forward(x: torch.Tensor) -> torch.Tensor:
+    def __init__(self, module: nn.Linear, precision: Precision) -> None:
+        self._weight = module.weight.detach()
+        self._bias = bias = module.bias
+        self.native = _native.StepLinear(
+            self._weight.contiguous().numpy(),
+            None if bias is None else bias.detach().numpy(),
+            precision,
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1] != x.numel() or torch.is_grad_enabled():
-            return F.linear(x, weight, bias)
-        y = x.new_empty(*x.shape[:-1], module.out_features)
-        fast.apply(_vector(x), y.view(-1).numpy())
+            return F.linear(x, self._weight, self._bias)
+        y = x.new_empty(*x.shape[:-1], len(self._weight))
+        self.native.apply(_vector(x), y.view(-1).numpy())
         return y
 
-    return forward
+    def read_all(self, number: float) -> None:
+        """Multiply all weights with a number."""
+        n_outputs, n_inputs = self._weight.shape
+        self.native.apply(
+            np.full(n_inputs, number, dtype=np.float32), np.empty(n_outputs, dtype=np.float32)
+        )
+
+
+def choose_prefetch(steps: Sequence[_GRUStep | _LinearStep]) -> None:
+    """Let weights be fetched by hints where that is faster on this processor.
+
+    All weights are read in turn, as a step reads them, so that none are found in a cache that a
+    step would not find them in. An AMD processor (EPYC 9004) does a step in bfloat16 in 1.3 times
+    the time with hints; an Intel one (Sapphire Rapids), in float32, in 0.84 times.
+    """
+
+    def seconds(by_hints: bool, number: float) -> float:
+        for step in steps:
+            step.native.set_prefetch(by_hints)
+        began_s = time.thread_time()
+        for step in steps:
+            step.read_all(number)
+        return time.thread_time() - began_s
+
+    # Both in turn, and of each the least: other work on the machine only adds to it.
+    taken_s = [(seconds(False, number), seconds(True, -number)) for number in (1.0, 0.5, 0.25, 0.1)]
+    without, by_hints = map(min, zip(*taken_s, strict=True))
+    for step in steps:
+        step.native.set_prefetch(by_hints < without)
 
 
 class _InputsStep:
