@@ -7,7 +7,7 @@ import pytest
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.nbest import Hypothesis, NBest
-from cortext.errors import DataError
+from cortext.errors import DataError, DecodingError
 from cortext.evaluation.fitting import fit_options, halves
 from cortext.text.phonemes import LM
 
@@ -72,6 +72,7 @@ def test_the_same_arguments_give_the_same_options_with_any_number_of_threads(sai
     assert again.cross_fitted == fit.cross_fitted
     assert steps == sorted(steps)
     assert all(0 < done <= total == 120 for done, total in steps)
+    assert steps[-1] == (120, 120)
 
 
 def test_label_priors_are_kept_only_where_they_have_a_weight(fit):
@@ -180,6 +181,21 @@ def test_equal_sentences_are_in_one_half_whatever_their_blocks():
 
 def test_one_block_is_split_by_sentence():
     assert sorted(halves(["a", "b", "c", "d"], [0, 0, 0, 0])) == [0, 0, 1, 1]
+
+
+def test_what_are_no_log_probabilities_is_one_line_that_names_the_trial(tiny):
+    trials = numbered(2)
+    with pytest.raises(DecodingError, match=r"utterance 1: .*sum to .*; apply log-softmax"):
+        fit_options([trials[0], trials[1] + 3], ["a", "b"], [0, 1], tiny.lm)
+
+
+def test_trials_without_frames_are_fitted_to_nothing():
+    empty = [np.empty((0, 41), np.float32)] * 2
+
+    never = Knowing(["a", "b"], lambda options, trial: False)
+    fit = fit_options(empty, ["a", "b"], [0, 1], never, DecoderOptions())
+    assert fit.options == DecoderOptions()
+    assert fit.cross_fitted.rate == 1.0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 
 from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
-from cortext.decoding.log_probs import check_log_probs
+from cortext.decoding.log_probs import check_log_probs, check_trials
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.stream import (
@@ -228,13 +228,7 @@ class Decoder(Described):
             DecodingError: As in `decode`; it says which utterance it is.
         """
         inventory = get_inventory(inventory)
-        for number, log_probs_PV in enumerate(log_probs):
-            try:
-                check_log_probs(log_probs_PV, inventory)
-            except DecodingError as error:
-                raise DecodingError(
-                    error.what, where=f"utterance {number}", fix=error.fix
-                ) from None
+        check_trials(log_probs, inventory)
 
         def search(log_probs_PV: np.ndarray) -> NBest:
             return self._search(log_probs_PV, inventory, self._words, context)

@@ -83,6 +83,15 @@ def greedy(log_probs_PV: np.ndarray, inventory: Inventory | str) -> list[int]:
     return [int(token) for token in best_P[starts_P & (best_P != blank)]]
 
 
+def check_trials(log_probs: Sequence[np.ndarray], inventory: Inventory) -> None:
+    """Check the log-probabilities of each trial. The DecodingError says which trial it is."""
+    for number, log_probs_PV in enumerate(log_probs):
+        try:
+            check_log_probs(log_probs_PV, inventory)
+        except DecodingError as error:
+            raise DecodingError(error.what, where=f"utterance {number}", fix=error.fix) from None
+
+
 def estimate_priors(log_probs: Sequence[np.ndarray], inventory: Inventory) -> dict[str, float]:
     """Estimate the label priors of `DecoderOptions` from log-probabilities without labels.
 
@@ -98,7 +107,7 @@ def estimate_priors(log_probs: Sequence[np.ndarray], inventory: Inventory) -> di
         Prior by token symbol, with four digits; one for every token.
     """
     total_V = np.sum([np.exp(x_PV.astype(np.float64)).sum(axis=0) for x_PV in log_probs], axis=0)
-    total_V = np.maximum(total_V, LEAST_PRIOR * total_V.sum())
+    total_V += LEAST_PRIOR * max(total_V.sum(), 1.0)
     total_V[inventory.blank] = 0.0
     priors_V = total_V / total_V.sum()
     is_token_V = np.arange(len(inventory)) != inventory.blank

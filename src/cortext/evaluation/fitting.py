@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.decoding.log_probs import estimate_priors
+from cortext.decoding.log_probs import check_trials, estimate_priors
 from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
@@ -75,7 +75,7 @@ STEPS: Mapping[str, tuple[Any, ...]] = {
 
 GAIN = 0.5
 """Standard errors of the paired difference by which a step must make fewer errors."""
-LOSS = 1.0
+LOSS = 0.5
 """Standard errors by which more errors on part of the trials end a comparison."""
 PARTS = (8, 4, 2, 1)
 """A setting is compared on an eighth, a quarter, a half of the trials before it is on all."""
@@ -163,6 +163,7 @@ def fit_options(
     start = DecoderOptions.of(start)
     decoder = (lm if isinstance(lm, Decoder) else Decoder.from_dir(lm)).with_llm(None)
     inventory = get_inventory(order)
+    check_trials(log_probs, inventory)
     judge = _Judge(decoder, log_probs, sentences, inventory, threads)
     drawn_B = _drawn(log_probs, sentences, half_B, frames, seed)
     parts = [drawn_B[half_B[drawn_B] == half] for half in (0, 1)]
@@ -176,10 +177,11 @@ def fit_options(
     def rate(texts: Mapping[int, str]) -> ErrorRate:
         return error_rate(sentences_B, [texts[index] for index in drawn_B])
 
-    return Fit(
+    crossed = judge.texts(of_half[1], parts[0]) | judge.texts(of_half[0], parts[1])
+    fit = Fit(
         options=best,
         fitted=rate(judge.texts(best, drawn_B)),
-        cross_fitted=rate(judge.texts(of_half[1], parts[0]) | judge.texts(of_half[0], parts[1])),
+        cross_fitted=rate(crossed),
         start=rate(judge.texts(start, drawn_B)),
         halves=(of_half[0], of_half[1]),
         half=tuple(half_B.tolist()),
@@ -187,6 +189,9 @@ def fit_options(
         tried=len(search.tried),
         seconds=time.perf_counter() - began,
     )
+    if progress:
+        progress(N_SEARCHES * MOST_STEPS, N_SEARCHES * MOST_STEPS)
+    return fit
 
 
 def with_priors(
