@@ -215,7 +215,7 @@ def test_decoder_options_are_searched_as_written(tmp_path, demo, commands):
         [demo, (r"--trials (12|6)\b", "--trials 3")],
         commands,
     )
-    for out in ("runs/options", "runs/few", "python"):
+    for out in ("runs/options", "runs/saved", "runs/few", "python"):
         assert (tmp_path / out / "options.yaml").is_file()
     assert (tmp_path / "test.csv").is_file()
 
