@@ -75,7 +75,9 @@ def ensemble(
     ] = None,
     decoder_options: Annotated[
         Path | None,
-        typer.Option(help="average, --lattice: decoder options; those of the runs without it."),
+        typer.Option(
+            help="average, --lattice: a file, a run or default; the runs' options without it."
+        ),
     ] = None,
     threads: Annotated[
         int | None,
@@ -99,10 +101,9 @@ def ensemble(
     Example: cortext ensemble --lists test.jsonl --field hypotheses --fit val.jsonl --options
     ensemble.yaml
     """
-    from cortext.config import load_config
     from cortext.decoding.ensemble import combine_lists, combine_runs
     from cortext.decoding.ensemble.results import check_replaceable, write_ensemble
-    from cortext.decoding.options import DecoderOptions
+    from cortext.evaluation.fitted import options_for
 
     changes: dict[str, Any] = {"method": method, "lattice": lattice, "free": free}
     changes = {name: value for name, value in changes.items() if value}
@@ -110,9 +111,8 @@ def ensemble(
     _check_file(options, fit, [*changes, *overrides])
     if out is not None:
         check_replaceable(out)
-    search = _SearchArguments(
-        lm, load_config(decoder_options, DecoderOptions) if decoder_options else None, threads
-    )
+    searched = None if decoder_options is None else options_for(None, lm, decoder_options)[0]
+    search = _SearchArguments(lm, searched, threads)
     given = _options(None if fit else options, changes, overrides)
     any_method = bool(fit) and not _names_method(method, overrides)
     _check_used(given, search, large.llm, free, any_method)
@@ -123,13 +123,16 @@ def ensemble(
         fitted.options.write(options)
     chosen = given if fitted is None else fitted.options
     found = None
+    notes: list[str] = []
     with progress_bar("combining") as bar:
         if lists is not None:
             found = combine_lists(lists, field or "", chosen, lm=lm, llm=corrector, progress=bar)
         elif evaluations:
+            notes = _option_notes(evaluations, chosen, search)
             found = combine_runs(
                 evaluations, chosen, llm=corrector, progress=bar, **search.arguments
             )
+    print_lines(*notes, err=True)
     if found is not None and out is not None:
         write_ensemble(found, out)
     _report(found, fitted, options, out, [] if corrector is None else corrector.lm.notes, as_json)
@@ -220,6 +223,18 @@ def _check_used(
         wrong = f"--llm and --free do not go with --method {method}; correct uses them"
     if wrong:
         raise DecodingError(wrong, fix=SEE_HELP)
+
+
+def _option_notes(
+    evaluations: list[Path], options: EnsembleOptions, search: _SearchArguments
+) -> list[str]:
+    """Return a line about the decoder options of each search that is not told which to use."""
+    from cortext.decoding.ensemble.posteriors import options_note
+
+    if search.lm is None or search.options is not None:
+        return []
+    searched = evaluations if options.lattice else evaluations[: options.method == "average"]
+    return [options_note(directory, search.lm) for directory in searched]
 
 
 def _names_method(method: str | None, overrides: list[str]) -> bool:
@@ -316,7 +331,7 @@ def _report(
         rows.append(("best of the candidates", _percent(found.oracle_rate()), ""))
         rows.append(
             (
-                found.options.method,
+                found.options.method + (", cross-fitted" if found.cross_fitted else ""),
                 _percent(wer.rate),
                 f"{_percent(wer.low)} to {_percent(wer.high)}",
             )

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,7 @@ from cortext.plugins import load_plugins
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
+    from cortext.evaluation.fitted import Fitted
     from cortext.training import DeviceSpec
     from cortext.training.release.exchange import Exchanged
 
@@ -129,7 +130,7 @@ def train(
     if job.precision is not None:
         overrides = [*overrides, f"precision={job.precision}"]
     first = RankZero()
-    fit = [] if lm is None or no_fit else [FitDecoder(lm, data)]
+    fit = FitDecoder(None if no_fit else lm, data)
     summary = train_model(
         config,
         data,
@@ -140,24 +141,33 @@ def train(
         init_from=init_from,
         overrides=overrides,
         skip_bad=skip_bad,
-        callbacks=[first, *fit],
+        callbacks=[first, fit],
         profile=job.profile,
         profile_steps=_span(job.profile_steps),
         check=not no_check,
     )
     if not first.here:
         return
-    fitted = fit[0].fitted if fit else None
     if as_json:
-        errors = None if fitted is None else dataclasses.asdict(fitted.word_errors)
-        print_json(dataclasses.asdict(summary) | {"decoder_word_errors": errors})
+        print_json(dataclasses.asdict(summary) | _word_errors(fit.fitted))
         return
     print_lines(summary)
-    if fitted is not None:
-        print_lines(f"decoder options: {fitted.about}")
+    _print_fitted(fit.fitted)
     print_left_out(summary.skipped)
     if summary.n_unlabelled:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
+
+
+def _word_errors(fitted: Fitted | None) -> dict[str, Any]:
+    """Return the word errors of a fit for the JSON object of a command."""
+    errors = None if fitted is None else dataclasses.asdict(fitted.word_errors)
+    return {"decoder_word_errors": errors}
+
+
+def _print_fitted(fitted: Fitted | None) -> None:
+    if fitted is not None:
+        taken = "" if fitted.source is None else f", taken over from {fitted.source}"
+        print_lines(f"decoder options: {fitted.about}{taken}")
 
 
 def check_plugin(
@@ -222,6 +232,12 @@ def adapt(
     ] = None,
     old_trials: Annotated[int, typer.Option(min=1, help="Trials of known days to mix in.")] = 200,
     batches: Annotated[int, typer.Option(min=1, help="Batches of 16 trials of the new day.")] = 60,
+    lm: Annotated[
+        Path | None,
+        typer.Option(
+            help="Language-model directory to fit decoder options to; the run's own without it."
+        ),
+    ] = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
@@ -234,9 +250,11 @@ def adapt(
 
     Example: cortext adapt runs/first --data new-day --trials 50 --out runs/adapted
     """
+    from cortext.evaluation.fit_decoder import FitDecoder
     from cortext.training import adapt as adapt_model
 
     load_plugins(plugins)
+    fit = FitDecoder(lm, data, source=run)
     summary = adapt_model(
         run,
         data,
@@ -250,9 +268,10 @@ def adapt(
         device=device,
         overrides=overrides,
         skip_bad=skip_bad,
+        then=fit.on_trained,
     )
     if as_json:
-        print_json(dataclasses.asdict(summary))
+        print_json(dataclasses.asdict(summary) | _word_errors(fit.fitted))
         return
     ranked = sorted(summary.loss_by_session.items(), key=lambda item: item[1])
     rows = [
@@ -261,6 +280,7 @@ def adapt(
     ]
     print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
     print_lines(summary)
+    _print_fitted(fit.fitted)
     print_left_out(summary.skipped)
 
 

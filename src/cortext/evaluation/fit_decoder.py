@@ -6,48 +6,57 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from cortext.decoding import Decoder, DecoderOptions
+from cortext.data.packed import PackedSplit
+from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram.language_model import language_model_checksum
-from cortext.errors import ConfigError, Interrupted
+from cortext.errors import ConfigError, DataError, Interrupted
 from cortext.evaluation.fitted import (
     Fitted,
     TrialName,
     fit_to_run,
     read_fitted,
+    take_over,
     weights_checksum,
+    write_fitted,
 )
 from cortext.evaluation.recognise import logits_of
 from cortext.models import load_model
 from cortext.models.card import CTC
-from cortext.training.progress import reading_bar
+from cortext.training.progress import reading_bar, say
 from cortext.training.trainer import Callback, Trainer
+
+FEWEST_WORDS = 200
+"""Fewest validation words that an adapted run's options are fitted on; it takes over its source's
+otherwise. Of fewer words a search learns chance.
+"""
 
 
 class FitDecoder(Callback):
     """A callback that fits decoder options to the best weights, and keeps them in the run.
 
     Args:
-        lm: Language-model directory.
+        lm: Language-model directory; None, for an adapted run, only takes over its source's.
         data: The data of the run, for the record; the packed directory without.
-        start: Options to begin with; the defaults without.
+        source: The run that was adapted. Its options are taken over, unless those that are fitted
+            make fewer errors, cross-fitted, where they begin with them.
         threads: Threads of the search; None for one a core.
 
     Attributes:
-        fitted: Result, in the process that writes; None before the end.
+        fitted: Result, in the process that writes; None before the end, and without a result.
     """
 
     def __init__(
         self,
-        lm: str | Path,
+        lm: str | Path | None,
         data: str | Path | None = None,
         *,
-        start: DecoderOptions | None = None,
+        source: str | Path | None = None,
         threads: int | None = None,
     ) -> None:
         self.lm = lm
         self.data = data
-        self.start = start
+        self.source = source
         self.threads = threads or os.cpu_count() or 1
         self.fitted: Fitted | None = None
 
@@ -57,22 +66,50 @@ class FitDecoder(Callback):
             return
         try:
             self.fitted = trainer.processes.rank_zero_first(lambda: self.fit(trainer))
+        except DataError as error:  # too few sentences: the run is none the worse
+            say(f"no decoder options were fitted: {error}", trainer.shown)
         except KeyboardInterrupt:
-            what = "interrupted while decoder options were fitted; the training is complete"
-            where = trainer.run_directory.path
-            raise Interrupted(what, where=where, fix="continue with --resume") from None
+            adapted = self.source is not None
+            raise Interrupted(
+                "interrupted while decoder options were fitted; the model is complete",
+                where=trainer.run_directory.path,
+                fix="fit with cortext evaluate --fit" if adapted else "continue with --resume",
+            ) from None
 
-    def fit(self, trainer: Trainer) -> Fitted:
+    def fit(self, trainer: Trainer) -> Fitted | None:
         """Fit to the run's best weights, unless that was done on the same trials."""
         run = trainer.run_directory.path
-        # Without a choice of features, which the model makes itself.
+        # All features: the model makes its choice of them itself.
         split = replace(trainer.validator.batches.split, columns=None)
         trials = [TrialName.of(split, i) for i in range(len(split))]
-        if (found := self._done(run, trials)) is not None:
-            return found
+        before = None if self.source is None else take_over(self.source, run)
+        if self.lm is None or (self.source is not None and _words(trials) < FEWEST_WORDS):
+            return before
+        decoder = Decoder.from_dir(self.lm)
+        checksum = language_model_checksum(self.lm)
+        if (done := _done(run, checksum, trials)) is not None:
+            return done
+        if before is None or before.language_model.checksum != checksum:
+            return self._fitted(trainer, run, split, trials, decoder)
+        start = decoder.with_options(**vars(before.options))
+        fitted = self._fitted(trainer, run, split, trials, start)
+        if fitted.word_errors.cross_fitted < fitted.word_errors.start:
+            return fitted
+        write_fitted(run, before)
+        return before
+
+    def _fitted(
+        self,
+        trainer: Trainer,
+        run: Path,
+        split: PackedSplit,
+        trials: list[TrialName],
+        decoder: Decoder,
+    ) -> Fitted:
+        """Compute logits and fit to them."""
         device = trainer.device_spec.device
         model = load_model(run, device if device.startswith("cuda") else "cpu")
-        with reading_bar(trainer.shown, "logits for the fit") as bar:
+        with reading_bar(trainer.shown, "logits") as bar:
             logits = logits_of(model, split, range(len(split)), bar)
         with reading_bar(trainer.shown, "fitting decoder options") as bar:
             return fit_to_run(
@@ -80,24 +117,29 @@ class FitDecoder(Callback):
                 [log_softmax(logits_PV) for logits_PV in logits],
                 trials,
                 model.inventory,
-                Decoder.from_dir(self.lm, self.start),
+                decoder,
                 data=split.path.parent if self.data is None else self.data,
                 split=split.name,
                 threads=self.threads,
                 progress=bar,
             )
 
-    def _done(self, run: Path, trials: list[TrialName]) -> Fitted | None:
-        """Return what was fitted to these weights on these trials with this language model."""
-        try:
-            found = read_fitted(run)
-        except ConfigError:  # damaged
-            return None
-        if (
-            found is not None
-            and found.weights == weights_checksum(run)
-            and found.language_model.checksum == language_model_checksum(self.lm)
-            and found.has_seen(trials)
-        ):
-            return found
+
+def _words(trials: list[TrialName]) -> int:
+    return sum(len(trial.reference.split()) for trial in trials)
+
+
+def _done(run: Path, checksum: str, trials: list[TrialName]) -> Fitted | None:
+    """Return what was fitted to the run's weights on these trials with this language model."""
+    try:
+        found = read_fitted(run)
+    except ConfigError:  # damaged
         return None
+    if (
+        found is not None
+        and found.weights == weights_checksum(run)
+        and found.language_model.checksum == checksum
+        and found.has_seen([trial for trial in trials if trial.reference])
+    ):
+        return found
+    return None

@@ -203,6 +203,22 @@ def _read(path: Path) -> Fitted:
         raise ConfigError(error.what, where=path, fix=AGAIN) from None
 
 
+def take_over(source: str | Path, run: str | Path) -> Fitted | None:
+    """Keep in a run what was fitted to another one, which it was adapted from.
+
+    Returns:
+        The fit; None where nothing was fitted to the other run, or its file is damaged.
+    """
+    try:
+        fitted = read_fitted(source)
+    except ConfigError:
+        return None
+    if fitted is not None:
+        fitted = replace(fitted, source=str(source), weights=None)
+        write_fitted(run, fitted)
+    return fitted
+
+
 def kept_before(run: str | Path) -> str | None:
     """Return a description of what was fitted to a run; None where nothing was."""
     try:

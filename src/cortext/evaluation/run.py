@@ -13,7 +13,7 @@ import torch
 
 from cortext.config import read_mapping
 from cortext.data.dataset import Description
-from cortext.decoding import DecoderOptions
+from cortext.decoding.ensemble.posteriors import LogitsOrigin
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
 from cortext.evaluation.recognise import Recognised, Results, frame_ms, recognise
@@ -295,31 +295,19 @@ def _origin(
     device: str,
     seed: int,
 ) -> dict[str, Any]:
-    return (
-        origin_of(run, data, found, device, seed)
-        | {
-            "lm": None if lm is None else str(lm),
-            "engine": None if lm is None else found.engine,
-            "lm_checksum": None if lm is None else language_model_checksum(lm),
-        }
-        | _options(found)
+    origin = origin_of(run, data, found, device, seed)
+    chosen = found.options
+    if lm is None or chosen is None:
+        return origin | {"lm": None, "engine": None, "options": None}
+    searched = LogitsOrigin(
+        found.model.inventory,
+        origin["frame_ms"],
+        chosen.options,
+        chosen.fitted is not None,
+        language_model_checksum(lm),
+        found.cross_fitted,
     )
-
-
-def _options(found: Recognised) -> dict[str, Any]:
-    """Return the decoder options, and those of trials that they were fitted on."""
-    if found.options is None:
-        return {"options": None, "fitted": False, "cross_fitted": []}
-    groups: dict[DecoderOptions, list[int]] = {}
-    for number, options in found.cross_fitted.items():
-        groups.setdefault(options, []).append(number)
-    return {
-        "options": asdict(found.options.options),
-        "fitted": found.options.fitted is not None,
-        "cross_fitted": [
-            {"options": asdict(options), "ids": numbers} for options, numbers in groups.items()
-        ],
-    }
+    return searched.to_json() | origin | {"lm": str(lm), "engine": found.engine}
 
 
 def config_of(run: str | Path) -> dict[Any, Any] | None:

@@ -5,8 +5,8 @@ Shapes: P patches (frames), V tokens, S systems.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from cortext.decoding.decoder import Decoder, part_of
 from cortext.decoding.ensemble.candidates import Candidates
 from cortext.decoding.ensemble.sources import candidate_of, trial_name
 from cortext.decoding.nbest import NBest, hypothesis_json
+from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.errors import DataError, DecodingError
@@ -35,11 +36,17 @@ class LogitsOrigin:
         inventory: The tokens, in their order.
         frame_ms: Time from one frame to the next.
         options: Options that its n-best lists were decoded with.
+        fitted: True if these were fitted to its run.
+        lm_checksum: Checksum of the language model of its n-best lists; None where it is not known.
+        cross_fitted: Options for trials that they were fitted on, by the trial's number.
     """
 
     inventory: Inventory
     frame_ms: float
     options: DecoderOptions
+    fitted: bool = False
+    lm_checksum: str | None = None
+    cross_fitted: Mapping[int, DecoderOptions] = field(default_factory=dict)
 
     @classmethod
     def of(cls, directory: str | Path) -> LogitsOrigin:
@@ -55,13 +62,56 @@ class LogitsOrigin:
                 stride = card["patch"]["stride"] if card["patch"]["size"] else 1
                 facts = facts | {"inventory": card["inventory"], "frame_ms": stride * BIN_MS}
             inventory = Inventory(facts["inventory"]["name"], tuple(facts["inventory"]["symbols"]))
-            return cls(inventory, float(facts["frame_ms"]), DecoderOptions.of(facts.get("options")))
+            crossed = {
+                int(number): DecoderOptions.of(half["options"])
+                for half in facts.get("cross_fitted") or ()
+                for number in half["ids"]
+            }
+            return cls(
+                inventory,
+                float(facts["frame_ms"]),
+                DecoderOptions.of(facts.get("options")),
+                bool(facts.get("fitted")),
+                facts.get("lm_checksum"),
+                crossed,
+            )
         except DecodingError as error:
             raise DataError(error.what, where=directory / "metrics.json", fix=AGAIN) from None
         except (KeyError, TypeError, AttributeError, ValueError):
             raise DataError(
                 "does not say how its logits are ordered", where=directory, fix=AGAIN
             ) from None
+
+    def searched_with(self, lm: str | Path) -> LogitsOrigin:
+        """Return the same with the options for a search with a language model.
+
+        They are the defaults where the options were fitted with another language model.
+        """
+        if self.fitted and self.lm_checksum != language_model_checksum(lm):
+            return replace(self, options=DecoderOptions(), fitted=False, cross_fitted={})
+        return self
+
+    def given(self, options: DecoderOptions | None) -> LogitsOrigin:
+        """Return the same with options that a user has given, if any."""
+        if options is None:
+            return self
+        return replace(self, options=options, fitted=False, cross_fitted={})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts of `metrics.json` that `of` reads."""
+        groups: dict[DecoderOptions, list[int]] = {}
+        for number, options in self.cross_fitted.items():
+            groups.setdefault(options, []).append(number)
+        return {
+            "inventory": {"name": self.inventory.name, "symbols": self.inventory.symbols},
+            "frame_ms": self.frame_ms,
+            "options": asdict(self.options),
+            "fitted": self.fitted,
+            "lm_checksum": self.lm_checksum,
+            "cross_fitted": [
+                {"options": asdict(options), "ids": numbers} for options, numbers in groups.items()
+            ],
+        }
 
 
 def average(
@@ -189,26 +239,74 @@ def decode_average(
         lm: Language-model directory.
         mean: See `average`.
         weights: See `average`.
-        options: Options of the search; None: those that the directories were decoded with, which
-            must then be the same.
+        options: Options of the search; None: those that the directories were decoded with. They
+            must be the same, unless they were fitted to each run; then the first one's are used.
         threads: Threads of the search.
         progress: Called with trials done and in all.
     """
-    origins = [LogitsOrigin.of(directory) for directory in directories]
-    if options is None:
-        options = origins[0].options
-        for directory, origin in zip(directories, origins, strict=True):
-            if origin.options != options:
-                differs = f"was decoded with other options than {directories[0]}"
-                raise DataError(
-                    differs, where=directory, fix="give the options with --decoder-options"
-                )
-    decoder = Decoder.from_dir(lm, options)
+    origin = average_origin(directories, lm, options)
+    decoder = Decoder.from_dir(lm, origin.options)
     log_probs = read_average(directories, trials, mean, weights)
-    found = decoder.decode_batch(
-        log_probs, origins[0].inventory, threads=threads, progress=progress
-    )
-    return log_probs, [nbest.timed(origins[0].frame_ms) for nbest in found]
+    found = _decoded(decoder, origin, trials, log_probs, threads, progress)
+    return log_probs, [nbest.timed(origin.frame_ms) for nbest in found]
+
+
+def average_origin(
+    directories: Sequence[str | Path], lm: str | Path, options: DecoderOptions | None = None
+) -> LogitsOrigin:
+    """Return the tokens of averaged posteriors, and the options to search them with.
+
+    Arguments and errors are those of `decode_average`.
+    """
+    origins = [LogitsOrigin.of(directory).searched_with(lm) for directory in directories]
+    first = origins[0].given(options)
+    for directory, origin in zip(directories, origins, strict=True):
+        own = first.fitted and origin.fitted  # each run's own
+        if options is None and not own and origin.options != first.options:
+            differs = f"was decoded with other options than {directories[0]}"
+            raise DataError(differs, where=directory, fix="give the options with --decoder-options")
+    return replace(first, lm_checksum=language_model_checksum(lm))
+
+
+def _decoded(
+    decoder: Decoder,
+    origin: LogitsOrigin,
+    trials: Sequence[Candidates],
+    log_probs: Sequence[np.ndarray],
+    threads: int,
+    progress: Progress | None,
+) -> list[NBest]:
+    """Return the sentences of each trial, none with options that were fitted on itself."""
+    groups: dict[DecoderOptions, list[int]] = {}
+    for position, trial in enumerate(trials):
+        own = origin.cross_fitted.get(int(trial.id), origin.options)
+        groups.setdefault(own, []).append(position)
+    found: dict[int, NBest] = {}
+    for part, (options, positions) in enumerate(groups.items()):
+        lists = decoder.with_options(
+            **vars(options) | {"nbest": decoder.options.nbest}
+        ).decode_batch(
+            [log_probs[position] for position in positions],
+            origin.inventory,
+            threads,
+            part_of(progress, part, len(groups)),
+        )
+        found |= zip(positions, lists, strict=True)
+    return [found[position] for position in range(len(trials))]
+
+
+def options_note(directory: str | Path, lm: str | Path) -> str:
+    """Return a line about the options that an evaluation's logits are searched with again."""
+    origin = LogitsOrigin.of(directory)
+    if not origin.fitted:
+        return f"decoder options: those of {directory}"
+    if not origin.searched_with(lm).fitted:
+        return (
+            f"decoder options: the defaults; those of {directory} were fitted with another language"
+            " model"
+        )
+    crossed = ", cross-fitted" if origin.cross_fitted else ""
+    return f"decoder options: those of {directory}, fitted to its run{crossed}"
 
 
 def _logit_files(directory: Path) -> dict[int, Path]:
@@ -265,11 +363,11 @@ def read_lattices(
     """
     systems = []
     for number, directory in enumerate(directories):
-        origin = LogitsOrigin.of(directory)
-        decoder = Decoder.from_dir(lm, options or origin.options).with_options(nbest=MOST_SENTENCES)
+        origin = LogitsOrigin.of(directory).searched_with(lm).given(options)
+        decoder = Decoder.from_dir(lm, origin.options).with_options(nbest=MOST_SENTENCES)
         log_probs = read_average([directory], trials, "arithmetic")  # of one run: its own
         share = part_of(progress, number, len(directories))
-        found = decoder.decode_batch(log_probs, origin.inventory, threads=threads, progress=share)
+        found = _decoded(decoder, origin, trials, log_probs, threads, share)
         systems.append(
             [tuple(candidate_of(hypothesis_json(one)) for one in nbest) for nbest in found]
         )

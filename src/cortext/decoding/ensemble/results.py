@@ -15,7 +15,12 @@ from cortext.decoding.ensemble.candidates import Candidates, sentence_of
 from cortext.decoding.ensemble.combine import Combined, check_method, combine
 from cortext.decoding.ensemble.correct import Corrector
 from cortext.decoding.ensemble.options import EnsembleOptions
-from cortext.decoding.ensemble.posteriors import LogitsOrigin, decode_average, read_lattices
+from cortext.decoding.ensemble.posteriors import (
+    LogitsOrigin,
+    average_origin,
+    decode_average,
+    read_lattices,
+)
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations, read_lists
 from cortext.decoding.nbest import NBest, hypothesis_json
 from cortext.decoding.ngram import LanguageModel
@@ -54,6 +59,11 @@ class Ensemble:
     log_probs: tuple[np.ndarray, ...] | None = None
     origin: LogitsOrigin | None = None
     search: DecoderOptions | None = None
+
+    @property
+    def cross_fitted(self) -> bool:
+        """Tell whether trials were decoded with options that were fitted on others of them."""
+        return self.origin is not None and bool(self.origin.cross_fitted)
 
     def error_rate(self, unit: str = "word") -> ErrorRate | None:
         """Return WER (`word`) or CER (`char`) of the trials with a reference.
@@ -174,8 +184,8 @@ def combine_runs(
         options: The method and its settings; None: the defaults.
         lm: Language-model directory, for `rover-lm`, `average` and lattices.
         llm: See `combine`.
-        decoder: Options of the search, for `average` and lattices; None: those of the directories,
-            which must be the same for `average`.
+        decoder: Options of the search, for `average` and lattices; None: those of the directories
+            (see `decode_average`).
         threads: Threads of that search.
         progress: Called with trials done and in all.
     """
@@ -202,7 +212,6 @@ def combine_runs(
         threads=threads,
         progress=progress,
     )
-    first = LogitsOrigin.of(directories[0])
     return Ensemble(
         options,
         tuple(map(str, directories)),
@@ -212,7 +221,7 @@ def combine_runs(
         str(lm),
         tuple(nbest),
         tuple(log_probs),
-        LogitsOrigin(first.inventory, first.frame_ms, decoder or first.options),
+        average_origin(directories, lm, decoder),
     )
 
 
@@ -307,13 +316,7 @@ def _metrics(found: Ensemble) -> dict[str, Any]:
     if found.search is not None:
         facts |= {"options": asdict(found.search)}
     if found.origin is not None:
-        origin = found.origin
-        inventory = {"name": origin.inventory.name, "symbols": origin.inventory.symbols}
-        facts |= {
-            "inventory": inventory,
-            "frame_ms": origin.frame_ms,
-            "options": asdict(origin.options),
-        }
+        facts |= found.origin.to_json()
     return found.to_json() | {"provenance": facts}
 
 
