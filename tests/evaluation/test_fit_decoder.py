@@ -160,7 +160,8 @@ def test_a_run_whose_validation_says_one_sentence_is_trained_without_a_fit(tiny,
     )
     assert fit.fitted is None
     said = " ".join(capsys.readouterr().err.split())
-    assert "no decoder options were fitted: 1 different sentences" in said
+    assert "no decoder options were fitted: " in said
+    assert "at least two are needed" in said
     assert (tmp_path / "run" / "summary.json").is_file()
     assert not (tmp_path / "run" / "decoder.yaml").exists()
 

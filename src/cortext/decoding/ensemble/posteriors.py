@@ -275,6 +275,7 @@ def _decoded(
     log_probs: Sequence[np.ndarray],
     threads: int,
     progress: Progress | None,
+    **changes: Any,
 ) -> list[NBest]:
     """Return the sentences of each trial, none with options that were fitted on itself."""
     groups: dict[DecoderOptions, list[int]] = {}
@@ -283,9 +284,7 @@ def _decoded(
         groups.setdefault(own, []).append(position)
     found: dict[int, NBest] = {}
     for part, (options, positions) in enumerate(groups.items()):
-        lists = decoder.with_options(
-            **vars(options) | {"nbest": decoder.options.nbest}
-        ).decode_batch(
+        lists = decoder.with_options(**vars(options) | changes).decode_batch(
             [log_probs[position] for position in positions],
             origin.inventory,
             threads,
@@ -364,10 +363,10 @@ def read_lattices(
     systems = []
     for number, directory in enumerate(directories):
         origin = LogitsOrigin.of(directory).searched_with(lm).given(options)
-        decoder = Decoder.from_dir(lm, origin.options).with_options(nbest=MOST_SENTENCES)
+        decoder = Decoder.from_dir(lm, origin.options)
         log_probs = read_average([directory], trials, "arithmetic")  # of one run: its own
         share = part_of(progress, number, len(directories))
-        found = _decoded(decoder, origin, trials, log_probs, threads, share)
+        found = _decoded(decoder, origin, trials, log_probs, threads, share, nbest=MOST_SENTENCES)
         systems.append(
             [tuple(candidate_of(hypothesis_json(one)) for one in nbest) for nbest in found]
         )
