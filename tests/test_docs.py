@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_server import SPEECH_LLM, serve
+from stand_in import RECORDINGS, write_stand_in
 
 from cortext.demo import run_demo
 
@@ -196,6 +197,30 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands)
         "unknown model 'conv'; known: gru, triple_gru; or give the file that registers it with"
         " --plugin" in (without.stderr)
     )
+
+
+@pytest.mark.slow
+def test_the_public_data_become_text_as_written(tmp_path, commands):
+    stand_in = write_stand_in(tmp_path / "made")
+    fetched = (
+        f"mkdir data && cp -r {stand_in.directory} data/t15 && mv data/t15/{RECORDINGS} data/t15"
+    )
+    substitutions = [
+        (r"^cortext fetch t15 .*$", fetched),
+        (r"^cortext fetch lm-5gram .*$", f"cp -r {stand_in.lm} data/lm"),
+        (r"^cortext verify .*$", r"\g<0> || test $? = 1"),  # three sessions are not those of T15
+        (r"--trials 50", "--trials 2"),
+        (r"--config gru\b", "--config tiny --set num_training_batches=20"),
+        (r" --device cuda\b", ""),
+    ]
+    run_blocks(ROOT / "docs" / "from-public-data.md", tmp_path, substitutions, commands)
+    rows = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert rows[0] == "id,text"
+    assert len(rows) == 5
+    counts = json.loads((tmp_path / "runs" / "verify" / "verify.json").read_text())["counts"]
+    assert counts["PASS"] >= 12
+    for run in ("published", "mine"):
+        assert (tmp_path / "runs" / run / "decoder.yaml").is_file()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from commands import Command
+from commands import run as run_command
 from refusals import complaint
 from release_oracle import load_as_the_evaluation_script, logits_of_the_evaluation_script
 from stand_in import CHECKPOINT, N_TRIALS, RECORDINGS, SENTENCES, SESSIONS, StandIn, verified
@@ -26,7 +29,7 @@ from cortext.text.normalize import normalize
 from cortext.verification import Check, Verification, t15_facts
 from cortext.verification.baseline import WORST_SESSION
 from cortext.verification.published import COPY_TASK
-from cortext.verification.stages import PAGE, RESULT
+from cortext.verification.stages import PAGE, RESULT, Stages
 from cortext.verification.words import Searching, Trials, check_words
 
 VAL = RECORDINGS / SESSIONS[1] / "data_val.hdf5"
@@ -43,14 +46,14 @@ def test_a_whole_copy_passes_every_check_that_can_be_made(whole):
     statuses = {check.name: check.status for check in result.checks}
     open_ones = {"Size of t15_personalUse.pkl", "WER of the published logits"}
     assert {name for name, status in statuses.items() if status != "PASS"} == open_ones
-    assert len(statuses) == 26
+    assert len(statuses) == 27
     assert not result.failed
     page = (out / PAGE).read_text()
     assert "all that was checked is as published" in page
     assert "<svg" in page
     assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
     content = json.loads((out / RESULT).read_text())
-    assert content["counts"] == {"PASS": 24, "FAIL": 0, "not checked": 2}
+    assert content["counts"] == {"PASS": 25, "FAIL": 0, "not checked": 2}
     assert [stage["name"] for stage in content["stages"]] == STAGES
     assert all(stage["peak_mb"] > 50 for stage in content["stages"])
     assert {"python", "torch", "cortext", "processor", "torch threads"} <= set(content["machine"])
@@ -464,6 +467,14 @@ def test_the_facts_of_t15_are_those_of_its_table(real_data: Path):
     assert facts.days["t15.2025.04.13"] == 636
 
 
+def test_paths_are_replaced_as_whole_names_alone(tmp_path: Path):
+    private = {"/data": "DIR", "/home/jane": "~"}
+    clean = Stages(tmp_path, {}, private, lambda name: None).clean
+    assert clean(["/data/t15/data_val.hdf5: trial_0001"]) == ["DIR/t15/data_val.hdf5: trial_0001"]
+    assert clean({"a": "/home/jane/lm, /database/x.bin"}) == {"a": "~/lm, x.bin"}
+    assert clean("1/2 of a/b, /data.") == "1/2 of a/b, DIR."
+
+
 @pytest.mark.parametrize(
     ("n_bytes", "listed", "right"),
     [
@@ -480,3 +491,25 @@ def test_sizes_are_compared_as_they_are_listed(n_bytes, listed, right):
     from cortext.verification.published import has_listed_size
 
     assert has_listed_size(n_bytes, listed) == right
+
+
+@pytest.mark.slow
+def test_a_killed_verification_goes_on_to_the_same_result(stand_in: StandIn, whole, tmp_path):
+    out = tmp_path / "verify"
+    arguments = ["verify", "t15", stand_in.directory, "--lm", stand_in.lm, "--out", out]
+    for stage in ("files", "recordings", "checkpoint", "logits"):
+        command = Command(*arguments, OMP_NUM_THREADS="1")
+        while command.running() and not (out / "stages" / f"{stage}.json").exists():
+            time.sleep(0.01)
+        command.kill()
+        assert not (out / RESULT).exists()
+    ended = run_command(*arguments, OMP_NUM_THREADS="1")
+    assert ended.status == 1  # three sessions are not those of T15
+    content = json.loads((out / RESULT).read_text())
+    kept = [stage["name"] for stage in content["stages"] if stage["kept"]]
+    assert {"files", "recordings", "checkpoint", "logits"} <= set(kept)
+    for name in ("evaluation", "validation", "logits"):
+        expected = {k: v for k, v in whole[1].facts[name].items() if k != "seconds_per_trial"}
+        for key, value in expected.items():
+            assert content["facts"][name][key] == pytest.approx(value)
+    assert content["facts"]["words"]["wer"] == whole[1].facts["words"]["wer"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from cortext.data import open_packed, pack
+from cortext.data.checks import Problem
 from cortext.data.dataset import open_session_files
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.saved import read_saved
-from cortext.evaluation.recognise import recognise
+from cortext.evaluation.recognise import TRIALS_AT_ONCE, recognise
 from cortext.evaluation.scores import TrialResult, group_rates, rates
 from cortext.files import atomic_file
 from cortext.models import AcousticModel, Output, load_model, read_output
@@ -125,8 +126,18 @@ def check_logits(
     seconds = round(found.seconds["model"] / len(found.trials), 4)
     facts = every.facts() | {"n_frames": every.n, "seconds_per_trial": seconds}
     rate = {"per": everything.per, "per_ci95": everything.per_ci95}
-    checks = [*_sane(every, by_session), _sessions(everything.per, sessions)]
+    checks = [
+        _complete(len(found.trials), list(found.skipped.values())),
+        *_sane(every, by_session),
+        _sessions(everything.per, sessions),
+    ]
     return Outcome(checks, {"logits": facts, "evaluation": rate, "sessions": sessions})
+
+
+def _complete(n_trials: int, skipped: Sequence[Problem]) -> Check:
+    said = f"{n_trials:,} trials"
+    said += f", {len(skipped)} left out; the first: {skipped[0]}" if skipped else ""
+    return judged("Decoded trials", not skipped, said)
 
 
 @dataclass
@@ -255,7 +266,7 @@ def check_validation(
         because = f"this is not the published network; its PER is {100 * per:.1f} %"
         checks.append(not_checked("Published PER", because))
     evaluated = measured["evaluation"]["per"]
-    said = f"{100 * evaluated:.2f} % as `cortext evaluate` measures it, without a trial's ends"
+    said = f"{100 * evaluated:.2f} % as the command evaluate measures it, without a trial's ends"
     right = abs(evaluated - per) <= max(OTHER_RULE, 2 * few)
     checks.append(judged("PER of evaluation", right, said))
     return Outcome(checks, {"validation": {"per": per, "n_phonemes": n_phonemes}})
@@ -268,6 +279,7 @@ def trainers_per(
     """Return PER of the validation split as the release's trainer measures it, and its phonemes."""
     config = read_run_config(run)
     config.save_val_logits = False
+    config.dataset.batch_size = TRIALS_AT_ONCE  # the release's 64 long trials take several GB
     split = open_packed(packed).split("val")
     layers_N = np.array([model.day(session) for session in split.sessions])
     transforms = config.dataset.data_transforms

@@ -89,6 +89,7 @@ class Verification:
         stages: In the order in which they ran.
         facts: What was measured, by name.
         sessions: What was measured, by session.
+        published: Published `per` and `wer` of the baseline.
         machine: Versions, processor, cores, threads and memory.
         sentences: Prompts with what was decoded; None unless asked for.
     """
@@ -97,6 +98,7 @@ class Verification:
     stages: list[StageResult]
     facts: dict[str, Any]
     sessions: dict[str, dict[str, Any]]
+    published: dict[str, float]
     machine: dict[str, Any]
     sentences: list[dict[str, Any]] | None = None
 

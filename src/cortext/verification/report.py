@@ -47,6 +47,7 @@ def page(result: Verification) -> str:
     seconds = sum(stage.seconds for stage in result.stages)
     return render(
         "verify.html.j2",
+        published=result.published,
         title=differs if n_failed else f"{name}: all that was checked is as published",
         result=result,
         titles=TITLES,
@@ -54,7 +55,13 @@ def page(result: Verification) -> str:
         kept=sum(stage.kept for stage in result.stages),
         figure=_by_day(result.sessions),
         sessions=result.sessions,
+        all_trials=result.facts.get("evaluation", {}) | _of_words(result),
     )
+
+
+def _of_words(result: Verification) -> dict[str, Any]:
+    words = result.facts.get("words", {})
+    return {name: words[name] for name in ("wer", "wer_ci95") if name in words}
 
 
 def _by_day(sessions: dict[str, dict[str, Any]]) -> Markup | None:

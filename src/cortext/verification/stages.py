@@ -112,7 +112,9 @@ class Stages:
         if not isinstance(value, str):
             return value
         for text, replacement in self.private.items():
-            value = value.replace(text, replacement)
+            # Whole names alone: `/data` is no part of `/data_val.hdf5`.
+            whole = rf"(?<![\w./-]){re.escape(text)}(?![\w-]|\.\w)"
+            value = re.sub(whole, replacement, value)
         return _DIRECTORIES.sub("", value)
 
     def _add(self, result: StageResult, facts: Mapping[str, Any]) -> None:

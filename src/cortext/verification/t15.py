@@ -97,7 +97,13 @@ def verify_t15(
         work.check_analyses(analyses or parts.files.get(COPY_TASK), searching)
         sentences = list(json_lines(out / SENTENCES)) if with_text else None
         result = Verification(
-            "t15", stages.results, stages.facts, stages.sessions, machine(device), sentences
+            dataset="t15",
+            stages=stages.results,
+            facts=stages.facts,
+            sessions=stages.sessions,
+            published={"per": facts.per, "wer": facts.wer},
+            machine=machine(device),
+            sentences=sentences,
         )
         write_verification(out, result)
     return result
