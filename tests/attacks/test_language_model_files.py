@@ -350,6 +350,16 @@ def fst(content: bytes) -> Change:
     return write("G.fst", content)
 
 
+def graph(content: bytes) -> Change:
+    """Put a compiled graph in the place of the grammar."""
+
+    def change(folder: Path) -> None:
+        (folder / "G.fst").unlink()
+        (folder / "TLG.fst").write_bytes(content)
+
+    return change
+
+
 IMPORT = "lm import FOLDER --out FOLDER/out"
 WORDS = "words.txt, line 2: "
 KALDI = [
@@ -393,6 +403,21 @@ KALDI = [
         "a circle of back-offs",
         fst(header() + state(0, 1, struct.pack("<iifi", 0, 0, 0.0, 0))),
         "n-gram",
+        IMPORT,
+    ),
+    Attack("an empty graph", graph(b""), "TLG.fst: is empty", IMPORT),
+    Attack("a graph of 2^62 states", graph(header(n_states=2**62)), "announces", IMPORT),
+    Attack("a graph without arcs", graph(header() + state(0, 0)), "has no arcs", IMPORT),
+    Attack(
+        "a graph of 2^30 tokens",
+        graph(header() + state(0, 1, struct.pack("<iifi", 2**30, 1, 0.0, 0))),
+        "input labels up to 1073741824",
+        IMPORT,
+    ),
+    Attack(
+        "a graph of a circle",
+        graph(header() + state(0, 1, struct.pack("<iifi", 3, 1, 0.0, 0))),
+        "no state in which words begin",
         IMPORT,
     ),
     Attack("a kind of escapes", fst(header(kind=ESCAPE.encode())), "transducer of type", IMPORT),

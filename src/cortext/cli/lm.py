@@ -168,11 +168,13 @@ def _readable(value: Any) -> str:
 
 def import_folder(
     folder: Annotated[
-        Path, typer.Argument(help="Kaldi folder with G.fst or G_no_prune.fst, and words.txt.")
+        Path,
+        typer.Argument(help="Kaldi folder: a grammar, or the graph of a 1-gram; and words.txt."),
     ],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
     grammar: Annotated[
-        str | None, typer.Option(help="Which grammar in it; by default G_no_prune.fst, else G.fst.")
+        str | None,
+        typer.Option(help="Which file in it; by default G_no_prune.fst, else G.fst, else TLG.fst."),
     ] = None,
     binary: Annotated[
         str, typer.Option(help="File type of lm.bin: trie, probing, or quantised (smallest).")

@@ -21,6 +21,7 @@ from cortext.cli.console import (
     print_lines,
     print_table,
     progress_bar,
+    stage,
 )
 from cortext.cli.options import PromptedModelOptions, RedisServer, with_settings
 from cortext.errors import ConfigError
@@ -54,7 +55,12 @@ class StreamNames:
 
 
 def lm_server(
-    lm: Annotated[Path, typer.Option(help="Language-model directory.")],
+    lm: Annotated[
+        Path,
+        typer.Option(
+            help="Language-model directory, or a Kaldi folder with the graph of a 1-gram."
+        ),
+    ],
     *,
     redis: RedisServer,
     profile: Annotated[
@@ -94,13 +100,19 @@ def lm_server(
     acoustic_scale=0.35
     """
     from cortext.decoding import Decoder
+    from cortext.decoding.ngram.kaldi import converted
     from cortext.evaluation.fitted import options_for
     from cortext.live.core.decoder import no_long_pauses, with_llm
     from cortext.live.core.log import event, open_log
     from cortext.live.lm_server.server import LMServer, make_protocol
     from cortext.processes import stop_event
 
-    with open_log(log, log_text), stop_event() as stop, _waits_shown(log is not None):
+    with (
+        open_log(log, log_text),
+        stop_event() as stop,
+        _waits_shown(log is not None),
+        converted(lm, stage) as lm,
+    ):
         decoder_options, note = options_for(None, lm, options)
         event("decoder_options", note=note)
         decoder = Decoder.from_dir(lm, decoder_options, engine)

@@ -107,13 +107,13 @@ def test_the_unpruned_grammar_is_preferred_and_one_can_be_chosen(tmp_path, origi
         import_kaldi(folder, tmp_path / "lm")
 
 
-def test_a_folder_with_only_the_decoding_graph_is_refused_with_the_way_out(tmp_path):
+def test_a_folder_with_only_another_graph_is_refused_with_the_way_out(tmp_path):
     folder = tmp_path / "kaldi"
     folder.mkdir()
     shutil.copy(KALDI / "old" / "words.txt", folder)
     with pytest.raises(LanguageModelError, match=r"no G.fst or G_no_prune.fst in it"):
         import_kaldi(folder, tmp_path / "lm")
-    (folder / "TLG.fst").write_bytes(b"")
+    (folder / "LG.fst").write_bytes(b"")
     with pytest.raises(
         LanguageModelError,
         match=r"no grammar .*; get .*cortext fetch lm-5gram OUT, or cortext lm build",

@@ -3,14 +3,17 @@
 Such a folder, as those published with the Brain-to-Text benchmarks (Willett et al., Nature 2023;
 Card et al., NEJM 2024), holds the grammar `G.fst`, an unpruned one for rescoring
 (`G_no_prune.fst`), `words.txt`, the lexicon as numbers (`lexicon_numbers.txt` with `units.txt`),
-and the decoding graph `TLG.fst` that was compiled from all of them.
+and the decoding graph `TLG.fst` that was compiled from all of them. The release's 1-gram model
+comes as this graph and `words.txt` alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cortext.decoding.ngram.build import (
     BINARIES,
@@ -23,7 +26,8 @@ from cortext.decoding.ngram.build import (
 )
 from cortext.decoding.ngram.corpus import silent
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
-from cortext.decoding.ngram.language_model import LanguageModel
+from cortext.decoding.ngram.graph import ANOTHER, read_graph
+from cortext.decoding.ngram.language_model import MODELS, LanguageModel
 from cortext.decoding.ngram.openfst import read_fst
 from cortext.decoding.ngram.vocabulary import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
@@ -34,6 +38,9 @@ from cortext.text.phonemes import SIL
 from cortext.text.pronunciation import pronounce
 
 GRAMMARS = ("G_no_prune.fst", "G.fst")
+GRAPH = "TLG.fst"
+MOST_GRAPH_BYTES = 1 << 30
+"""Largest graph that is read: that of a 1-gram of 126,000 words has 17 MB."""
 _DISAMBIGUATION = "#0"
 _MOST_BYTES = 1 << 30
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -55,12 +62,13 @@ def import_kaldi(
     Words are put in lower case. Pronunciations come from the folder's `lexicon.txt`,
     `lexiconp.txt`, or `lexicon_numbers.txt` with `units.txt`, and for other words from the shipped
     dictionary and its model. An entry that is no word (`A42128`) has none and is never decoded.
+    A compiled graph of a 1-gram model has words, probabilities and pronunciations of its own.
 
     Args:
-        folder: Kaldi folder with a grammar.
+        folder: Kaldi folder with a grammar, or with the compiled graph of a 1-gram model.
         out: Directory to write.
         grammar: Name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else
-            `G.fst`.
+            `G.fst`, else the graph `TLG.fst`.
         binary: Type of `lm.bin`: `trie` and `probing` are exact, `quantised` is smaller.
         stage: Called with the name of each stage as it begins; returns the stage's progress
             callback or None.
@@ -79,10 +87,24 @@ def import_kaldi(
     refuse_foreign(out)
     stage(f"reading {path.name}")
     words = read_words(folder / "words.txt")
+    if path.name == GRAPH and path.stat().st_size > MOST_GRAPH_BYTES:
+        raise LanguageModelError(
+            f"too large for the graph of a 1-gram model ({path.stat().st_size / 1e9:.1f} GB)",
+            where=path,
+            fix=ANOTHER,
+        )
     fst = read_fst(path)
-    names, levels = read_ngrams(fst, words, path)
+    if path.name == GRAPH:
+        graph = read_graph(fst, words, path)
+        names, levels, lexicon = graph.names, [graph.unigrams], graph.lexicon
+    else:
+        names, levels = read_ngrams(fst, words, path)
     known = [name for name in names if name[0] not in "<["]
-    lexicon, pronunciations = _lexicon(folder, known, stage("pronouncing") or silent)
+    if path.name == GRAPH:
+        without = sum(word not in lexicon for word in known)
+        pronunciations = {"from_graph": len(lexicon), "without": without}
+    else:
+        lexicon, pronunciations = _lexicon(folder, known, stage("pronouncing") or silent)
     facts = {
         "format_version": FORMAT_VERSION,
         "order": len(levels),
@@ -104,24 +126,44 @@ def import_kaldi(
 
 
 def _grammar(folder: Path, name: str | None) -> Path:
-    for candidate in GRAMMARS if name is None else (name,):
+    for candidate in (*GRAMMARS, GRAPH) if name is None else (name,):
         if (folder / candidate).is_file():
             return folder / candidate
-    if name is None and any(
-        (folder / graph).is_file() for graph in ("TLG.fst", "LG.fst", "HCLG.fst")
-    ):
+    if name is None and any((folder / graph).is_file() for graph in ("LG.fst", "HCLG.fst")):
         raise LanguageModelError(
-            "has the compiled decoding graph but no grammar (G.fst or G_no_prune.fst) to read"
+            "has a compiled decoding graph but no grammar (G.fst or G_no_prune.fst) to read"
             " n-grams from",
             where=folder,
-            fix=(
-                "get the n-gram model itself: cortext fetch lm-5gram OUT, or cortext lm build TEXT"
-                " --out OUT"
-            ),
+            fix=ANOTHER,
         )
     raise LanguageModelError(
         f"no {name or 'G.fst or G_no_prune.fst'} in it", where=folder, fix="give a Kaldi folder"
     )
+
+
+@contextmanager
+def converted(directory: Path, stage: Stage = lambda name: None) -> Iterator[Path]:
+    """Yield a language-model directory; a folder with a 1-gram's graph is converted for a while.
+
+    Args:
+        directory: Language-model directory, or a folder with `TLG.fst` and `words.txt`.
+        stage: See `import_kaldi`.
+
+    Raises:
+        LanguageModelError: For another Kaldi folder, and as `import_kaldi`.
+    """
+    grammar = next((name for name in GRAMMARS if (directory / name).is_file()), None)
+    is_kaldi = (directory / "words.txt").is_file() and not any(
+        (directory / name).is_file() for name in MODELS
+    )
+    if is_kaldi and grammar is not None:
+        fix = f"convert it first: cortext lm import {directory} --out OUT"
+        raise LanguageModelError(f"is a Kaldi folder with {grammar}", where=directory, fix=fix)
+    if not (is_kaldi and (directory / GRAPH).is_file()):
+        yield directory
+        return
+    with TemporaryDirectory(prefix="cortext-lm-") as folder:
+        yield import_kaldi(directory, Path(folder) / "lm", stage=stage).directory
 
 
 def read_words(path: Path) -> Words:
