@@ -20,6 +20,7 @@ from commands import CONTEXT
 
 from cortext.errors import RunError
 from cortext.models.storage import write_tensors
+from cortext.plugins import load_plugin
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.checkpoint import RunDirectory
 
@@ -63,6 +64,12 @@ def run(config: Path, data: Path, out: Path, resume: bool = False, batches: int 
     """So many batches, or to the end."""
     with Trainer(config, data, out, resume=resume, progress=False) as trainer:
         trainer.run(batches or None)
+
+
+def run_with_plugin(config: Path, data: Path, out: Path, plugin: Path) -> None:
+    """Train to the end with a user's own classes."""
+    load_plugin(plugin)
+    run(config, data, out)
 
 
 class Interrupting(Callback):

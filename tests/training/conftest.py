@@ -14,8 +14,10 @@ from cortext.data import write_session
 from cortext.data.packed import pack
 from cortext.data.trial import Trial
 from cortext.features import Augmentation
+from cortext.features.augment import AUGMENTATIONS
+from cortext.models import MODELS
 from cortext.models.gru import GRUConfig, InputNetworkConfig
-from cortext.training import DatasetConfig, TrainConfig, train
+from cortext.training import LOSSES, DatasetConfig, TrainConfig, train
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 8
@@ -116,3 +118,13 @@ def undisturbed(packed: Path, tmp_path_factory) -> Path:
 def finished(undisturbed: Path, tmp_path: Path) -> Path:
     """A copy of that run, to be changed."""
     return shutil.copytree(undisturbed, tmp_path / "finished")
+
+
+@pytest.fixture
+def registries():
+    """Forgets what a test registers."""
+    kept = [(registry, dict(registry)) for registry in (MODELS, LOSSES, AUGMENTATIONS)]
+    yield
+    for registry, before in kept:
+        registry.clear()
+        registry.update(before)

@@ -8,12 +8,14 @@ from pathlib import Path
 import forked_training
 import pytest
 import torch
+from right_plugin import RIGHT
 from safetensors.torch import load_file
 
 from cortext.config import save_config
 from cortext.features import Augmentation
-from cortext.models import TripleGRUConfig
+from cortext.models import MODELS, TripleGRUConfig
 from cortext.models.gru import GRUConfig, InputNetworkConfig
+from cortext.plugins import load_plugin
 from cortext.training import TrainConfig, Trainer, train
 
 
@@ -81,6 +83,31 @@ def test_two_processes_train_what_one_does_and_go_on_from_each_other(config, pac
     train(config, packed, tmp_path / "one", progress=False)
     assert train_in_two(config, packed, tmp_path / "two", False, 6) == ["", ""]
     train(config, packed, tmp_path / "two", resume=True, progress=False)
+    assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_extras_and_unused_parameters_of_ones_own_model_train_in_two_processes(
+    config, packed, tmp_path, registries
+):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        RIGHT.replace(
+            "self.early = ", "self.spare = nn.Linear(3, 3)\n        self.early = "
+        ).replace(
+            "field(default_factory=InputNetworkConfig)",
+            "field(default_factory=lambda: InputNetworkConfig(input_layer_dropout=0))",
+        )
+    )
+    load_plugin(path)
+    config = replace(config, model=MODELS["mine"].Config(), num_training_batches=4)
+    train(config, packed, tmp_path / "one", progress=False)
+    assert all(
+        not said or "no gradient reaches spare" in said
+        for said in train_in_two(
+            config, packed, tmp_path / "two", path, function=forked_training.run_with_plugin
+        )
+    )
     assert_alike(tmp_path / "one", tmp_path / "two")
 
 

@@ -85,6 +85,13 @@ def loss_config(mapping: Any) -> Any:
     return LOSSES.config(mapping, "loss")
 
 
+def loss_kind(config: Any, model_kind: str) -> str:
+    """Return the name of the loss of a config dataclass; None gives the model's default loss."""
+    if config is None:
+        return str(getattr(MODELS[model_kind], "default_loss", "ctc"))
+    return str(config.kind)
+
+
 def build_loss(config: Any, model_kind: str) -> Loss:
     """Return the loss of a config dataclass; None gives the model's default loss.
 
@@ -92,8 +99,7 @@ def build_loss(config: Any, model_kind: str) -> Loss:
         ConfigError: For a loss that cannot train the model.
     """
     if config is None:
-        kind = getattr(MODELS[model_kind], "default_loss", "ctc")
-        config = loss_config({"kind": kind})
+        config = loss_config({"kind": loss_kind(config, model_kind)})
     models = getattr(LOSSES[config.kind], "models", (model_kind,))
     if model_kind not in models:
         what = f"loss {config.kind!r} cannot train model {model_kind!r}"

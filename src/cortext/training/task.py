@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal
 
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import ConfigError
-from cortext.models import AcousticModel, save_model
+from cortext.models import MODELS, AcousticModel, save_model
 from cortext.models.card import CTC
+from cortext.plugins import is_own
 from cortext.training.backend import Backend, DeviceSpec
 from cortext.training.batches import Batches
 from cortext.training.config import TASKS, TrainConfig, register_task
@@ -143,7 +144,7 @@ class CTCTask(Task):
         self, config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None = None
     ) -> None:
         super().__init__(config, device_spec, lm)
-        self.all_used = config.loss is None
+        self.all_used = config.loss is None and not is_own(MODELS[config.model.kind])
 
     def check(self) -> None:
         """See `Task`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import time
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ from cortext.training.checks.made_up import separate_random_numbers
 from cortext.training.checks.network import NetworkChecks
 from cortext.training.checks.report import Check, examine
 from cortext.training.config import TrainConfig
-from cortext.training.loss import build_loss
+from cortext.training.loss import build_loss, loss_kind
 
 SECONDS = 3.0
-"""No check begins after this time."""
+"""Time for all checks; none begins later."""
 LARGE = 30_000_000
 """Parameters from which on trials have few frames, so that a check takes tenths of a second."""
 FRAMES = {False: (15, 9, 4), True: (4, 3, 2)}
@@ -51,14 +52,15 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
     is_ctc = config.task_name == CTC
     loss = build_loss(config.loss, config.model.kind) if is_ctc else None
     found = list[Check]()
+    until_s = time.monotonic() + SECONDS
     with separate_random_numbers(), full_float32():
         for augmentation in config.dataset.augmentations:
             cls = AUGMENTATIONS[augmentation.kind]
             if is_own(cls):
                 checks = AugmentationChecks(augmentation, model.n_features).all()
-                found += examine(f"augmentation {augmentation.kind}", checks, [cls], SECONDS)
+                found += examine(f"augmentation {augmentation.kind}", checks, [cls], until_s)
         if is_own(model.network) or (loss is not None and is_own(loss)):
-            found += _of_network(config, model, loss)
+            found += _of_network(config, model, loss, until_s)
     for check in found:
         if check.status == "FAIL" and check.name == "unused parameters":
             logging.getLogger(__name__).warning("%s: %s", check.subject, check.found)
@@ -70,7 +72,9 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
     return found
 
 
-def _of_network(config: TrainConfig, model: AcousticModel, loss: Any) -> list[Check]:
+def _of_network(
+    config: TrainConfig, model: AcousticModel, loss: Any, until_s: float
+) -> list[Check]:
     kind = config.model.kind
     try:
         network = _with_shared_weights(model.network)
@@ -93,10 +97,18 @@ def _of_network(config: TrainConfig, model: AcousticModel, loss: Any) -> list[Ch
         )
         named = checks.cheap() if loss is not None else checks.forward_only()
         blamed = [network] if loss is None else [network, loss]
-        found = examine(f"model {kind}", named, blamed, SECONDS)
+        found = examine(f"model {kind}", named, blamed, until_s)
         if loss is not None and is_own(loss) and all(check.status == "PASS" for check in found[:3]):
-            losses = LossChecks(loss, network.eval(), n_features, n_classes)
-            found += examine(f"loss {config.loss.kind}", losses.cheap(), blamed, SECONDS)
+            losses = LossChecks(
+                loss,
+                network.eval(),
+                n_features=n_features,
+                n_days=len(model.sessions),
+                n_classes=n_classes,
+            )
+            found += examine(
+                f"loss {loss_kind(config.loss, kind)}", losses.cheap(), blamed, until_s
+            )
     finally:
         for parameter in network.parameters():
             parameter.grad = None

@@ -49,7 +49,7 @@ def check_loss(config: Any, model: Any) -> list[Check]:
         sizes = {"n_features": n_features, "n_days": 2, "n_classes": len(RELEASE)}
         network = build_model(model, **sizes).eval()
         loss = build_loss(config, model.kind)
-        built.append(LossChecks(loss, network, n_features, len(RELEASE)))
+        built.append(LossChecks(loss, network, **sizes))
         return f"with model {model.kind}"
 
     with separate_random_numbers(), full_float32():
@@ -66,14 +66,18 @@ class LossChecks:
         loss: The loss.
         network: A model that it trains.
         n_features: Features of a bin.
+        n_days: Number of day layers.
         n_classes: Tokens.
     """
 
-    def __init__(self, loss: Any, network: Any, n_features: int, n_classes: int) -> None:
+    def __init__(
+        self, loss: Any, network: Any, *, n_features: int, n_days: int, n_classes: int
+    ) -> None:
         self.loss = loss
         self.network = network
         self.where = place(loss)
         self.n_features = n_features
+        self.n_days = n_days
         self.n_classes = n_classes
         self.n_calls = 0
         self.batch = self._make()
@@ -162,7 +166,7 @@ class LossChecks:
     def _make(self, **settings: Any) -> TrainBatch:
         n_bins = [bins_for(self.network, n) for n in FRAMES]
         settings |= {"n_features": self.n_features, "n_classes": self.n_classes}
-        return make_batch(self.network, n_bins, days=[0, 1, 0], **settings)
+        return make_batch(self.network, n_bins, days=[0, self.n_days - 1, 0], **settings)
 
     def _values(self, *arguments: Any, **settings: Any) -> dict[str, torch.Tensor]:
         """Return `_losses` without their gradient."""

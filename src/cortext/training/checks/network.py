@@ -156,8 +156,7 @@ class NetworkChecks:
         return f"finite; the loss is {float(losses['loss'].mean()):.3g} a trial"
 
     def unused(self) -> str:
-        """Check that every parameter that learns gets a gradient."""
-        self.backward()
+        """Check that every parameter that learns has got a gradient from `gradients`."""
         learns = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         idle = [name for name, parameter in learns.items() if parameter.grad is None]
         self.network.zero_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,6 @@ from cortext.features.augment import AUGMENTATIONS
 from cortext.models import MODELS, GRUConfig, TripleGRUConfig
 from cortext.models.card import Smoothing
 from cortext.plugins import load_plugin, place
-from cortext.registry import Registry
 from cortext.training.backend import DeviceSpec
 from cortext.training.checks.augmentation import check_augmentation
 from cortext.training.checks.loss import check_loss
@@ -60,8 +59,12 @@ def check_plugin(
         registry.noun: {kind: cls for kind, cls in registry.items() if _is_of(cls, module)}
         for registry in (MODELS, LOSSES, AUGMENTATIONS, TASKS)
     }
+    others = _not_registered(module, registered)
     if not any(registered.values()):
-        raise _nothing(module)
+        what = "the file registers no model, loss, augmentation or task"
+        hints = [f"{check.subject}: {check.found}" for check in others]
+        fix = hints[0] if hints else "write @register(...) before a class"
+        raise ConfigError(what, where=path, fix=fix)
     used = _used_settings(settings)
     found = list[Check]()
 
@@ -71,6 +74,7 @@ def check_plugin(
             assert report is not None
             report(check)
 
+    add(others)
     smoothing = None
     if settings is not None:
         transforms = settings.dataset.data_transforms
@@ -184,24 +188,27 @@ def _task_checks(
     return [("interface", interface), ("check", accepts), ("training", training)]
 
 
-def _nothing(module: ModuleType) -> ConfigError:
-    """Return the error for a file that registers nothing, with the class that was perhaps meant."""
-    decorators = {
-        "forward": ("register", MODELS),
-        "__call__": ("register_loss or register_augmentation", LOSSES),
-    }
-    for cls in vars(module).values():
-        if not inspect.isclass(cls) or not _is_of(cls, module):
-            continue
-        for method, (decorator, registry) in decorators.items():
-            if method in vars(cls) and _has_settings(cls, registry):
-                what = f"class {cls.__name__} is not registered"
-                return ConfigError(
-                    what, where=place(cls, method), fix=f"write @{decorator}(...) before it"
-                )
-    what = "the file registers no model, loss, augmentation or task"
-    return ConfigError(what, where=str(module.__file__), fix="write @register(...) before a class")
+def _not_registered(module: ModuleType, registered: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """Return a line for each class of a file that has a `Config` and that nothing registers."""
+    known = [cls for classes in registered.values() for cls in classes.values()]
+    return [
+        Check(
+            f"class {name}",
+            "all",
+            "not checked",
+            f"nothing registers it; write {_decorator(cls)} before it",
+        )
+        for name, cls in vars(module).items()
+        if inspect.isclass(cls)
+        and _is_of(cls, module)
+        and hasattr(cls, "Config")
+        and not any(issubclass(other, cls) for other in known)
+    ]
 
 
-def _has_settings(cls: type, registry: Registry) -> bool:
-    return hasattr(cls, "Config") or registry is MODELS
+def _decorator(cls: type) -> str:
+    if issubclass(cls, Task):
+        return "@register_task(...)"
+    if hasattr(cls, "forward"):
+        return "@register(...)"
+    return "@register_loss(...) or @register_augmentation(...)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def examine(
     subject: str,
     checks: Iterable[Named],
     blamed: Sequence[Any] = (),
-    seconds: float | None = None,
+    until_s: float = math.inf,
 ) -> list[Check]:
     """Make checks one after the other, up to one of `NEEDED` that fails.
 
@@ -82,14 +83,13 @@ def examine(
         checks: Names and functions. A function returns a note; it raises `NotChecked`, or any other
             exception if the check fails.
         blamed: Classes whose functions are named where an exception comes from.
-        seconds: No check begins after so many seconds; None for no limit.
+        until_s: Time of `time.monotonic` after which no check begins.
     """
-    start_s = time.monotonic()
     found = list[Check]()
     for name, check in checks:
         try:
-            if seconds is not None and time.monotonic() - start_s > seconds:
-                raise NotChecked(f"{seconds:g} s had passed")
+            if time.monotonic() > until_s:
+                raise NotChecked("there was no time left")
             for before in found:
                 if before.status == "FAIL" and before.name in NEEDED:
                     raise NotChecked(f"{before.name} failed")
