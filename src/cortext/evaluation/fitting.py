@@ -364,25 +364,26 @@ class _Search:
 
     def best(self, indices_B: np.ndarray) -> DecoderOptions:
         """Return the options that the search ends with on some trials."""
-        best = start = self.start
-        n_steps = 0
+        best = self.start
+        compared: set[DecoderOptions] = set()
 
         def steps_to(options: DecoderOptions | None) -> bool:
             """Take the step if there is one and it is better."""
-            nonlocal best, n_steps
-            if options is None or n_steps == MOST_STEPS:
+            nonlocal best
+            # Options that lost once would lose again: the best has only become better since.
+            if options is None or options in compared or len(compared) == MOST_STEPS:
                 return False
-            n_steps += 1
-            self.tried.add(options)
+            compared.add(options)
             if self.progress:
-                self.progress(self.n_searches * MOST_STEPS + n_steps, N_SEARCHES * MOST_STEPS)
+                done = self.n_searches * MOST_STEPS + len(compared)
+                self.progress(done, N_SEARCHES * MOST_STEPS)
             if not self.judge.fewer(options, best, indices_B):
                 return False
             best = options
             return True
 
         for settings in STARTS:
-            steps_to(start.changed(settings))
+            steps_to(self.start.changed(settings))
         before = None
         while best != before:
             before = best
@@ -390,6 +391,7 @@ class _Search:
                 for towards in (-1, 1):
                     while steps_to(_stepped(best, name, towards)):
                         pass
+        self.tried |= compared
         self.n_searches += 1
         return best
 
