@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cortext.tuning import DecoderSearch, Tuned
     from cortext.tuning.decoder.material import Source
     from cortext.tuning.decoder.result import Rate
+    from cortext.tuning.decoder.saved_logits import SavedLogits
 
 SHOWN = 10
 """Trials in the table on the screen; trials.csv has them all."""
@@ -86,17 +87,8 @@ class MaterialOptions:
                 `logits`.
             evaluate: Returns the evaluation directory of a run on a split of the data.
         """
-        from cortext.tuning.decoder.saved_logits import SavedLogits
-
-        if source is None and self.data is not None:
-            raise ConfigError("--data is given without a run", fix="give its directory")
         if source is None:
-            if self.logits is None or self.references is None or self.order is None:
-                raise ConfigError(
-                    "there is nothing to tune on",
-                    fix="give an evaluation directory, or --logits with --references and --order",
-                )
-            tuned: Source = SavedLogits(self.logits, self.references, self.order)
+            tuned: Source = self._saved_logits()
         elif self.logits is not None:
             raise ConfigError(f"both {source} and --logits are given", fix="leave one of them out")
         else:
@@ -112,6 +104,20 @@ class MaterialOptions:
             assert source is not None  # --data is refused without it
             other = evaluate(source, self.data, self.held_out)
         return tuned, other
+
+    def _saved_logits(self) -> SavedLogits:
+        """Return the files of logits and references; raise ConfigError where one is missing."""
+        from cortext.tuning.decoder.saved_logits import SavedLogits
+
+        if self.data is not None:
+            raise ConfigError("--data is given without a run", fix="give its directory")
+        if self.logits is None or self.references is None or self.order is None:
+            fix = "give an evaluation directory, or --logits with --references and --order"
+            raise ConfigError("there is nothing to tune on", fix=fix)
+        if self.logits.is_dir():
+            fix = "give an evaluation directory without --logits"
+            raise ConfigError(f"{self.logits} is a directory", fix=fix)
+        return SavedLogits(self.logits, self.references, self.order)
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,7 @@ def test_logits_without_any_sentence_are_refused(saved, tmp_path):
         (["--references", "r.txt"], "--references is given without --logits"),
         (["--order", "lm"], "--order is given without --logits"),
         (["somewhere", "--logits", "l.npz"], "both somewhere and --logits are given"),
+        (["--logits", "/", "--references", "r", "--order", "lm"], "/ is a directory; give an eval"),
         (["--data", "packed"], "--data is given without a run"),
         (["--logits", "l.npz", "--references", "r", "--order", "kaldi"], "kaldi"),
         (["--logits", "l.npz", "--references", "r", "--order", "lm"], "l.npz: no such file"),
