@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from made_fit import made_fit
 from refusals import complaint
 
 from cortext.decoding import DecoderOptions
@@ -20,7 +21,6 @@ from cortext.evaluation.fitted import (
     FittedWith,
     Half,
     TrialName,
-    WordErrors,
     choose_options,
     options_for,
     read_fitted,
@@ -66,21 +66,11 @@ def keys(trials):
 
 def fitted_with(lm: Path, **changes) -> Fitted:
     """Lists of one sentence for the first day, three for the second, two for all other trials."""
-    made = Fitted(
-        options=DecoderOptions(nbest=2),
-        language_model=FittedWith(str(lm), language_model_checksum(lm)),
-        fitted_on=FittedOn("packed", "val", 6, 18, 6),
-        word_errors=WordErrors(18, 12, 8, 9),
-        halves=[
-            Half(DecoderOptions(nbest=1), keys(FIRST)),
-            Half(DecoderOptions(nbest=3), keys(SECOND)),
-        ],
-        weights=None,
-        tried=4,
-        seconds=1.5,
-        created="2026-11-23T00:00:00+00:00",
-        version="0.1.0",
-    )
+    halves = [
+        Half(DecoderOptions(nbest=1), keys(FIRST)),
+        Half(DecoderOptions(nbest=3), keys(SECOND)),
+    ]
+    made = made_fit(lm, DecoderOptions(nbest=2), halves=halves)
     return dataclasses.replace(made, **changes)
 
 

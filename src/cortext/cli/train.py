@@ -351,6 +351,7 @@ def _export_onnx(
     run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool
 ) -> None:
     from cortext.data import open_data
+    from cortext.evaluation.fitted import take_over
     from cortext.evaluation.stepped import stepped_errors
     from cortext.models.onnx import export_onnx, record_errors
     from cortext.models.onnx_stepper import OnnxStepper
@@ -360,6 +361,7 @@ def _export_onnx(
         recordings.split(split)  # a split that is not there is said before the work
     with progress_bar("exporting"):
         exported = export_onnx(run, out, int8)
+        take_over(run, out)
     if recordings is not None:
         with progress_bar("measuring") as progress:
             steppers = {name: OnnxStepper(out, precision=name) for name in exported.graphs}

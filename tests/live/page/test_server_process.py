@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from cortext.cli import run as run_command
+from cortext.evaluation.fitted import FIT
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
@@ -62,7 +63,9 @@ def first_lines(server, n_lines):
 
 
 @pytest.mark.slow
-def test_says_the_day_the_look_ahead_and_the_address_and_ends_at_a_signal(start, tmp_path):
+def test_says_the_options_the_day_the_look_ahead_and_the_address_and_ends_at_a_signal(
+    start, root, tmp_path
+):
     server = start("--session-log", tmp_path / "log")
     day, look_ahead, address = first_lines(server, 3)
     assert day == f"day: {DAYS[-1]}, or that of each trial"
@@ -79,7 +82,9 @@ def test_says_the_day_the_look_ahead_and_the_address_and_ends_at_a_signal(start,
             page.next("nothing")
         assert closed.value.rcvd.code == 1012  # the server restarts or ends
     ended = server.wait(5)
-    assert (ended.status, ended.stderr) == (0, "")
+    none = "the defaults; none were fitted to"
+    assert ended.status == 0
+    assert ended.stderr == f"decoder options: {none} {root / 'run'} ({FIT})\n"
     assert ended.stdout.splitlines() == [day, look_ahead, address]
     assert (tmp_path / "log" / "utterances.jsonl").read_text().count("\n") == 1
 
