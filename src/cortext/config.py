@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import yaml
 
+from cortext.arguments import check_list, check_text
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.files import MOST_LEVELS, check_file
 
@@ -221,7 +222,8 @@ def overridden(mapping: Mapping[Any, Any], overrides: Iterable[str]) -> dict[Any
     A section that the mapping lacks is made, and one that is null where its `kind` is set.
     """
     changed = copy.deepcopy(dict(mapping))
-    for override in overrides:
+    for override in check_list(overrides, "overrides", "a list of 'key=value' texts"):
+        check_text(override, "an override")
         key, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"--set {override!r} has no '='; write key=value")

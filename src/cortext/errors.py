@@ -126,9 +126,14 @@ class Interrupted(RunError):
 _LONGEST_NAME = 200
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'gru'?` for the nearest known name, else the list of known names."""
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return `did you mean 'gru'?` for the nearest known name, else the list of known names.
+
+    A name that is no text, which a caller may have given, has none near it.
+    """
     names = sorted(known)
+    if not isinstance(name, str):
+        return f"known: {', '.join(names)}"
     short = [known_name for known_name in names if len(known_name) <= _LONGEST_NAME]
     # Comparing takes the product of the lengths.
     close = (

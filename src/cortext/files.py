@@ -14,28 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cortext.errors import ConfigError, CortextError, DataError, RunError, wrong_type
+from cortext.errors import CortextError, DataError, RunError
 
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """NumPy's error on a full disk, which lacks the system's number."""
-
-
-def as_path(value: str | os.PathLike[str], name: str) -> Path:
-    """Return a path that a caller gave.
-
-    Args:
-        value: A text or a path.
-        name: Name of the argument, for messages.
-
-    Raises:
-        WrongType: For anything else, such as None or an opened file.
-    """
-    if not isinstance(value, str | os.PathLike):
-        raise wrong_type(name, value, "a path")
-    path = Path(value)
-    if "\0" in str(path):
-        raise ConfigError(f"{name} is a path with a NUL character", fix="check the path")
-    return path
 
 
 def sync(path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cortext.arguments import check_type
 from cortext.config import from_mapping
 from cortext.errors import ConfigError, nearest
 
@@ -41,6 +42,7 @@ class Registry(dict[str, Any]):
         """
 
         def keep(cls: T) -> T:
+            check_type(cls, type, self.noun, "a class")
             known = self.get(name)
             if known is not None and _name(known) != _name(cls):
                 both = f"{_name(known)} and {_name(cls)}"

@@ -15,13 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cortext.arguments import as_path, check_list
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, PATCH, FaultError, Limits, OnBad, PatchGeometry, Problem
 from cortext.data.session_files import read_trials, trial_names, usual_features
 from cortext.data.trial import SPLITS, Session, Trial, is_plain_name
 from cortext.describe import Described, some
 from cortext.errors import DataError, nearest
-from cortext.files import as_path, check_file
+from cortext.files import check_file
 
 if TYPE_CHECKING:
     from cortext.data.packed_dataset import PackedDataset
@@ -49,7 +50,7 @@ class BlockDescription:
 
 def read_description(path: str | Path) -> list[BlockDescription]:
     """Read `t15_copyTaskData_description.csv`. Raises DataError where it is not that table."""
-    path = Path(path)
+    path = as_path(path, "description")
     try:
         check_file(path, _MOST_BYTES)
         with path.open(newline="") as file:
@@ -178,6 +179,7 @@ class Dataset(Described):
 
     def n_trials(self, split: str) -> int:
         """Return the number of trials of a split, with bad ones; unreadable files have none."""
+        self._check_split(split)
         total = 0
         for session in self.sessions:
             if split in session.files:
@@ -207,8 +209,7 @@ class Dataset(Described):
             max_abs: The largest magnitude that a feature may have; any by default.
             patch: Its size is the shortest trial, and its stride bounds the length of a label.
         """
-        if split not in SPLITS:
-            raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
+        self._check_split(split)
         chosen = self._chosen(sessions)
         if on_bad is None and skip_bad:
             on_bad = _ignore
@@ -262,11 +263,15 @@ class Dataset(Described):
         ]
         return ("session", *self.splits), rows
 
+    def _check_split(self, split: str) -> None:
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
+
     def _chosen(self, names: Iterable[str] | None) -> list[Session]:
         known = {session.name: session for session in self.sessions}
         if names is None:
             return list(known.values())
-        chosen = list(names)
+        chosen = list(check_list(names, "sessions", "a list of names"))
         for name in chosen:
             if name not in known:
                 raise DataError(

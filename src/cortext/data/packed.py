@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from cortext.arguments import as_path
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
@@ -19,7 +20,7 @@ from cortext.data.packed_split import Batch, PackedSplit
 from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, DataError
-from cortext.files import as_path, atomic_directory, disk_errors, sync
+from cortext.files import atomic_directory, disk_errors, sync
 from cortext.processes import Progress
 
 __all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
@@ -72,7 +73,7 @@ def pack(
 
 def _unpacked(data: str | Path | PackedDataset, limits: Limits) -> Dataset:
     """Open session files; raise DataError where they are packed already."""
-    path = data.path if isinstance(data, PackedDataset) else as_path(data, "data")
+    path = data_path(data)
     if is_packed(path):
         source = open_packed(path).source
         raise DataError(
@@ -187,8 +188,15 @@ class MapFile:
             self._file.close()
 
 
+def data_path(data: Dataset | PackedDataset | str | Path) -> Path:
+    """Return the directory of data, which may be open already."""
+    if isinstance(data, Dataset):
+        return data.root
+    return data.path if isinstance(data, PackedDataset) else as_path(data, "data")
+
+
 def open_data(
-    path: str | Path,
+    path: Dataset | PackedDataset | str | Path,
     packed_cache: str | Path | None = None,
     *,
     skip_bad: bool = False,
@@ -198,7 +206,8 @@ def open_data(
     """Open a packed directory, or session files, which are packed once and then used again.
 
     Args:
-        path: The DATA of every command.
+        path: The DATA of every command, or data that are open: packed ones are returned as they
+            are.
         packed_cache: Where session files are packed to (default: `.packed` inside `path`); made
             again when a session file was added, removed or changed.
         skip_bad: Leave bad trials out; without it a cache made with it is refused as the session
@@ -209,7 +218,10 @@ def open_data(
     Raises:
         DataError: Also for a packed directory whose session files are at hand and have changed.
     """
-    path = as_path(path, "data")
+    if isinstance(path, PackedDataset):
+        return path
+    limits = path.limits if isinstance(path, Dataset) else limits
+    path = data_path(path)
     if is_packed(path):
         packed = open_packed(path)
         if packed.stale():

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_path
 from cortext.data.bin_source import BinSource, MappedBins, MemoryBins, RecordBins
 from cortext.data.checks import Problem
 from cortext.data.dataset import open_session_files
@@ -29,7 +30,6 @@ from cortext.data.packed_split import BadTrials, PackedSplit
 from cortext.data.trial import SPLITS, Trial
 from cortext.describe import Described, some
 from cortext.errors import DataError, nearest
-from cortext.files import as_path
 from cortext.processes import Progress
 
 
@@ -90,7 +90,7 @@ class PackedDataset(Described):
 
     def split(self, name: str) -> PackedSplit:
         """Return the split of that name. Raises DataError where there is none."""
-        if name not in self._splits:
+        if name not in self.splits:
             raise DataError(f"no split {name!r}; {nearest(name, self._splits)}", where=self.path)
         return self._splits[name]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_count, check_list
 from cortext.data.bin_source import BinSource
 from cortext.data.trial import BIN_MS, Trial
 from cortext.describe import Described, some
@@ -172,26 +173,51 @@ class PackedSplit(Described):
         # Bins in a TFRecord may begin anywhere: they are copied where they are not aligned.
         return np.require(self._rows(i)[:, self._columns], requirements="A")
 
+    def _position(self, i: int) -> int:
+        """Return the number of a trial; negative ones count from the end. Raises DataError."""
+        number = as_count(i, "the number of a trial", -len(self))
+        if number >= len(self):
+            raise DataError(
+                f"there is no trial {number}; split {self.name!r} has {len(self)}",
+                where=self.path.parent,
+            )
+        return number
+
+    def _positions(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return numbers of trials, int64 [B]. Raises DataError for others than there are."""
+        chosen = np.asarray(check_list(indices, "indices", "a list of trials' numbers"))
+        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+            raise DataError(
+                f"indices have shape {list(chosen.shape)} and type {chosen.dtype}; whole numbers"
+                " [trials] are needed"
+            )
+        if len(chosen):
+            self._position(chosen.min())
+            self._position(chosen.max())
+        return chosen.astype(np.int64, copy=False)
+
     def _rows(self, i: int) -> np.ndarray:
+        i = self._position(i)
         return self.bins.rows(int(self.first_bin_N[i]), int(self.n_bins_N[i]))
 
     def location(self, i: int) -> tuple[Path, int]:
         """Return the file that holds all features of trial `i`, float16 [T, C], and their byte."""
-        return self.bins.location(int(self.first_bin_N[i]))
+        return self.bins.location(int(self.first_bin_N[self._position(i)]))
 
     def labels(self, i: int) -> np.ndarray | None:
         """Return the phonemes of trial `i`, int64 [U]; None where labels are withheld."""
+        i = self._position(i)
         first = int(self.first_label_N[i])
         n_labels = int(self.n_labels_N[i])
         return self.label_tokens[first : first + n_labels].astype(np.int64) if n_labels else None
 
     def sentence(self, i: int) -> str | None:
         """Return the prompt of trial `i`; None where it is withheld."""
-        return self.sentences[i]
+        return self.sentences[self._position(i)]
 
     def session(self, i: int) -> str:
         """Return the name of the session of trial `i`."""
-        return self.sessions[int(self.day_N[i])]
+        return self.sessions[int(self.day_N[self._position(i)])]
 
     def trial(self, i: int) -> Trial:
         """Return trial `i` with float32 features in memory of its own."""
@@ -213,7 +239,7 @@ class PackedSplit(Described):
 
         Raises DataError for a trial that is longer.
         """
-        chosen = np.asarray(indices, dtype=np.int64)
+        chosen = self._positions(indices)
         n_bins_B = self.n_bins_N[chosen]
         longest = int(n_bins_B.max(initial=0))
         n_bins = longest if pad_to is None else pad_to
@@ -233,7 +259,7 @@ class PackedSplit(Described):
 
     def labels_batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return labels of `indices` [B], int64 [B, U] (0-padded), and their lengths, int64 [B]."""
-        chosen = np.asarray(indices, dtype=np.int64)
+        chosen = self._positions(indices)
         n_labels_B = self.n_labels_N[chosen]
         labels_BU = np.zeros((len(chosen), int(n_labels_B.max(initial=0))), dtype=np.int64)
         firsts = self.first_label_N[chosen].tolist()
@@ -265,7 +291,7 @@ class PackedSplit(Described):
         """
         keep = np.ones(len(self), dtype=bool)
         if sessions is not None:
-            names = list(sessions)
+            names = list(check_list(sessions, "sessions", "a list of names"))
             for name in names:
                 if name not in self.sessions:
                     raise DataError(
@@ -285,7 +311,7 @@ class PackedSplit(Described):
 
     def take(self, indices: np.ndarray) -> PackedSplit:
         """Return this split with only the trials of `indices`, in that order."""
-        return self._showing(np.asarray(indices, dtype=np.int64), self.columns)
+        return self._showing(self._positions(indices), self.columns)
 
     def _showing(self, chosen: np.ndarray, columns: np.ndarray | None) -> PackedSplit:
         per_trial = (
@@ -308,7 +334,7 @@ def feature_columns(split: PackedSplit, feature_subset: Sequence[int] | None) ->
     """Return the columns of the file that `feature_subset` of a split stands for."""
     if feature_subset is None:
         return split.columns
-    subset = np.asarray(feature_subset, dtype=np.int64)
+    subset = np.asarray(check_list(feature_subset, "feature_subset", "a list of numbers"), np.int64)
     if not subset.size or len(np.unique(subset)) != subset.size:
         raise ConfigError(
             "feature_subset is empty or names a feature twice; give distinct feature numbers"

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cortext.arguments import as_count, check_list
 from cortext.errors import ConfigError
 
 
@@ -56,7 +57,10 @@ class DayBalancedSampler:
         *,
         n_days: int | None = None,
     ) -> None:
-        day_N = np.asarray(day_N, dtype=np.int64)
+        day_N = np.asarray(check_list(day_N, "day_N", "the day of each trial"), dtype=np.int64)
+        batch_size = as_count(batch_size, "batch_size", 1)
+        days_per_batch = as_count(days_per_batch, "days_per_batch")
+        seed = as_count(seed, "seed")
         self.days = np.unique(day_N)
         self.batch_size = batch_size
         self.days_per_batch = days_per_batch
@@ -113,7 +117,7 @@ class DayBalancedSampler:
 
     def indices(self, step: int) -> np.ndarray:
         """Return the trials of batch `step`, int64 [B], day after day."""
-        generator = self._generator(step)
+        generator = self._generator(as_count(step, "step"))
         drawn = generator.choice(
             self._others, self.days_per_batch - len(self.must_include_days), replace=False
         )

@@ -15,12 +15,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import (
     LIMITS,
@@ -36,7 +38,6 @@ from cortext.data.checks import (
 from cortext.data.hdf5_output import new_hdf5
 from cortext.data.trial import MAX_LABEL, Trial, is_plain_name
 from cortext.errors import DataError
-from cortext.files import as_path
 
 _TRIAL = re.compile(r"trial_\d+")
 _LABELS = ("seq_class_ids", "transcription", "seq_len", "sentence_label")
@@ -71,7 +72,7 @@ def read_trials(
         limits: The largest trial that is read; what a file declares is checked before memory is
             taken.
     """
-    path = Path(path)
+    path = as_path(path, "path")
 
     def bad(fault: FaultError, group: str | None) -> None:
         problem = fault.problem(path, group)
@@ -222,9 +223,11 @@ def _write_trials(
     n_features: int | None = None
     seen: dict[tuple[str, int, int], str] = {}
     folder = path.absolute().parent.name
-    for number, trial in enumerate(trials):
+    for number, trial in enumerate(check_list(trials, "trials", "a list of trials")):
+        check_type(trial, Trial, f"trial {number}", "a Trial (make_trial)")
         name = f"trial_{number:04d}"
         try:
+            _check_fields(trial)
             if trial.features_TC.ndim != 2:
                 found = f"shape {trial.features_TC.shape} found, [bins, features] expected"
                 raise FaultError("input_features", found, "give one row per 20 ms bin")
@@ -240,6 +243,24 @@ def _write_trials(
         n_features = trial.features_TC.shape[1]
     if n_features is None:
         raise DataError("no trials to write", where=path, fix="give at least one")
+
+
+def _check_fields(trial: Trial) -> None:
+    """Raise FaultError for a field of another type than the one that is read back."""
+    features: Any = trial.features_TC  # a Trial takes whatever it is given
+    if not isinstance(features, np.ndarray) or features.dtype.kind not in "fiub":
+        found = f"{type(trial.features_TC).__name__} found, an array of numbers expected"
+        raise FaultError("input_features", found, "make the trial with cortext.data.make_trial")
+    for field, value in (("block_num", trial.block), ("trial_num", trial.trial)):
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise FaultError(field, f"{value!r} found, a whole number expected", "number the trial")
+    for field, text in (("sentence_label", trial.sentence), ("corpus", trial.corpus)):
+        if text is not None and not isinstance(text, str):
+            raise FaultError(field, f"{text!r} found, a text expected", "give a text or None")
+    labels_U = trial.phoneme_ids
+    if labels_U is not None and np.ndim(labels_U) != 1:
+        found = f"shape {list(np.shape(labels_U))} found, [phonemes] expected"
+        raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
 
 
 def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:

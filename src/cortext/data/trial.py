@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_count, check_text, check_type
 from cortext.describe import Described
+from cortext.errors import DataError
 from cortext.text.phonemes import RELEASE
 
 BIN_MS = 20
@@ -62,12 +64,13 @@ class Trial(Described):
         return f"{self.session}/block {self.block}/trial {self.trial}"
 
     def _facts(self) -> dict[str, Any]:
+        shape = getattr(self.features_TC, "shape", ())  # a Trial takes whatever it is given
         return {
             "trial": self.name,
-            "bins and features": list(np.shape(self.features_TC)),
-            "seconds": len(self.features_TC) * BIN_MS / 1000,
+            "bins and features": list(shape),
+            "seconds": shape[0] * BIN_MS / 1000 if shape else None,
             "sentence": "withheld" if self.sentence is None else repr(self.sentence),
-            "phonemes": None if self.phoneme_ids is None else len(self.phoneme_ids),
+            "phonemes": getattr(self.phoneme_ids, "size", None),
             "corpus": self.corpus,
         }
 
@@ -93,15 +96,39 @@ def make_trial(
         phoneme_ids: Tokens 1..40 in the release's order; looked up (`cortext.text.to_phonemes`)
             where they are not given.
         corpus: The text corpus of the block.
+
+    Raises:
+        DataError, TextError, WrongType: For features, a sentence or numbers that a trial cannot
+            have.
     """
     if phoneme_ids is None and sentence is not None:
         from cortext.text import to_phonemes  # loads the dictionary
 
         phoneme_ids = RELEASE.ids(to_phonemes(sentence))
-    ids = None if phoneme_ids is None else np.asarray(phoneme_ids, dtype=np.int64)
+    ids = None
+    if phoneme_ids is not None:
+        RELEASE.names(phoneme_ids)  # refuses all that are no tokens
+        ids = np.asarray(phoneme_ids, dtype=np.int64)
+    check_text(session, "session")
+    check_type(corpus, (str, type(None)), "corpus", "a text")
+    features = _float32(features_TC)
     return Trial(
-        np.asarray(features_TC, dtype=np.float32), session, block, trial, sentence, ids, corpus
+        features, session, as_count(block, "block"), as_count(trial, "trial"), sentence, ids, corpus
     )
+
+
+def _float32(features_TC: Any) -> np.ndarray:
+    """Return features [T, C] as float32; raise DataError for what has no such form."""
+    if hasattr(features_TC, "detach"):  # a tensor, also one with a gradient
+        features_TC = features_TC.detach().cpu()
+    try:
+        array = np.asarray(features_TC)
+        if array.dtype.kind in "fiub" and array.ndim == 2:
+            return array.astype(np.float32, copy=False)
+        found = f"shape {list(array.shape)} and type {array.dtype}"
+    except ValueError:  # rows of different lengths
+        found = "rows of different lengths"
+    raise DataError(f"features_TC has {found}; numbers [bins, features] are needed")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

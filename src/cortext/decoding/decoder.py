@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_count, as_path, check_function, check_list, check_text
 from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.log_probs import check_log_probs, check_trials
@@ -27,7 +28,7 @@ from cortext.decoding.stream import (
 )
 from cortext.decoding.words import WordChanges, Words
 from cortext.describe import Described
-from cortext.errors import DecodingError, nearest
+from cortext.errors import DecodingError, nearest, wrong_type
 from cortext.processes import Progress
 from cortext.renamed import renamed
 from cortext.text.phonemes import Inventory, get_inventory
@@ -83,10 +84,10 @@ class Decoder(Described):
             DecodingError: For options or an engine that do not exist.
         """
         return cls(
-            Path(lm_dir),
+            as_path(lm_dir, "lm_dir"),
             DecoderOptions.of(options),
             engine,
-            None if second_lm is None else Path(second_lm),
+            None if second_lm is None else as_path(second_lm, "second_lm"),
         )
 
     def with_options(self, **changes: Any) -> Decoder:
@@ -100,6 +101,8 @@ class Decoder(Described):
 
         It shares the n-gram and the lexicon in memory.
         """
+        if llm is not None and not hasattr(llm, "rank"):
+            raise wrong_type("llm", llm, "a large model, as LLM.load(directory) opens it,")
         other = copy.copy(self)
         other._llm = llm
         return other
@@ -228,6 +231,8 @@ class Decoder(Described):
             DecodingError: As in `decode`; it says which utterance it is.
         """
         inventory = get_inventory(inventory)
+        log_probs = list(check_list(log_probs, "log_probs", "a list of arrays [frames, tokens]"))
+        threads = as_count(threads, "threads")
         check_trials(log_probs, inventory)
 
         def search(log_probs_PV: np.ndarray) -> NBest:
@@ -302,6 +307,7 @@ class Decoder(Described):
             context: Text said before, for a large model.
         """
         inventory = get_inventory(inventory)
+        check_function(hook, "hook")
         changes = self._words.with_words(words).with_bonuses(hotwords or {})
         if hook is None:
             model = self._hook(context)
@@ -332,6 +338,7 @@ class Decoder(Described):
             DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
         """
         inventory = get_inventory(inventory)
+        check_text(text, "text")
         check_log_probs(log_probs_PV, inventory)
         return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)
 

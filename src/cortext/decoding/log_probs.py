@@ -72,12 +72,19 @@ def greedy(log_probs_PV: np.ndarray, inventory: Inventory | str) -> list[int]:
         log_probs_PV: Float [P, V], log-probabilities or logits; P = 0 gives the empty list.
         inventory: Tokens of the columns, in order.
     """
-    blank = get_inventory(inventory).blank
-    best_P = (
-        np.asarray(log_probs_PV).argmax(axis=1)
-        if len(log_probs_PV)
-        else np.empty(0, dtype=np.int64)
-    )
+    inventory = get_inventory(inventory)
+    scores_PV = np.asarray(log_probs_PV)
+    if scores_PV.size and scores_PV.shape[1:] != (len(inventory),):
+        raise DecodingError(
+            f"log_probs has shape {list(scores_PV.shape)}; [frames, {len(inventory)}] is needed for"
+            f" the tokens of inventory {inventory.name!r}"
+        )
+    if scores_PV.dtype.kind not in "fiu":
+        raise DecodingError(
+            f"log_probs is of type {scores_PV.dtype}; an array of numbers is needed"
+        )
+    blank = inventory.blank
+    best_P = scores_PV.argmax(axis=1) if scores_PV.size else np.empty(0, dtype=np.int64)
     starts_P = np.ones(len(best_P), dtype=bool)
     starts_P[1:] = best_P[1:] != best_P[:-1]
     return [int(token) for token in best_P[starts_P & (best_P != blank)]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any
 
+from cortext.arguments import check_type
 from cortext.errors import DecodingError, nearest
 from cortext.text.phonemes import LM
 
@@ -264,6 +265,8 @@ class DecoderOptions:
         """
         if isinstance(options, DecoderOptions):
             return options
+        needed = "DecoderOptions, a mapping of its fields or None"
+        check_type(options, (Mapping, type(None)), "options", needed)
         return cls().changed(options or {})
 
     def changed(self, changes: Mapping[str, Any]) -> DecoderOptions:

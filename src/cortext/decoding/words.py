@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cortext.arguments import check_type
 from cortext.decoding.options import LARGEST, is_finite
 from cortext.errors import DecodingError, TextError
 from cortext.text.lexicon import Pronunciation, encode
@@ -49,6 +50,7 @@ class WordChanges:
 
     def without_words(self, words: Iterable[str]) -> WordChanges:
         """Return the changes with fewer words."""
+        check_type(words, Iterable, "words", "a list of words")
         gone = dict.fromkeys([words] if isinstance(words, str) else words)
         for word in gone:
             _check_word(word)
@@ -61,6 +63,7 @@ class WordChanges:
 
     def with_bonuses(self, bonuses: Mapping[str, float]) -> WordChanges:
         """Return the changes with other bonuses for these words; 0 takes one away."""
+        check_type(bonuses, Mapping, "hotwords", "a mapping of words to bonuses")
         for word, bonus in bonuses.items():
             _check_word(word)
             if not is_finite(bonus):
@@ -88,6 +91,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _pronounced(words: Words) -> Iterable[tuple[str, tuple[Pronunciation, ...]]]:
+    check_type(words, Iterable, "words", "a list of words")
     if isinstance(words, str):
         words = [words]
     for word in words:

@@ -405,8 +405,8 @@ def choose_options(
         if mapping and mapping.keys() != {"llm"}:
             return Chosen(given, _note(f"those of {path}"))
     else:
+        given = DecoderOptions.of(options)
         mapping = dict(options or {})
-        given = DecoderOptions.of(mapping)
         if mapping and mapping.keys() != {"llm"}:
             return Chosen(given, _note("as given"))
     chosen = _options_of_run(run, lm)

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
+from cortext.arguments import as_path, check_function
+from cortext.data import Dataset, PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
 from cortext.data.dataset import Description
+from cortext.data.packed import data_path
 from cortext.data.trial import BIN_MS
 from cortext.decoding import DecoderOptions
 from cortext.decoding.decoder import notes_of, part_of
@@ -32,6 +34,8 @@ from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import RELEASE
 
 TRIALS_AT_ONCE = 16
+Data = Dataset | PackedDataset | str | Path
+"""A directory of session files or a packed one, or either of them open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,7 @@ class Recognised(Results):
 
 def recognise(
     run: str | Path,
-    data: str | Path,
+    data: Data,
     split: str,
     search: SearchSettings | None = None,
     *,
@@ -119,6 +123,9 @@ def recognise(
     Raises:
         CortextError: For all that `evaluate` refuses.
     """
+    run = as_path(run, "run")
+    where = data_path(data)
+    check_function(progress, "progress")
     search = search or SearchSettings()
     check_search(search, fit)
     seconds: dict[str, float] = {}
@@ -129,12 +136,12 @@ def recognise(
             vocabulary = Lexicon.read(Path(search.lm) / "lexicon.txt")
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
-        packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
+        packed = open_data(data, _packed_by_training(run, where), skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])  # reads every byte: a damaged copy would only decode worse
-        _check_fits(model, packed, Path(data))
+        _check_fits(model, packed, where)
         ids, skipped = number_trials(trials_of, packed.bad_trials)
-        chosen = _choose(model, trials_of, ids, skipped, skip_bad, Path(data))
+        chosen = _choose(model, trials_of, ids, skipped, skip_bad, where)
     parts = 1 if words is None else 1 + words.stages
     reports = [part_of(progress, part, parts) for part in range(parts)]
     with stage(seconds, "model"):
@@ -148,7 +155,7 @@ def recognise(
         names = [TrialName.of(trials_of, i) for i in chosen]
         if fit:
             with stage(seconds, "fit"):
-                words.fit(log_probs, names, model.inventory, (str(data), split), reports[1])
+                words.fit(log_probs, names, model.inventory, (str(where), split), reports[1])
         found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + fit :])
         timed = [nbest.timed(frame_ms(model)) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]

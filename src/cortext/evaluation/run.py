@@ -11,12 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from cortext.arguments import as_count, as_path
 from cortext.config import read_mapping
 from cortext.data.dataset import Description
+from cortext.data.packed import data_path
 from cortext.decoding.ensemble.posteriors import LogitsOrigin
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
-from cortext.evaluation.recognise import Recognised, Results, frame_ms, recognise
+from cortext.evaluation.recognise import Data, Recognised, Results, frame_ms, recognise
 from cortext.evaluation.scores import (
     BLEU_HINT,
     Confusion,
@@ -46,7 +48,7 @@ from cortext.training.checkpoint import read_identity
 
 def evaluate(
     run: str | Path,
-    data: str | Path,
+    data: Data,
     split: str,
     lm: str | Path | None,
     out: str | Path,
@@ -73,7 +75,7 @@ def evaluate(
 
     Args:
         run: Run directory of a trained model.
-        data: Directory of session files, or a packed one.
+        data: Directory of session files, or a packed one; or what `open_dataset` returned.
         split: `train`, `val` or `test`.
         lm: Language-model directory; None measures PER only and writes neither predictions nor
             n-best lists.
@@ -103,6 +105,7 @@ def evaluate(
         CortextError: For what a user can put right, such as a session that the run does not know,
             or an `out` that holds something else.
     """
+    seed = as_count(seed, "seed")
     with evaluation_directory(out) as write:
         config = config_of(run)
         search = SearchSettings(
@@ -154,7 +157,7 @@ class Write(Protocol):
 @contextmanager
 def evaluation_directory(out: str | Path) -> Iterator[Write]:
     """Return a context whose value writes `out`, which may hold nothing else."""
-    out = Path(out)
+    out = as_path(out, "out")
 
     def write(
         found: Results,
@@ -289,7 +292,7 @@ def _oov(found: Results) -> dict[str, Any] | None:
 
 def _origin(
     run: str | Path,
-    data: str | Path,
+    data: Data,
     lm: str | Path | None,
     found: Recognised,
     device: str,
@@ -316,12 +319,12 @@ def config_of(run: str | Path) -> dict[Any, Any] | None:
     Raises:
         ConfigError: Where it cannot be read. Call this before the work.
     """
-    path = Path(run) / "config.yaml"
+    path = as_path(run, "run") / "config.yaml"
     return read_mapping(path) if path.exists() else None
 
 
 def origin_of(
-    run: str | Path, data: str | Path, found: Recognised, device: str, seed: int
+    run: str | Path, data: Data, found: Recognised, device: str, seed: int
 ) -> dict[str, Any]:
     """Return the run, the data and the device of a result.
 
@@ -334,7 +337,7 @@ def origin_of(
     """
     return {
         "run": str(run),
-        "data": str(data),
+        "data": str(data_path(data)),
         "llm": found.llm,
         "device": device,
         "device_name": (

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cortext.files import as_path
+from cortext.arguments import as_count, as_path, check_text
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
@@ -116,3 +116,10 @@ class SearchSettings:
     gpus_per_worker: GpusPerWorker = 0.0
     llm: LargeModelFiles | None = None
     context: str = ""
+
+    def __post_init__(self) -> None:
+        if self.lm is not None:
+            as_path(self.lm, "lm")
+        if self.threads is not None:
+            as_count(self.threads, "threads", 1)
+        check_text(self.context, "context")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from cortext.arguments import as_path
 from cortext.data.checks import Problem
 from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError, DecodingError
-from cortext.evaluation.recognise import Results, in_order, recognise
+from cortext.evaluation.recognise import Data, Results, in_order, recognise
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.files import atomic_path, check_writable, disk_errors
@@ -40,7 +41,7 @@ class Predictions(list[str]):
 
 def decode(
     run: str | Path,
-    data: str | Path,
+    data: Data,
     split: str,
     lm: str | Path,
     out: str | Path,
@@ -88,7 +89,8 @@ def decode(
             "decoding to text needs a language-model directory",
             fix="make one with cortext lm build",
         )
-    check_predictions_file(Path(out))
+    out = as_path(out, "out")
+    check_predictions_file(out)
     search = SearchSettings(
         lm=lm,
         options=options,
@@ -108,7 +110,7 @@ def decode(
         skip_bad=skip_bad,
         progress=progress,
     )
-    with disk_errors(Path(out)), atomic_path(Path(out)) as temporary:
+    with disk_errors(out), atomic_path(out) as temporary:
         return write_predictions(temporary, found)
 
 

@@ -9,6 +9,7 @@ products are computed.
 """
 
 from cortext.models.acoustic import AcousticModel, load_model, save_model
+from cortext.models.card import Smoothing
 from cortext.models.gru import GRU, GRUConfig
 from cortext.models.registry import (
     MODELS,
@@ -28,6 +29,7 @@ __all__ = [
     "GRUConfig",
     "Model",
     "Output",
+    "Smoothing",
     "TripleGRU",
     "TripleGRUConfig",
     "build_model",

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from cortext.arguments import as_path, check_list, check_type
 from cortext.config import to_mapping
 from cortext.describe import Described, some
 from cortext.errors import ConfigError, DataError, RunError, nearest
@@ -53,6 +54,8 @@ class AcousticModel(Described):
         feature_subset: Sequence[int] | None = None,
         task: str = CTC,
     ) -> None:
+        check_type(network, nn.Module, "network", "a torch.nn.Module")
+        check_type(inventory, Inventory, "inventory", "an Inventory")
         self.network: Any = network.eval()
         self.sessions = tuple(sessions)
         self.n_features = n_features
@@ -110,7 +113,12 @@ class AcousticModel(Described):
             RunError: For an unknown session.
             DataError: For a wrong number of features or bins.
         """
-        features_TC = np.asarray(features_TC)
+        features_TC = as_features(features_TC)
+        if features_TC.ndim != 2:
+            raise DataError(
+                f"features have shape {list(features_TC.shape)}; [bins, {self.n_features}] is"
+                " needed for this model"
+            )
         n_bins_B = np.array([len(features_TC)])
         logits_PV: np.ndarray = self.logits_batch(
             features_TC[None], [session], n_bins_B, smooth=smooth
@@ -185,7 +193,8 @@ class AcousticModel(Described):
             Features float32 [B, T, C] and day layers int64 [B] on the model's device, and patches
             int64 [B].
         """
-        n_bins_B = np.asarray(n_bins_B, dtype=np.int64)
+        features_BTC = as_features(features_BTC)
+        n_bins_B = np.asarray(check_list(n_bins_B, "n_bins_B", "an array of lengths"), np.int64)
         n_patches_B = self._check(features_BTC, sessions, n_bins_B, smooth)
         x_BTC = torch.from_numpy(np.ascontiguousarray(features_BTC)).to(self.device).float()
         if self.feature_subset is not None:
@@ -273,6 +282,22 @@ class AcousticModel(Described):
         )
 
 
+def as_features(features: Any) -> np.ndarray:
+    """Return features that a caller gave as an array of numbers.
+
+    Raises DataError for anything that cannot be one.
+    """
+    if isinstance(features, torch.Tensor):
+        features = features.detach().cpu()
+    try:
+        array = np.asarray(features)
+    except ValueError:  # rows of different lengths
+        raise DataError("features are no array; rows of equal length are needed") from None
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"features are of type {array.dtype}; an array of numbers is needed")
+    return array
+
+
 def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
     """Return a session's name and the number of its day layer; `latest` is the last session.
 
@@ -297,7 +322,8 @@ def save_model(model: AcousticModel, run_dir: str | Path) -> str:
     Raises:
         RunError: If the directory cannot be written (a full disk).
     """
-    run_dir = Path(run_dir)
+    check_type(model, AcousticModel, "model", "an AcousticModel")
+    run_dir = as_path(run_dir, "run_dir")
     atomic_write(run_dir / "model.json", model.card().to_json())
     return write_tensors(
         run_dir / "model.safetensors", model.network.state_dict(), {"format": "pt"}
@@ -318,7 +344,8 @@ def load_model(
         RunError: For a directory without a model, a model of another task, a broken or foreign
             file, or weights that do not fit or that are not finite.
     """
-    run_dir = Path(run_dir)
+    run_dir = as_path(run_dir, "run")
+    check_type(device, (str, torch.device), "device", "a device such as 'cpu'")
     card = read_card(run_dir / "model.json")
     if card.task not in (CTC, task):
         what = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from cortext.arguments import as_count, check_type
 from cortext.errors import ConfigError
 from cortext.plugins import place
 from cortext.registry import Registry
@@ -147,6 +148,9 @@ def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) ->
         ConfigError: For a model whose `forward` lacks the argument `n_patches_B`, and for a model
             larger than the memory.
     """
+    check_type(getattr(config, "kind", None), str, "config", "a model's config (model_config)")
+    for name, count in (("n_features", n_features), ("n_days", n_days), ("n_classes", n_classes)):
+        as_count(count, name, 1)
     cls = MODELS[config.kind]
     parameters = inspect.signature(cls.forward).parameters
     if not {"n_patches_B", "kwargs"} & set(parameters):

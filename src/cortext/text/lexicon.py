@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from cortext.arguments import as_path, check_type
 from cortext.errors import TextError, nearest
 from cortext.files import atomic_path, check_file
 from cortext.text.phonemes import ARPABET, SIL
@@ -62,7 +63,10 @@ class Lexicon:
     def __init__(self, pronunciations: Mapping[str, Iterable[Sequence[str]]] | None = None) -> None:
         self._codes: dict[str, str] = {}  # blank-separated codes by word
         self._weights: dict[tuple[str, str], float] = {}
-        for word, variants in (pronunciations or {}).items():
+        if pronunciations is None:
+            return
+        check_type(pronunciations, Mapping, "pronunciations", "a mapping of words")
+        for word, variants in pronunciations.items():
             for variant in variants:
                 self.add(word, variant)
 
@@ -145,7 +149,7 @@ class Lexicon:
                 `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a pronunciation; and for a
                 file that is missing, empty, not UTF-8 or larger than `MOST_BYTES`.
         """
-        path = Path(path)
+        path = as_path(path, "path")
         lexicon = cls()
         try:
             check_file(path, MOST_BYTES)

@@ -6,13 +6,14 @@ length of all references (not the mean of each trial's rate). Counts agree with 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from cortext.arguments import as_count, check_list, check_type
 from cortext.describe import Described, with_interval
 from cortext.errors import TextError
 from cortext.text.normalize import normalize
@@ -79,9 +80,10 @@ def edit_counts(
 
     Strings are compared by character, anything else element by element.
     """
-    tags = [edit.tag for edit in Levenshtein.editops(_plain(reference), _plain(hypothesis))]
+    source, target = _plain(reference), _plain(hypothesis)
+    tags = [edit.tag for edit in Levenshtein.editops(source, target)]
     return EditCounts(
-        tags.count("replace"), tags.count("insert"), tags.count("delete"), len(reference)
+        tags.count("replace"), tags.count("insert"), tags.count("delete"), len(source)
     )
 
 
@@ -125,6 +127,7 @@ def confusion(
         TextError: For unequal numbers of trials.
     """
     _check_paired(references, hypotheses)
+    size = as_count(size, "size", 1)
     counts = np.zeros((size + 1, size + 1), dtype=np.int64)
     for reference, hypothesis in zip(references, hypotheses, strict=True):
         for true, found in align(reference, hypothesis):
@@ -157,6 +160,10 @@ def error_rate(
         TextError: If the numbers of references and hypotheses differ or the unit is unknown.
     """
     _check_paired(references, hypotheses)
+    n_boot = as_count(n_boot, "n_boot")
+    seed = as_count(seed, "seed")
+    if not isinstance(confidence, float) or not 0 < confidence < 1:
+        raise TextError(f"confidence is {confidence!r}; a number between 0 and 1 is needed")
     trials = [
         edit_counts(_units(reference, unit), _units(hypothesis, unit))
         for reference, hypothesis in zip(references, hypotheses, strict=True)
@@ -216,11 +223,24 @@ def _units(trial: Any, unit: Unit) -> Any:
 
 
 def _plain(sequence: Any) -> Any:
-    """Return an array as a list of Python numbers: rapidfuzz compares hashes."""
-    return sequence.tolist() if isinstance(sequence, np.ndarray) else sequence
+    """Return an array or tensor as a list of Python numbers: rapidfuzz compares hashes.
+
+    A tensor's elements are never equal to another's, and each would count as an error.
+    """
+    if hasattr(sequence, "tolist"):
+        if np.ndim(sequence) != 1:
+            raise TextError(
+                f"a sequence has shape {list(np.shape(sequence))}; one dimension is needed"
+            )
+        return sequence.tolist()
+    check_type(sequence, Sequence, "a trial", "a sequence of tokens")
+    return sequence
 
 
 def _check_paired(references: Sequence[Any], hypotheses: Sequence[Any]) -> None:
+    for name, trials in (("references", references), ("hypotheses", hypotheses)):
+        check_list(trials, name, "a list of one for each trial")
+        check_type(trials, Sized, name, "a list of one for each trial")
     if len(references) != len(hypotheses):
         raise TextError(
             f"{len(references)} references but {len(hypotheses)} hypotheses; give one of each per"

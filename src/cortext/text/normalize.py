@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import re
 
+from cortext.arguments import check_text
+
 _NOT_SCORED = re.compile(r"[^a-zA-Z\- ']")
 
 
@@ -27,5 +29,6 @@ def normalize(sentence: str) -> str:
 
     The result is in lower case, and has only letters, apostrophes, hyphens and single blanks.
     """
+    check_text(sentence, "sentence")
     kept = _NOT_SCORED.sub("", sentence)
     return " ".join(kept.replace("- ", " ").replace("--", "").replace(" '", "'").lower().split())

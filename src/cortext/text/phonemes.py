@@ -7,12 +7,13 @@ with. Only `Inventory.order_from` reorders arrays; an order is never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from cortext.arguments import check_list, check_type
 from cortext.errors import TextError, nearest
 
 BLANK = "BLANK"
@@ -53,6 +54,7 @@ class Inventory:
 
         Raises TextError for a symbol that is not in the inventory.
         """
+        symbols = check_list(symbols, "symbols", "a list of phoneme symbols")
         try:
             return np.array([self.index[symbol] for symbol in symbols], dtype=np.int64)
         except KeyError as error:
@@ -60,15 +62,24 @@ class Inventory:
                 f"unknown phoneme {error.args[0]!r}; {nearest(error.args[0], self.symbols)}"
             ) from None
 
-    def names(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        """Return phoneme symbols of token numbers [U]."""
-        return [self.symbols[int(number)] for number in ids]
+    def names(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """Return phoneme symbols of token numbers [U]. Raises TextError for one that is none."""
+        numbers = np.asarray(check_list(ids, "ids", "a list of token numbers"))
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise TextError("ids is no list of whole numbers", fix="give numbers as ids() does")
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise TextError(
+                f"ids has {numbers.max()} or a negative number; 0 to {len(self) - 1}"
+                f" are tokens of inventory {self.name!r}"
+            )
+        return [self.symbols[number] for number in numbers.tolist()]
 
     def order_from(self, other: Inventory) -> np.ndarray:
         """Return columns [V] that bring an array in another order into this inventory's.
 
         `array_in_other_order[..., columns]` is in this inventory's order.
         """
+        check_type(other, Inventory, "other", "an Inventory")
         if set(self.symbols) != set(other.symbols):
             raise TextError(
                 f"inventories {self.name!r} and {other.name!r} do not hold the same tokens"
@@ -85,6 +96,7 @@ def get_inventory(inventory: Inventory | str) -> Inventory:
     """Return the inventory itself, or the one of that name (`"release"` or `"lm"`)."""
     if isinstance(inventory, Inventory):
         return inventory
+    check_type(inventory, str, "inventory", "an Inventory, 'release' or 'lm'")
     if inventory not in INVENTORIES:
         raise TextError(f"unknown inventory {inventory!r}; {nearest(inventory, INVENTORIES)}")
     return INVENTORIES[inventory]

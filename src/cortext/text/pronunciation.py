@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain, islice, product
 
+from cortext.arguments import check_list, check_text
 from cortext.errors import TextError
 from cortext.text import g2p
 from cortext.text.lexicon import Lexicon, Pronunciation
@@ -33,6 +34,7 @@ def pronounce(word: str) -> tuple[Pronunciation, ...]:
     Raises:
         TextError: For a word without a letter or with any other character.
     """
+    check_text(word, "word")
     lower = word.lower()
     if not _WORD.fullmatch(lower):
         raise TextError(
@@ -64,7 +66,10 @@ def lexicon_for(words: Iterable[str]) -> Lexicon:
     Raises:
         TextError: For a word with other characters than letters, hyphens and apostrophes.
     """
-    return Lexicon({word: pronounce(word) for word in words if word.strip("-'")})
+    words = check_list(words, "words", "a list of words")
+    return Lexicon(
+        {word: pronounce(word) for word in words if not isinstance(word, str) or word.strip("-'")}
+    )
 
 
 @lru_cache(maxsize=1 << 16)

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from cortext.arguments import as_path
 from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
 from cortext.data.packed_dataset import joined
@@ -151,7 +152,7 @@ def adapt(
         ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
     """
     started = time.perf_counter()
-    out = Path(out)
+    out, run = as_path(out, "out"), as_path(run, "run")
     _check_arguments(out, trials, whole_model, old_data, old_trials, batches)
     source = load_model(run)
     config = _run_config(Path(run), source)

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import torch
 
+from cortext.arguments import check_text
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, MissingLibrary
@@ -67,6 +68,7 @@ class DeviceSpec:
     require_cores: int | None = None
 
     def __post_init__(self) -> None:
+        check_text(self.device, "device")
         if str(self.tpu_engine) == "torch_tpu":
             raise ConfigError(
                 "--tpu-engine torch_tpu is gone; it never ran on a TPU",

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from cortext.arguments import as_path, check_list
 from cortext.config import from_mapping, load_config, overridden, read_mapping, with_overrides
 from cortext.errors import ConfigError, RunError, nearest, shown
 from cortext.features import Augmentation, augmentation_configs
-from cortext.files import as_path
 from cortext.models import GRUConfig, model_config
 from cortext.models.card import CTC, check_sessions
 from cortext.registry import Registry
@@ -306,6 +306,7 @@ def read_train_config(
     Raises:
         ConfigError: For an unknown name or setting.
     """
+    overrides = list(check_list(overrides, "overrides", "a list of 'key=value' texts"))
     if isinstance(config, TrainConfig):
         return with_overrides(config, overrides)
     if isinstance(config, Mapping):
@@ -317,7 +318,7 @@ def read_train_config(
     if cls is TrainConfig and "speech" in mapping:
         what = "is the configuration of a speech LLM"
         raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
-    settings = _with_overrides(cls, mapping, list(overrides), path)
+    settings = _with_overrides(cls, mapping, overrides, path)
     if notes:
         logging.getLogger(__name__).warning(shown(f"{path}: {'; '.join(notes)}"))
     return settings

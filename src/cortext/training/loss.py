@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import torch
 
+from cortext.arguments import check_type
 from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError, DataError
@@ -153,8 +154,10 @@ def ctc_loss(
     Returns:
         Float32 [B]; inf for a label that does not fit into its frames.
     """
+    check_type(logits_BPV, torch.Tensor, "logits", "a tensor")
     if own := substitute(ctc_loss, logits_BPV):
         return own(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
+    _check_shapes(logits_BPV, n_patches_B, labels_BU, n_labels_B)
     # CTC adds up log-probabilities over hundreds of frames; bfloat16 keeps two to three digits.
     log_probs_PBV = logits_BPV.float().log_softmax(-1).transpose(0, 1)
     return torch.nn.functional.ctc_loss(
@@ -167,6 +170,42 @@ def ctc_loss(
         # An impossible label must show: with zero_infinity its loss and gradient would be 0.
         zero_infinity=False,
     )
+
+
+def _check_shapes(
+    logits_BPV: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    labels_BU: torch.Tensor,
+    n_labels_B: torch.Tensor,
+) -> None:
+    """Raise ConfigError for tensors that do not fit together.
+
+    Values are read on the host only: on a GPU that would wait for all work in flight.
+    """
+    n_trials = len(logits_BPV)
+    for name, tensor, n_axes in (
+        ("logits", logits_BPV, 3),
+        ("n_patches", n_patches_B, 1),
+        ("labels", labels_BU, 2),
+        ("n_labels", n_labels_B, 1),
+    ):
+        check_type(tensor, torch.Tensor, name, "a tensor")
+        if tensor.ndim != n_axes or len(tensor) != n_trials:
+            raise ConfigError(
+                f"{name} has shape {list(tensor.shape)}; {n_axes} axes are needed, the first with"
+                f" the {n_trials} trials of the logits"
+            )
+    for name, tensor, most in (
+        ("n_patches", n_patches_B, logits_BPV.shape[1]),
+        ("labels", labels_BU, logits_BPV.shape[2] - 1),
+        ("n_labels", n_labels_B, labels_BU.shape[1]),
+    ):
+        if tensor.device.type == "cpu" and tensor.numel():
+            low, high = (int(bound) for bound in tensor.aminmax())
+            if low < 0 or high > most:
+                raise ConfigError(
+                    f"{name} has {low if low < 0 else high}; 0 to {most} are possible"
+                )
 
 
 def check_labels_fit(

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 
+from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.config import first_difference
 from cortext.data.packed import PackedDataset, open_data
 from cortext.describe import Described, percent
@@ -136,7 +137,12 @@ class Trainer(Described):
     ) -> None:
         self.config = read_train_config(config, overrides)
         self.device_spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
-        self.callbacks = list(callbacks)
+        out = as_path(out, "out")
+        lm = None if lm is None else as_path(lm, "lm")
+        init_from = None if init_from is None else as_path(init_from, "init_from")
+        self.callbacks = list(check_list(callbacks, "callbacks", "a list of Callback objects"))
+        for callback in self.callbacks:
+            check_type(callback, Callback, "a callback", "an object of a subclass of Callback")
         self.shown = progress
         self.saves_state = True
         self.task = task or build_task(self.config, self.device_spec, lm)
@@ -179,6 +185,7 @@ class Trainer(Described):
                     self.run_directory.abandon()
                 raise
             self._open_files = stack.pop_all()
+            self._closed = False
 
     def _facts(self) -> dict[str, Any]:
         best = self.state.best or {}
@@ -226,6 +233,7 @@ class Trainer(Described):
 
     def close(self) -> None:
         """Release the run directory."""
+        self._closed = True
         self._open_files.close()
 
     def run(
@@ -247,9 +255,15 @@ class Trainer(Described):
             RunError: For a loss that is not finite (`not_finite.json` in the run directory names
                 the trials), when interrupted, and for a full disk; the last state stays.
         """
+        if self._closed:
+            raise RunError(
+                "the trainer is closed",
+                where=self.run_directory.path,
+                fix="open the run again with resume=True",
+            )
         state = self.state
         total = self.config.num_training_batches
-        wanted = total if n_batches is None else n_batches
+        wanted = total if n_batches is None else as_count(n_batches, "n_batches")
         end = state.step if state.finished else min(total, state.step + wanted)
         with (
             self.backend.running(),
@@ -280,6 +294,7 @@ class Trainer(Described):
         """
         if name is None and not self.saves_state:
             return
+        check_type(name, (str, type(None)), "name", "a text")
         self.log.read(self.backend)
         self.log.gather(self.state)
         self.processes.rank_zero_first(lambda: self._write_state(name))
@@ -289,6 +304,7 @@ class Trainer(Described):
 
         `metrics.jsonl` is cut back to its length at that state.
         """
+        check_text(name, "name")
         self._go_on_from(*self.run_directory.load_named(name, self._note))
         if self.processes.first:
             MetricsLog(self.run_directory.metrics, self.state.metrics_bytes).close()
@@ -477,6 +493,7 @@ def train(
 
 def _check_window(profile_steps: tuple[int, int], left: int) -> None:
     """Raise ConfigError if a profile would begin after the last batch."""
+    check_type(profile_steps, tuple, "profile_steps", "a pair of batches such as (10, 15)")
     if profile_steps[0] >= left:
         what = f"the profile begins at batch {profile_steps[0]}, and there are only {left}"
         raise ConfigError(what, fix="give smaller --profile-steps")

@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from cortext.arguments import as_count, as_path
 from cortext.config import to_mapping
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.hdf5_output import new_hdf5
@@ -84,12 +85,14 @@ def simulate(
         TextError: For a text that cannot be used.
     """
     config = preset_config(preset, overrides, seed)
-    out = Path(out)
+    out = as_path(out, "out")
+    text = None if text is None else as_path(text, "text")
+    workers = None if workers is None else as_count(workers, "workers", 1)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(
             "exists and is not empty", where=out, fix="choose another directory or remove it"
         )
-    prompts, lm_text = _prompts(config, None if text is None else Path(text))
+    prompts, lm_text = _prompts(config, text)
     days = plan_days(config, prompts)
     n_bins = sum(
         u.n_bins for day in days for block in day.blocks for u in _utter(config, day, block)

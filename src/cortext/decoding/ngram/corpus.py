@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import check_list, check_type
 from cortext.decoding.ngram.vocabulary import BOS_ID, EOS_ID, SPECIAL
 from cortext.errors import LanguageModelError
 from cortext.processes import Progress
@@ -141,7 +142,8 @@ def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
         )
     files: list[Path | list[str]] = []
     given: list[str] = []
-    for text in texts:
+    for text in check_list(texts, "texts", "a list of Paths and sentences"):
+        check_type(text, (str, Path), "a text", "a sentence or a Path")
         if isinstance(text, Path):
             files.append(text)
         elif " " not in text and "/" in text and Path(text).is_file():

@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from cortext import _native
+from cortext.arguments import as_count, as_path, check_text, check_type
 from cortext.decoding.ngram.build import BuildOptions, Stage, build
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
 from cortext.decoding.ngram.vocabulary import spelt
 from cortext.describe import Described
-from cortext.errors import LanguageModelError, TextError
+from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon, Pronunciation
@@ -121,7 +122,17 @@ class LanguageModel(Described):
                 callback or None.
             options: The other fields of `BuildOptions`.
         """
-        build(texts, Path(out), BuildOptions(order=order, vocabulary=vocabulary, **options), stage)
+        known = {field.name for field in fields(BuildOptions)}
+        for name in options:
+            if name not in known:
+                raise LanguageModelError(f"unknown option {name!r}; {nearest(name, known)}")
+        order = as_count(order, "order")
+        build(
+            texts,
+            as_path(out, "out"),
+            BuildOptions(order=order, vocabulary=vocabulary, **options),
+            stage,
+        )
         return cls.open(out)
 
     @classmethod
@@ -134,7 +145,7 @@ class LanguageModel(Described):
         Raises:
             LanguageModelError: Naming the file (and line) that is missing or wrong.
         """
-        directory = Path(lm_dir)
+        directory = as_path(lm_dir, "lm_dir")
         if not directory.is_dir():
             raise LanguageModelError(
                 "no such directory", where=directory, fix="build one: cortext lm build TEXT --out"
@@ -190,10 +201,13 @@ class LanguageModel(Described):
 
         Unknown words score as `<unk>`.
         """
+        check_type(state, _native.State, "state", "a state, as begin() returns it,")
+        check_text(word, "word")
         return self.ngram.score(state, word)
 
     def end(self, state: _native.State) -> float:
         """Return the log-probability that the sentence ends after `state`."""
+        check_type(state, _native.State, "state", "a state, as begin() returns it,")
         return self.ngram.end(state)
 
     def sentence(self, text: str) -> float:

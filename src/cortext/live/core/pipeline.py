@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import check_text, check_type
 from cortext.data.trial import BIN_MS
 from cortext.decoding import Decoder, DecoderOptions, DecoderStream, Hypothesis, NBest, Partial
 from cortext.decoding.log_probs import log_softmax
 from cortext.describe import Described
-from cortext.errors import ConfigError
+from cortext.errors import ConfigError, wrong_type
 from cortext.live.core.acoustic_stream import (
     AcousticStream,
     Endpoint,
@@ -97,6 +98,12 @@ class Pipeline(Described):
         source = stepper or model
         if source is None:
             raise ConfigError("a pipeline needs a model or a stepper")
+        # Not its type alone: steppers are anything with their methods.
+        if not hasattr(source, "smoothing"):
+            raise wrong_type("model", source, "an AcousticModel (load_model) or a stepper")
+        check_type(decoder, (Decoder, type(None)), "decoder", "a Decoder or None")
+        check_type(options, PipelineOptions, "options", "PipelineOptions")
+        check_text(context, "context")
         self.options = options
         self._stopwatch = Stopwatch()
         self._stream = AcousticStream(source, session, options, self._stopwatch)
@@ -171,6 +178,7 @@ class Pipeline(Described):
 
     @hotwords.setter
     def hotwords(self, bonuses: Mapping[str, float]) -> None:
+        check_type(bonuses, Mapping, "hotwords", "a mapping of words to bonuses")
         bonuses = dict(bonuses)
         # Rejects wrong bonuses, and adds words to the lexicon before speech comes: that takes time.
         self._open_search(bonuses)
@@ -186,6 +194,7 @@ class Pipeline(Described):
 
     @context.setter
     def context(self, text: str) -> None:
+        check_text(text, "context")
         self._context = text
         if self._search is not None:
             self._search.context = text
