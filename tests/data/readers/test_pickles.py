@@ -77,6 +77,14 @@ def test_arrays_of_objects_become_lists_and_ordered_dicts_dicts(tmp_path: Path) 
         assert read(tmp_path, content) == (["a", "bc"], {"a": 1})
 
 
+def test_texts_of_numpy_are_read(tmp_path: Path) -> None:
+    texts = np.array(["correct", "one word wrong", ""])
+    for protocol in PROTOCOLS:
+        found = read(tmp_path, pickle.dumps([texts, texts[1]], protocol))
+        assert found[0].tolist() == texts.tolist()
+        assert found[1] == "one word wrong"
+
+
 class Runs:
     """What runs a function when Python's own unpickler reads it."""
 
@@ -125,6 +133,8 @@ MACHINE = {
     "fewer than no numbers": (array_of((-3,), b"\0" * 12), "without a type or shape"),
     "numbers of another size": (array_of((3,), b"\0" * 12, "f8"), "claims"),
     "numbers of an unknown type": (array_of((3,), b"\0" * 12, "M8[s]"), "NumPy's type 'M8'"),
+    "characters beyond Unicode": (array_of((1,), b"\xff" * 4, "U1"), "no characters"),
+    "texts of 4 GB": (array_of((1 << 30,), b"\0" * 4, "U1"), "claims"),
     "big-endian numbers": (array_of((3,), b"\0" * 12, ">f4"), "not little-endian"),
     "a list in an array": (pickle.dumps(np.array([[1, "a"]], object), 2), "no list"),
     "a text of 4 GB in 20 bytes": (b"\x80\x04X\xff\xff\xff\xffabc.", "damaged at byte"),

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import mmap
 import pickletools
+import re
+import sys
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -39,7 +41,7 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "EMPTY_TUPLE": tuple,
 }
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_KINDS = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 O8".split())
+_KINDS = re.compile(r"b1|[iu][1248]|f[248]|O8|U[1-9]\d{0,6}")
 _BUILDERS = {
     f"{package}.{name}": name
     for package in ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -81,7 +83,7 @@ class _Name(str):
 
 
 class _Dtype(str):
-    """The kind of a number that the program has named: one of `_KINDS`."""
+    """The kind of a number or text that the program has named, as `_KINDS` has it."""
 
 
 class _Empty:
@@ -227,11 +229,13 @@ def _array(content: Any, dtype: Any, shape: Any, order: Any) -> Any:
     kind = np.dtype("?" if dtype == "b1" else f"<{dtype}")
     if len(content) != prod(shape) * kind.itemsize:
         raise _RefusedError(f"it claims {list(shape)} numbers for {len(content)} bytes")
+    if dtype[0] == "U" and (np.frombuffer(content, "<u4") > sys.maxunicode).any():
+        raise _RefusedError("it holds a text of what are no characters")
     return np.frombuffer(content, kind).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _dtype(kind: Any, *_: Any) -> _Dtype:
-    if kind not in _KINDS:
+    if type(kind) is not str or not _KINDS.fullmatch(kind):
         raise _RefusedError(f"it holds numbers of NumPy's type {kind!r}")
     return _Dtype(kind)
 
