@@ -137,8 +137,11 @@ def test_an_evaluation_without_vocabularies_is_decoded_with_all_words(
     assert found.rows[0].now.counts.errors == 1
 
 
-def test_decoder_options_are_tuned_on_it(imported: Path) -> None:
+def test_decoder_options_are_tuned_on_it(imported: Path, lm: Path) -> None:
     material = DevSet.read(imported)
+    found = material.decode(Decoder.from_dir(lm), [5, 0])
+    # `eye` is not among the words that trial 0 may hold.
+    assert [nbest[0].text for nbest in found] == [material.utterances[5].reference, "i am good"]
     assert [one.reference for one in material.utterances][:2] == ["i am good", "are you thirsty"]
     assert material.inventory == RELEASE
     assert all(len(array) for array in material.log_probs)

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cortext.decoding.decoder import Decoder, part_of
+from cortext.decoding.decoder import Decoder
 from cortext.decoding.ensemble.candidates import Candidates
 from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
 from cortext.decoding.ensemble.sources import read_evaluations
 from cortext.decoding.nbest import NBest
 from cortext.decoding.saved import to_log_probs
 from cortext.evaluation.submission import check_predictions_file
-from cortext.evaluation.vocabularies import Vocabulary, read_vocabularies
+from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, disk_errors, read_json
 from cortext.processes import Progress
 from cortext.tables import csv_table
@@ -95,27 +95,25 @@ def decode_evaluation(
     ]
     numbers = [int(trial.id) for trial in trials]
     vocabularies = read_vocabularies(directory)
-    limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
-    groups = [(decoder.only(each.words), set(each.trials)) for each in vocabularies]
-    groups.append((decoder, set(numbers) - limited))
-    lists: dict[int, NBest] = {}
-    for part, (searcher, members) in enumerate(groups):
-        chosen = [n for n, number in enumerate(numbers) if number in members]
-        found = searcher.decode_batch(
-            [log_probs[n] for n in chosen],
-            origin.inventory,
-            threads,
-            part_of(progress, part, len(groups)),
-            context,
-        )
-        for n, nbest in zip(chosen, found, strict=True):
-            lists[numbers[n]] = nbest.timed(origin.frame_ms)
+    found = decode_limited(
+        decoder,
+        log_probs,
+        origin.inventory,
+        vocabularies,
+        numbers,
+        threads=threads,
+        progress=progress,
+        context=context,
+    )
+    lists = {
+        number: nbest.timed(origin.frame_ms) for number, nbest in zip(numbers, found, strict=True)
+    }
     rows = [(number, normalize(lists[number][0].text)) for number in numbers]
     with disk_errors(Path(out)):
         atomic_write(Path(out), csv_table(("id", "text"), rows))
     metrics = read_json(Path(directory) / "metrics.json")  # LogitsOrigin has checked it
     return Redecoded(
-        {number: lists[number] for number in numbers},
+        lists,
         "imported" in metrics["provenance"],
         tuple(_compared(trials, lists, vocabularies, metrics)),
     )

@@ -1,14 +1,20 @@
-"""The vocabularies that limit trials of an evaluation: its file `vocabularies.json`."""
+"""The vocabularies that limit trials of an evaluation (`vocabularies.json`), and their search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from cortext.decoding.decoder import Decoder, part_of
+from cortext.decoding.nbest import NBest
 from cortext.errors import DataError
 from cortext.files import read_json
+from cortext.processes import Progress
 from cortext.tables import json_text
+from cortext.text.phonemes import Inventory
 
 VOCABULARIES = "vocabularies.json"
 
@@ -61,3 +67,44 @@ def read_vocabularies(directory: str | Path) -> tuple[Vocabulary, ...]:
             f"cannot be read: {error}", where=path, fix="evaluate or import again"
         ) from None
     return found
+
+
+def decode_limited(
+    decoder: Decoder,
+    log_probs: Sequence[np.ndarray],
+    inventory: Inventory,
+    vocabularies: Sequence[Vocabulary],
+    numbers: Sequence[int | str],
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+    context: str = "",
+) -> list[NBest]:
+    """Return the n-best list of each trial; trials of a vocabulary hold its words alone.
+
+    Args:
+        decoder: Decoder of all other trials.
+        log_probs: float32 [P, V] of each trial.
+        inventory: Tokens of the columns, in order.
+        vocabularies: Vocabularies of an evaluation.
+        numbers: Number of each trial, by which vocabularies name them.
+        threads: Number of threads that decode.
+        progress: Called with trials done and in all.
+        context: See `Decoder.stream`; the same for all trials.
+    """
+    limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
+    groups: list[tuple[Sequence[str] | None, Collection[int | str]]] = [
+        *((vocabulary.words, set(vocabulary.trials)) for vocabulary in vocabularies),
+        (None, set(numbers) - limited),
+    ]
+    found: dict[int, NBest] = {}
+    for part, (words, members) in enumerate(groups):
+        chosen = [n for n, number in enumerate(numbers) if number in members]
+        if not chosen:
+            continue
+        searcher = decoder if words is None else decoder.only(words)
+        arrays = [log_probs[n] for n in chosen]
+        share = part_of(progress, part, len(groups))
+        lists = searcher.decode_batch(arrays, inventory, threads, share, context)
+        found |= zip(chosen, lists, strict=True)
+    return [found[n] for n in range(len(numbers))]

@@ -77,6 +77,19 @@ def test_the_copy_task_is_read_and_its_order_found(tmp_path: Path, order: Invent
     assert find_order(trials) == order
 
 
+def test_texts_may_be_arrays_of_numpy(tmp_path: Path) -> None:
+    content = copy_task()
+    for name in ("cue_sentence", "decoded_sentence"):
+        content[name] = np.array(content[name])
+    content["cue_sentence_phonemes"] = [np.array(one) for one in content["cue_sentence_phonemes"]]
+    content["decoded_sentence_phonemes"] = [[np.str_("HH"), np.str_("IY")]] * 3
+    trials = read_analyses(saved(tmp_path, content))
+    assert isinstance(trials, list)
+    assert trials[0].cue == "he"
+    assert trials[0].cue_phonemes == ("HH", "IY", "SIL")
+    assert trials[0].sentence_phonemes == ("HH", "IY")
+
+
 def test_personal_use_is_read(tmp_path: Path) -> None:
     use = read_analyses(saved(tmp_path, personal_use()))
     assert isinstance(use, PersonalUse)

@@ -154,12 +154,15 @@ class _Fields:
     def phonemes(self, name: str) -> list[tuple[str, ...]]:
         known = set(RELEASE.symbols) - {BLANK}
         rows = self.rows(name)
+        found = []
         for number, symbols in enumerate(rows):
+            symbols = symbols.tolist() if isinstance(symbols, np.ndarray) else symbols
             if not isinstance(symbols, list | tuple) or not all(
                 type(symbol) is str and symbol in known for symbol in symbols
             ):
                 raise self.error(f"{name}[{number}] is no list of phonemes")
-        return [tuple(symbols) for symbols in rows]
+            found.append(tuple(symbols))
+        return found
 
     def logits(self, name: str) -> list[np.ndarray]:
         width = len(RELEASE)

@@ -6,7 +6,7 @@ Shapes: P frames of 80 ms, V tokens.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,13 +15,16 @@ from typing import Any
 import numpy as np
 
 from cortext.config import to_mapping
+from cortext.decoding.decoder import Decoder
 from cortext.decoding.ensemble.posteriors import LogitsOrigin
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations
+from cortext.decoding.nbest import NBest
 from cortext.decoding.ngram.language_model import file_checksums
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles
+from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, read_json
 from cortext.tables import json_text
 from cortext.text.normalize import normalize
@@ -88,6 +91,25 @@ class DevSet:
         return cls(source, inventory, tuple(found))
 
     @cached_property
+    def vocabularies(self) -> tuple[Vocabulary, ...]:
+        """Vocabularies that limit some of the trials; saved logits have none."""
+        return () if isinstance(self.source, SavedLogits) else read_vocabularies(self.source)
+
+    def decode(self, decoder: Decoder, indices: Sequence[int], context: str = "") -> list[NBest]:
+        """Return the n-best lists of some utterances.
+
+        Args:
+            decoder: The decoder.
+            indices: Their positions in `utterances`.
+            context: Earlier sentences, for a large model.
+        """
+        log_probs = [self.log_probs[index] for index in indices]
+        names = [self.utterances[index].id for index in indices]
+        return decode_limited(
+            decoder, log_probs, self.inventory, self.vocabularies, names, context=context
+        )
+
+    @cached_property
     def log_probs(self) -> list[np.ndarray]:
         """Log-probabilities of each utterance, float32 [P, V]."""
         read = {
@@ -98,8 +120,8 @@ class DevSet:
 
     @cached_property
     def checksum(self) -> str:
-        """Checksum of the references and logits."""
-        digest = hashlib.sha256()
+        """Checksum of the references, the logits and the vocabularies."""
+        digest = hashlib.sha256(str(self.vocabularies or "").encode())
         read: set[Path] = set()
         for utterance in self.utterances:
             digest.update(f"{utterance.id} {utterance.reference}\n".encode())

@@ -55,11 +55,10 @@ class DecodeJob:
         n_frames = 0
         degraded = None
         for part, indices in enumerate(parts(self.indices) if self.most_errors else [self.indices]):
-            log_probs = [material.log_probs[index] for index in indices]
+            n_frames += sum(len(material.log_probs[index]) for index in indices)
             start = clock()
-            found = decoder.decode_batch(log_probs, material.inventory, context=self.context)
+            found = material.decode(decoder, indices, self.context)
             seconds += clock() - start
-            n_frames += sum(map(len, log_probs))
             references = [material.utterances[index].reference for index in indices]
             errors += [
                 word_errors(reference, nbest.texts[0])
@@ -108,6 +107,5 @@ class ScoreJob:
         material = read_dev_set(self.source)
         decoder = replace(self.decoder, llm=None).open()
         reader = self.decoder.llm.open()
-        log_probs = [material.log_probs[index] for index in self.indices]
-        found = decoder.decode_batch(log_probs, material.inventory)
+        found = material.decode(decoder, self.indices)
         return {"lists": reader.read(found, self.decoder.options, self.context)}
