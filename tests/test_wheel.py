@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = os.environ.get("CORTEXT_DIST")
 pytestmark = [pytest.mark.wheel, pytest.mark.skipif(not DIST, reason="run `make test-wheel`")]
 
-INFO = "cortext_bci-0.1.0.dist-info"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+INFO = f"cortext_bci-{VERSION}.dist-info"
 LICENCES = {
     "LICENSE": "Apache License",
     "NOTICE": "Carnegie Mellon University",
@@ -115,10 +117,10 @@ def test_the_demo_runs_in_an_empty_folder_without_a_compiler(installed, tmp_path
     assert not any(
         shutil.which(name, path=path) for name in ("cc", "c++", "gcc", "g++", "clang", "cmake")
     )
-    assert run(installed, tmp_path, "cortext", "--version") == "cortext 0.1.0\n"
+    assert run(installed, tmp_path, "cortext", "--version") == f"cortext {VERSION}\n"
     run(installed, tmp_path, "cortext", "demo", "--preset", "tiny", "--out", "demo")
     metrics = json.loads((tmp_path / "demo" / "eval" / "metrics.json").read_text())
-    assert metrics["provenance"]["versions"]["cortext"] == "0.1.0"
+    assert metrics["provenance"]["versions"]["cortext"] == VERSION
     assert metrics["provenance"]["commit"] is None  # no checkout
     assert (tmp_path / "demo" / "eval" / "report.html").is_file()
 
@@ -130,13 +132,13 @@ def test_nothing_of_the_checkout_is_imported(installed, tmp_path):
     for file in [*facts["modules"], *facts["mapped"]]:
         assert Path(file).resolve().is_relative_to(installed), file
     assert not Path(facts["torch"]).is_relative_to(installed)  # as the libraries, borrowed
-    assert facts["version"] == facts["installed"] == "0.1.0"
+    assert facts["version"] == facts["installed"] == VERSION
 
 
 def test_the_tag_is_that_of_this_python_on_manylinux(wheel, content):
     here = f"cp{sys.version_info.major}{sys.version_info.minor}"
     name, version, python, abi, platform = wheel.stem.split("-")
-    assert (name, version, python, abi) == ("cortext_bci", "0.1.0", here, here)
+    assert (name, version, python, abi) == ("cortext_bci", VERSION, here, here)
     tags = message_from_bytes(content[f"{INFO}/WHEEL"]).get_all("Tag")
     assert sorted(tags) == sorted(f"{here}-{here}-{one}" for one in platform.split("."))
     assert platform.split(".")[0].startswith("manylinux_2_")
@@ -210,7 +212,7 @@ def sources(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    return folder / "cortext_bci-0.1.0"
+    return folder / f"cortext_bci-{VERSION}"
 
 
 def test_the_archive_of_the_sources_holds_what_the_build_reads(sources, tmp_path):
