@@ -144,6 +144,11 @@ def without_labels(own: StandIn) -> None:
         del file["trial_0000/seq_class_ids"]
 
 
+def dangling(own: StandIn) -> None:
+    (own.directory / VAL).unlink()
+    (own.directory / VAL).symlink_to("nowhere")
+
+
 def carried_per(per: float) -> Callable[[StandIn], None]:
     def change(own: StandIn) -> None:
         path = own.directory / CHECKPOINT / "best_checkpoint"
@@ -237,6 +242,10 @@ DAMAGES = {
         without(VAL),
         {"Session files": f"FAIL  6 found; missing: {SESSIONS[1]}/data_val.hdf5"},
     ),
+    "a link to nothing": (
+        dangling,
+        {"Session files": f"FAIL  6 found; missing: {SESSIONS[1]}/data_val.hdf5"},
+    ),
     "half of a file": (
         cut(VAL),
         {
@@ -307,6 +316,7 @@ def test_no_text_and_no_path_is_in_the_page_unless_asked_for(own: StandIn, out: 
     for line in result.sentences:
         assert normalize(line["reference"]) in page
     assert "Text of the data" in page
+    assert verified(own, out, with_text=True, lm=None).sentences is None
 
 
 def test_an_interrupted_verification_goes_on_where_it_was(stand_in: StandIn, whole, tmp_path):
@@ -427,6 +437,13 @@ def test_what_is_no_copy_of_the_data_is_refused(tmp_path: Path, stand_in: StandI
     arguments = ["verify", "t15", stand_in.directory, "--out", out, *options]
     assert "without a language model; give it" in complaint(capsys, *arguments)
     assert "no.yaml" in complaint(capsys, *arguments, "--lm", stand_in.lm)
+    for name, value, says in (
+        ("--lm", "nowhere", "nowhere: no such directory; give a language-model directory"),
+        ("--analyses", "nowhere.pkl", "nowhere.pkl: no such file; give t15_copyTask.pkl"),
+        ("--device", "cude", "device 'cude': .*; use cpu"),
+    ):
+        said = complaint(capsys, "verify", "t15", stand_in.directory, "--out", out, name, value)
+        assert re.search(says, said)
     assert not out.exists()
 
 

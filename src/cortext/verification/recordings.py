@@ -110,7 +110,8 @@ def check_files(parts: Parts, published: Published) -> Outcome:
 def _size(name: str, path: Path | None, listed: str) -> Check:
     label = f"Size of {name}"
     if path is None:
-        return not_checked(label, "the file is not there; what was unpacked is checked below")
+        below = "; what was unpacked is checked below" if name.endswith(".zip") else ""
+        return not_checked(label, f"the file was not found{below}")
     n_bytes = path.stat().st_size
     return judged(label, has_listed_size(n_bytes, listed), f"{n_bytes:,} bytes; {listed} is listed")
 

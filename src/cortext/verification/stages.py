@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +174,15 @@ def verification_directory(out: Path) -> Iterator[None]:
 
 
 def fingerprint(files: Sequence[Path], root: Path) -> dict[str, list[int]]:
-    """Return size and time of change (ns) of files, by their names below `root`."""
-    found = {}
+    """Return size and time of change (ns) of files, by their names below `root`.
+
+    A link to nothing has neither; whoever reads it says so.
+    """
+    found: dict[str, list[int]] = {}
     for path in sorted(files):
-        status = path.stat()
-        found[os.path.relpath(path, root)] = [status.st_size, status.st_mtime_ns]
+        name = os.path.relpath(path, root)
+        found[name] = []
+        with suppress(OSError):
+            status = path.stat()
+            found[name] = [status.st_size, status.st_mtime_ns]
     return found

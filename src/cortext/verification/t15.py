@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cortext.data.dataset import DESCRIPTION
-from cortext.errors import ConfigError
+from cortext.errors import ConfigError, first_line
 from cortext.evaluation.fitted import FILE, options_for
 from cortext.evaluation.settings import Options
 from cortext.files import json_lines
@@ -73,9 +73,8 @@ def verify_t15(
     directory, out = Path(directory), Path(out)
     facts = published or t15_facts()
     parts = find_parts(directory, facts, out.resolve())
+    _check_given(lm, analyses, options, device)
     searching = None
-    if lm is None and options is not None:
-        raise ConfigError("options of the search are given without a language model", fix="give it")
     if lm is not None:
         given = None if options is None else options_for(None, lm, options)[0]
         searching = Searching(Path(lm), given, threads)
@@ -86,8 +85,7 @@ def verify_t15(
         has_trials = work.check_recordings()
         has_run = work.check_checkpoint()
         has_logits = has_trials and has_run and work.check_model()
-        if has_logits and searching is not None:
-            work.check_words(searching)
+        has_words = has_logits and searching is not None and work.check_words(searching)
         if not has_trials or not has_run:
             missing = "no validation trial was read" if not has_trials else "there is no checkpoint"
             stages.skip("logits", [not_checked("PER", missing)])
@@ -95,7 +93,8 @@ def verify_t15(
             because = "no language model was given" if lm is None else "there are no logits"
             stages.skip("words", [not_checked("WER", because)])
         work.check_analyses(analyses or parts.files.get(COPY_TASK), searching)
-        sentences = list(json_lines(out / SENTENCES)) if with_text else None
+        shows_text = with_text and has_words
+        sentences = list(json_lines(out / SENTENCES)) if shows_text else None
         result = Verification(
             dataset="t15",
             stages=stages.results,
@@ -107,6 +106,22 @@ def verify_t15(
         )
         write_verification(out, result)
     return result
+
+
+def _check_given(
+    lm: str | Path | None, analyses: str | Path | None, options: Options, device: str
+) -> None:
+    """Raise for what is named and is not there, before the work."""
+    if lm is None and options is not None:
+        raise ConfigError("options of the search are given without a language model", fix="give it")
+    if lm is not None and not Path(lm).is_dir():
+        raise ConfigError("no such directory", where=lm, fix="give a language-model directory")
+    if analyses is not None and not Path(analyses).is_file():
+        raise ConfigError("no such file", where=analyses, fix=f"give {COPY_TASK}")
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {device!r}: {first_line(error)}", fix="use cpu") from None
 
 
 SENTENCES = "sentences.jsonl"
@@ -202,10 +217,10 @@ class _T15:
             )
         return done
 
-    def check_words(self, search: Searching) -> None:
-        """Search for the words of the validation split."""
+    def check_words(self, search: Searching) -> bool:
+        """Search for the words of the validation split; return whether there are sentences."""
         fitted = [self.run / FILE] if search.options is None else []
-        self.stages.run(
+        return self.stages.run(
             "words",
             {
                 "device": self.device,
