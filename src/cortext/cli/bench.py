@@ -114,6 +114,9 @@ def decoder(
     measured: DecoderMeasurement,
     settings: Annotated[Path | None, typer.Option(help="File of tuned settings.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw word errors over time to this picture.")
+    ] = None,
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
@@ -121,16 +124,21 @@ def decoder(
 
     It compares time, errors and memory.
 
+    Several settings of each search, from fast to accurate, make the frontier that --plot draws.
+
     Without --run or --logits it decodes pseudo-posteriors made from real phoneme errors
     ($CORTEXT_REAL_DATA).
 
     Example: cortext bench decoder --only cortext --only flashlight --json
     """
     from cortext.bench.decoder.compare import NAMES, DecoderPlan, bench_decoder
+    from cortext.bench.decoder.figure import draw_frontier
     from cortext.bench.decoder.searcher import Paths
     from cortext.bench.materials import RealData, language_models
+    from cortext.files import disk_errors
 
     make_folder_of(out)
+    make_folder_of(plot)
     found, facts = source.utterances()
     names = only or NAMES
     static = any(name.startswith("kaldi") for name in names)
@@ -144,6 +152,9 @@ def decoder(
         measured.repeats,
     )
     result = bench_decoder(found, facts, paths, settings, plan, tuning=measured.tune, stage=stage)
+    if plot is not None:
+        with disk_errors(plot):
+            draw_frontier(result, plot)
     hand_over(result, out, as_json, print_decoder)
 
 

@@ -1,17 +1,14 @@
 import json
 
 import pytest
+from matplotlib.image import imread
 
-from cortext.bench.decoder.compare import (
-    DecoderPlan,
-    oracle,
-    points,
-    ratios,
-    read_settings,
-    write_settings,
-)
+from cortext.bench.decoder.chosen import Chosen, points, read_settings, write_settings
+from cortext.bench.decoder.compare import DecoderPlan, oracle, ratios
+from cortext.bench.decoder.searcher import searcher
 from cortext.bench.decoder.tuning import Tried
 from cortext.cli import run
+from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
 
 POINT = {
@@ -41,14 +38,21 @@ def test_equal_is_the_fastest_at_the_worse_of_both_best():
     found = points(
         {"cortext": [slow, fast, bad], "flashlight": [theirs], "kaldi": [Tried({"k": 1}, 0.3, 2.0)]}
     )
-    assert found["cortext"] == {"best": {"beam": 3}, "equal": {"beam": 2}}
-    assert found["flashlight"] == {"best": {"size": 1}, "equal": {"size": 1}}
-    assert found["kaldi"] == {"best": {"k": 1}, "equal": {"k": 1}}
+    assert found["cortext"] == {"best": {"beam": 3}, "equal": {"beam": 2}, "near": {"beam": 2}}
+    assert found["flashlight"] == {"best": {"size": 1}, "equal": {"size": 1}, "near": {"size": 1}}
+    assert found["kaldi"] == {"best": {"k": 1}, "equal": {"k": 1}, "near": {"k": 1}}
+
+
+def test_near_may_have_one_and_a_half_points_more():
+    ours = [Tried({"beam": 3}, 0.2, 9.0), Tried({"beam": 2}, 0.214, 4.0)]
+    ours.append(Tried({"beam": 1}, 0.216, 1.0))
+    found = points({"cortext": ours})["cortext"]
+    assert (found["equal"], found["near"]) == ({"beam": 3}, {"beam": 2})
 
 
 def test_ratios_are_theirs_over_ours():
-    def decoder(best, equal):
-        times = {"best": best, "equal": equal}
+    def decoder(best, equal, near=0.01):
+        times = {"best": best, "equal": equal, "near": near}
         return {
             "points": {
                 point: {"ms_per_frame": ms, "cpu_ms_per_frame": ms / 2}
@@ -63,7 +67,10 @@ def test_ratios_are_theirs_over_ours():
     assert found["ratios"]["flashlight"]["best"] == pytest.approx(10)
     assert found["ratios"]["kaldi"]["equal"] == pytest.approx(15)
     assert found["ratio_cpu"] == pytest.approx(20)
-    assert ratios({"flashlight": decoder(1, 1)}) == {"ratio": None, "ratio_cpu": None, "ratios": {}}
+    assert found["ratio_near_cpu"] == pytest.approx(40)
+    assert ratios({"flashlight": decoder(1, 1)}) == {
+        "ratio": None, "ratio_cpu": None, "ratio_near_cpu": None, "ratios": {},
+    }  # fmt: skip
     assert ratios({"cortext": decoder(1, 1)})["ratio"] is None
 
 
@@ -76,8 +83,15 @@ def test_tuning_one_search_again_keeps_the_others(tmp_path):
     )
     write_settings(path, {"cortext": [Tried({"beam": 2}, 0.2, 1.0)]}, {})
     found = read_settings(path)
-    assert found["cortext"]["best"] == {"beam": 2}
-    assert found["flashlight"]["best"] == {"size": 1}
+    assert found["cortext"].points["best"] == {"beam": 2}
+    assert found["flashlight"].points["best"] == {"size": 1}
+    assert found["cortext"].frontier == [{"beam": 2}]
+
+
+def test_settings_are_measured_once():
+    narrow, wide = {"beam": 1}, {"beam": 9}
+    chosen = Chosen({"best": wide, "equal": wide, "near": narrow}, [narrow, wide])
+    assert chosen.different() == [wide, narrow]
 
 
 def test_without_tuned_settings_the_way_out_is_named(tmp_path):
@@ -108,7 +122,8 @@ def arguments(lm_dir, trials_file, tmp_path, *more):
 def test_the_command_compares_what_is_installed(lm_dir, trials_file, tmp_path, capsys):
     pytest.importorskip("flashlight.lib.text")
     out = tmp_path / "result.json"
-    more = ("--only", "flashlight", "--json", "--out", str(out))
+    picture = tmp_path / "pictures" / "frontier.png"
+    more = ("--only", "flashlight", "--json", "--out", str(out), "--plot", str(picture))
     assert run([*arguments(lm_dir, trials_file, tmp_path, *more), "--tune"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads(out.read_text())
@@ -126,6 +141,12 @@ def test_the_command_compares_what_is_installed(lm_dir, trials_file, tmp_path, c
             assert set(point) == POINT
             assert point["ms_per_frame_p99"] >= point["ms_per_frame"] > 0
             assert point["oracle_wer"] <= point["wer"]
+        times = [point["cpu_ms_per_frame"] for point in decoder["frontier"]]
+        assert times == sorted(times)
+        assert decoder["points"]["best"] in decoder["frontier"]
+    default = result["decoders"]["cortext"]["points"]["default"]["settings"]
+    assert default["sil_cost"] == DecoderOptions().sil_cost
+    assert imread(picture).shape[1] > 1000
     assert result["input"]["utterances"] == result["input"]["tuning_utterances"] == 6
     theirs, ours = (
         result["decoders"][name]["points"]["equal"] for name in ("flashlight", "cortext")
@@ -133,7 +154,9 @@ def test_the_command_compares_what_is_installed(lm_dir, trials_file, tmp_path, c
     assert result["ratio"] == pytest.approx(theirs["ms_per_frame"] / ours["ms_per_frame"])
     # The settings were kept: the next run need not tune.
     kept = json.loads((tmp_path / "settings.json").read_text())
-    assert len(kept["trials"]["cortext"]) == len(kept["trials"]["flashlight"]) == 2
+    for name in ("cortext", "flashlight"):
+        n_sizes = len(searcher(name).sizes)  # the two trials may be among them
+        assert n_sizes <= len(kept["trials"][name]) <= 2 + n_sizes
     assert run(arguments(lm_dir, trials_file, tmp_path)) == 0
     assert "ms/frame" in capsys.readouterr().out
 

@@ -5,26 +5,34 @@ tuning half (even utterances) and one thread in a process of their own. A peer's
 exceptions. The searches decode the other half in turns, `repeats` times; an utterance's time is the
 median of its repeats.
 
-Two settings of each search are reported. `best` had the fewest word errors on the tuning half.
-`equal` was the fastest among those that make no more errors than the `best` setting of ours or of
-flashlight, whichever is worse. Times at `equal` can therefore be compared.
+Settings are chosen on the tuning half. `best` had the fewest word errors. `equal` was the fastest
+among those that make no more errors than the `best` setting of ours or of flashlight, whichever is
+worse; `near` the fastest within `NEAR` of that. Times at `equal` can therefore be compared, and
+those at `near`. The frontier has the settings that no other one beats in both errors and time.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cortext.bench.decoder.chosen import (
+    OURS,
+    PEER,
+    Chosen,
+    default_point,
+    read_settings,
+    write_settings,
+)
 from cortext.bench.decoder.searcher import INVENTORY, NBEST, Paths, searcher
-from cortext.bench.decoder.tuning import Tried, best, fastest, tune
+from cortext.bench.decoder.tuning import Tried, tune
 from cortext.bench.decoder.worker import SearchProcess
 from cortext.bench.harness import Stage, in_turns
 from cortext.bench.materials import lm_facts, write_posteriors
@@ -33,8 +41,6 @@ from cortext.errors import CortextError, DataError
 from cortext.provenance import provenance
 from cortext.text.metrics import edit_counts, error_rate
 
-OURS = "cortext"
-PEER = "flashlight"
 NAMES = ("cortext", "flashlight", "kaldi", "kaldi-lattice", "pyctcdecode")
 STEPPED = 40
 """Utterances that are stepped frame by frame for the worst frame."""
@@ -114,20 +120,23 @@ class DecoderBench:
             )
             return rate, ms
 
-        return tune(process.name, kind.start, kind.steps, kind.speed, measure, self.plan.trials)
+        return tune(
+            process.name, kind.start, kind.steps, kind.speed, measure, self.plan.trials, kind.sizes
+        )
 
-    def run(self, settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-        """Decode the reported half with the settings of every search, by point."""
+    def run(self, settings: Mapping[str, Chosen]) -> dict[str, Any]:
+        """Decode the reported half with the chosen settings of every search."""
         with ExitStack() as stack:
             processes = {
                 name: self._started(name, stack) for name in self.plan.names if name in settings
             }
             present = {name: process for name, process in processes.items() if process}
+            different = {name: settings[name].different() for name in present}
             answers = in_turns(
                 {
-                    (name, point): partial(self._decode, process, settings[name][point])
+                    (name, number): partial(self._decode, process, one)
                     for name, process in present.items()
-                    for point in settings[name]
+                    for number, one in enumerate(different[name])
                 },
                 self._repeats(),
             )
@@ -135,14 +144,14 @@ class DecoderBench:
                 name: self._described(
                     process,
                     settings[name],
-                    {point: answers[name, point] for point in settings[name]},
+                    [answers[name, number] for number in range(len(different[name]))],
                 )
                 for name, process in present.items()
             }
             result: dict[str, Any] = {"decoders": decoders, "missing": self.missing}
             if OURS in present:
                 self.stage("frame by frame, and two threads")
-                result["ours"] = self._ours(present[OURS], settings[OURS])
+                result["ours"] = self._ours(present[OURS], settings[OURS].points)
         return {**ratios(decoders), **result}
 
     def _repeats(self) -> Iterator[int]:
@@ -169,15 +178,27 @@ class DecoderBench:
     def _described(
         self,
         process: SearchProcess,
-        settings: Mapping[str, Mapping[str, Any]],
-        answers: Mapping[str, Sequence[Mapping]],
+        settings: Chosen,
+        answers: Sequence[Sequence[Mapping[str, Any]]],
     ) -> dict[str, Any]:
+        """Return facts about a search and its measured settings.
+
+        Args:
+            process: The search.
+            settings: Settings that were measured.
+            answers: For each of the different ones, the answers of all repeats.
+        """
         before = process.loaded["memory_before"]
         loaded = process.loaded["memory_loaded"]
-        last = [answer["memory"] for point in answers.values() for answer in point]
+        last = [answer["memory"] for repeats in answers for answer in repeats]
         model_mb = self.paths.model.stat().st_size / 1e6
         peak = max(memory.get("peak_rss_mb", 0.0) for memory in last)
         chosen = self.reporting[:: process.kind.one_of]
+        different = settings.different()
+        measured = [
+            self._point(one, repeats, chosen)
+            for one, repeats in zip(different, answers, strict=True)
+        ]
         return {
             "version": process.loaded["version"],
             "note": process.kind.note,
@@ -190,8 +211,12 @@ class DecoderBench:
                 "peak_beyond_model_mb": peak - model_mb,
             },
             "points": {
-                point: self._point(settings[point], answers[point], chosen) for point in answers
+                point: measured[different.index(one)] for point, one in settings.points.items()
             },
+            "frontier": sorted(
+                [point for point in measured if point["settings"] in settings.frontier],
+                key=lambda point: float(point["cpu_ms_per_frame"]),
+            ),
         }
 
     def _point(
@@ -277,33 +302,24 @@ def oracle(references: Sequence[str], texts: Sequence[Sequence[str]]) -> float |
     return sum(errors) / words if words else None
 
 
-def points(tried: Mapping[str, Sequence[Tried]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the settings to report of every search, by `best` and `equal`.
-
-    `equal` is the fastest setting that reaches the worse of two error rates: ours at its best, and
-    the peer's at its best.
-    """
-    compared = [best(tried[name]).wer for name in (OURS, PEER) if name in tried]
-    level = max(compared) if compared else 0.0
-    return {
-        name: {"best": best(trials).settings, "equal": fastest(trials, level).settings}
-        for name, trials in tried.items()
-    }
-
-
 def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how many times faster than each peer ours is, `equal` to `equal` and `best` to `best`.
+    """Return how many times faster than each peer ours is, each point to the same point.
 
     `ratio` is the one with flashlight at equal word errors, `ratio_cpu` the same by processor time,
-    which other work on the machine disturbs less; None where either search is missing.
+    which other work on the machine disturbs less, and `ratio_near_cpu` ours at `near` beside
+    flashlight at `equal`; None where either search is missing.
     """
 
-    def times_faster(name: str, point: str, field: str = "ms_per_frame") -> float:
+    def times_faster(
+        name: str, point: str, field: str = "ms_per_frame", ours: str | None = None
+    ) -> float:
         return float(
-            decoders[name]["points"][point][field] / decoders[OURS]["points"][point][field]
+            decoders[name]["points"][point][field] / decoders[OURS]["points"][ours or point][field]
         )
 
-    found: dict[str, Any] = {"ratio": None, "ratio_cpu": None, "ratios": {}}
+    found: dict[str, Any] = {
+        "ratio": None, "ratio_cpu": None, "ratio_near_cpu": None, "ratios": {}
+    }  # fmt: skip
     if OURS in decoders:
         found["ratios"] = {
             name: {point: times_faster(name, point) for point in decoder["points"]}
@@ -313,50 +329,7 @@ def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         if PEER in decoders:
             found["ratio"] = times_faster(PEER, "equal")
             found["ratio_cpu"] = times_faster(PEER, "equal", "cpu_ms_per_frame")
-    return found
-
-
-def write_settings(
-    path: Path, tried: Mapping[str, Sequence[Tried]], facts: Mapping[str, Any]
-) -> None:
-    """Write what tuning found, so that later runs need not tune.
-
-    Searches in the file that were not tuned now keep their settings.
-
-    Args:
-        path: JSON file; it is made where it is missing.
-        tried: By name of the search, all trials.
-        facts: Facts about the utterances, kept with each tuned search.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept = (
-        json.loads(path.read_text(encoding="utf-8"))
-        if path.is_file()
-        else {"trials": {}, "tuning": {}}
-    )
-    known = {name: [Tried(**one) for one in trials] for name, trials in kept["trials"].items()}
-    known.update({name: list(trials) for name, trials in tried.items()})
-    content = {
-        "points": points(known),
-        "tuning": kept["tuning"] | {name: {**facts, "provenance": provenance()} for name in tried},
-        "trials": {name: [asdict(one) for one in trials] for name, trials in known.items()},
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the settings to report that an earlier tuning found.
-
-    Raises:
-        DataError: Where there are none.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        found: dict[str, dict[str, dict[str, Any]]] = content["points"]
-    except (OSError, ValueError, KeyError):
-        raise DataError(
-            "no tuned settings", where=path, fix="tune first: cortext bench decoder --tune"
-        ) from None
+            found["ratio_near_cpu"] = times_faster(PEER, "equal", "cpu_ms_per_frame", "near")
     return found
 
 
@@ -386,7 +359,10 @@ def bench_decoder(
     if tuning:
         about = {"input": dict(facts), "utterances": len(bench.tuning), "lm": lm_facts(paths)}
         write_settings(settings, bench.tune(), about)
-    result = bench.run(read_settings(settings))
+    chosen = read_settings(settings)
+    if OURS in chosen:
+        chosen[OURS] = replace(chosen[OURS], points={**chosen[OURS].points, **default_point()})
+    result = bench.run(chosen)
     return {
         **result,
         "input": {**facts, **bench.facts()},

@@ -51,6 +51,13 @@ class Flashlight:
         "beam_size_token": 20,
     }
     speed: ClassVar = {"beam_threshold": -1, "beam_size": -1, "beam_size_token": -1}
+    sizes: ClassVar = tuple(
+        {"beam_threshold": threshold, "beam_size": size, "beam_size_token": tokens}
+        for threshold, size, tokens in (
+            (8.0, 50, 10), (10.0, 50, 10), (10.0, 100, 10), (12.0, 100, 10), (12.0, 200, 15),
+            (15.0, 200, 15), (15.0, 300, 20), (18.0, 500, 20), (18.0, 750, 20), (22.0, 1500, 30),
+        )
+    )  # fmt: skip
 
     def __init__(self, paths: Paths) -> None:
         try:

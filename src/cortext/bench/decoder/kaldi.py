@@ -62,6 +62,10 @@ class KaldiBest:
         "max_active": 7000,
     }
     speed: ClassVar = {"beam": -1, "max_active": -1}
+    sizes: ClassVar = tuple(
+        {"beam": beam, "max_active": max_active}
+        for beam, max_active in ((7.0, 500), (8.0, 1000), (10.0, 2000), (12.0, 3500), (14.0, 7000))
+    )
 
     def __init__(self, paths: Paths) -> None:
         try:
@@ -132,6 +136,7 @@ class KaldiLattice(KaldiBest):
         "lattice_beam": 5.0,
     }
     speed: ClassVar = {"beam": -1, "lattice_beam": -1}
+    sizes: ClassVar = tuple({"beam": beam} for beam in (7.0, 8.0, 10.0, 12.0))
 
     def _make(self, settings: Settings) -> Any:
         options = self._kaldi.LatticeSimpleDecoderConfig(

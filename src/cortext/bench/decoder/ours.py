@@ -41,6 +41,15 @@ class Native:
         "max_active": 3000,
     }
     speed: ClassVar = {"beam": -1, "word_beam": -1, "max_active": -1}
+    sizes: ClassVar = tuple(
+        {"beam": beam, "word_beam": word_beam, "max_active": max_active, "recombine": recombine}
+        for recombine in ("max", "logadd")
+        for beam, word_beam, max_active in (
+            (6.0, 0.6, 100), (7.0, 0.6, 100), (7.0, 0.6, 200), (8.0, 0.6, 200), (8.0, 0.6, 300),
+            (9.0, 0.6, 500), (10.0, 0.6, 500), (11.0, 0.7, 1000), (12.0, 0.7, 2000),
+            (14.0, 0.7, 5000),
+        )
+    )  # fmt: skip
 
     def __init__(self, paths: Paths) -> None:
         self._decoder = Decoder.from_dir(paths.lm, {"nbest": NBEST}, engine=self.engine)

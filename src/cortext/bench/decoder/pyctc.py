@@ -65,6 +65,7 @@ class PyCtc:
         "token_min_logp": -5.0,
     }
     speed: ClassVar = {"beam_width": -1, "beam_prune_logp": 1, "token_min_logp": 1}
+    sizes: ClassVar = tuple({"beam_width": width} for width in (25, 50, 100, 200))
 
     def __init__(self, paths: Paths) -> None:
         try:

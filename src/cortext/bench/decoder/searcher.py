@@ -53,6 +53,7 @@ class Searcher(Protocol):
         start: The settings that tuning starts from.
         speed: Settings that trade accuracy for time, each with the direction (-1 or 1) that is
             faster.
+        sizes: Values of these settings from narrow to wide, for the frontier.
     """
 
     package: str
@@ -61,6 +62,7 @@ class Searcher(Protocol):
     steps: Mapping[str, Sequence[Any]]
     start: Settings
     speed: Mapping[str, int]
+    sizes: Sequence[Settings]
 
     def __init__(self, paths: Paths) -> None:
         """Read or make the models; raises Missing if the peer is not installed."""

@@ -5,12 +5,14 @@ All values come from the short lists in `Searcher.steps`. The first of `trials` 
 moves one to three of its values by one to three places; a setting that is better, or as good and
 faster, becomes the new best. The remaining trials look for speed: they take the fastest setting
 whose word errors are within `SLACK` of the best and make one value of `speed` faster at a time.
-When no such setting is left, the local search gets the rest. Each trial decodes the same
-utterances. No setting is tried twice. The draws depend only on the seed and the search's name.
+When no such setting is left, the local search gets the rest. Beyond these trials, the best setting
+is tried with each of `Searcher.sizes`, for the fast end of the frontier. Each trial decodes the
+same utterances. No setting is tried twice. The draws depend only on the seed and the search's name.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +47,7 @@ def tune(
     speed: Mapping[str, int],
     measure: Measure,
     trials: int,
+    sizes: Sequence[Mapping[str, Any]] = (),
     seed: int = 0,
 ) -> list[Tried]:
     """Tune a search by the method above; return all trials, in their order.
@@ -55,7 +58,8 @@ def tune(
         steps: Values of each setting, from which all trials are drawn.
         speed: By setting, the direction in its values that is faster.
         measure: Returns word error rate and milliseconds per frame of settings.
-        trials: Number of trials.
+        trials: Number of trials before the sizes.
+        sizes: Changes of the best setting that are tried at the end.
         seed: Seed of the draws.
     """
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -77,7 +81,15 @@ def tune(
     while len(tried) < trials and (faster := _faster(fastest(tried, limit), steps, speed, tried)):
         attempt(faster[int(generator.integers(len(faster)))])
     search(trials)
+    for size in sizes_left(tried, sizes):
+        attempt(size)
     return tried
+
+
+def sizes_left(tried: Sequence[Tried], sizes: Sequence[Mapping[str, Any]]) -> list[Settings]:
+    """Return the best setting in all sizes that it was not tried with."""
+    settings = [{**best(tried).settings, **size} for size in sizes]
+    return [one for one in settings if _is_new(one, tried)]
 
 
 def best(tried: Sequence[Tried]) -> Tried:
@@ -89,6 +101,25 @@ def fastest(tried: Sequence[Tried], wer: float) -> Tried:
     """Return the fastest trial with a word error rate of at most `wer`; without one, the best."""
     enough = [one for one in tried if one.wer <= wer]
     return min(enough, key=lambda one: one.ms) if enough else best(tried)
+
+
+def frontier(tried: Sequence[Tried], most: int = 8) -> list[Tried]:
+    """Return the trials that no other trial beats in time and word errors, fastest first.
+
+    Args:
+        tried: All trials of a search.
+        most: Most trials to return. The fastest and the best stay; of the others those go first
+            whose two neighbours are nearest to each other in the logarithm of time.
+    """
+    found: list[Tried] = []
+    for one in sorted(tried, key=lambda one: (one.ms, one.wer)):
+        if not found or one.wer < found[-1].wer:
+            found.append(one)
+    while len(found) > max(most, 2):
+        steps = [later.ms / earlier.ms for earlier, later in itertools.pairwise(found)]
+        gaps = [before * after for before, after in itertools.pairwise(steps)]
+        del found[1 + gaps.index(min(gaps))]
+    return found
 
 
 def _is_new(settings: Settings, tried: Sequence[Tried]) -> bool:
