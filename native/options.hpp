@@ -15,13 +15,13 @@ constexpr double kLargest = 1e6;
 // these lines: the members of `Options`, the check of their bounds and the attributes in Python. A
 // test compares them with the fields of DecoderOptions.
 #define CORTEXT_OPTIONS(OPTION)                           \
-    OPTION(double, acoustic_scale, 1.0, 1e-3, 1e3)        \
+    OPTION(double, acoustic_scale, 0.8, 1e-3, 1e3)        \
     OPTION(double, lm_weight, 1.0, 0, 1e3)                \
-    OPTION(double, word_score, 0.0, -kLargest, kLargest)  \
-    OPTION(double, sil_cost, 0.0, -kLargest, kLargest)    \
+    OPTION(double, word_score, -1.0, -kLargest, kLargest) \
+    OPTION(double, sil_cost, 10.0, -kLargest, kLargest)   \
     OPTION(double, unk_score, -10.0, -kLargest, kLargest) \
     OPTION(double, blank_skip, 1.0, 0, 1e6)               \
-    OPTION(double, beam, 18.0, 0, 1e9)                    \
+    OPTION(double, beam, 15.0, 0, 1e9)                    \
     OPTION(double, word_beam, 0.7, 0, 1)                  \
     OPTION(double, lattice_beam, 8.0, 0, 1e9)             \
     OPTION(int, max_active, 500, 1, 1'000'000'000)        \

@@ -732,6 +732,6 @@ def test_a_second_interpreter_is_refused_and_does_no_harm_to_the_first(
     refused = [line for line in lines if line.startswith("refused:")]
     assert len(refused) == 3
     assert "main interpreter" in refused[0]
-    assert [line for line in lines if line not in refused] == ["18.0 True"] * (
+    assert [line for line in lines if line not in refused] == ["15.0 True"] * (
         4 if order == "first" else 3
     )

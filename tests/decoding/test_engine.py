@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from engine_cases import (
     COLUMNS,
+    NEUTRAL,
     SENTENCES,
     SYMBOLS,
     TEXTS,
+    UNLIMITED,
     WIDE,
     Grams,
     all_paths,
@@ -44,18 +46,18 @@ entries_of_lexicons = st.lists(
 )
 options_of_the_search = st.builds(
     DecoderOptions,
-    acoustic_scale=st.sampled_from([1.0, 0.4]),
+    acoustic_scale=st.sampled_from([1.0, 0.4, 0.8]),
     lm_weight=st.sampled_from([1.0, 0.0, 2.5]),
     word_score=st.sampled_from([0.0, 0.7, -1.0]),
-    sil_cost=st.sampled_from([0.0, 1.3]),
+    sil_cost=st.sampled_from([0.0, 1.3, 10.0]),
     sil_required=st.booleans(),
     unk_score=st.sampled_from([-10.0, -1.0]),
-    blank_penalty=st.sampled_from([1.0, 7.0]),
+    blank_penalty=st.sampled_from([1.0, 7.0, 32.0]),
     label_priors=st.sampled_from([{}, {"BLANK": 0.5, "SIL": 0.1, "AA": 0.05}]),
     prior_weight=st.sampled_from([1.0, 0.6]),
     blank_skip=st.sampled_from([1.0, 0.6]),
     recombine=st.sampled_from(["logadd", "max"]),
-    **{name: st.just(value) for name, value in WIDE.items()},
+    **{name: st.just(value) for name, value in UNLIMITED.items()},
 )
 many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
@@ -172,6 +174,7 @@ def test_usual_beams_find_what_the_reference_finds(sentence_lm, sentence, spread
         beam=14.0,
         max_active=150,
         recombine=recombine,
+        word_score=0.0,
         sil_cost=0.5,
         nbest=5,
         lattice_beam=20.0,
@@ -320,7 +323,7 @@ def test_frames_that_are_passed_over_change_no_result(sentence_lm):
     """
     log_probs_PV = np.concatenate([posteriors(text, 0.5, strength=12.0) for text in TEXTS[:2]])
     plain, passing = (
-        Decoder.from_dir(sentence_lm, dict(blank_skip=skip)).decode(log_probs_PV, RELEASE)
+        Decoder.from_dir(sentence_lm, NEUTRAL | dict(blank_skip=skip)).decode(log_probs_PV, RELEASE)
         for skip in (1.0, 0.99)
     )
     assert (np.exp(log_probs_PV[:, RELEASE.blank]) > 0.99).mean() > 0.3
@@ -332,7 +335,7 @@ def test_frames_that_are_passed_over_change_no_result(sentence_lm):
 def test_an_unfinished_word_is_dropped(lm_of):
     entries = [("a", "AA", 1.0), ("b", "B AA B", 1.0)]
     found = Decoder.from_dir(
-        lm_of(entries, GRAMS[1]), dict(beam=5.0, min_active=1, blank_penalty=1.0)
+        lm_of(entries, GRAMS[1]), NEUTRAL | dict(beam=5.0, min_active=1, blank_penalty=1.0)
     ).decode(spoken("AA SIL B AA"), RELEASE)
     assert found.texts == ["a"]
 
@@ -466,7 +469,7 @@ def test_the_enumeration_itself_reads_labels_by_hand():
     assert SYMBOLS[COLUMNS.index(RELEASE.blank)] == "BLANK"
     uniform_PV = in_release_order(np.log(np.full((1, 4), 0.25)))
     grams = GRAMS[0]
-    options = DecoderOptions(blank_penalty=4.0)
+    options = DecoderOptions(**NEUTRAL, blank_penalty=4.0)
     scores = enumerated(A, grams, uniform_PV, options)
     assert scores["a"] == pytest.approx(math.log(0.25) + grams.sentence(["a"]))
     assert scores[""] == pytest.approx(math.log(0.25 / 4 + 0.25) + grams.sentence([]))

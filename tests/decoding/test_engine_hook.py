@@ -397,5 +397,5 @@ def test_the_second_models_scores_are_those_of_the_definition():
         gram, SECOND.backoffs.get(("<s>",), 0.0) + SECOND.log_probs["a",]
     )
     assert wanted(["a"], is_last=False) == pytest.approx(WEIGHT * expected)
-    total = language_scores(["a"], FIRST.plus(SECOND, WEIGHT), DecoderOptions())
+    total = language_scores(["a"], FIRST.plus(SECOND, WEIGHT), DecoderOptions(word_score=0.0))
     assert total == pytest.approx(FIRST.sentence(["a"]) + wanted(["a"], is_last=True))

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from engine_cases import (
+    NEUTRAL,
     SENTENCES,
     TEXTS,
     WIDE,
@@ -40,7 +41,7 @@ def toy(lm_of):
 
 @pytest.fixture
 def decoder(sentence_lm):
-    return Decoder.from_dir(sentence_lm)
+    return Decoder.from_dir(sentence_lm, NEUTRAL)
 
 
 @seldom

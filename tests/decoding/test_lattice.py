@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from engine_cases import (
+    NEUTRAL,
     SENTENCES,
     TEXTS,
     WIDE,
@@ -75,7 +76,7 @@ def test_lists_hold_every_reading_of_a_sentence_with_many_homophones(lm_of):
 
 
 def test_a_cap_on_the_lattice_keeps_the_best(sentence_lm):
-    decoder = Decoder.from_dir(sentence_lm, dict(nbest=100, lattice_beam=20.0))
+    decoder = Decoder.from_dir(sentence_lm, NEUTRAL | dict(nbest=100, lattice_beam=20.0))
     for seed, text in enumerate(TEXTS):
         log_probs_PV = posteriors(text, 2.0, seed)
         every = decoder.decode(log_probs_PV, RELEASE)
@@ -315,7 +316,9 @@ def test_words_after_one_that_is_in_doubt_are_not_stable(lm_of):
         ("a", "d"): -1.0,
     }
     grams = Grams(2, log_probs, {("a",): 0.0})
-    options = dict(unk_score=0.0, blank_penalty=1.0, beam=8.0, lattice_beam=8.0, min_active=1)
+    options = NEUTRAL | dict(
+        unk_score=0.0, blank_penalty=1.0, beam=8.0, lattice_beam=8.0, min_active=1
+    )
     log_probs_PV = spoken("AA AA AA SIL CH", 12.0)
     log_probs_PV[1] = np.log(1e-6)
     log_probs_PV[1, RELEASE.ids(["AA", "B"])] = np.log(0.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_cases import token_paths
+from engine_cases import NEUTRAL, token_paths
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ngram_oracle import NGram, read_arpa
@@ -20,7 +20,8 @@ from cortext.text.phonemes import Inventory
 
 TOY = Inventory("toy", ("BLANK", "AA", "B", "SIL"))
 TOY_LM_ORDER = Inventory("toy-lm", ("BLANK", "SIL", "AA", "B"))
-WIDE = dict(beam=1e9, lattice_beam=1e9, max_active=10**9, max_arcs=10**9, nbest=10**9)
+UNLIMITED = dict(beam=1e9, lattice_beam=1e9, max_active=10**9, max_arcs=10**9, nbest=10**9)
+WIDE = NEUTRAL | UNLIMITED
 TEXT = "a b", "a a b c", "b", "c a d", "d a b", "a c", "b b a", "c"
 
 
@@ -131,15 +132,15 @@ lexicons = st.lists(
 ).map(lexicon_of)
 settings_of_the_search = st.builds(
     DecoderOptions,
-    acoustic_scale=st.sampled_from([1.0, 0.4]),
+    acoustic_scale=st.sampled_from([1.0, 0.4, 0.8]),
     lm_weight=st.sampled_from([1.0, 0.0, 2.5]),
     word_score=st.sampled_from([0.0, 0.7, -1.0]),
-    sil_cost=st.sampled_from([0.0, 1.3]),
+    sil_cost=st.sampled_from([0.0, 1.3, 10.0]),
     unk_score=st.sampled_from([-10.0, -1.0]),
-    blank_penalty=st.sampled_from([1.0, 7.0]),
+    blank_penalty=st.sampled_from([1.0, 7.0, 32.0]),
     blank_skip=st.sampled_from([1.0, 0.6]),
     recombine=st.sampled_from(["logadd", "max"]),
-    **{name: st.just(value) for name, value in WIDE.items()},
+    **{name: st.just(value) for name, value in UNLIMITED.items()},
 )
 
 
@@ -288,7 +289,7 @@ def test_a_word_that_the_ngram_does_not_know_scores_as_unknown():
 
 
 def test_an_unfinished_word_is_dropped():
-    options = DecoderOptions.of(dict(beam=5.0, min_active=1))
+    options = DecoderOptions.of(NEUTRAL | dict(beam=5.0, min_active=1))
     nbest = decode(
         lexicon_of([("a", "AA", 1.0), ("b", "B AA B", 1.0)]),
         NGRAMS[0],

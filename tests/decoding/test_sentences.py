@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from engine_cases import NEUTRAL
 
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.sentences import score_sentences
@@ -16,7 +17,7 @@ A, B = [([1], 0.0)], [([2], 0.0)]
 
 
 def score(sentence, scores_PV, **options):
-    (paths,) = score_sentences([sentence], scores_PV, DecoderOptions(**options), TOY)
+    (paths,) = score_sentences([sentence], scores_PV, DecoderOptions(**NEUTRAL | options), TOY)
     return paths
 
 

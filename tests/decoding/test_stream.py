@@ -4,6 +4,7 @@ import importlib
 
 import numpy as np
 import pytest
+from engine_cases import NEUTRAL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +33,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=list(ENGINES))
 def decoder(directory, request):
-    return Decoder.from_dir(directory, dict(beam=12, max_active=60), engine=request.param)
+    return Decoder.from_dir(directory, NEUTRAL | dict(beam=12, max_active=60), engine=request.param)
 
 
 def posteriors(sentence, noise=1.0, seed=0, inventory=RELEASE, dtype=np.float32):
@@ -191,7 +192,9 @@ def test_the_engines_agree(directory):
     The native list is at least as good, place by place.
     """
     native, reference = (
-        Decoder.from_dir(directory, dict(beam=12, max_active=100, lattice_beam=20.0), engine=engine)
+        Decoder.from_dir(
+            directory, NEUTRAL | dict(beam=12, max_active=100, lattice_beam=20.0), engine=engine
+        )
         for engine in ("native", "reference")
     )
     for seed, text in enumerate(TEXTS):

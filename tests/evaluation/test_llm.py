@@ -60,6 +60,7 @@ def test_the_lists_are_ranked_by_both_models(evaluated):
     out, _, _ = evaluated
     scale = DecoderOptions().acoustic_scale
     lm_weight = DecoderOptions().lm_weight
+    word_score = DecoderOptions().word_score
     for line in lines(out):
         found = line["hypotheses"]
         assert len(found) > 1
@@ -67,7 +68,8 @@ def test_the_lists_are_ranked_by_both_models(evaluated):
         for one in found:
             llm = one["ngram"] if one["llm"] is None else one["llm"]
             both = lm_weight * ((1 - WEIGHT) * one["ngram"] + WEIGHT * llm)
-            assert one["score"] == pytest.approx(scale * one["acoustic"] + both, abs=1e-4)
+            words = word_score * len(one["text"].split())
+            assert one["score"] == pytest.approx(scale * one["acoustic"] + both + words, abs=1e-4)
         assert [one["score"] for one in found] == sorted(
             (one["score"] for one in found), reverse=True
         )

@@ -28,10 +28,15 @@ from cortext.text.pronunciation import lexicon_for, to_phonemes
 FLOOR = -1000.0
 SYMBOLS = ("BLANK", "SIL", "AA", "B")
 COLUMNS = [RELEASE.index[symbol] for symbol in SYMBOLS]
-WIDE = dict(
+NEUTRAL = dict(acoustic_scale=1.0, word_score=0.0, sil_cost=0.0, beam=18.0)
+"""Options under which a sentence's score is the plain sum of what its models say."""
+
+UNLIMITED = dict(
     beam=1e6, lattice_beam=1e6, max_active=10**6, min_active=10, max_arcs=10**7, nbest=10**6
 )
 """Options with which the search drops nothing."""
+
+WIDE = NEUTRAL | UNLIMITED
 
 Entry = tuple[str, str, float]
 """A word, a pronunciation of it (phonemes separated by blanks) and its weight."""

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from engine_cases import TEXTS, posteriors
+from engine_cases import NEUTRAL, TEXTS, posteriors
 from tiny_llm import SENTENCES
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -141,7 +141,7 @@ def tiny(tiny_lm_dir):
 
 
 def options(lm_weight=1.0, **llm):
-    return DecoderOptions(lm_weight=lm_weight, llm=dict(mode="fusion", **llm))
+    return DecoderOptions(**NEUTRAL, lm_weight=lm_weight, llm=dict(mode="fusion", **llm))
 
 
 def batch(*hypotheses, is_last=False, lm=-1.0):
@@ -228,7 +228,7 @@ def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, ti
         had_score.extend(words in scored for words in live.words)
         return added
 
-    decoder = Decoder.from_dir(lm_dir, dict(lm_weight=1.5, history_words=8))
+    decoder = Decoder.from_dir(lm_dir, NEUTRAL | dict(lm_weight=1.5, history_words=8))
     session = decoder.stream("release", hook=watched, every_frames=4)
     session.step(posteriors(TEXTS[3], 2.0))
     for each in session.finish()[:3]:

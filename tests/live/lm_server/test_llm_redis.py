@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 from commands import Command
-from engine_cases import SENTENCES, sentence_entries, write_lm
+from engine_cases import NEUTRAL, SENTENCES, sentence_entries, write_lm
 from lm_cases import SAID, Log, normalised, served, spoken_logits
 from redis_process import wait_for
 from release_client import ReleaseClient
@@ -343,7 +343,12 @@ def test_in_json_each_utterance_has_its_context_and_weight(
 ):
     logits_PV = spoken_logits("are you there")
     with served(
-        redis_server, decoder, tmp_path, profile="json", preset=None, context="how are you"
+        redis_server,
+        decoder.with_options(**NEUTRAL),
+        tmp_path,
+        profile="json",
+        preset=None,
+        context="how are you",
     ):
         redis = redis_server.client()
 
@@ -376,7 +381,9 @@ def test_in_json_each_utterance_has_its_context_and_weight(
 
         broken["does"] = fail
         final = decode()
-        expected = decoder.with_llm(None).decode(normalised(logits_PV), "lm")
+        expected = (
+            decoder.with_options(**NEUTRAL).with_llm(None).decode(normalised(logits_PV), "lm")
+        )
         assert [found["text"] for found in final["hypotheses"]] == expected.texts
         assert "without the large model" in final["degraded"]
         assert "context is no text" in decode(context=3)["error"]

@@ -29,7 +29,7 @@ def decoder(tmp_path_factory):
 def test_the_client_gets_what_the_decoder_finds(redis_server, decoder, tmp_path):
     offline = decoder.with_options(**{"nbest": 100, "acoustic_scale": 0.325, "blank_penalty": 90.0})
     offline = offline.with_options(
-        max_active=7000, min_active=200, beam=17.0, lattice_beam=8.0 / 0.325
+        word_score=0.0, max_active=7000, min_active=200, beam=17.0, lattice_beam=8.0 / 0.325
     )
     with served(redis_server, decoder, tmp_path):
         client = ReleaseClient(redis_server.client())

@@ -202,8 +202,11 @@ def test_a_node_ranks_with_a_real_model_and_says_when_it_could_not(
         assert {found["text"] for found in candidates} == set(nbest.texts)
         assert all(found["llm"] < 0 for found in candidates)
         assert (final[b"degraded"], final[b"error"]) == (b"", b"")
+        options = DecoderOptions()
         for candidate in candidates:
-            total = candidate["acoustic"] + 0.5 * candidate["ngram"] + 0.5 * candidate["llm"]
+            total = options.acoustic_scale * candidate["acoustic"]
+            total += 0.5 * candidate["ngram"] + 0.5 * candidate["llm"]
+            total += options.word_score * len(candidate["text"].split())
             assert candidate["score"] == pytest.approx(total, abs=1e-3)
 
         def fail(self, *args):

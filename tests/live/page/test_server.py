@@ -170,8 +170,8 @@ def test_hotword_changes_the_same_trial_decoded_again(served):
     with served.page() as page:
         served.post("start", {"trial": 0})
         assert page.next("utterance")["text"] == "i see you"
-        assert served.post("hotwords", {"sea": 20}).status_code == 200  # it sounds like "see"
-        assert page.next("state", hotwords={"sea": 20.0})
+        assert served.post("hotwords", {"sea": 12}).status_code == 200  # it sounds like "see"
+        assert page.next("state", hotwords={"sea": 12.0})
         served.post("start", {"trial": 0})
         assert page.next("utterance")["text"] == "i sea you"
         served.post("hotwords", {"sea": None})

@@ -71,7 +71,7 @@ def test_the_table_shows_what_is_held_out_beside_what_was_tuned_on_and_the_file_
     )
     assert run(given) == 0
     printed = capsys.readouterr()
-    assert "trial 0 of 3, blank_penalty=32 word_score=0 recombine=logadd: WER " in printed.err
+    assert "trial 0 of 3, blank_penalty=32 word_score=-1 recombine=logadd: WER " in printed.err
     assert "trial 1 of 3, blank_penalty=32 word_score=-1.5 recombine=logadd: WER " in printed.err
     assert "tuned on: 18 trials" in printed.out
     assert "held out: 6 trials" in printed.out

@@ -8,6 +8,7 @@ from dataclasses import replace
 import jiwer
 import numpy as np
 import pytest
+from engine_cases import NEUTRAL
 
 from cortext.config import load_config
 from cortext.decoding import Decoder, DecoderOptions
@@ -23,7 +24,7 @@ from cortext.tuning.study import begin_study
 from cortext.tuning.workers import InProcess
 
 pytest.importorskip("optuna")
-START = DecoderOptions(blank_penalty=1.0, beam=12.0)
+START = DecoderOptions(**NEUTRAL | dict(blank_penalty=1.0, beam=12.0))
 SPACE = parse_space(["blank_penalty=1:100:log", "word_score=-4:1", "recombine=max,logadd"])
 
 
@@ -194,7 +195,10 @@ def test_a_trial_that_is_worse_than_most_on_the_way_is_given_up(tune):
 
 
 def test_given_options_are_tried_after_the_start_and_shown(tune):
-    given = [DecoderOptions(recombine="max", nbest=3), DecoderOptions(blank_penalty=1000.0)]
+    given = [
+        DecoderOptions(recombine="max", nbest=3),
+        DecoderOptions(word_score=0.0, blank_penalty=1000.0),
+    ]
     tuned = tune(n_trials=4, given=given)
     assert [trial.options["blank_penalty"] for trial in tuned.trials[:3]] == [1.0, 32.0, 1000.0]
     assert {row.name.removesuffix(", the best") for row in tuned.judged} >= {"start", "given 1"}

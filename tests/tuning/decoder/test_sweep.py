@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from engine_cases import NEUTRAL
 
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis
 from cortext.decoding.options import LLMOptions
@@ -22,7 +23,7 @@ from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore
 from cortext.tuning.decoder.sweep import best_of, read_lists, sweep, write_lists
 
-OPTIONS = DecoderOptions(lm_weight=1.0, llm=LLMOptions(weight=0.5))
+OPTIONS = DecoderOptions(**NEUTRAL, lm_weight=1.0, llm=LLMOptions(weight=0.5))
 
 
 def scored(
@@ -62,7 +63,7 @@ def test_a_price_on_tokens_is_swept_too():
     The longer sentence of the second loses where a token costs more than 3: -5 - 6 - (3 + 2p) / 3 =
     -12 - 2p/3 against -7 - 8/3 - (4 + 3p) / 3 = -11 - p.
     """
-    options = DecoderOptions(llm=LLMOptions(weight=1 / 3))
+    options = DecoderOptions(**NEUTRAL, llm=LLMOptions(weight=1 / 3))
     points = sweep(LISTS, REFERENCES, options, parse_space(["llm.token_penalty=2.0:4.0"]), 20, 0)
     for point in points[2:]:
         assert point.errors == (0 if point.settings["llm.token_penalty"] > 3 else 2)

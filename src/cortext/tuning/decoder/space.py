@@ -13,7 +13,7 @@ from cortext.tuning.space import Choice, Range, Space, fit_space
 SEARCHED: Space = {
     "acoustic_scale": Range(0.3, 1.5, log=True),
     "word_score": Range(-3.0, 3.0),
-    "sil_cost": Range(0.0, 8.0),
+    "sil_cost": Range(0.0, 12.0),
     "blank_penalty": Range(1.0, 300.0, log=True),
     "beam": Range(6.0, 20.0),
     "word_beam": Range(0.4, 1.0),
