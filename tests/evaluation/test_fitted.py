@@ -373,6 +373,23 @@ def test_decode_takes_the_runs_options_and_says_so(crossed, tiny, tmp_path):
     assert f"those of {run}" in found.decoder_options
 
 
+def test_the_logits_of_an_evaluation_are_decoded_with_options_of_the_other_half(
+    crossed, tiny, tmp_path, capsys
+):
+    from cortext.cli import run as cortext
+
+    run, out, metrics = crossed
+    files = ["--logits", out, "--lm", tiny.lm, "--out", tmp_path / "p.csv", "--options", run]
+    assert cortext([str(part) for part in ("decode", *files)]) == 0
+    assert "WER decoded now, cross-fitted" in capsys.readouterr().out
+    assert (tmp_path / "p.csv").read_text() == (out / "predictions.csv").read_text()
+    assert cortext([str(part) for part in ("decode", *files, "--json")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["n_cross_fitted"] == metrics.n_cross_fitted == 6
+    assert cortext([str(part) for part in ("decode", *files[:-2], "--json")]) == 0
+    assert json.loads(capsys.readouterr().out)["n_cross_fitted"] == 0
+
+
 def test_evaluate_fits_to_its_split_and_keeps_the_result(tiny, run, tmp_path, capsys):
     from cortext.cli import run as cortext
 

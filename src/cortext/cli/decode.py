@@ -35,6 +35,7 @@ from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
+    from cortext.evaluation.fitted import Chosen
     from cortext.evaluation.submission import Predictions
     from cortext.text.metrics import ErrorRate
 
@@ -142,18 +143,19 @@ def decode(
             as_json,
         )
     elif saved.logits is not None and out is not None:
-        decoder = _decoder(search)
+        decoder, chosen = _decoder(search)
         settings: dict[str, Any] = {
             "temperature": saved.temperature,
             "context": search.context,
             "threads": search.threads or os.cpu_count() or 1,
         }
         if saved.order is None:
+            settings |= {"options": chosen}
             _decode_evaluation(saved.logits, decoder, out, settings, as_json)
         else:
             _decode_logits(saved.logits, saved.order, decoder, out, settings, as_json)
     elif made_up.fake_text is not None:
-        _decode_fake(made_up, _decoder(search), search.context, as_json)
+        _decode_fake(made_up, _decoder(search)[0], search.context, as_json)
 
 
 def _searching(
@@ -193,14 +195,15 @@ def check_form(call: typer.Context) -> None:
         raise DecodingError(f"{named[forms[0]]} needs {named[name]}", fix=SEE_HELP)
 
 
-def _decoder(search: SearchSettings) -> Decoder:
+def _decoder(search: SearchSettings) -> tuple[Decoder, Chosen]:
+    """Return a decoder, and where its options come from."""
     from cortext.decoding import Decoder
-    from cortext.evaluation.fitted import options_for
+    from cortext.evaluation.fitted import choose_options
 
     assert search.lm is not None
-    options, _ = options_for(None, search.lm, search.options)
-    decoder = Decoder.from_dir(search.lm, options, search.engine)
-    return decoder if search.llm is None else decoder.with_llm(search.llm.open())
+    chosen = choose_options(None, search.lm, search.options)
+    decoder = Decoder.from_dir(search.lm, chosen.options, search.engine)
+    return decoder if search.llm is None else decoder.with_llm(search.llm.open()), chosen
 
 
 def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
@@ -293,10 +296,14 @@ def _decode_evaluation(
         found = decode_evaluation(directory, decoder, out, progress=progress, **settings)
     notes = _notes(decoder, found.lists)
     if as_json:
-        print_json(_listed(found.lists, out) | {"rates": found.to_json(), "notes": notes})
+        print_json(
+            _listed(found.lists, out)
+            | {"rates": found.to_json(), "notes": notes, "n_cross_fitted": found.n_cross_fitted}
+        )
         return
     before = "as published" if found.published else "in the evaluation"
-    columns = ["", "trials", "words", "PER", f"WER {before}", "95 %", "WER decoded now", "95 %"]
+    now = "WER decoded now" + (", cross-fitted" if found.n_cross_fitted else "")
+    columns = ["", "trials", "words", "PER", f"WER {before}", "95 %", now, "95 %"]
     rows = [
         (
             row.name,

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cortext.decoding.decoder import Decoder
+from cortext.decoding.decoder import Decoder, part_of
 from cortext.decoding.ensemble.candidates import Candidates
 from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
 from cortext.decoding.ensemble.sources import read_evaluations
 from cortext.decoding.nbest import NBest
+from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
+from cortext.evaluation.fitted import Chosen, TrialName
 from cortext.evaluation.submission import check_predictions_file
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, disk_errors, read_json
@@ -49,11 +51,14 @@ class Redecoded:
         published: Another program made the sentences of the evaluation.
         rows: Rates of all trials with references, last, and of those of each vocabulary; empty
             without references.
+        n_cross_fitted: Trials that the decoder options were fitted on; each is decoded with options
+            of the other half of them.
     """
 
     lists: dict[int, NBest]
     published: bool
     rows: tuple[Comparison, ...]
+    n_cross_fitted: int = 0
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the rows with plain values."""
@@ -65,6 +70,7 @@ def decode_evaluation(
     decoder: Decoder,
     out: str | Path,
     *,
+    options: Chosen | None = None,
     temperature: float = 1.0,
     threads: int = 1,
     context: str = "",
@@ -78,6 +84,8 @@ def decode_evaluation(
         directory: Evaluation directory; it says how its logits are ordered.
         decoder: The decoder.
         out: CSV file to write.
+        options: Origin of the decoder's options; trials that these were fitted on are decoded with
+            those of the other half. None for options that were not fitted.
         temperature: Divisor of the logits, above 0.
         threads: Number of threads that decode.
         context: See `Decoder.stream`; the same for all trials.
@@ -95,28 +103,39 @@ def decode_evaluation(
     ]
     numbers = [int(trial.id) for trial in trials]
     vocabularies = read_vocabularies(directory)
-    found = decode_limited(
-        decoder,
-        log_probs,
-        origin.inventory,
-        vocabularies,
-        numbers,
-        threads=threads,
-        progress=progress,
-        context=context,
-    )
-    lists = {
-        number: nbest.timed(origin.frame_ms) for number, nbest in zip(numbers, found, strict=True)
-    }
+    groups: dict[DecoderOptions, list[int]] = {}
+    own = [None if options is None else options.without(_name(trial)) for trial in trials]
+    for n, fitted in enumerate(own):
+        groups.setdefault(fitted or decoder.options, []).append(n)
+    lists: dict[int, NBest] = {}
+    for part, (key, chosen) in enumerate(groups.items()):
+        found = decode_limited(
+            decoder.with_options(**vars(key)),
+            [log_probs[n] for n in chosen],
+            origin.inventory,
+            vocabularies,
+            [numbers[n] for n in chosen],
+            threads=threads,
+            progress=part_of(progress, part, len(groups)),
+            context=context,
+        )
+        for n, nbest in zip(chosen, found, strict=True):
+            lists[numbers[n]] = nbest.timed(origin.frame_ms)
     rows = [(number, normalize(lists[number][0].text)) for number in numbers]
     with disk_errors(Path(out)):
         atomic_write(Path(out), csv_table(("id", "text"), rows))
     metrics = read_json(Path(directory) / "metrics.json")  # LogitsOrigin has checked it
     return Redecoded(
-        lists,
+        {number: lists[number] for number in numbers},
         "imported" in metrics["provenance"],
         tuple(_compared(trials, lists, vocabularies, metrics)),
+        sum(each is not None for each in own),
     )
+
+
+def _name(trial: Candidates) -> TrialName:
+    session, block, number = str(trial.session), int(trial.block or 0), int(trial.trial or 0)
+    return TrialName(session, block, number, normalize(trial.reference or ""))
 
 
 def _compared(
