@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import struct
 import zipfile
@@ -196,6 +197,36 @@ def test_a_checkpoint_is_refused_and_leaves_nothing(
     (folder / "args.yaml").write_text(yaml.safe_dump(arguments))
     run("import-checkpoint", folder.parent, "--out", tmp_path / "run").check_refused(attack.says)
     assert not [path for path in tmp_path.iterdir() if path != folder.parent]
+
+
+# Published analyses
+
+
+class Runs:
+    """What runs a command when Python's own unpickler reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch ran",)
+
+
+ANALYSES = {
+    "a command": (pickle.dumps(Runs()), "asks for posix.system, which is not data"),
+    "a command of Python 2": (b"cos\nsystem\n(S'touch ran'\ntR.", "asks for os.system"),
+    "a memo of 16 GB": (b"\x80\x02K\x07r\xff\xff\xff\x7f0K\x07.", "is no dict of lists"),
+    "a text of 4 GB": (b"\x80\x04X\xff\xff\xff\xffabc.", "is damaged at byte"),
+    "many marks": (b"\x80\x02" + b"(" * 10**5 + b".", "is damaged|is no dict"),
+}
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_a_published_file_is_read_as_data(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content, says = ANALYSES[name]
+    (tmp_path / "t15.pkl").write_bytes(content)
+    run("import", "t15-analyses", tmp_path / "t15.pkl", "--out", tmp_path / "o").check_refused(says)
+    assert [path.name for path in tmp_path.iterdir()] == ["t15.pkl"]
 
 
 # Run directories

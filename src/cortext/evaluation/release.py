@@ -39,9 +39,9 @@ SHARES = {
     "not rated": ("response timeout", "no user rating"),
 }
 """Ratings that the notebook draws as one share of a day's sentences."""
-_MOST_BYTES = 1 << 28
 RATED = ("correct", "mostly correct", "incorrect")
 """Shares that its pie has."""
+_MOST_BYTES = 1 << 28  # of a file of predictions
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def copy_task_points(
 ) -> list[Point]:
     """Return error rates by vocabulary and day; the point of all days comes first.
 
-    Phonemes are those of the best tokens against the prompt's; words are what stands between
-    blanks. A rate is the sum of errors over the sum of lengths; its interval holds 95 % of
+    The phonemes of the best tokens are compared with the prompt's; sentences are split into words
+    at blanks. A rate is the sum of errors over the sum of lengths; its interval holds 95 % of
     resamples of trials.
 
     Args:

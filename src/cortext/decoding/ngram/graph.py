@@ -76,14 +76,14 @@ def read_graph(fst: Fst, words: Words, path: Path) -> GraphWords:
     if not costs:
         raise graph.error("spells no word", "give a TLG.fst with its own words.txt")
     cost_W = [min(spelt.values()) for spelt in costs.values()]
-    if not all(-SAME < cost < np.inf for cost in (*cost_W, graph.end_cost)):
-        raise graph.error("has a word that is more than certain, or impossible", ANOTHER)
+    if min(*cost_W, graph.end_cost) < -SAME:
+        raise graph.error("has a word of a probability above 1", ANOTHER)
     lexicon = Lexicon()
     for word, spelt in costs.items():
         best = min(spelt.values())
         for code, cost in spelt.items():
             if code:
-                weight = 1.0 if cost - best < SAME else float(np.exp(best - cost))
+                weight = 1.0 if cost - best < SAME else max(float(np.exp(best - cost)), 1e-12)
                 lexicon.add(words.names[word], decode(code), weight)
     numbers = [*costs, words.begin, words.end]
     cost_N = np.array([*cost_W, -_START_LOG10_PROB * LN10, graph.end_cost])
@@ -104,6 +104,8 @@ class _Graph:
         self.final = fst.final
         if not len(fst.weights):
             raise self.error("has no arcs", "copy or download it again")
+        if not np.isfinite(fst.weights).all():
+            raise self.error("has arcs of infinite weight", "copy or download it again")
         if int(fst.inputs.max()) > len(LM):
             raise self.error(
                 f"has input labels up to {fst.inputs.max()}; the {len(LM)} tokens are needed",
@@ -116,7 +118,8 @@ class _Graph:
         sources = fst.sources
         loops = sources == fst.targets
         blanks = fst.inputs == 1 + LM.blank
-        # After a phoneme, a blank that leads on leads to everything that the phoneme itself does.
+        # By CTC's exact rules a phoneme leads to the next one directly, too. The blank alone is
+        # followed there, which leads to the same places. WeNet's rules have blanks in loops only.
         by_blank = np.zeros(len(fst.final), dtype=bool)
         by_blank[sources[blanks & ~loops]] = True
         kept = ~loops & (blanks == by_blank[sources])
