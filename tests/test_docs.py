@@ -187,6 +187,7 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands)
     assert [name for _, name in files] == [
         "my_lab.py",
         "my_lab.yaml",
+        "two_heads.py",
         "acoustic.py",
         "acoustic.yaml",
     ]
@@ -207,6 +208,13 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands)
         assert line["train_loss"] == pytest.approx(line["train_ctc"] - 0.05 * line["train_entropy"])
     assert trained[-1]["train_loss"] < trained[0]["train_loss"] / 2
     assert json.loads((tmp_path / "run" / "model.json").read_text())["kind"] == "conv"
+    lines = (tmp_path / "run-heads" / "metrics.jsonl").read_text().splitlines()
+    heads = [line for line in map(json.loads, lines) if line["kind"] == "train"]
+    for line in heads:
+        both = 0.7 * line["train_ctc"] + 0.3 * line["train_early"]
+        assert line["train_loss"] == pytest.approx(both)
+    assert heads[-1]["train_early"] < heads[0]["train_early"]
+    assert (tmp_path / "eval-heads" / "report.html").is_file()
     assert (tmp_path / "eval" / "report.html").is_file()
     assert list((tmp_path / "run-from-python" / "checkpoints").glob("good_*.safetensors"))
     without = subprocess.run(

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from cortext.models import Output
 from cortext.training.loss import ctc_loss
 
 
@@ -39,7 +40,8 @@ class Means(nn.Module):
         x_BTC = x_BTC + self.day_bias[day_B][:, None]
         hidden_BPD = self.norm(self.mix(x_BTC.transpose(1, 2)).transpose(1, 2)) * self.scale
         both = torch.cat([hidden_BPD, torch.nn.functional.gelu(hidden_BPD)], dim=-1)
-        return self.out(nn.functional.dropout(both, 0.0, self.training)), None
+        logits_BPV = self.out(nn.functional.dropout(both, 0.0, self.training))
+        return Output(logits_BPV, extras={"hidden": hidden_BPD})
 
 
 @dataclass
