@@ -17,6 +17,19 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Keep torch at `count` threads within the context."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def handling(signals: Sequence[signal.Signals], handler: signal._HANDLER) -> Iterator[None]:
     """Handle signals within the context. Only the main thread can: elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():

@@ -23,13 +23,13 @@ import torch
 from cortext.data import open_data
 from cortext.decoding.llm.loading import check_target, quiet, write_facts
 from cortext.decoding.llm.neural.loss import autocast
-from cortext.decoding.llm.neural.train_neural import optimizers, schedule, threads
+from cortext.decoding.llm.neural.train_neural import optimizers, schedule
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import ConfigError, DataError
 from cortext.extras import need
 from cortext.features import Augmentation
 from cortext.models import load_model
-from cortext.processes import Progress
+from cortext.processes import Progress, threads
 from cortext.provenance import provenance
 from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
 from cortext.speechllm.audio_llm.loading import revision_there

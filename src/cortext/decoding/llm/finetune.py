@@ -24,11 +24,11 @@ from cortext.decoding.llm.loading import check_target, quiet, save_model, write_
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.loss import IGNORED, autocast, padded
 from cortext.decoding.llm.neural.texts import TextSource, batches, length_batches, read_texts
-from cortext.decoding.llm.neural.train_neural import schedule, threads
+from cortext.decoding.llm.neural.train_neural import schedule
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
-from cortext.processes import Progress
+from cortext.processes import Progress, threads
 from cortext.provenance import provenance
 
 Stage = Callable[[str], Progress | None]

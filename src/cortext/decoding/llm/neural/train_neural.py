@@ -13,8 +13,7 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from cortext.decoding.llm.neural.texts import Texts, TextSource, batches, length
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
-from cortext.processes import Progress
+from cortext.processes import Progress, threads
 from cortext.provenance import provenance
 
 Stage = Callable[[str], Progress | None]
@@ -201,17 +200,6 @@ def optimizers(
         torch.optim.Muon(inner, lr, weight_decay, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Keep torch at `count` threads within the context."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Training:
