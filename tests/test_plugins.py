@@ -13,7 +13,7 @@ from cortext.errors import ConfigError, RunError
 from cortext.features.augment import AUGMENTATIONS
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.card import Smoothing
-from cortext.plugins import load_plugin, load_plugins
+from cortext.plugins import blaming, load_plugin, load_plugins
 from cortext.registry import Registry
 from cortext.text.phonemes import RELEASE
 
@@ -229,3 +229,28 @@ def test_a_run_whose_model_is_not_known_asks_for_the_file(tmp_path):
         RunError, match=r"model\.json: unknown model 'gru_of_ours'; .*give the file.*with --plugin"
     ):
         load_model(tmp_path)
+
+
+class Elsewhere:
+    """A class of a file that has no frame in what follows."""
+
+    __module__ = "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("sizes\ndiffer"), "elsewhere: Elsewhere: gives values that cannot be used: RuntimeError: sizes"),
+        (ConfigError("3 frames", fix="give 4"), "elsewhere: Elsewhere: 3 frames; give 4"),
+        (ConfigError("3 frames", where="a.yaml"), "a.yaml: 3 frames"),
+    ],
+)  # fmt: skip
+def test_an_error_under_an_own_class_names_it(error, expected):
+    with pytest.raises(ConfigError) as caught, blaming(Elsewhere(), GRUConfig):
+        raise error
+    assert str(caught.value).startswith(expected)
+
+
+def test_an_error_under_shipped_classes_stays_what_it_is():
+    with pytest.raises(ZeroDivisionError), blaming(GRUConfig):
+        raise ZeroDivisionError

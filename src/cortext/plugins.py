@@ -11,7 +11,7 @@ import importlib.util
 import sys
 import traceback
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -113,18 +113,42 @@ def blaming(*things: Any) -> Iterator[None]:
     """
     try:
         yield
-    except (CortextError, MemoryError):
+    except MemoryError:
         raise
+    except CortextError as error:
+        line = located(error, *things)
+        if line is error:
+            raise
+        raise line from error
     except Exception as error:
         own = [thing for thing in things if is_own(thing)]
-        line = fault(error, *own) if own else None
-        if line is not None:
-            raise line from error
+        raised = fault(error, *own) if own else None
+        if raised is not None:
+            raise raised from error
         if not own or isinstance(error, OSError):
             raise
-        names = " or ".join(f"{_file(thing)}: {_class(thing).__qualname__}" for thing in own)
+        names = _names(own)
         what = f"gives values that cannot be used: {type(error).__name__}: {first_line(error)}"
         raise ConfigError(what, where=names, fix="run cortext check-plugin on it") from error
+
+
+def located(error: CortextError, *things: Any) -> CortextError:
+    """Return an error with the place in a user's own code that led to it, if it has no place.
+
+    Args:
+        error: The error, which cortext raised for what it was given.
+        things: Objects or classes; those of cortext are left out.
+    """
+    own = [thing for thing in things if is_own(thing)]
+    if error.where is not None or not own:
+        return error
+    line = fault(error, *own)
+    where = _names(own) if line is None else f"{line.where}: {line.what.partition(' raises ')[0]}"
+    return type(error)(error.what, where=where, fix=error.fix)
+
+
+def _names(things: Sequence[Any]) -> str:
+    return " or ".join(f"{_file(thing)}: {_class(thing).__qualname__}" for thing in things)
 
 
 def _class(thing: Any) -> type:

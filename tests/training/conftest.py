@@ -18,6 +18,7 @@ from cortext.features.augment import AUGMENTATIONS
 from cortext.models import MODELS
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.training import LOSSES, DatasetConfig, TrainConfig, train
+from cortext.training.config import TASKS
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 8
@@ -123,7 +124,7 @@ def finished(undisturbed: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def registries():
     """Forgets what a test registers."""
-    kept = [(registry, dict(registry)) for registry in (MODELS, LOSSES, AUGMENTATIONS)]
+    kept = [(registry, dict(registry)) for registry in (MODELS, LOSSES, AUGMENTATIONS, TASKS)]
     yield
     for registry, before in kept:
         registry.clear()

@@ -190,14 +190,28 @@ def test_what_fails_in_a_batch_names_the_plugins_line_and_function(
     assert caught.value.__cause__ is not None  # with the whole traceback, for who debugs
 
 
-def test_what_only_torch_finds_wrong_names_the_classes(short, packed, tmp_path, registries):
-    """Logits with a frame too few, whose lengths torch's CTC refuses."""
+def test_what_only_the_loss_finds_wrong_names_the_model(short, packed, tmp_path, registries):
+    """Logits with a frame too few, whose lengths the shipped CTC refuses."""
     text = wrong(RIGHT, ("Output(logits_BPV,", "Output(logits_BPV[:, 1:],"))
     text = wrong(text, (', {"early": self.early(x_BPI)})', ")")).replace(
         "default_loss", "other_loss"
     )
-    with pytest.raises(ConfigError, match=r"mine\.py: Recurrent: gives values .*; run cortext"):
+    with pytest.raises(ConfigError, match=r"mine\.py: Recurrent: n_patches has \d+; 0 to \d+ are"):
         train_with(text, short, packed, tmp_path, check=False)
+
+
+def test_an_exception_of_a_plugins_task_is_one_line_of_the_command(
+    packed, tmp_path, registries, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for content, name in FILE.findall((ROOT / "docs" / "research.md").read_text()):
+        if name.startswith("acoustic"):
+            (tmp_path / name).write_text(content)
+    files = ["--config", "acoustic.yaml", "--data", str(packed), "--plugin", "acoustic.py"]
+    assert run(["train", *files, "--out", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    said = r"acoustic\.py:\d+: SquaredError.__init__ raises FileNotFoundError: .*targets\.npz"
+    assert re.search(said, line), line
 
 
 def test_an_unused_parameter_is_a_warning(short, packed, tmp_path, registries, caplog):

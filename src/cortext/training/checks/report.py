@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cortext.errors import CortextError, MissingLibrary, first_line, shown
-from cortext.plugins import fault, place
+from cortext.plugins import fault, located, place
 
 Status = Literal["PASS", "FAIL", "not checked"]
 Named = tuple[str, Callable[[], str]]
@@ -97,7 +97,7 @@ def examine(
         except (NotChecked, MissingLibrary) as reason:
             found.append(Check(subject, name, "not checked", str(reason)))
         except CortextError as error:
-            found.append(Check(subject, name, "FAIL", str(error)))
+            found.append(Check(subject, name, "FAIL", str(located(error, *blamed))))
         # The user's own code may raise anything.
         except Exception as error:
             line = fault(error, *blamed)
