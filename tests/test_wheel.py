@@ -259,3 +259,18 @@ def test_the_archive_of_the_sources_holds_what_the_build_reads(sources, tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "build.ninja").is_file()
+
+
+def test_a_machine_without_a_compiler_is_told_so_by_the_build(tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for name in ("cmake", "ninja", "uname"):
+        (programs / name).symlink_to(shutil.which(name, path=search))
+    environment = {"PATH": str(programs), "HOME": str(tmp_path)}
+    command = [programs / "cmake", "-S", ROOT / "native", "-B", tmp_path / "build", "-G", "Ninja"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "no C++ compiler found; install one (apt-get install g++" in " ".join(
+        done.stderr.split()
+    )
