@@ -216,7 +216,7 @@ def _personal_use(fields: _Fields, path: Path) -> PersonalUse:
         raise fields.error("post_implant_day, correctness_rating and wpm differ in length")
     use_s = _by_day(fields, "total_use_time")
     n_sentences = _by_day(fields, "total_trial_count")
-    if set(use_s) - set(n_sentences):
+    if {day for day, seconds in use_s.items() if seconds} - set(n_sentences):
         raise fields.error("total_trial_count lacks a day of total_use_time")
     return PersonalUse(
         days=tuple(days),
