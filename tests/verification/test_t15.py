@@ -514,7 +514,7 @@ def test_sizes_are_compared_as_they_are_listed(n_bytes, listed, right):
 def test_a_killed_verification_goes_on_to_the_same_result(stand_in: StandIn, whole, tmp_path):
     out = tmp_path / "verify"
     arguments = ["verify", "t15", stand_in.directory, "--lm", stand_in.lm, "--out", out]
-    for stage in ("files", "recordings", "checkpoint", "logits"):
+    for stage in ("recordings", "logits"):
         command = Command(*arguments, OMP_NUM_THREADS="1")
         while command.running() and not (out / "stages" / f"{stage}.json").exists():
             time.sleep(0.01)
@@ -524,7 +524,7 @@ def test_a_killed_verification_goes_on_to_the_same_result(stand_in: StandIn, who
     assert ended.status == 1  # three sessions are not those of T15
     content = json.loads((out / RESULT).read_text())
     kept = [stage["name"] for stage in content["stages"] if stage["kept"]]
-    assert {"files", "recordings", "checkpoint", "logits"} <= set(kept)
+    assert {"recordings", "logits"} <= set(kept)
     for name in ("evaluation", "validation", "logits"):
         expected = {k: v for k, v in whole[1].facts[name].items() if k != "seconds_per_trial"}
         for key, value in expected.items():
