@@ -85,7 +85,7 @@ def test_a_trial_says_where_it_is_from_and_what_was_said() -> None:
 def test_an_nbest_list_shows_its_sentences_and_an_error_rate_its_interval() -> None:
     words = (Word("a", 0.0, 80.0, 0.5),)
     nbest = NBest([Hypothesis(f"text {n}", -float(n), -1.0, -2.0, words) for n in range(12)])
-    assert repr(nbest) == "NBest(hypotheses: 12, best: 'text 0', score: -0.00)"
+    assert repr(nbest) == "NBest(hypotheses: 12, best: 'text 0', score: -0)"
     page = read(nbest._repr_html_())
     assert "text 9" in page.texts
     assert "text 10" not in page.texts

@@ -19,9 +19,11 @@ from small_training import write_recordings
 from untrained import untrained_run
 
 import cortext
-from cortext import data, decoding, evaluation, features, models, text, training
+from cortext import data, decoding, evaluation, features, models, text, training, tuning
+from cortext.decoding import ensemble
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import CortextError, WrongType
+from cortext.plugins import load_plugin
 from cortext.training.loss import ctc_loss
 
 DAY = "t15.2023.08.11"
@@ -357,6 +359,40 @@ TRAINING: Table = {
     "register": (lambda w, v: models.register("x")(v), (3, SimpleNamespace)),
     "augment": (lambda w, v: features.augmentation_configs(v), ([3], [{"kind": "drft"}])),
     "launch": (lambda w, v: cortext.launch(v), (None, 3, "nowhere")),
+    "smooth": (lambda w, v: features.smooth(v), (None, np.zeros((1, 9, 4)), torch.zeros(9, 4))),
+    "padding": (lambda w, v: features.smooth(torch.zeros(1, 9, 4), padding=v), (None, "x")),
+    "prepare": (
+        lambda w, v: features.prepare(*v),
+        (
+            (torch.zeros(9, 4), torch.tensor([9]), features.Augmentation()),
+            (torch.zeros(1, 9, 4), None, features.Augmentation()),
+            (torch.zeros(1, 9, 4), torch.tensor([9]), None),
+            (torch.zeros(1, 9, 4), torch.tensor([9]), features.Augmentation(), 3),
+        ),
+    ),
+    **{
+        f"{kind.__name__}, {name}": (
+            lambda w, v, kind=kind, name=name: kind(**{name: v}),
+            (None, "x", [3], NAN, np.zeros(3)),
+        )
+        for kind, name in (
+            (training.TrainConfig, "lr_max"),
+            (training.DatasetConfig, "batch_size"),
+            (models.GRUConfig, "n_units"),
+            (models.Smoothing, "smooth_kernel_std"),
+        )
+    },
+    "tune_training": (
+        lambda w, v: tuning.tune_training("tiny", w.packed, w.root / "u", v),
+        (None, 3, {"lr_max": [1]}),
+    ),
+    "Search": (lambda w, v: tuning.Search("grid", v), (None, 3, "lr_max", ["lr_max"])),
+    "parse_space": (lambda w, v: tuning.parse_space(v), (None, 3, "lr_max=1", [3], ["lr_max"])),
+    "load_plugin": (lambda w, v: load_plugin(v), PATHS),
+    "combine": (lambda w, v: ensemble.combine(v), (None, 3, ["a"], "a")),
+    "average": (lambda w, v: ensemble.average(v, "arithmetic"), (None, 3, [None], [[1.0]])),
+    "read_evaluations": (lambda w, v: ensemble.read_evaluations(v), (None, 3, "run", [3], [])),
+    "read_lists": (lambda w, v: ensemble.read_lists(v, "a"), PATHS),
 }
 
 

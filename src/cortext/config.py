@@ -208,6 +208,18 @@ def from_mapping(
         raise type(error)(error.what, where=error.where or where, fix=error.fix) from None
 
 
+def check_fields(config: Any) -> None:
+    """Check the types of a dataclass that may have been made in Python, as those of a file.
+
+    Values of another type that mean the same, such as NumPy's integers, are replaced. To be called
+    first in `__post_init__`. Raises ConfigError.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        setattr(config, field.name, _convert(value, hints[field.name], field.name, None))
+
+
 def with_overrides(config: C, overrides: Iterable[str]) -> C:
     """Return the config with `key=value` texts applied.
 

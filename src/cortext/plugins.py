@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from cortext.arguments import as_path
 from cortext.errors import ConfigError, CortextError, first_line
 
 _PREFIX = "cortext_plugin_"
@@ -30,7 +31,7 @@ def load_plugin(path: str | Path) -> ModuleType:
     Raises:
         ConfigError: With the file and line of what went wrong in it.
     """
-    path = Path(path).resolve()
+    path = as_path(path, "plugin").resolve()
     name = f"{_PREFIX}{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]

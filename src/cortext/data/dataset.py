@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cortext.arguments import as_path, check_list
+from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, PATCH, FaultError, Limits, OnBad, PatchGeometry, Problem
 from cortext.data.session_files import read_trials, trial_names, usual_features
@@ -316,6 +316,7 @@ def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
         DataError: Where there are none.
     """
     root = as_path(root, "data")
+    check_type(limits, Limits, "limits", "Limits")
     if not root.is_dir():
         found = (
             "is a file; a directory of session files is needed"

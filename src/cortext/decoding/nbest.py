@@ -71,10 +71,10 @@ class Hypothesis(Described):
     def _facts(self) -> dict[str, Any]:
         return {
             "text": repr(self.text),
-            "score": f"{self.score:.2f}",
-            "acoustic": f"{self.acoustic_score:.2f}",
-            "n-gram": f"{self.lm_score:.2f}",
-            "large model": None if self.llm_score is None else f"{self.llm_score:.2f}",
+            "score": self.score,
+            "acoustic": self.acoustic_score,
+            "n-gram": self.lm_score,
+            "large model": self.llm_score,
         }
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]] | None:
@@ -147,7 +147,7 @@ class NBest(Sequence[Hypothesis], Described):
         return {
             "hypotheses": len(self),
             "best": repr(self[0].text) if self.hypotheses else None,
-            "score": f"{self[0].score:.2f}" if self.hypotheses else None,
+            "score": self[0].score if self.hypotheses else None,
             "lacks": self.degraded,
         }
 

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from cortext.arguments import check_type
 from cortext.errors import ConfigError
-from cortext.features.smooth import check_kernel, smooth
+from cortext.features.smooth import check_batch, check_kernel, smooth
 from cortext.registry import Registry
 
 
@@ -128,6 +129,7 @@ def augment(
     Returns:
         Features float32 [B, T - cut, C], and the bins int64 [B] of each trial without the cut.
     """
+    check_batch(x_BTC)
     x_BTC = x_BTC.to(torch.float32, copy=True)
     n_trials, _, n_features = x_BTC.shape
 
@@ -178,7 +180,11 @@ def prepare(
     Returns:
         Features float32 [b, T, C] and bins int64 [b] of the b trials of `rows`.
     """
+    check_batch(x_BTC)
+    check_type(n_bins_B, torch.Tensor, "n_bins", "a tensor [trials]")
+    check_type(settings, Augmentation, "settings", "an Augmentation")
     if generator is not None:
+        check_type(generator, torch.Generator, "generator", "a torch.Generator")
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, generator)
         for augmentation in extra:
             x_BTC = augmentation(x_BTC, n_bins_B, generator)

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from cortext.arguments import check_type
+from cortext.errors import ConfigError, DataError
+
 KERNEL_FLOOR = 0.01
 """Largest tap that is cut before the kernel is renormalised."""
 TRUNCATE = 4.0
@@ -84,6 +87,9 @@ def smooth(
     Raises:
         ValueError: If `valid` would leave no bin.
     """
+    check_batch(x_BTC)
+    if padding not in ("same", "valid"):
+        raise ConfigError(f"padding is {padding!r}; use 'same' or 'valid'")
     kernel_K = torch.from_numpy(gaussian_kernel(std_bins, size)).to(x_BTC.device)
     n_bins = x_BTC.shape[1]
     if padding == "valid" and n_bins < len(kernel_K):
@@ -94,6 +100,15 @@ def smooth(
     after = len(kernel_K) - 1 - before if padding == "same" else 0
     weigh = _add_up if x_BTC.device.type == "cpu" else _convolve
     return weigh(x_BTC.float(), kernel_K, before, after)
+
+
+def check_batch(x_BTC: torch.Tensor) -> None:
+    """Raise WrongType or DataError for features that are no tensor [trials, bins, features]."""
+    check_type(x_BTC, torch.Tensor, "features", "a tensor [trials, bins, features]")
+    if x_BTC.ndim != 3:
+        raise DataError(
+            f"features have shape {list(x_BTC.shape)}; [trials, bins, features] is needed"
+        )
 
 
 def _convolve(x_BTC: torch.Tensor, kernel_K: torch.Tensor, before: int, after: int) -> torch.Tensor:

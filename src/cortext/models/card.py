@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cortext.config import from_mapping
+from cortext.config import check_fields, from_mapping
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, RunError
 from cortext.features.smooth import check_kernel
@@ -31,6 +31,7 @@ class Smoothing:
     smooth_kernel_size: int = 100
 
     def __post_init__(self) -> None:
+        check_fields(self)
         try:
             check_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
         except ValueError as error:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.models.layers import day_affine, dropout, patches
 
@@ -101,6 +102,7 @@ _BOUNDS = {"patch_size": (0, 1_000), "patch_stride": (1, 1_000), "n_input_featur
 
 def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
     """Raise ConfigError if patches, a dropout or a setting of `bounds` is out of its range."""
+    check_fields(config)
     for name, (low, high) in (_BOUNDS | dict(bounds)).items():
         value = getattr(config, name)
         if value is not None and not low <= value <= high:

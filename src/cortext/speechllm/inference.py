@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_path
 from cortext.config import from_mapping
 from cortext.data import PackedSplit
 from cortext.decoding.nbest import NBest
@@ -73,7 +74,7 @@ def evaluate(
         origin = origin_of(run, data, found, device, seed) | {"config": config}
         return write(
             found,
-            Path(run),
+            as_path(run, "run"),
             origin | {"lm": None, "engine": ENGINE, "options": options},
             description,
         )
@@ -106,7 +107,8 @@ def decode(
         skip_bad: Leave out unusable trials.
         progress: Called with the number of trials done and of all.
     """
-    check_predictions_file(Path(out))
+    out = as_path(out, "out")
+    check_predictions_file(out)
     found, _ = _written(
         run,
         data,
@@ -118,7 +120,7 @@ def decode(
         skip_bad=skip_bad,
         progress=progress,
     )
-    with disk_errors(Path(out)), atomic_path(Path(out)) as temporary:
+    with disk_errors(out), atomic_path(out) as temporary:
         return write_predictions(temporary, found)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from cortext.arguments import as_path
+from cortext.arguments import as_count, as_path
 from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
 from cortext.data.packed_dataset import joined
@@ -220,6 +220,9 @@ def _check_arguments(
 ) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError("exists already", where=out, fix="give another --out")
+    for name, count in (("trials", trials), ("old_trials", old_trials), ("batches", batches)):
+        if count is not None:
+            as_count(count, name)
     if (trials is not None and trials < 1) or old_trials < 1 or batches < 1:
         found = f"trials is {trials}, old_trials {old_trials} and batches {batches}"
         raise ConfigError(f"{found}; each must be at least 1")

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cortext.arguments import as_path, check_list
-from cortext.config import from_mapping, load_config, overridden, read_mapping, with_overrides
+from cortext.config import (
+    check_fields,
+    from_mapping,
+    load_config,
+    overridden,
+    read_mapping,
+    with_overrides,
+)
 from cortext.errors import ConfigError, RunError, nearest, shown
 from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
@@ -81,6 +88,7 @@ class DatasetConfig:
     """
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self.augmentations = augmentation_configs(self.augmentations)
         check_sessions(self.sessions or ())
         for block in (
@@ -113,6 +121,7 @@ class TPUConfig:
     """
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 1 <= self.length_shapes <= 1_000:
             raise ConfigError(
                 f"tpu.length_shapes is {self.length_shapes}; it must be at least 1 and at most 1000"
@@ -221,6 +230,7 @@ class TrainConfig:
     """Decoder options of validations: a narrow search, which takes little time."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self.model = model_config(self.model)
         self.loss = None if self.loss is None else loss_config(self.loss)
         self.task = None if self.task is None else TASKS.config(self.task, "task")

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cortext.arguments import as_count, check_type
 from cortext.errors import ConfigError
 from cortext.extras import need
 from cortext.tuning.space import Choice, Range, Space
@@ -67,6 +68,10 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_type(self.space, dict, "space", "a mapping of settings to Choice or Range")
+        if self.n_trials is not None:
+            as_count(self.n_trials, "n_trials")
+        as_count(self.seed, "seed")
         if not self.space:
             raise ConfigError("there is nothing to search; name a setting and its values")
         if self.method != "grid":

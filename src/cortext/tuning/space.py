@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from cortext.arguments import check_list, check_text
 from cortext.config import parse_yaml, to_mapping, with_overrides
 from cortext.errors import ConfigError
 
@@ -50,7 +51,8 @@ def parse_space(texts: Iterable[str], ranges: bool = True) -> dict[str, Choice |
     Values are YAML, so a list or a section may be one value. Raises ConfigError.
     """
     space: dict[str, Choice | Range] = {}
-    for text in texts:
+    for text in check_list(texts, "texts", "a list of 'key=value,value' texts"):
+        check_text(text, "a text")
         key, _, values = (part.strip() for part in text.partition("="))
         if not key or not values:
             form = (

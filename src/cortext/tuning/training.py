@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from cortext.arguments import as_path, check_type
 from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset, open_data
 from cortext.errors import ConfigError, Interrupted, RunError
@@ -84,7 +85,7 @@ def tune_training(
     """
     load_plugins(plugins)
     base, search = _check(config, overrides, search, metric, lm, jobs)
-    out = Path(out).resolve()
+    out = as_path(out, "out").resolve()
     workers, n_threads, devices = _workers(jobs, ray, threads, device)
     with closing(workers), RunDirectory(out).held():
         with reading_bar(progress) as reading:
@@ -257,7 +258,8 @@ def _check(
 
     Raises ConfigError and MissingLibrary, before anything is written.
     """
-    overrides = list(overrides)
+    check_type(search, Search, "search", "a Search")
+    lm = None if lm is None else as_path(lm, "lm")
     base = read_train_config(config, overrides)
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}; it must be at least 1")

@@ -299,7 +299,7 @@ def preset_config(
     Raises:
         ConfigError: For an unknown preset, key or value.
     """
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
     config = with_overrides(PRESETS[preset], overrides)
     return config if seed is None else with_overrides(config, [f"seed={seed}"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cortext.arguments import check_list, check_type
 from cortext.decoding.ensemble.candidates import (
     Candidates,
     Weighted,
@@ -65,7 +66,8 @@ def combine(
     options = options or EnsembleOptions()
     check_method(options, lm is not None, llm is not None)
     combined = []
-    for number, trial in enumerate(trials, 1):
+    for number, trial in enumerate(check_list(trials, "trials", "a list of Candidates"), 1):
+        check_type(trial, Candidates, f"trial {number}", "Candidates")
         found = _combine_one(weighted(trial, options), options, lm, llm)
         combined.append(Combined(found.words, found.degraded or trial.degraded))
         if progress:

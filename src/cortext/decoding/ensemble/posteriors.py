@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_path, check_list, check_type
 from cortext.data.trial import BIN_MS
 from cortext.decoding.decoder import Decoder, part_of
 from cortext.decoding.ensemble.candidates import Candidates
@@ -54,7 +55,7 @@ class LogitsOrigin:
 
         One written by an older version leaves the order to its run's `model.json`.
         """
-        directory = Path(directory)
+        directory = as_path(directory, "a directory")
         facts = _json(directory / "metrics.json").get("provenance") or {}
         try:
             if "inventory" not in facts:
@@ -128,6 +129,8 @@ def average(
             up to 1 again.
         weights: w_s of each system; they are made to add up to 1, and equal when empty.
     """
+    for array in check_list(log_probs, "log_probs", "a list of arrays [frames, tokens]"):
+        check_type(array, np.ndarray, "log_probs", "a list of NumPy arrays [frames, tokens]")
     shapes = {array.shape for array in log_probs}
     if len(shapes) != 1:
         raise DecodingError(
@@ -179,7 +182,8 @@ def read_average(
     Raises:
         DataError: Where logits are missing or do not go together.
     """
-    paths = [Path(directory) for directory in directories]
+    directories = list(check_list(directories, "directories", "a list of directories"))
+    paths = [as_path(directory, "a directory") for directory in directories]
     origins = [LogitsOrigin.of(path) for path in paths]
     first = origins[0]
     columns = []

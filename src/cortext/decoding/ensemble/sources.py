@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cortext.arguments import as_path, check_list
 from cortext.decoding.ensemble.candidates import Candidate, Candidates
 from cortext.decoding.options import is_finite
 from cortext.errors import DataError, nearest
@@ -31,7 +32,7 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
     Raises:
         DataError: Naming the file and line, for anything that cannot be combined.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     trials: dict[int | str, Candidates] = {}
     for number, line in _lines(path):
         where = f"{path}, line {number}"
@@ -71,9 +72,10 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
         DataError: Where a directory lacks a trial that another has, or has another reference for
             it.
     """
+    directories = list(check_list(directories, "directories", "a list of directories"))
     if not directories:
         raise DataError("nothing to combine", fix="give evaluation directories")
-    paths = [Path(directory) for directory in directories]
+    paths = [as_path(directory, "a directory") for directory in directories]
     first, *others = (_read_nbest(path) for path in paths)
     for path, other in zip(paths[1:], others, strict=True):
         _check_same(paths[0], first, path, other)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from cortext.arguments import as_path
 from cortext.errors import DataError
 from cortext.models.storage import write_tensors
 
@@ -101,7 +102,7 @@ class TargetCache:
 
     def __init__(self, path: str | Path) -> None:
         """Raises DataError for a file that is missing, damaged, or no cache."""
-        self.path = Path(path)
+        self.path = as_path(path, "path")
         try:
             file: Any = safe_open(self.path, framework="pt")
             metadata = dict(file.metadata() or {})
