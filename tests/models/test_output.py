@@ -96,13 +96,3 @@ def test_batches_and_steps_take_either(pair):
     np.testing.assert_array_equal(with_pair, with_extras)
     steps = [TorchStepper(model).step(x_BTC[0, :14]) for model in pair]
     np.testing.assert_array_equal(*steps)
-
-
-@pytest.mark.slow
-def test_an_export_takes_either(pair, tmp_path):
-    pytest.importorskip("onnxruntime")
-    from cortext.models.onnx import _difference, _graph, _with_first_state
-
-    _, with_extras = pair
-    graph = _with_first_state(_graph(with_extras), with_extras)
-    assert _difference(with_extras, graph)[0] < 1e-5

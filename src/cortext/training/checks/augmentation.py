@@ -15,7 +15,7 @@ from cortext.features import build_augmentations
 from cortext.features.augment import AUGMENTATIONS
 from cortext.plugins import place
 from cortext.training.checks.made_up import seed_generators, separate_random_numbers
-from cortext.training.checks.report import Check, Named, NotChecked, examine
+from cortext.training.checks.report import Check, Named, NotChecked, Report, examine
 
 N_FEATURES = 8
 N_BINS = (50, 37, 21)
@@ -24,17 +24,17 @@ TOLERANCE = 1e-6
 """Largest difference of features that should be equal."""
 
 
-def check_augmentation(config: Any, n_features: int = N_FEATURES) -> list[Check]:
+def check_augmentation(config: Any, report: Report | None = None) -> list[Check]:
     """Check a registered augmentation on made-up data.
 
     Args:
         config: Dataclass of its settings.
-        n_features: Features of a bin.
+        report: Called with each result when it is there.
     """
     cls = AUGMENTATIONS[config.kind]
-    checks = AugmentationChecks(config, n_features)
+    checks = AugmentationChecks(config, N_FEATURES)
     with separate_random_numbers():
-        return examine(f"augmentation {config.kind}", checks.all(), [cls])
+        return examine(f"augmentation {config.kind}", checks.all(), [cls], report=report)
 
 
 class AugmentationChecks:

@@ -23,7 +23,7 @@ from cortext.training.checks.made_up import (
     seed_generators,
     separate_random_numbers,
 )
-from cortext.training.checks.report import Check, Named, examine
+from cortext.training.checks.report import Check, Named, Report, examine
 from cortext.training.loss import LOSSES, build_loss, check_losses
 
 N_FEATURES = 8
@@ -33,12 +33,13 @@ TOLERANCE = 1e-4
 """Largest change of a loss that should not change, times the largest loss above 1."""
 
 
-def check_loss(config: Any, model: Any) -> list[Check]:
+def check_loss(config: Any, model: Any, report: Report | None = None) -> list[Check]:
     """Check a registered loss on made-up data.
 
     Args:
         config: Dataclass of its settings.
         model: Settings of a model that it trains.
+        report: Called with each result when it is there.
     """
     cls = LOSSES[config.kind]
     subject = f"loss {config.kind}"
@@ -53,9 +54,9 @@ def check_loss(config: Any, model: Any) -> list[Check]:
         return f"with model {model.kind}"
 
     with separate_random_numbers(), full_float32():
-        found = examine(subject, [("builds", build)], [cls])
+        found = examine(subject, [("builds", build)], [cls], report=report)
         if built:
-            found += examine(subject, built[0].thorough(), [cls])
+            found += examine(subject, built[0].thorough(), [cls], report=report)
     return found
 
 

@@ -31,7 +31,7 @@ from cortext.plugins import place
 from cortext.text.phonemes import RELEASE
 from cortext.training.checks.made_up import separate_random_numbers
 from cortext.training.checks.network import NetworkChecks, difference, some
-from cortext.training.checks.report import CheckReport, Named, NotChecked, examine
+from cortext.training.checks.report import CheckReport, Named, NotChecked, Report, examine, skip
 
 SESSIONS = ("made-up-1", "made-up-2", "made-up-3")
 N_FEATURES = 8
@@ -42,7 +42,12 @@ ARTEFACT = 1_000.0
 
 
 def check_model(
-    model: Any, *, loss: Any = None, smoothing: Smoothing | None = None, onnx: bool = True
+    model: Any,
+    *,
+    loss: Any = None,
+    smoothing: Smoothing | None = None,
+    onnx: bool = True,
+    report: Report | None = None,
 ) -> CheckReport:
     """Check a registered model on made-up data.
 
@@ -51,6 +56,7 @@ def check_model(
         loss: Settings of the loss for the gradients; None takes the model's own.
         smoothing: Smoothing of the features, whose look-ahead is stated; None for the published.
         onnx: Export the model to ONNX, which takes seconds.
+        report: Called with each result when it is there.
 
     Returns:
         The results, a line each.
@@ -68,7 +74,7 @@ def check_model(
         build = partial(_build, config, n_features)
         first: list[Named] = [("builds", lambda: _builds(config, build, built))]
         subject = f"model {config.kind}"
-        found = examine(subject, first, [cls])
+        found = examine(subject, first, [cls], report=report)
         if built:
             checks = ModelChecks(
                 built[0],
@@ -77,7 +83,8 @@ def check_model(
                 n_classes=len(RELEASE),
                 loss=loss,
             )
-            found += examine(subject, checks.thorough(smoothing or Smoothing(), onnx), [cls])
+            named = checks.thorough(smoothing or Smoothing(), onnx)
+            found += examine(subject, named, [cls], report=report)
     return CheckReport(tuple(found))
 
 
@@ -123,7 +130,7 @@ class ModelChecks(NetworkChecks):
             ("pieces", self.pieces),
             ("live steps", self.live_steps),
             ("tensors", self.tensors),
-            ("ONNX", lambda: self.onnx() if onnx else _skip("it was switched off")),
+            ("ONNX", lambda: self.onnx() if onnx else skip("it was switched off")),
             *self.training(),
             ("bfloat16", self.bfloat16),
             ("save and load", self.save_and_load),
@@ -303,7 +310,3 @@ class ModelChecks(NetworkChecks):
             inventory=RELEASE,
             smoothing=Smoothing(),
         )
-
-
-def _skip(reason: str) -> str:
-    raise NotChecked(reason)

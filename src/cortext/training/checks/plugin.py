@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cortext.errors import ConfigError
+from cortext.errors import ConfigError, first_line
 from cortext.features.augment import AUGMENTATIONS
 from cortext.models import MODELS, GRUConfig, TripleGRUConfig
 from cortext.models.card import Smoothing
@@ -17,7 +17,7 @@ from cortext.training.backend import DeviceSpec
 from cortext.training.checks.augmentation import check_augmentation
 from cortext.training.checks.loss import check_loss
 from cortext.training.checks.model import check_model
-from cortext.training.checks.report import Check, CheckReport, NotChecked, examine
+from cortext.training.checks.report import Check, CheckReport, Report, examine, skip
 from cortext.training.config import TASKS, TrainConfig, read_train_config
 from cortext.training.loss import LOSSES
 from cortext.training.task import Task
@@ -36,7 +36,7 @@ def check_plugin(
     config: str | Path | None = None,
     *,
     onnx: bool = True,
-    report: Callable[[Check], None] | None = None,
+    report: Report | None = None,
 ) -> CheckReport:
     """Check the models, losses, augmentations and tasks that a file registers, on made-up data.
 
@@ -65,58 +65,49 @@ def check_plugin(
         hints = [f"{check.subject}: {check.found}" for check in others]
         fix = hints[0] if hints else "write @register(...) before a class"
         raise ConfigError(what, where=path, fix=fix)
-    used = _used_settings(settings)
-    found = list[Check]()
-
-    def add(checks: list[Check]) -> None:
-        found.extend(checks)
-        for check in checks if report else ():
-            assert report is not None
-            report(check)
-
-    add(others)
-    smoothing = None
-    if settings is not None:
-        transforms = settings.dataset.data_transforms
-        smoothing = Smoothing(
-            transforms.smooth_data, transforms.smooth_kernel_std, transforms.smooth_kernel_size
-        )
+    found = list(others)
+    for check in others if report else ():
+        report(check)  # type: ignore[misc] # it is not None
     for noun, classes in registered.items():
         for kind, cls in classes.items():
-            own = used.get((noun, kind))
-            if noun == TASKS.noun:
-                add(examine(f"task {kind}", _task_checks(cls, kind, settings), [cls]))
-                continue
-            if own is None:
-                made = list[Any]()
-                default = _default(cls, made)
-                checks = examine(f"{noun} {kind}", [("settings", default)], [cls])
-                if not made:
-                    add(checks)
-                    continue
-                own = made[0]
-            if noun == MODELS.noun:
-                loss = settings.loss if settings is not None and settings.model is own else None
-                add(list(check_model(own, loss=loss, smoothing=smoothing, onnx=onnx).checks))
-            elif noun == LOSSES.noun:
-                model = _model_for(kind, cls, settings)
-                spoilt = _spoilt(found, f"{MODELS.noun} {model.kind}")
-                add(
-                    [Check(f"{noun} {kind}", "all", "not checked", spoilt)]
-                    if spoilt
-                    else check_loss(own, model)
-                )
-            else:
-                add(check_augmentation(own))
+            found += _examined(noun, kind, cls, settings, found, onnx, report)
     return CheckReport(tuple(found))
 
 
-def _default(cls: Any, made: list[Any]) -> Callable[[], str]:
-    def build() -> str:
-        made.append(cls.Config())
-        return "defaults"
-
-    return build
+def _examined(
+    noun: str,
+    kind: str,
+    cls: Any,
+    settings: TrainConfig | None,
+    before: Sequence[Check],
+    onnx: bool,
+    report: Report | None,
+) -> Sequence[Check]:
+    """Check one class; `before` are the results of those before it."""
+    subject = f"{noun} {kind}"
+    if noun == TASKS.noun:
+        return examine(subject, _task_checks(cls, kind, settings), [cls], report=report)
+    own = _used_settings(settings).get((noun, kind))
+    if own is None:
+        try:
+            own = cls.Config()
+        except Exception as error:  # a user's own dataclass may refuse its defaults
+            refused = f"give --config, because its defaults are refused: {first_line(error)}"
+            return examine(subject, [("settings", lambda: skip(refused))], report=report)
+    if noun == AUGMENTATIONS.noun:
+        return check_augmentation(own, report)
+    if noun == LOSSES.noun:
+        model = _model_for(kind, cls, settings)
+        if spoilt := _spoilt(before, f"{MODELS.noun} {model.kind}"):
+            return examine(subject, [("all", lambda: skip(spoilt))], report=report)
+        return check_loss(own, model, report)
+    loss = smoothing = None
+    if settings is not None and settings.model is own:
+        loss, smooth = settings.loss, settings.dataset.data_transforms
+        smoothing = Smoothing(
+            smooth.smooth_data, smooth.smooth_kernel_std, smooth.smooth_kernel_size
+        )
+    return check_model(own, loss=loss, smoothing=smoothing, onnx=onnx, report=report).checks
 
 
 def _is_of(cls: type, module: ModuleType) -> bool:
@@ -149,7 +140,7 @@ def _model_for(kind: str, cls: Any, settings: TrainConfig | None) -> Any:
     return SMALL.get(name) or MODELS[name].Config()
 
 
-def _spoilt(found: list[Check], subject: str) -> str | None:
+def _spoilt(found: Sequence[Check], subject: str) -> str | None:
     """Return why no loss can be checked with a model; None if its forward pass is right."""
     for check in found:
         if check.subject == subject and check.status == "FAIL" and check.name in FORWARD:
@@ -178,12 +169,12 @@ def _task_checks(
 
     def accepts() -> str:
         if settings is None or settings.task_name != kind:
-            raise NotChecked("no configuration with this task was given")
+            return skip("no configuration with this task was given")
         cls(settings, DeviceSpec(), None).check()
         return "the configuration is accepted"
 
     def training() -> str:
-        raise NotChecked("model, loss and validation of a task need its data; train two batches")
+        return skip("model, loss and validation of a task need its data; train two batches")
 
     return [("interface", interface), ("check", accepts), ("training", training)]
 

@@ -22,6 +22,11 @@ class NotChecked(Exception):
     """Raised by a check that cannot be made; its text says why."""
 
 
+def skip(reason: str) -> str:
+    """Raise `NotChecked`; for functions that a check is."""
+    raise NotChecked(reason)
+
+
 @dataclass(frozen=True)
 class Check:
     """The result of one check.
@@ -42,6 +47,10 @@ class Check:
         because = "because " if self.status == "not checked" else ""
         line = shown(f"{self.subject}: {self.name}: {because}{self.found}")
         return f"{self.status:<11}  {line}"
+
+
+Report = Callable[[Check], None]
+"""A function that is called with each result when it is there."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +84,7 @@ def examine(
     checks: Iterable[Named],
     blamed: Sequence[Any] = (),
     until_s: float = math.inf,
+    report: Report | None = None,
 ) -> list[Check]:
     """Make checks one after the other, up to one of `NEEDED` that fails.
 
@@ -84,25 +94,39 @@ def examine(
             exception if the check fails.
         blamed: Classes whose functions are named where an exception comes from.
         until_s: Time of `time.process_time` after which no check begins.
+        report: Called with each result when it is there.
     """
     found = list[Check]()
     for name, check in checks:
-        try:
-            if time.process_time() > until_s:
-                raise NotChecked("there was no time left")
-            for before in found:
-                if before.status == "FAIL" and before.name in NEEDED:
-                    raise NotChecked(f"{before.name} failed")
-            found.append(Check(subject, name, "PASS", check()))
-        except (NotChecked, MissingLibrary) as reason:
-            found.append(Check(subject, name, "not checked", str(reason)))
-        except CortextError as error:
-            found.append(Check(subject, name, "FAIL", str(located(error, *blamed))))
-        # The user's own code may raise anything.
-        except Exception as error:
-            line = fault(error, *blamed)
-            said = str(line or f"{type(error).__name__}: {first_line(error)}")
-            if line is None and blamed:
-                said = f"{place(blamed[0], '__init__')}: {said}"
-            found.append(Check(subject, name, "FAIL", said))
+        failed = [one.name for one in found if one.status == "FAIL" and one.name in NEEDED]
+        found.append(_result(subject, name, check, blamed, failed, time.process_time() > until_s))
+        if report is not None:
+            report(found[-1])
     return found
+
+
+def _result(
+    subject: str,
+    name: str,
+    check: Callable[[], str],
+    blamed: Sequence[Any],
+    failed: Sequence[str],
+    is_late: bool,
+) -> Check:
+    try:
+        if is_late:
+            raise NotChecked("there was no time left")
+        if failed:
+            raise NotChecked(f"{failed[0]} failed")
+        return Check(subject, name, "PASS", check())
+    except (NotChecked, MissingLibrary) as reason:
+        return Check(subject, name, "not checked", str(reason))
+    except CortextError as error:
+        return Check(subject, name, "FAIL", str(located(error, *blamed)))
+    # The user's own code may raise anything.
+    except Exception as error:
+        line = fault(error, *blamed)
+        said = str(line or f"{type(error).__name__}: {first_line(error)}")
+        if line is None and blamed:
+            said = f"{place(blamed[0], '__init__')}: {said}"
+        return Check(subject, name, "FAIL", said)
