@@ -18,6 +18,7 @@ from commands import run
 from refusals import refused
 
 from cortext.data import Trial, write_session
+from cortext.evaluation.fitted import options_for
 from cortext.training import train
 
 HUGE = 2_000_000_000
@@ -144,6 +145,33 @@ def test_a_configuration_is_refused_in_little_time(attack: FileAttack, tmp_path:
     with refused(attack.says, most_s=40):
         train(path, tmp_path / "data", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+ANYWHERE = {
+    "nested merge keys",
+    "nested aliases",
+    "a section in itself",
+    "aliases one in another",
+    "deep lists",
+    "a number to base 60",
+    "a megabyte and more",
+    "60,000 keys and as many values",
+    "objects of Python",
+    "a list",
+}
+"""Attacks on whatever is read from YAML."""
+
+
+@pytest.mark.parametrize(
+    "attack", [each for each in FILES if each.name in ANYWHERE], ids=lambda attack: attack.name
+)
+def test_a_runs_decoder_options_are_refused_in_little_time(
+    attack: FileAttack, tmp_path: Path
+) -> None:
+    path = tmp_path / "decoder.yaml"
+    path.write_text(attack.text if isinstance(attack.text, str) else attack.text())
+    with refused(attack.says, most_s=40):
+        options_for(None, None, tmp_path)
 
 
 SETS = [

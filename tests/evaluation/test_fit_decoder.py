@@ -166,6 +166,7 @@ def test_a_run_whose_validation_says_one_sentence_is_trained_without_a_fit(tiny,
     assert not (tmp_path / "run" / "decoder.yaml").exists()
 
 
+@pytest.mark.slow
 def test_the_command_fits_unless_it_is_told_not_to(tiny, tmp_path, capsys):
     save_config(CONFIG, tmp_path / "config.yaml")
     files = ["--config", tmp_path / "config.yaml", "--data", tiny.data, "--lm", tiny.lm]
@@ -206,6 +207,7 @@ def test_an_adapted_run_has_its_sources_options_or_better_ones(
         assert fitted.options == before.options
 
 
+@pytest.mark.slow
 def test_an_adapted_run_without_fitted_options_before_is_fitted_to_its_day(
     tiny, trained, tmp_path, monkeypatch
 ):
@@ -218,6 +220,7 @@ def test_an_adapted_run_without_fitted_options_before_is_fitted_to_its_day(
     assert adapted(run, tiny, tmp_path / "none") is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_leaves_the_adapted_run(tiny, trained, tmp_path, capsys, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
@@ -234,6 +237,7 @@ def test_an_interrupted_fit_leaves_the_adapted_run(tiny, trained, tmp_path, caps
     assert read_fitted(out).source == str(trained)
 
 
+@pytest.mark.slow
 def test_options_of_the_search_reach_a_combination_of_runs(tiny, trained, tmp_path, capsys):
     """Two runs with options of their own: the first one's are used, cross-fitted."""
     for number, nbest in enumerate((2, 3)):

@@ -373,6 +373,7 @@ def test_decode_takes_the_runs_options_and_says_so(crossed, tiny, tmp_path):
     assert f"those of {run}" in found.decoder_options
 
 
+@pytest.mark.slow
 def test_the_logits_of_an_evaluation_are_decoded_with_options_of_the_other_half(
     crossed, tiny, tmp_path, capsys
 ):
