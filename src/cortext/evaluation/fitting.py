@@ -93,7 +93,7 @@ steps that are better look worse on an eighth of the trials too often.
 """
 PARTS = (8, 4, 2, 1)
 """A setting is compared on an eighth, a quarter, a half of the trials before it is on all."""
-FRAMES = 60_000
+FRAMES = 45_000
 """Most frames of the trials that are decoded: with a large n-gram, a minute on two cores."""
 MOST_STEPS = 40
 """Most comparisons of a search; it ends earlier where no step makes fewer errors."""
