@@ -8,7 +8,6 @@ decoded as they are and with blanks that are surer or less sure:
 
 - near 0.999 or 0.9: all log-probabilities times one factor, so that the blank has that median
   probability in the frames where it is the most probable token;
-- peaks: each decoded phoneme has one frame, and the blank has 0.999 or 0.9 in all others;
 - blank alone: the blank's odds times one factor, which is a negative blank penalty of as much.
 
 Fitted options are those of `fit_options`, cross-fitted: each half is decoded with options that were
@@ -38,7 +37,6 @@ from cortext.bench.posteriors import (
     INVENTORY,
     Utterance,
     evaluation_posteriors,
-    peaked_posteriors,
     pseudo_posteriors,
     tempered,
     with_surer_blank,
@@ -107,9 +105,6 @@ def materials(demo: Path, cache: Path) -> dict[str, Material]:
             found[f"{name}, near {blank}"] = Material(
                 tempered(material.utterances, blank), material.lm
             )
-    for blank in (0.999, 0.9):
-        peaks = peaked_posteriors(data.trials, blank)[::PSEUDO_STEP]
-        found[f"peaks, {blank}"] = Material(peaks, lm)
     surer = with_surer_blank(found["demo"].utterances, 0.999)
     found["demo, blank alone 0.999"] = Material(surer, demo / "lm")
     return found
@@ -178,7 +173,11 @@ def measure(material: Material) -> dict[str, Any]:
         "now_less_fitted": difference(errors["now"], errors["fitted"], length_N),
         "now_less_before": difference(errors["now"], errors["before"], length_N),
         "fitted_options": [
-            {name: value for name, value in vars(options).items() if value != start[name]}
+            {
+                name: value
+                for name, value in vars(options).items()
+                if value != start[name] and name != "label_priors"  # 41 numbers from the trials
+            }
             for options in fit.halves
         ],
     }

@@ -12,7 +12,6 @@ from cortext.bench.posteriors import (
     blank_share,
     evaluation_posteriors,
     halves,
-    peaked_posteriors,
     pseudo_posterior,
     pseudo_posteriors,
     read_trials,
@@ -203,15 +202,3 @@ def test_a_surer_blank_has_its_odds_multiplied():
     assert np.exp(changed.log_probs_PV[:, INVENTORY.blank]) == pytest.approx(
         [16.5 / 17.5, 0.99, 539 / 540, 11 / 20], abs=1e-5
     )
-
-
-def test_peaked_posteriors_have_one_frame_for_each_phoneme(trials_file):
-    trials = read_trials(trials_file)
-    for trial, utterance in zip(trials, peaked_posteriors(trials_file, 0.999), strict=True):
-        tokens_P = utterance.log_probs_PV.argmax(axis=1)
-        blank_P = tokens_P == INVENTORY.blank
-        assert tokens_P[~blank_P].tolist() == trial.decoded.tolist()
-        assert blank_P[1:][~blank_P[:-1]].all()  # a blank follows each phoneme
-        probabilities_PV = np.exp(utterance.log_probs_PV)
-        assert probabilities_PV[blank_P, INVENTORY.blank] == pytest.approx(0.999)
-        assert probabilities_PV.sum(axis=1) == pytest.approx(1, abs=1e-5)

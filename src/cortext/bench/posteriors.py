@@ -161,15 +161,13 @@ def pseudo_posterior(
     return _log(probabilities_VV)[_frames(decoded, seed, number, inventory.blank)]
 
 
-def _frames(
-    decoded: np.ndarray, seed: int, number: int, blank: int, *, peaked: bool = False
-) -> list[int]:
-    """Draw the token of each frame of a trial; if `peaked`, a phoneme has one frame of its own."""
+def _frames(decoded: np.ndarray, seed: int, number: int, blank: int) -> list[int]:
+    """Draw the token of each frame of a trial."""
     generator = np.random.default_rng([seed, number])
     frames = [blank] * int(generator.integers(1, 3))
     for token in decoded.tolist():
         length = int(generator.choice(FRAMES))
-        own = 1 if peaked else int(generator.integers(1, length))
+        own = int(generator.integers(1, length))
         frames += [token] * own + [blank] * (length - own)
     return frames
 
@@ -177,32 +175,6 @@ def _frames(
 def _log(probabilities_VV: np.ndarray) -> np.ndarray:
     log_probs_VV: np.ndarray = np.log(probabilities_VV).astype(np.float32)
     return log_probs_VV
-
-
-def peaked_posteriors(path: Path, blank: float, seed: int = 0) -> list[Utterance]:
-    """Return all trials of a file as utterances whose phonemes are peaks between blanks.
-
-    Each decoded phoneme has one frame. In the others the tokens that the network misses share what
-    the blank leaves.
-
-    Args:
-        path: As `read_trials`.
-        blank: Probability of the blank in frames without a phoneme.
-        seed: Seed of the durations.
-    """
-    trials = read_trials(path)
-    given_VV = Confusions.of(halves(trials)[0]).sharpened(1.0)
-    missed_V = given_VV[INVENTORY.blank]
-    missed_V *= (1 - blank) / (1 - missed_V[INVENTORY.blank])
-    missed_V[INVENTORY.blank] = blank
-    log_probs_VV = _log(given_VV)
-    return [
-        Utterance(
-            trial.reference,
-            log_probs_VV[_frames(trial.decoded, seed, number, INVENTORY.blank, peaked=True)],
-        )
-        for number, trial in enumerate(trials)
-    ]
 
 
 def tempered(utterances: Sequence[Utterance], blank: float) -> list[Utterance]:

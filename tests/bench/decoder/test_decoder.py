@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
@@ -166,3 +167,20 @@ def test_the_command_refuses_what_does_not_go_together(lm_dir, trials_file, tmp_
     assert "--run and --data go together" in capsys.readouterr().err
     assert run(arguments(lm_dir, trials_file, tmp_path)) == 2
     assert "--tune" in capsys.readouterr().err
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_default_options_are_near_fitted_ones_as_the_guide_says():
+    study = json.loads((ROOT / "benchmarks" / "results" / "decoder_defaults.json").read_text())
+    guide = (ROOT / "docs" / "tune-decoder.md").read_text(encoding="utf-8")
+    assert study["now"] == {name: getattr(DecoderOptions(), name) for name in study["now"]}
+    for name, row in study["materials"].items():
+        less = row["now_less_fitted"]
+        cells = [f"{100 * row['wer'][side]:.1f}" for side in ("before", "now", "fitted")]
+        span = " to ".join(f"{100 * bound:+.1f}" for bound in less["ci95"])
+        assert f"| {' | '.join(cells)} | {100 * less['wer']:+.1f} ({span}) |" in guide
+        if "blank alone" not in name:
+            assert less["wer"] <= 0.03
+    assert study["materials"]["demo"]["now_less_before"]["wer"] <= 0.005
