@@ -261,6 +261,15 @@ def test_the_archive_of_the_sources_holds_what_the_build_reads(sources, tmp_path
     assert (tmp_path / "build.ninja").is_file()
 
 
+def test_the_archive_of_the_sources_holds_no_file_that_is_not_in_the_repository(sources):
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    held = {str(file.relative_to(sources)) for file in sources.rglob("*") if file.is_file()}
+    linked = {name for name in held if name.startswith("configs/")}  # a link to the package's
+    assert held - linked - set(listed) == {"PKG-INFO"}
+
+
 def test_a_machine_without_a_compiler_is_told_so_by_the_build(tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
