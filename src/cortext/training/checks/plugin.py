@@ -66,8 +66,9 @@ def check_plugin(
         fix = hints[0] if hints else "write @register(...) before a class"
         raise ConfigError(what, where=path, fix=fix)
     found = list(others)
-    for check in others if report else ():
-        report(check)  # type: ignore[misc] # it is not None
+    if report is not None:
+        for check in others:
+            report(check)
     for noun, classes in registered.items():
         for kind, cls in classes.items():
             found += _examined(noun, kind, cls, settings, found, onnx, report)
