@@ -359,6 +359,8 @@ TRAINING: Table = {
     "register": (lambda w, v: models.register("x")(v), (3, SimpleNamespace)),
     "augment": (lambda w, v: features.augmentation_configs(v), ([3], [{"kind": "drft"}])),
     "launch": (lambda w, v: cortext.launch(v), (None, 3, "nowhere")),
+    "launch, accelerator": (lambda w, v: cortext.launch("tiny", v), (None, 3, ["tpu"])),
+    "launch, data": (lambda w, v: cortext.launch("tiny", data=v), (3, ["data"], b"data")),
     "smooth": (lambda w, v: features.smooth(v), (None, np.zeros((1, 9, 4)), torch.zeros(9, 4))),
     "padding": (lambda w, v: features.smooth(torch.zeros(1, 9, 4), padding=v), (None, "x")),
     "prepare": (

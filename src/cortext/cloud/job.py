@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from cortext.arguments import check_text, check_type
 from cortext.cloud.accelerators import accelerator as known_accelerator
 from cortext.cloud.source import read_source
 from cortext.cloud.task import HEADER, HOME, TaskPlan, address, here, task_name, task_text
@@ -207,6 +208,9 @@ def launch(
         CloudError: For a bucket, an accelerator or a name that cannot be used.
         MissingLibrary: Without SkyPilot, if it is started.
     """
+    check_text(accelerator, "accelerator")
+    for argument, value in (("data", data), ("out", out)):
+        check_type(value, (str, type(None)), argument, "a text")
     settings = LaunchSettings(
         data=data,
         out=out,
