@@ -242,7 +242,10 @@ def _print_ours(result: dict[str, Any]) -> None:
         f"peak memory beyond the model's file: {memory['peak_beyond_model_mb']:.0f} MB",
     )
     if result["ratio"] is not None:
-        print_lines(f"ratio to flashlight at equal word errors: {result['ratio']:.1f}")
+        print_lines(
+            f"ratio to flashlight at equal word errors: {result['ratio']:.1f}; by processor time"
+            f" {result['ratio_cpu']:.1f}, and {result['ratio_near_cpu']:.1f} within 1.5 points"
+        )
 
 
 def _interval(bounds: list[float | None]) -> str:

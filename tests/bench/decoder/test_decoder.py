@@ -184,3 +184,18 @@ def test_the_default_options_are_near_fitted_ones_as_the_guide_says():
         if "blank alone" not in name:
             assert less["wer"] <= 0.03
     assert study["materials"]["demo"]["now_less_before"]["wer"] <= 0.005
+
+
+def test_the_guide_has_the_frontier_that_was_measured():
+    result = json.loads(
+        (ROOT / "benchmarks" / "results" / "decoder_frontier_pseudo.json").read_text()
+    )
+    guide = (ROOT / "docs" / "search-compared.md").read_text(encoding="utf-8")
+    level = result["decoders"]["flashlight"]["points"]["best"]["cpu_ms_per_frame"]
+    for name in ("cortext", "flashlight"):
+        for point in result["decoders"][name]["frontier"]:
+            ms, wer = point["cpu_ms_per_frame"], 100 * point["wer"]
+            cells = f"| {ms:.3f} | {wer:.1f} % | {level / ms:.1f} |"
+            assert any(
+                line.startswith(f"| {name} ") and cells in line for line in guide.split("\n")
+            )
