@@ -103,10 +103,10 @@ def serve(
     access = Access(token or new_token(), host, open_view)
     with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
         options, note = options_for(settings.run, settings.lm, settings.options)
-        print_lines(note, err=True)
-        event("decoder_options", note=note)
         with progress_bar("reading") as progress:
             decoding = open_decoding(replace(settings, options=options), progress)
+        print_lines(note, err=True)
+        event("decoder_options", note=note)
         if not is_loopback(host):
             print_lines(
                 f"warning: {host} can be reached from other machines, and nothing is encrypted",

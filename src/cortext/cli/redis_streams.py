@@ -114,12 +114,12 @@ def lm_server(
         converted(lm, stage) as lm,
     ):
         decoder_options, note = options_for(None, lm, options)
-        event("decoder_options", note=note)
         decoder = Decoder.from_dir(lm, decoder_options, engine)
         if large.llm is not None:
             decoder = with_llm(decoder, large.llm, large.llm_lora, large.llm_device)
         names = streams.by_role()
         protocol = make_protocol(decoder, profile, preset, overrides, names, stop, large.context)
+        event("decoder_options", note=note)
         with no_long_pauses():
             LMServer(protocol, redis.url, stop, (keep, 64 * 2**20), take_over=take_over).run()
 
