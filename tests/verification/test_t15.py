@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
 import re
 import shutil
 import time
@@ -165,6 +166,20 @@ def swapped_days(own: StandIn) -> None:
     torch.save(content, path)
 
 
+def sentence_that_is_no_text(own: StandIn) -> None:
+    with h5py.File(own.directory / VAL, "a") as file:
+        file["trial_0001"].attrs["sentence_label"] = SENTENCES[0].encode() + b" \xff"
+
+
+def sentence_as_number(own: StandIn) -> None:
+    path = own.directory / CHECKPOINT / "best_checkpoint"
+    torch.save(torch.load(path, weights_only=True) | {"val_PER": SENTENCES[0]}, path)
+
+
+def analyses_by_sentence(own: StandIn) -> None:
+    (own.directory / COPY_TASK).write_bytes(pickle.dumps(dict.fromkeys(SENTENCES, 1)))
+
+
 def one_more_session(own: StandIn) -> None:
     root = own.directory / RECORDINGS
     shutil.copytree(root / SESSIONS[0], root / "t15.2030.01.01")
@@ -249,20 +264,32 @@ DAMAGES = {
     "half of a file": (
         cut(VAL),
         {
-            "Recordings": f"FAIL  1 problems; the first: DIR/.*{SESSIONS[1]}/data_val.hdf5",
+            "Recordings": f"FAIL  1 problem; the first: DIR/.*{SESSIONS[1]}/data_val.hdf5",
             "Validation trials": "FAIL  4 trials, 1 left out",
         },
     ),
     "a number that is none": (
         not_finite,
         {
-            "Recordings": "FAIL  1 problems; the first: .*trial_0001: input_features",
+            "Recordings": "FAIL  1 problem; the first: .*trial_0001: input_features",
             "Validation trials": "FAIL  7 trials, 1 left out",
         },
     ),
+    "a sentence that is no text": (
+        sentence_that_is_no_text,
+        {"Recordings": "FAIL  1 problem; the first: .*trial_0001: sentence_label: '...' found"},
+    ),
+    "a sentence for a number": (
+        sentence_as_number,
+        {"checkpoint": "FAIL .*: val_PER is '...'; a number from 0 is needed"},
+    ),
+    "analyses by sentence": (
+        analyses_by_sentence,
+        {"analyses": "FAIL  DIR/t15_copyTask.pkl: has no post_implant_day"},
+    ),
     "a trial without labels": (
         without_labels,
-        {"Recordings": "FAIL  1 problems; the first: .*trial_0000: seq_class_ids"},
+        {"Recordings": "FAIL  1 problem; the first: .*trial_0000: seq_class_ids"},
     ),
     "a damaged language model": (
         wrong_lm,
@@ -490,6 +517,20 @@ def test_paths_are_replaced_as_whole_names_alone(tmp_path: Path):
     assert clean(["/data/t15/data_val.hdf5: trial_0001"]) == ["DIR/t15/data_val.hdf5: trial_0001"]
     assert clean({"a": "/home/jane/lm, /database/x.bin"}) == {"a": "~/lm, x.bin"}
     assert clean("1/2 of a/b, /data.") == "1/2 of a/b, DIR."
+
+
+@pytest.mark.parametrize(
+    ("said", "cleaned"),
+    [
+        ("label: 'we see' found", "label: '...' found"),
+        (r"label: b'we see \xff' found", "label: '...' found"),
+        ("""label: "I'd see" found""", "label: '...' found"),
+        ("label: 'we see the ... the m", "label: '...'"),
+        ("'lm' gives the trainer's order; the model's is 'lm'",) * 2,
+    ],
+)
+def test_quoted_words_are_left_out(said: str, cleaned: str, tmp_path: Path):
+    assert Stages(tmp_path, {}, {}, lambda name: None).clean(said) == cleaned
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from cortext.training.release.exchange import import_checkpoint
 from cortext.training.validate import Validator
 from cortext.verification.checks import Check, Outcome, judged, not_checked
 from cortext.verification.published import Published
-from cortext.verification.recordings import with_split
+from cortext.verification.recordings import first_problem, same_sessions, with_split
 
 SAME_RULE = 0.002
 """Largest difference of two PERs that are measured by the same rule.
@@ -69,19 +69,20 @@ def check_checkpoint(folder: Path, run: Path, published: Published) -> Outcome:
     config = asdict(model.network.config)
     found = {key: config.get(key) for key in published.model}
     right = found == dict(published.model) and model.n_features == published.n_features
-    said = ", ".join(f"{key} {value}" for key, value in found.items())
-    same = set(model.sessions) == set(published.sessions)
+    said = f"{_settings(found)}, {model.n_features} features"
+    if not right:
+        said += f"; published: {_settings(published.model)}, {published.n_features} features"
     checks = [
         judged("Import", True, f"{imported.n_parameters:,} parameters, batch {imported.step:,}"),
-        judged("Network", right, f"{said}, {model.n_features} features"),
-        judged(
-            "Day layers",
-            same,
-            f"{imported.n_sessions} sessions; {len(published.sessions)} published",
-        ),
+        judged("Network", right, said),
+        same_sessions("Day layers", model.sessions, published.sessions),
     ]
     facts = {"val_per": imported.val_per, "val_loss": imported.val_loss}
     return Outcome(checks, {"checkpoint": facts})
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.items())
 
 
 def check_packing(root: Path, out: Path, progress: Progress | None) -> Outcome:
@@ -140,7 +141,7 @@ def check_logits(
 
 def _complete(n_trials: int, skipped: Sequence[Problem]) -> Check:
     said = f"{n_trials:,} trials"
-    said += f", {len(skipped)} left out; the first: {skipped[0]}" if skipped else ""
+    said += f", {len(skipped)} left out; {first_problem(skipped)}" if skipped else ""
     return judged("Decoded trials", not skipped, said)
 
 

@@ -35,9 +35,11 @@ def check_analyses(
     order = metrics.provenance["imported"]["order"]
     expected = published.n_copy_trials
     checks = [
-        judged("Order of its tokens", True, f"{order!r} gives the published phonemes"),
         judged(
-            "Its trials",
+            "Token order of the published logits", True, f"{order!r} gives the published phonemes"
+        ),
+        judged(
+            "Trials of the published analyses",
             metrics.n_trials == expected,
             f"{metrics.n_trials:,} found, {expected:,} published",
         ),
@@ -53,12 +55,12 @@ def check_analyses(
 def _rates_of_days(metrics: Metrics, published: Published) -> list[Check]:
     checks = []
     for (day, corpus), wer in published.copy_wer.items():
-        name = f"Its WER on day {day}, {corpus}"
+        name = f"Published sentences, day {day}, {corpus}"
         rates = metrics.per_session_corpus.get(session_of(day), {}).get(corpus)
         if rates is None or rates.wer is None:
-            checks.append(not_checked(name, "it has no such trials"))
+            checks.append(not_checked(name, "the file has no such trials"))
         else:
-            said = f"{100 * rates.wer:.1f} % here, {100 * wer:.1f} % published"
+            said = f"WER {100 * rates.wer:.1f} % here, {100 * wer:.1f} % in the paper"
             checks.append(judged(name, abs(rates.wer - wer) <= ROUNDING, said))
     return checks
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cortext.data.checks import Problem
 from cortext.data.dataset import open_session_files
 from cortext.data.inspect import DatasetReport, SplitReport, inspect
 from cortext.data.trial import SPLITS, Session
@@ -89,12 +90,7 @@ def check_files(parts: Parts, published: Published) -> Outcome:
         session.name: session.files for session in open_session_files(parts.recordings).sessions
     }
     expected = published.sessions
-    missing = [name for name in expected if name not in found]
-    extra = [name for name in found if name not in expected]
-    said = f"{len(found)} found, {len(expected)} published"
-    said += f"; missing: {_some(missing)}" if missing else ""
-    said += f"; not published: {_some(extra)}" if extra else ""
-    checks.append(judged("Sessions", not missing and not extra, said))
+    checks.append(same_sessions("Sessions", found, expected))
     absent = [
         f"{name}/data_{split}.hdf5"
         for name, counts in expected.items()
@@ -105,6 +101,22 @@ def check_files(parts: Parts, published: Published) -> Outcome:
     said = f"{n_files} found; missing: {_some(absent)}" if absent else f"{n_files} found"
     checks.append(judged("Session files", not absent, said))
     return Outcome(checks)
+
+
+def same_sessions(name: str, found: Collection[str], expected: Collection[str]) -> Check:
+    """Compare names of sessions with the published ones.
+
+    Args:
+        name: Name of the check.
+        found: Sessions of the copy.
+        expected: Published sessions.
+    """
+    missing = [session for session in expected if session not in found]
+    extra = [session for session in found if session not in expected]
+    said = f"{len(found)} found, {len(expected)} published"
+    said += f"; missing: {_some(missing)}" if missing else ""
+    said += f"; not published: {_some(extra)}" if extra else ""
+    return judged(name, not missing and not extra, said)
 
 
 def _size(name: str, path: Path | None, listed: str) -> Check:
@@ -160,8 +172,15 @@ def _readable(report: DatasetReport) -> Check:
     n_trials = sum(row.n_trials for row in report.totals)
     if not report.problems:
         return judged("Recordings", True, f"{n_trials:,} trials were read without a problem")
-    said = f"{len(report.problems)} problems; the first: {report.problems[0]}"
+    n = len(report.problems)
+    said = f"{n:,} problem{'' if n == 1 else 's'}; {first_problem(report.problems)}"
     return judged("Recordings", False, said)
+
+
+def first_problem(problems: Sequence[Problem]) -> str:
+    """Return the first problem without its advice, which is for someone who writes recordings."""
+    found, semicolon, advice = str(problems[0]).rpartition("; ")
+    return f"the first: {found if semicolon else advice}"
 
 
 def _per_session(rows: list[SplitReport], published: Published) -> Check:

@@ -104,7 +104,10 @@ class Stages:
         self._add(StageResult(name, checks, 0.0, None, False), {})
 
     def clean(self, value: Any) -> Any:
-        """Return a value of JSON types without paths that name a user's directories."""
+        """Return a value of JSON types without paths of the user and quotations of several words.
+
+        An error may quote the value of a damaged file, which can be a sentence.
+        """
         if isinstance(value, Mapping):
             return {key: self.clean(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -115,7 +118,7 @@ class Stages:
             # Whole names alone: `/data` is no part of `/data_val.hdf5`.
             whole = rf"(?<![\w./-]){re.escape(text)}(?![\w-]|\.\w)"
             value = re.sub(whole, replacement, value)
-        return _DIRECTORIES.sub("", value)
+        return _QUOTED.sub(_without_words, _DIRECTORIES.sub("", value))
 
     def _add(self, result: StageResult, facts: Mapping[str, Any]) -> None:
         self.results.append(result)
@@ -126,6 +129,13 @@ class Stages:
 
 _DIRECTORIES = re.compile(r"(?<![\w.~/-])/(?:[^\s/:;,'\"]+/)+")
 """The directories of an absolute path."""
+_QUOTED = re.compile(r"""(?<!\w)b?'(?:[^'\\]|\\.)*(?:'|$)|b?"(?:[^"\\]|\\.)*(?:"|$)""")
+"""A text as `repr` quotes it; long messages may lack its end."""
+
+
+def _without_words(quoted: re.Match[str]) -> str:
+    """Return a quotation if it is one name, else an ellipsis."""
+    return "'...'" if " " in quoted[0] else quoted[0]
 
 
 def _own_fault(fault: Exception) -> str:

@@ -103,7 +103,7 @@ def test_personal_use_is_read(tmp_path: Path) -> None:
 def test_an_order_that_reproduces_nothing_is_refused() -> None:
     trial = CopyTrial(25, 50, "he", (), "he", ("AA",), (), logits(LM))
     with pytest.raises(
-        DataError, match=r"no known token order .* for 0 of 1 trials; give the order"
+        DataError, match=r"no known token order .* for 0 of 1 trials; name it: cortext import"
     ):
         find_order([trial])
 
@@ -137,6 +137,18 @@ COPY_FAULTS = {
     "too large": (spoilt("decoded_logits", [np.full((4, 41), 7e4)] * 3), "beyond 60000"),
     "a blank": (spoilt("cue_sentence_phonemes", [["BLANK"]] * 3), "no list of phonemes"),
     "no array": (spoilt("decoded_logits", [[1.0]] * 3), "no array"),
+    "an array many times": (
+        spoilt("decoded_logits", [np.zeros((400, 41), np.float32)] * 3),
+        "decoded_logits has the same row many times, 196,800 bytes in all",
+    ),
+    "a list many times": (
+        spoilt("cue_sentence_phonemes", [["AA"] * 5000] * 30),
+        "cue_sentence_phonemes has the same row many times",
+    ),
+    "a text without an end": (
+        spoilt("cue_sentence", ["he", "he" * 5001, "he"]),
+        r"cue_sentence\[1\] has 10002 characters; at most 10000 are read",
+    ),
 }
 USE_FAULTS = {
     "a rating of another name": (
@@ -169,6 +181,12 @@ def test_a_damaged_personal_use_is_refused(tmp_path: Path, name: str) -> None:
     change(content)
     with pytest.raises(DataError, match=says):
         read_analyses(saved(tmp_path, content))
+
+
+def test_an_error_quotes_no_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no post_implant_day") as caught:
+        read_analyses(saved(tmp_path, {"he said so": 1, "cue_sentence": [], float("nan"): 2}))
+    assert "he said so" not in str(caught.value)
 
 
 def test_something_else_is_refused(tmp_path: Path) -> None:

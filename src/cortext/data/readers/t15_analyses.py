@@ -32,6 +32,8 @@ RATINGS = (
     "no user rating",
 )
 """The participant's ratings of a sentence, as published."""
+MOST_TEXT = 10_000
+"""Most characters of a sentence, as in session files."""
 LARGEST = 6e4
 """Largest logit: an evaluation directory stores float16."""
 
@@ -121,7 +123,9 @@ class _Fields:
     def get(self, name: str, kind: type) -> Any:
         """Return the field `name`; raises DataError unless it is a `kind`."""
         if name not in self.content:
-            names = [str(known)[:40] for known in self.content]
+            # Other keys may be sentences, which an error must not quote.
+            keys = [key for key in self.content if type(key) is str]
+            names = [key for key in keys if key.isidentifier()]
             raise self.error(f"has no {name}; {nearest(name, names)}")
         value = self.content[name]
         if not isinstance(value, kind):
@@ -149,6 +153,10 @@ class _Fields:
         for number, value in enumerate(rows):
             if type(value) is not str:
                 raise self.error(f"{name}[{number}] is a {type(value).__name__}; a text is needed")
+            if len(value) > MOST_TEXT:
+                raise self.error(
+                    f"{name}[{number}] has {len(value)} characters; at most {MOST_TEXT} are read"
+                )
         return list(rows)
 
     def phonemes(self, name: str) -> list[tuple[str, ...]]:
@@ -161,8 +169,9 @@ class _Fields:
                 type(symbol) is str and symbol in known for symbol in symbols
             ):
                 raise self.error(f"{name}[{number}] is no list of phonemes")
-            found.append(tuple(symbols))
-        return found
+            found.append(symbols)
+        self._check_size(name, sum(map(len, found)))
+        return [tuple(symbols) for symbols in found]
 
     def logits(self, name: str) -> list[np.ndarray]:
         width = len(RELEASE)
@@ -177,7 +186,16 @@ class _Fields:
                 )
             if not (np.abs(logits_PV) <= LARGEST).all():
                 raise self.error(f"{where} has NaN, or numbers beyond {LARGEST:g}")
+        self._check_size(name, sum(logits_PV.nbytes for logits_PV in rows))
         return [np.asarray(logits_PV, np.float32) for logits_PV in rows]
+
+    def _check_size(self, name: str, n_bytes: int) -> None:
+        """Raise DataError for rows that are larger than the file.
+
+        A pickle names a list or an array again in two bytes: a small file could fill the memory.
+        """
+        if n_bytes > self.path.stat().st_size:
+            raise self.error(f"{name} has the same row many times, {n_bytes:,} bytes in all")
 
 
 def _copy_task(fields: _Fields) -> list[CopyTrial]:
@@ -254,7 +272,7 @@ def find_order(trials: Sequence[CopyTrial]) -> Inventory:
         raise DataError(
             f"no known token order gives the published phonemes: {name!r} does for {count} of"
             f" {len(trials)} trials",
-            fix="give the order with --order",
+            fix="name it: cortext import t15-analyses FILE --order ORDER",
         )
     return INVENTORIES[name]
 
