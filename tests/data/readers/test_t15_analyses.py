@@ -126,6 +126,7 @@ COPY_FAULTS = {
     ),
     "half a day": (spoilt("post_implant_day", [1.5, 2, 3]), r"post_implant_day\[0\]"),
     "a day of no number": (spoilt("post_implant_day", [float("nan"), 2, 3]), "whole number"),
+    "an endless day": (spoilt("post_implant_day", [float("inf"), 2, 3]), r"post_implant_day\[0\]"),
     "another vocabulary": (spoilt("vocab_size", [50, 51, 50]), r"vocab_size\[1\] is 51"),
     "too few tokens": (
         spoilt("decoded_logits", [np.zeros((4, 40), np.float32)] * 3),
@@ -158,6 +159,10 @@ USE_FAULTS = {
     "a shorter list": (
         lambda content: content["trialized_info"]["wpm"].pop(),
         "differ in length",
+    ),
+    "a speed of 400 digits": (
+        lambda content: content["trialized_info"]["wpm"].__setitem__(0, 10**400),
+        "wpm has an item that is no number",
     ),
     "no table": (spoilt("total_use_time", [1, 2]), "total_use_time is a list; a dict is needed"),
     "a day too few": (spoilt("total_trial_count", {46: 2}), "lacks a day"),

@@ -144,7 +144,7 @@ class _Fields:
     def integers(self, name: str) -> list[int]:
         rows = self.rows(name)
         for number, value in enumerate(rows):
-            if type(value) not in (int, float) or value != value or value != int(value):
+            if type(value) is not int and not (type(value) is float and value.is_integer()):
                 raise self.error(f"{name}[{number}] is no whole number")
         return [int(value) for value in rows]
 
@@ -228,7 +228,7 @@ def _personal_use(fields: _Fields, path: Path) -> PersonalUse:
     for number, rating in enumerate(ratings):
         if rating not in RATINGS:
             raise fields.error(f"correctness_rating[{number}]: {nearest(rating, RATINGS)}")
-    if not all(type(speed) in (int, float) for speed in speeds):
+    if not all(type(x) is float or (type(x) is int and abs(x) < 1e12) for x in speeds):
         raise fields.error("wpm has an item that is no number")
     if not len(days) == len(ratings) == len(speeds):
         raise fields.error("post_implant_day, correctness_rating and wpm differ in length")
