@@ -186,14 +186,15 @@ def test_what_is_not_log_probabilities_is_refused(decoder, change, message):
         decoder.decode_batch([posteriors("go"), log_probs_PV], RELEASE)
 
 
-def test_the_engines_agree(directory):
+@pytest.mark.parametrize("options", [NEUTRAL | dict(beam=12), {}], ids=["neutral", "defaults"])
+def test_the_engines_agree(directory, options):
     """On scores to 1e-4 for every sentence that both list.
 
     The native list is at least as good, place by place.
     """
     native, reference = (
         Decoder.from_dir(
-            directory, NEUTRAL | dict(beam=12, max_active=100, lattice_beam=20.0), engine=engine
+            directory, options | dict(max_active=100, lattice_beam=20.0), engine=engine
         )
         for engine in ("native", "reference")
     )

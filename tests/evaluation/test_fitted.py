@@ -11,7 +11,8 @@ import yaml
 from made_fit import made_fit
 from refusals import complaint
 
-from cortext.decoding import DecoderOptions
+from cortext.decoding import Decoder, DecoderOptions
+from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.ngram.language_model import file_checksums, language_model_checksum
 from cortext.errors import ConfigError, CortextError, DataError, DecodingError
 from cortext.evaluation import decode, evaluate
@@ -22,11 +23,14 @@ from cortext.evaluation.fitted import (
     Half,
     TrialName,
     choose_options,
+    fit_to_run,
+    kept_before,
     options_for,
     read_fitted,
     take_over,
     write_fitted,
 )
+from cortext.text.phonemes import LM
 
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
 SAID = ("i see you", "me and you", "we see me")
@@ -431,13 +435,37 @@ def test_a_fit_without_words_or_sentences_is_refused_and_leaves_nothing(tiny, ru
 
 def test_an_adapted_run_takes_over_what_was_fitted_to_its_source(tiny, run, tmp_path):
     adapted = shutil.copytree(tiny.run, tmp_path / "adapted")
+    write_fitted(run, fitted_with(tiny.lm, weights="00000000"))
     taken = take_over(run, adapted)
     assert taken == read_fitted(adapted)
+    assert taken.weights is None  # it was not fitted to those of the adapted run
     options, note = options_for(adapted, tiny.lm)
     assert options == DecoderOptions(nbest=2)
     assert note.endswith(f", taken over from {run}")
     assert take_over(tiny.run, tmp_path) is None
+    (run / "decoder.yaml").write_text("options: [")
+    assert take_over(run, tmp_path) is None
     assert not (tmp_path / "decoder.yaml").exists()
+
+
+def test_what_a_fit_replaces_is_named_also_where_it_is_damaged(tiny, run):
+    assert kept_before(tiny.run) is None
+    assert kept_before(run).startswith("fitted on 6 val trials, WER")
+    (run / "decoder.yaml").write_text("options: [")
+    assert kept_before(run) == "in a damaged file"
+
+
+def test_trials_without_a_sentence_have_no_part_in_a_fit(tiny, run):
+    trials = [*VAL, TrialName(DAYS[0], 9, 9, "")]
+    log_probs = [
+        fake_log_probs(trial.reference or "me", 1.0, number, "lm")
+        for number, trial in enumerate(trials)
+    ]
+    decoder = Decoder.from_dir(tiny.lm)
+    fitted = fit_to_run(run, log_probs, trials, LM, decoder, data="packed", split="val")
+    assert fitted.fitted_on == FittedOn("packed", "val", 6, 18, 6)
+    assert fitted.has_seen(VAL)
+    assert fitted == read_fitted(run)
 
 
 def test_options_of_earlier_weights_are_used_and_named_as_such(tiny, run):

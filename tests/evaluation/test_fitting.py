@@ -8,6 +8,7 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.errors import DataError, DecodingError
+from cortext.evaluation import fitting
 from cortext.evaluation.fitting import fit_options, halves
 from cortext.text.phonemes import LM
 
@@ -133,6 +134,67 @@ def test_without_a_difference_the_options_stay():
     fit = fit_options(numbered(12), decoder.sentences, range(12), decoder, start)
     assert (fit.options, *fit.halves) == (start, start, start)
     assert fit.cross_fitted == fit.start
+
+
+def fitted_where(is_right, n=40, **start):
+    """Fit from `start` with a decoder that is right by a rule, each trial a block of its own."""
+    decoder = Knowing([f"s{'x' * trial}" for trial in range(n)], is_right)
+    return fit_options(numbered(n), decoder.sentences, range(n), decoder, start)
+
+
+def test_a_difference_that_chance_makes_changes_no_options():
+    """One error less where 19 trials differ: half a standard error is sqrt(19) / 2 = 2.2 errors."""
+
+    def is_right(options: DecoderOptions, trial: int) -> bool:
+        wrong = range(0, 38, 4) if options.recombine == "logadd" else range(2, 38, 4)
+        return trial not in wrong
+
+    fit = fitted_where(is_right, recombine="logadd")
+    assert fit.options.recombine == "logadd"
+    assert fit.start.rate == fit.fitted.rate == 10 / 40
+
+
+def test_options_that_are_far_worse_are_tried_on_an_eighth_of_the_trials():
+    tried: dict[DecoderOptions, set[int]] = {}
+
+    def is_right(options: DecoderOptions, trial: int) -> bool:
+        tried.setdefault(options, set()).add(trial)
+        return options.recombine == "logadd"
+
+    fitted_where(is_right, recombine="logadd")
+    others = [trials for options, trials in tried.items() if options.recombine == "max"]
+    assert others
+    # An eighth of all 40 trials, and of each half: 5 + 3 + 3.
+    assert max(map(len, others)) <= 11
+
+
+def test_a_step_goes_to_the_neighbouring_value():
+    fit = fitted_where(lambda options, trial: options.acoustic_scale == 0.5, acoustic_scale=0.4)
+    assert fit.options.acoustic_scale == 0.5
+
+
+def test_what_is_reported_is_decoded_with_the_beam_of_the_options():
+    """While options are compared, the beam is narrower."""
+    fit = fitted_where(lambda options, trial: options.beam == 14.0, beam=14.0)
+    assert fit.start.rate == fit.fitted.rate == fit.cross_fitted.rate == 0.0
+
+
+def test_a_search_ends_after_the_steps_that_it_may_take(monkeypatch):
+    monkeypatch.setattr(fitting, "MOST_STEPS", 5)
+    assert fitted_where(lambda options, trial: False).tried == 5  # the same in all searches
+
+
+def test_a_large_model_has_no_part_in_a_fit():
+    class Ranking(Knowing):
+        def with_llm(self, llm):
+            assert llm is None
+            return Knowing(self.sentences, self.is_right)
+
+        def with_options(self, **changes):
+            raise AssertionError("the large model would rank")
+
+    decoder = Ranking(["a", "b"], lambda options, trial: True)
+    assert fit_options(numbered(2), ["a", "b"], [0, 1], decoder).fitted.rate == 0.0
 
 
 def test_a_sample_keeps_trials_of_both_halves_and_leaves_out_those_without_words():

@@ -21,12 +21,22 @@ from commands import Command
 from commands import run as run_command
 from refusals import complaint
 from release_oracle import load_as_the_evaluation_script, logits_of_the_evaluation_script
-from stand_in import CHECKPOINT, N_TRIALS, RECORDINGS, SENTENCES, SESSIONS, StandIn, verified
+from stand_in import (
+    CHECKPOINT,
+    N_FEATURES,
+    N_TRIALS,
+    RECORDINGS,
+    SENTENCES,
+    SESSIONS,
+    StandIn,
+    verified,
+)
 
 import cortext.verification.baseline
 from cortext.cli import run
 from cortext.decoding.options import DecoderOptions
 from cortext.text.normalize import normalize
+from cortext.text.phonemes import RELEASE
 from cortext.verification import Check, Verification, t15_facts
 from cortext.verification.baseline import WORST_SESSION
 from cortext.verification.published import COPY_TASK
@@ -304,7 +314,7 @@ DAMAGES = {
         {"analyses": "FAIL  DIR/t15_copyTask.pkl: ", f"Size of {COPY_TASK}": "FAIL"},
     ),
     "a program as analyses": (
-        overwrite(COPY_TASK, b"cos\nsystem\n(S'touch /tmp/harmed'\ntR."),
+        overwrite(COPY_TASK, b"cos\nsystem\n(S'touch harmed'\ntR."),
         {"analyses": "FAIL  DIR/t15_copyTask.pkl: ", f"Size of {COPY_TASK}": "FAIL"},
     ),
     "a table of blocks that is none": (
@@ -496,6 +506,7 @@ def test_the_facts_of_t15_are_those_of_its_table(real_data: Path):
     rows = (real_data / "t15" / "t15_copyTaskData_description.csv").read_text().splitlines()[1:]
     facts = t15_facts()
     assert len(facts.sessions) == 45
+    assert facts.n_trials == {"train": 8072, "val": 1426, "test": 1450}
     assert sum(facts.n_trials.values()) == 10_948
     for kind, split in (("train", "Train"), ("held out", "Val/Test")):
         expected = sum(int(row.split(",")[3]) for row in rows if row.endswith(split))
@@ -509,6 +520,85 @@ def test_the_facts_of_t15_are_those_of_its_table(real_data: Path):
     ]
     assert facts.days["t15.2023.08.11"] == 25
     assert facts.days["t15.2025.04.13"] == 636
+
+
+def test_data_unlike_the_published_ones_fail_the_lines_that_compare_them(
+    stand_in: StandIn, tmp_path: Path
+):
+    facts = stand_in.published
+    published = replace(
+        facts,
+        blocks=(replace(facts.blocks[0], n_sentences=11), *facts.blocks[1:]),
+        n_features=N_FEATURES + 1,
+        model=facts.model | {"n_units": 49},
+        n_copy_trials=facts.n_copy_trials + 1,
+        copy_wer={day: wer + 0.006 for day, wer in facts.copy_wer.items()},
+    )
+    result = verified(stand_in, tmp_path / "verify", published=published, lm=None)
+    assert {check.name: check.found for check in result.checks if check.status == "FAIL"} == {
+        "Trials by session": f"{SESSIONS[0]} train has 12, 11 in the table",
+        "Features": "16 of each bin; 17 published",
+        "Network": "kind gru, n_layers 1, n_units 48, patch_size 6, patch_stride 2, 16 features",
+        "Its trials": "8 found, 9 published",
+        "Its WER on day 25, 50-word": "7.1 % here, 7.7 % published",
+        "Its WER on day 27, open vocabulary": "0.0 % here, 0.6 % published",
+    }
+    assert "this is not the published network" in lines(result)["Published PER"].found
+
+
+def test_a_checkpoint_of_other_days_fails(stand_in: StandIn, tmp_path: Path):
+    published = replace(stand_in.published, blocks=stand_in.published.blocks[1:])
+    folder = stand_in.directory / CHECKPOINT.parent
+    checks = cortext.verification.baseline.check_checkpoint(folder, tmp_path / "run", published)
+    found = {check.name: f"{check}" for check in checks.checks}
+    assert found["Day layers"] == "Day layers: FAIL  3 sessions; 2 published"
+    assert found["Network"].startswith("Network: PASS")
+
+
+@pytest.mark.parametrize("line", ["PER of the checkpoint", "Published PER", "PER of evaluation"])
+def test_a_per_that_is_five_points_off_fails_its_line_alone(line, stand_in: StandIn, whole):
+    """By 0.2, 0.3 and 1 point they may differ, or by two and four of the few phonemes."""
+    out, result = whole
+    per = result.facts["validation"]["per"]
+    assert 4 / result.facts["validation"]["n_phonemes"] < 0.05
+    rates = {"PER of the checkpoint": per, "Published PER": per, "PER of evaluation": per}
+    rates[line] += 0.05
+    outcome = cortext.verification.baseline.check_validation(
+        out / "run",
+        out / "packed",
+        {
+            "checkpoint": {"val_per": rates["PER of the checkpoint"]},
+            "evaluation": {"per": rates["PER of evaluation"]},
+        },
+        replace(stand_in.published, per=rates["Published PER"]),
+        "cpu",
+        None,
+    )
+    assert {check.name for check in outcome.checks if check.status == "FAIL"} == {line}
+    assert len(outcome.checks) == 3
+
+
+@pytest.mark.parametrize(
+    ("frames", "failed"),
+    [
+        (["BLANK", "AA"] * 5, set()),
+        (["BLANK"] * 100 + ["AA"], {"Frames"}),
+        (["AA"] * 9 + ["BLANK"], {"Frames"}),
+        ([None] * 10, {"Frames"}),  # no token is more probable than another
+        (["BLANK", "AA", "not finite"], {"Finite logits"}),
+    ],
+)
+def test_frames_unlike_those_of_a_trained_model_fail(frames, failed):
+    logits_PV = np.zeros((len(frames), len(RELEASE)), np.float32)
+    for frame, symbol in enumerate(frames):
+        if symbol == "not finite":
+            logits_PV[frame, 3] = np.inf
+        elif symbol is not None:
+            logits_PV[frame, RELEASE.index[symbol]] = 10
+    sums = cortext.verification.baseline._Frames()
+    sums.add(logits_PV, RELEASE)
+    checks = cortext.verification.baseline._sane(sums, {"a day": sums})
+    assert {check.name for check in checks if check.status == "FAIL"} == failed
 
 
 def test_paths_are_replaced_as_whole_names_alone(tmp_path: Path):
