@@ -538,10 +538,11 @@ def test_data_unlike_the_published_ones_fail_the_lines_that_compare_them(
     assert {check.name: check.found for check in result.checks if check.status == "FAIL"} == {
         "Trials by session": f"{SESSIONS[0]} train has 12, 11 in the table",
         "Features": "16 of each bin; 17 published",
-        "Network": "kind gru, n_layers 1, n_units 48, patch_size 6, patch_stride 2, 16 features",
-        "Its trials": "8 found, 9 published",
-        "Its WER on day 25, 50-word": "7.1 % here, 7.7 % published",
-        "Its WER on day 27, open vocabulary": "0.0 % here, 0.6 % published",
+        "Network": "kind gru, n_layers 1, n_units 48, patch_size 6, patch_stride 2, 16 features;"
+        " published: kind gru, n_layers 1, n_units 49, patch_size 6, patch_stride 2, 17 features",
+        "Trials of the published analyses": "8 found, 9 published",
+        "Published sentences, day 25, 50-word": "WER 7.1 % here, 7.7 % in the paper",
+        "Published sentences, day 27, open vocabulary": "WER 0.0 % here, 0.6 % in the paper",
     }
     assert "this is not the published network" in lines(result)["Published PER"].found
 
@@ -551,7 +552,9 @@ def test_a_checkpoint_of_other_days_fails(stand_in: StandIn, tmp_path: Path):
     folder = stand_in.directory / CHECKPOINT.parent
     checks = cortext.verification.baseline.check_checkpoint(folder, tmp_path / "run", published)
     found = {check.name: f"{check}" for check in checks.checks}
-    assert found["Day layers"] == "Day layers: FAIL  3 sessions; 2 published"
+    assert found["Day layers"] == (
+        f"Day layers: FAIL  3 found, 2 published; not published: {SESSIONS[0]}"
+    )
     assert found["Network"].startswith("Network: PASS")
 
 
