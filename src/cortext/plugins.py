@@ -99,6 +99,23 @@ def fault(error: BaseException, *things: Any) -> ConfigError | None:
     return ConfigError(what, where=f"{code.co_filename}:{number}")
 
 
+def build(cls: Any, *arguments: Any, **settings: Any) -> Any:
+    """Return a new object of a registered class.
+
+    Raises:
+        ConfigError: For a user's own class that takes other arguments.
+    """
+    try:
+        return cls(*arguments, **settings)
+    except TypeError as error:
+        if not is_own(cls) or fault(error, cls) is not None:
+            raise
+        needed = ", ".join(["self", "config", *(["*"] if settings else []), *settings])
+        what = f"TypeError: {first_line(error)}"
+        fix = f"write def __init__({needed})"
+        raise ConfigError(what, where=place(cls, "__init__"), fix=fix) from error
+
+
 @contextmanager
 def blaming(*things: Any) -> Iterator[None]:
     """Turn an exception of a user's own code into one line that names the file and the function.

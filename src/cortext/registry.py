@@ -58,18 +58,18 @@ class Registry(dict[str, Any]):
 
     def _check(self, name: str, cls: type) -> None:
         config = getattr(cls, "Config", None)
+        called = f"{self.noun} {cls.__qualname__}"
+        if config is None:
+            raise ConfigError(f"{called} has no Config; give it a dataclass with its settings")
         if not dataclasses.is_dataclass(config):
-            raise ConfigError(
-                f"{self.noun} {_name(cls)} has no Config; give it a dataclass with its settings"
-            )
+            what = f"the Config of {called} is no dataclass"
+            raise ConfigError(what, fix="write @dataclass before its class")
         fields = {field.name: field for field in dataclasses.fields(config)}
         for needed in ("kind", *self.fields):
             if needed not in fields:
-                raise ConfigError(
-                    f"the Config of {self.noun} {_name(cls)} has no field {needed!r}; add it"
-                )
+                raise ConfigError(f"the Config of {called} has no field {needed!r}; add it")
         if fields["kind"].default != name:
-            found = f"the Config of {self.noun} {_name(cls)} has another kind than {name!r}"
+            found = f"the Config of {called} has another kind than {name!r}"
             raise ConfigError(found, fix=f'write kind: Literal["{name}"] = "{name}"')
 
     def config(

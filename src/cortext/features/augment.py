@@ -17,6 +17,7 @@ import torch
 from cortext.arguments import check_type
 from cortext.errors import ConfigError
 from cortext.features.smooth import check_batch, check_kernel, smooth
+from cortext.plugins import build
 from cortext.registry import Registry
 
 
@@ -60,7 +61,7 @@ def augmentation_configs(mappings: Iterable[Any]) -> list[Any]:
 
 def build_augmentations(configs: Iterable[Any]) -> list[Augmenter]:
     """Build the augmentations of config dataclasses, in their order."""
-    return [AUGMENTATIONS[config.kind](config) for config in configs]
+    return [build(AUGMENTATIONS[config.kind], config) for config in configs]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from torch import nn
 
 from cortext.arguments import as_count, check_type
 from cortext.errors import ConfigError
-from cortext.plugins import place
+from cortext.plugins import build, place
 from cortext.registry import Registry
 
 
@@ -168,7 +168,8 @@ def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) ->
                 f" {most / 2**30:,.0f}"
             )
             raise ConfigError(what, fix="give it fewer units or layers")
-    network: nn.Module = cls(config, n_features=n_features, n_days=n_days, n_classes=n_classes)
+    sizes = {"n_features": n_features, "n_days": n_days, "n_classes": n_classes}
+    network: nn.Module = build(cls, config, **sizes)
     return network
 
 

@@ -18,7 +18,7 @@ from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError, DataError
 from cortext.models import MODELS
 from cortext.models.layers import substitute
-from cortext.plugins import is_own, place
+from cortext.plugins import build, is_own, place
 from cortext.registry import Registry
 from cortext.training.batches import TrainBatch
 
@@ -105,7 +105,7 @@ def build_loss(config: Any, model_kind: str) -> Loss:
     if model_kind not in models:
         what = f"loss {config.kind!r} cannot train model {model_kind!r}"
         raise ConfigError(what, fix=f"use it with {' or '.join(models)}, or leave loss out")
-    loss: Loss = LOSSES[config.kind](config)
+    loss: Loss = build(LOSSES[config.kind], config)
     return loss
 
 

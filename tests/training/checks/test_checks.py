@@ -152,6 +152,8 @@ LATER = [
      r"mine\.py:\d+: MyLoss.__call__ raises ZeroDivisionError: division by zero"),
     (("        noise_BTC = ", "        assert len(x_BTC) == 3, 'three'\n        noise_BTC = "),
      r"mine\.py:\d+: MyNoise.__call__ raises AssertionError: three"),
+    (("def __init__(self, config, *, n_features,", "def __init__(self, config, *, n_inputs,"),
+     r"mine\.py:\d+: Recurrent.__init__: TypeError: .*; write def __init__.self, config, [*], n_features, n_days"),
 ]  # fmt: skip
 
 
@@ -182,7 +184,7 @@ def test_a_mistake_stops_the_training_before_it_begins(
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-@pytest.mark.parametrize(("change", "expected"), LATER, ids=["loss", "augmentation"])
+@pytest.mark.parametrize(("change", "expected"), LATER, ids=["loss", "augmentation", "model"])
 def test_what_fails_in_a_batch_names_the_plugins_line_and_function(
     short, packed, tmp_path, registries, change, expected
 ):
@@ -221,6 +223,12 @@ def test_an_unused_parameter_is_a_warning(short, packed, tmp_path, registries, c
     assert "no gradient reaches spare.weight, spare.bias" in caplog.text
 
 
+def test_layers_in_a_list_are_a_warning(short, packed, tmp_path, registries, caplog):
+    text = wrong(RIGHT, ("self.early = ", "self.more = [nn.Linear(3, 3)]\n        self.early = "))
+    train_with(text, short, packed, tmp_path)
+    assert "layers in more are no part of the model" in caplog.text
+
+
 def full_size(recipe):
     """The model of a recipe with the published sizes, of a class that passes for a user's own."""
     config = read_train_config(recipe)
@@ -249,6 +257,7 @@ def test_the_checks_take_at_most_three_seconds_at_the_published_size():
         "padding",
         "gradients",
         "unused parameters",
+        "tensors",
     ]
     assert {check.status for check in found} == {"PASS"}
     assert all(torch.equal(tensor, weights[name]) for name, tensor in network.state_dict().items())

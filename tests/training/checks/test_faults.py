@@ -80,7 +80,7 @@ FAULTS = {
     ),
     "it is built with other arguments": (
         ("def __init__(self, config, *, n_features, n_days, n_classes):", "def __init__(self, config, *, n_inputs, n_days, n_classes):"),
-        "model mine: builds: .*mine\\.py:\\d+: Recurrent.__init__: TypeError.*n_features",
+        "model mine: builds: .*mine\\.py:\\d+: Recurrent.__init__: TypeError.*; write def __init__.self, config, [*], n_features, n_days, n_classes",
     ),
     "it takes no lengths": (
         ("state=None, *, n_patches_B=None):", "state=None):"),
@@ -107,6 +107,30 @@ FAULTS = {
         ("self.early = ", "self.day_gain = nn.Parameter(torch.ones(1))\n        self.early = "),
         ("self.out(hidden_BPD) *", "self.out(hidden_BPD) * self.day_gain *"),
         r"model mine: gradients: .*day_gain is \[1\] for 3 days; make the day its first axis",
+    ),
+    "its logits have no gradient": (
+        ('Output(logits_BPV, state, {"early": self.early(x_BPI)})', 'Output(logits_BPV.detach(), state, {"early": self.early(x_BPI).detach()})'),
+        r"model mine: gradients: .*mine\.py:\d+: Recurrent.forward: the logits do not depend on the weights; look for detach",
+    ),
+    "it clips its input in place": (
+        ("        x_BPI = ", "        x_BTC.clamp_(-1, 1)\n        x_BPI = "),
+        "model mine: repeats: .*Recurrent.forward: the features that it is given change; work on a copy",
+    ),
+    "it keeps layers in a list": (
+        ("        self.register_buffer", "        self.more = [nn.Linear(config.n_units, config.n_units)]\n        self.register_buffer"),
+        "model mine: tensors: .*Recurrent.__init__: layers in more are no part of the model.*use nn.ModuleList",
+    ),
+    "the loss changes the labels": (
+        ("        output = network", "        batch.labels_BU[batch.labels_BU == 0] = 1\n        output = network"),
+        r"loss my_loss: values: .*MyLoss.__call__: the batch's labels_BU changes; work on a copy: batch\.labels_BU\.clone",
+    ),
+    "the loss is double": (
+        ('"ctc": ctc_B}', '"ctc": ctc_B.double()}'),
+        r"loss my_loss: values: .*MyLoss.__call__: the loss gives 'ctc' as float64; float32 is needed; give it with \.float",
+    ),
+    "the loss is called with less": (
+        ("network, batch, fraction", "network, batch"),
+        r"loss my_loss: values: .*mine\.py:\d+: MyLoss.__call__: TypeError: .*; write def __call__\(self, network, batch, fraction\)",
     ),
     "the loss is a mean": (
         ('{"loss": ctc_B + 0.1 * ctc_loss(output.extras["early"], *lengths), "ctc": ctc_B}', '{"loss": ctc_B.mean()}'),
@@ -149,6 +173,18 @@ FAULTS = {
         ("return x_BTC + noise_BTC", "return x_BTC.add_(noise_BTC)"),
         r"augmentation my_noise: input: .*MyNoise.__call__: the batch that it is given changes; work on a copy",
     ),
+    "the augmentation silences its input": (
+        ("return x_BTC + noise_BTC", "return x_BTC.masked_fill_(noise_BTC > 1, 0.0)"),
+        "augmentation my_noise: input: .*MyNoise.__call__: the batch that it is given changes",
+    ),
+    "the augmentation counts its calls": (
+        ("return x_BTC + noise_BTC", "self.calls = getattr(self, 'calls', 0) + 1\n        return x_BTC + self.calls"),
+        "augmentation my_noise: random numbers: .*a later call with the same generator gives another result; keep nothing",
+    ),
+    "the augmentation takes no generator": (
+        ("x_BTC, n_bins_B, generator)", "x_BTC, n_bins_B)"),
+        r"augmentation my_noise: shape: .*mine\.py:\d+: MyNoise.__call__: TypeError: .*; write def __call__\(self, x_BTC, n_bins_B, generator\)",
+    ),
     "the augmentation draws elsewhere": (
         ("generator=generator, ", ""),
         "augmentation my_noise: random numbers: .*it draws from torch's global generator; give generator=generator",
@@ -167,13 +203,17 @@ FAULTS = {
     ),
     "the augmentation is built with more": (
         ("def __init__(self, config):\n        self.config = config\n\n    def __call__(self, x_BTC", "def __init__(self, config, strength):\n        self.config = config\n\n    def __call__(self, x_BTC"),
-        "augmentation my_noise: shape: .*MyNoise.__init__: TypeError.*'strength'",
+        "augmentation my_noise: shape: .*MyNoise.__init__: TypeError.*'strength'; write def __init__.self, config[)]",
     ),
 }  # fmt: skip
 REFUSED = {
     "the name of a built-in": (
         (('"mine"', '"gru"'),),
         r"mine\.py:\d+: two models are called 'gru': .*GRU and .*Recurrent; give one of them another name",
+    ),
+    "settings that are no dataclass": (
+        (("@dataclass\nclass RecurrentConfig", "class RecurrentConfig"),),
+        r"mine\.py:\d+: the Config of model Recurrent is no dataclass; write @dataclass before its class",
     ),
     "a syntax error": ((("def forward(", "def forward"),), r"mine\.py:\d+: SyntaxError: "),
     "a model without its decorator": (

@@ -67,7 +67,8 @@ class AugmentationChecks:
 
     def shape(self) -> str:
         """Check shape, type and values of the result."""
-        found = self._apply(self.x_BTC, 0)
+        # A copy: an augmentation that silences features in place changes nothing the second time.
+        found = self._apply(self.x_BTC.clone(), 0, self.n_bins_B.clone())
         if not isinstance(found, torch.Tensor) or found.shape != self.x_BTC.shape:
             shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
             what = f"a batch of shape {list(self.x_BTC.shape)} becomes {shape}"
@@ -85,24 +86,33 @@ class AugmentationChecks:
         x_BTC, n_bins_B = self.x_BTC.clone(), self.n_bins_B.clone()
         self._apply(x_BTC, 0, n_bins_B)
         if not torch.equal(x_BTC, self.x_BTC) or not torch.equal(n_bins_B, self.n_bins_B):
-            name = "batch" if torch.equal(n_bins_B, self.n_bins_B) else "tensor of lengths"
-            what = f"the {name} that it is given changes"
-            raise ConfigError(what, where=self.where, fix="work on a copy: x_BTC.clone()")
+            is_batch = torch.equal(n_bins_B, self.n_bins_B)
+            what = f"the {'batch' if is_batch else 'tensor of lengths'} that it is given changes"
+            fix = f"work on a copy: {'x_BTC' if is_batch else 'n_bins_B'}.clone()"
+            raise ConfigError(what, where=self.where, fix=fix)
         return "stays as it was"
 
     def random_numbers(self) -> str:
         """Check that all chance comes from the given generator."""
         results = []
+        (augmentation,) = build_augmentations([self.config])
         for seed in (1, 2):
             seed_generators(seed, seed)
             before = torch.get_rng_state()
-            results.append(self._apply(self.x_BTC, 0))
+            results.append(self._apply(self.x_BTC.clone(), 0))
             if not torch.equal(torch.get_rng_state(), before):
                 what = "it draws from torch's global generator"
                 raise ConfigError(what, where=self.where, fix="give generator=generator")
         if not torch.equal(*results):
             what = "the same generator gives another result"
             raise ConfigError(what, where=self.where, fix="draw all from the given generator")
+        for _ in range(2):
+            again = augmentation(
+                self.x_BTC.clone(), self.n_bins_B, torch.Generator().manual_seed(0)
+            )
+            if not torch.equal(again, results[0]):
+                what = "a later call with the same generator gives another result"
+                raise ConfigError(what, where=self.where, fix="keep nothing from call to call")
         same = torch.equal(results[0], self._apply(self.x_BTC, 1))
         chance = "nothing is drawn" if same else "another seed, another result"
         return f"the same seed gives the same result; {chance}"

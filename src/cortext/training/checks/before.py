@@ -31,6 +31,8 @@ LARGE = 30_000_000
 """Parameters from which on trials have few frames, so that a check takes tenths of a second."""
 FRAMES = {False: (15, 9, 4), True: (4, 3, 2)}
 """Frames of the trials of a model that is not, or is, large."""
+WARNED = ("unused parameters", "tensors")
+"""Checks whose failure does not stop a training."""
 TOLERANCE = 1e-3
 """Largest difference between logits that should be equal; mistakes make larger ones."""
 
@@ -45,7 +47,7 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
         model: The model with its first weights, on the CPU.
 
     Returns:
-        The results. A warning names parameters without a gradient.
+        The results. A warning names parameters without a gradient, and tensors that no file gets.
 
     Raises:
         ConfigError: For the first check that fails.
@@ -64,7 +66,7 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
         if is_own(model.network) or (loss is not None and is_own(loss)):
             found += _of_network(config, model, loss, until_s)
     for check in found:
-        if check.status == "FAIL" and check.name == "unused parameters":
+        if check.status == "FAIL" and check.name in WARNED:
             logging.getLogger(__name__).warning("%s: %s", check.subject, check.found)
         elif check.status == "not checked" and check.name not in ("GPU",):
             logging.getLogger(__name__).warning(str(check))

@@ -23,6 +23,7 @@ from cortext.training.checks.made_up import (
     seed_generators,
     separate_random_numbers,
 )
+from cortext.training.checks.network import no_gradient
 from cortext.training.checks.report import Check, Named, Report, examine
 from cortext.training.loss import LOSSES, build_loss, check_losses
 
@@ -100,6 +101,11 @@ class LossChecks:
         """Check names, shapes and types at the begin and the end of a training."""
         for fraction in (0.0, 0.99):
             losses = self._values(self.batch, fraction=fraction)
+            for name, loss_B in losses.items():
+                if loss_B.dtype != torch.float32:
+                    kind = str(loss_B.dtype).removeprefix("torch.")
+                    what = f"the loss gives {name!r} as {kind}; float32 is needed"
+                    raise ConfigError(what, where=self.where, fix="give it with .float()")
             if not bool(losses["loss"].isfinite().all()):
                 what = f"the loss is not finite when {fraction:g} of the training is done"
                 raise ConfigError(what, where=self.where)
@@ -131,8 +137,7 @@ class LossChecks:
         self.network.zero_grad()
         loss_B = self._losses(self.batch)["loss"]
         if not loss_B.requires_grad:
-            what = "the loss does not depend on the weights"
-            raise ConfigError(what, where=self.where, fix="look for detach, argmax or numpy in it")
+            raise no_gradient(self.network, self.batch, self.loss)
         loss_B.mean().backward()  # type: ignore[no-untyped-call]
         given = [p.grad for p in self.network.parameters() if p.grad is not None]
         if not all(bool(gradient.isfinite().all()) for gradient in given):
@@ -184,7 +189,16 @@ class LossChecks:
         network = wrap(batch) if wrap else lambda *args, **kwargs: self.network(*args, **kwargs)
         self.n_calls += 1
         seed_generators(0, self.n_calls)  # other chance than torch's shows as another loss
-        losses: dict[str, torch.Tensor] = self.loss(network, batch, fraction)
+        given = {k: x.clone() for k, x in vars(batch).items() if isinstance(x, torch.Tensor)}
+        losses: dict[str, torch.Tensor] = self.loss(
+            network, TrainBatch(**vars(batch) | given), fraction
+        )
+        for name, tensor in given.items():
+            if not torch.equal(tensor, getattr(batch, name)):
+                what = f"the batch's {name} changes"
+                raise ConfigError(
+                    what, where=self.where, fix=f"work on a copy: batch.{name}.clone()"
+                )
         check_losses(losses, len(batch), self.loss)
         return losses
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from cortext.config import to_mapping
 from cortext.data.trial import BIN_MS
@@ -30,7 +29,7 @@ from cortext.models.stepping import TorchStepper
 from cortext.plugins import place
 from cortext.text.phonemes import RELEASE
 from cortext.training.checks.made_up import separate_random_numbers
-from cortext.training.checks.network import NetworkChecks, difference, some
+from cortext.training.checks.network import NetworkChecks, difference
 from cortext.training.checks.report import CheckReport, Named, NotChecked, Report, examine, skip
 
 SESSIONS = ("made-up-1", "made-up-2", "made-up-3")
@@ -247,21 +246,6 @@ class ModelChecks(NetworkChecks):
             what = f"steps differ from the whole trial by up to {worst:.2g}"
             raise ConfigError(what, where=self.where, fix="keep nothing but the returned state")
         return f"steps and the whole trial differ by {worst:.1e}"
-
-    def tensors(self) -> str:
-        """Check that every tensor of the modules is a parameter or a buffer."""
-        kept = {id(x) for x in (*self.network.parameters(), *self.network.buffers())}
-        loose = [
-            f"{path}.{name}".lstrip(".")
-            for path, module in self.network.named_modules()
-            for name, value in vars(module).items()
-            if any(isinstance(x, torch.Tensor) and id(x) not in kept for x in tree_leaves(value))
-        ]
-        if loose:
-            what = f"{some(loose)} is neither parameter nor buffer: no file or GPU gets it"
-            where = place(self.network, "__init__")
-            raise ConfigError(what, where=where, fix="use register_buffer")
-        return "all are parameters or buffers"
 
     def save_and_load(self) -> str:
         """Check that a model that was trained for a step has the same logits when it is read."""

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from cortext.errors import ConfigError
 from cortext.models.precision import autocast
-from cortext.models.registry import Output, check_output
+from cortext.models.registry import Output, check_output, read_output
 from cortext.models.stepper import patch_shape
 from cortext.plugins import place
 from cortext.training.batches import TrainBatch
@@ -81,6 +83,7 @@ class NetworkChecks:
         return [
             *self.forward_only(),
             *self.training(),
+            ("tensors", self.tensors),
         ]
 
     @torch.no_grad()
@@ -115,7 +118,11 @@ class NetworkChecks:
     @torch.no_grad()
     def repeats(self) -> str:
         """Check that a call leaves nothing behind, and that evaluation draws nothing."""
-        first, again = (self.output(self.batch).logits for _ in range(2))
+        x_BTC = self.batch.x_BTC.clone()
+        first, again = self.run(self.batch, x_BTC).logits, self.output(self.batch).logits
+        if not torch.equal(x_BTC, self.batch.x_BTC):
+            what = "the features that it is given change"
+            raise ConfigError(what, where=self.where, fix="work on a copy: x_BTC.clone()")
         if not torch.equal(first, again):
             worst = difference(first, again)
             what = f"the same batch gives other logits again, by up to {worst:.2g}"
@@ -166,9 +173,34 @@ class NetworkChecks:
             raise ConfigError(what, where=self.where, fix=fix)
         return f"none; a gradient reaches all {len(learns)}"
 
+    def tensors(self) -> str:
+        """Check that every tensor of the modules is a parameter or a buffer."""
+        kept = {id(x) for x in (*self.network.parameters(), *self.network.buffers())}
+        values = [
+            (f"{path}.{name}".lstrip("."), value)
+            for path, module in self.network.named_modules()
+            for name, values in vars(module).items()
+            for value in tree_leaves(values)
+        ]
+        where = place(self.network, "__init__")
+        loose = [name for name, x in values if isinstance(x, torch.Tensor) and id(x) not in kept]
+        if loose:
+            what = f"{some(loose)} is neither parameter nor buffer: no file or GPU gets it"
+            raise ConfigError(what, where=where, fix="use register_buffer")
+        lists = [
+            name
+            for name, x in values
+            if isinstance(x, nn.Module) and any(id(p) not in kept for p in x.parameters())
+        ]
+        if lists:
+            which = some(list(dict.fromkeys(lists)))
+            what = f"layers in {which} are no part of the model: nothing trains or saves them"
+            raise ConfigError(what, where=where, fix="use nn.ModuleList or nn.ModuleDict")
+        return "all are parameters or buffers"
+
     def output(self, batch: TrainBatch) -> Output:
         """Return the checked output for a batch, in evaluation mode."""
-        return self.run(batch, batch.x_BTC)
+        return self.run(batch, batch.x_BTC.clone())
 
     def run(self, batch: TrainBatch, x_BTC: torch.Tensor) -> Output:
         """Return the checked output for other features of a batch, in evaluation mode."""
@@ -190,8 +222,7 @@ class NetworkChecks:
             losses = loss(self.network.train(), self.batch, 0.5)
         check_losses(losses, len(self.batch), loss)
         if not losses["loss"].requires_grad:
-            what = "the loss does not depend on the weights"
-            raise ConfigError(what, where=place(loss), fix="look for detach, argmax or numpy in it")
+            raise no_gradient(self.network, self.batch, loss)
         if not bool(losses["loss"].isfinite().all()):
             raise ConfigError("the loss is not finite", where=place(loss))
         losses["loss"].mean().backward()  # type: ignore[no-untyped-call]
@@ -201,6 +232,15 @@ class NetworkChecks:
     def allowed(self, logits: torch.Tensor) -> float:
         """Return the largest difference from these logits that is none."""
         return self.tolerance * max(1.0, float(logits.abs().max()))
+
+
+def no_gradient(network: Any, batch: TrainBatch, loss: Any) -> ConfigError:
+    """Return the line for a loss without a gradient; the model's if its logits have none."""
+    output = read_output(network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B))
+    has_gradient = output.logits.requires_grad
+    what = f"the {'loss does' if has_gradient else 'logits do'} not depend on the weights"
+    where = place(loss) if has_gradient else place(network, "forward")
+    return ConfigError(what, where=where, fix="look for detach, no_grad, argmax or numpy in it")
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:

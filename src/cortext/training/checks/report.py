@@ -128,5 +128,20 @@ def _result(
         line = fault(error, *blamed)
         said = str(line or f"{type(error).__name__}: {first_line(error)}")
         if line is None and blamed:
-            said = f"{place(blamed[0], '__init__')}: {said}"
+            said = _misfit(subject, said, blamed)
         return Check(subject, name, "FAIL", said)
+
+
+def _misfit(subject: str, said: str, blamed: Sequence[Any]) -> str:
+    """Return the line for an exception outside the user's own code: arguments that do not fit."""
+    is_loss = not subject.startswith("augmentation")
+    calls = {
+        "forward": "x_BTC, day_B, state=None, *, n_patches_B=None",
+        "__call__": "network, batch, fraction" if is_loss else "x_BTC, n_bins_B, generator",
+    }
+    for thing in blamed:
+        cls = thing if isinstance(thing, type) else type(thing)
+        for method, arguments in calls.items():
+            if f" {cls.__qualname__}.{method}() " in said:
+                return f"{place(cls, method)}: {said}; write def {method}(self, {arguments})"
+    return f"{place(blamed[0], '__init__')}: {said}"
