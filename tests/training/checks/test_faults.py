@@ -99,6 +99,10 @@ FAULTS = {
         ("* self.scale\n", "* self.scale[1:]\n"),
         r"model mine: shapes: .*the logits are \[3, 15, 40\]; \[3, 15, 41\] are needed",
     ),
+    "its logits are infinite": (
+        ("* self.scale\n", "* self.scale / 0\n"),
+        "model mine: shapes: .*Recurrent.forward: the logits are not finite",
+    ),
     "forward raises": (
         ("self.gru(x_BPI, state)", "self.gru(x_BPI[..., :-1], state)"),
         r"model mine: shapes: .*mine\.py:\d+: Recurrent.forward raises \w+: ",
@@ -161,6 +165,10 @@ FAULTS = {
         ('{"loss": ctc_B + 0.1 * ctc_loss(output.extras["early"], *lengths), "ctc": ctc_B}', '{"loss": ctc_B.detach()}'),
         "loss my_loss: gradients: .*the loss does not depend on the weights",
     ),
+    "its gradients are not finite": (
+        ("        return {\"loss\": ctc_B", "        ctc_B = ctc_B + (0 * output.logits.mean((1, 2))).sqrt()\n        return {\"loss\": ctc_B"),
+        "loss my_loss: gradients: .*the gradients are not finite",
+    ),
     "an empty label has no loss": (
         ("        return {\"loss\": ctc_B", "        ctc_B = ctc_B / batch.n_labels_B\n        return {\"loss\": ctc_B"),
         "loss my_loss: empty label: .*no finite loss",
@@ -200,6 +208,10 @@ FAULTS = {
     "the augmentation cuts": (
         ("return x_BTC + noise_BTC", "return x_BTC[:, 2:]"),
         r"augmentation my_noise: shape: .*MyNoise.__call__: a batch of shape \[3, 53, 8\] becomes \[3, 51, 8\]",
+    ),
+    "the augmentation divides by zero": (
+        ("return x_BTC + noise_BTC", "return (x_BTC + noise_BTC) / 0"),
+        "augmentation my_noise: shape: .*the result is not finite",
     ),
     "the augmentation is built with more": (
         ("def __init__(self, config):\n        self.config = config\n\n    def __call__(self, x_BTC", "def __init__(self, config, strength):\n        self.config = config\n\n    def __call__(self, x_BTC"),
