@@ -180,8 +180,9 @@ class WordSearch:
             gpus_per_worker=settings.gpus_per_worker,
             progress=progress,
         )
-        notes = [*(self.about_llm or {}).get("notes", []), *about_llm.get("notes", [])]
-        self.about_llm = about_llm | {"notes": list(dict.fromkeys(notes))}
+        if llm is not None:
+            notes = [*(self.about_llm or {}).get("notes", []), *about_llm.get("notes", [])]
+            self.about_llm = about_llm | {"notes": list(dict.fromkeys(notes))}
         return found
 
     @property

@@ -151,7 +151,7 @@ def test_wrong_words_are_marked_in_the_sentence_and_in_the_reference(watched):
 def test_a_hotword_changes_the_decision_until_it_is_removed(watched):
     watched.page.click("#hotwords")
     watched.page.fill("#hotword", "sea")
-    watched.page.fill("#bonus", "20")
+    watched.page.fill("#bonus", "12")
     watched.page.click("#hotword-form button")
     watched.wait_for_text("#hotword-list b", "sea")
     watched.page.keyboard.press("Escape")
