@@ -16,7 +16,8 @@ namespace {
 constexpr std::size_t kMostLookAheads = 4;
 // Frames by which paths may differ on when the same word was said.
 constexpr std::int32_t kSlack = 3;
-constexpr double kCeiling = 1.0;  // a log-probability is not above 0, but for rounding
+constexpr double kMostOfAWord = 20.0;  // any score may be asked for, and e^-1000 is no weight
+constexpr double kCeiling = 1.0;       // a log-probability is not above 0, but for rounding
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // A number of a message that was received may lie at any address.
@@ -85,14 +86,30 @@ double Model::lm_score(const std::vector<WordId>& words, const Options& options,
     return sum + ngram.end(state);
 }
 
+// What a word of the sentence scores without its frames, on average, within bounds.
+double Model::word_mean(const std::vector<WordId>& words, const Options& options,
+                        const NGram& ngram) const {
+    if (words.empty()) return 0.0;
+    double sum = options.lm_weight * lm_score(words, options, ngram);
+    for (WordId word : words) sum += options.word_score + vocabulary_->bonus(word);
+    return std::clamp(sum / static_cast<double>(words.size()), -kMostOfAWord, kMostOfAWord);
+}
+
 std::vector<NBestEntry> Model::score(const std::vector<std::vector<WordId>>& sentences,
                                      const Frames& frames, const Options& options,
                                      const NGram& ngram) const {
+    // What the best sentence's words add to its frames, each, is in the pronunciations' weights
+    // until all frames are summed up: else the likeliest beginnings of a long sentence would hurry
+    // ahead, and those that its end needs would get too small beside them.
+    const double per_word = word_mean(sentences.front(), options, ngram);
     std::unordered_map<WordId, Spelling> spellings;
     for (const auto& words : sentences) {
         for (WordId word : words) {
-            if (spellings.find(word) == spellings.end())
-                spellings.emplace(word, vocabulary_->spelling(word));
+            auto [known, is_new] = spellings.try_emplace(word);
+            if (!is_new) continue;
+            known->second = vocabulary_->spelling(word);
+            for (Pronunciation& each : known->second)
+                each.log_weight += per_word / options.acoustic_scale;
         }
     }
     std::vector<std::vector<const Spelling*>> spelt;
@@ -124,7 +141,7 @@ std::vector<NBestEntry> Model::score(const std::vector<std::vector<WordId>>& sen
         found.sil_score = 0.0 - options.sil_cost * paths[each].boundaries;
         for (WordId word : found.words) found.hotword_score += vocabulary_->bonus(word);
         found.score += options.lm_weight * found.lm_score + found.hotword_score +
-                       options.word_score * static_cast<double>(found.words.size());
+                       (options.word_score - per_word) * static_cast<double>(found.words.size());
         hypotheses.push_back(std::move(found));
     }
     return hypotheses;

@@ -68,6 +68,8 @@ public:
 private:
     double lm_score(const std::vector<WordId>& words, const Options& options,
                     const NGram& ngram) const;
+    double word_mean(const std::vector<WordId>& words, const Options& options,
+                     const NGram& ngram) const;
 
     std::shared_ptr<const Vocabulary> vocabulary_;
     Tokens tokens_;
