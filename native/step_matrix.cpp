@@ -65,7 +65,8 @@ constexpr std::size_t per_word(Weights kept_as) {
 constexpr std::size_t words_ahead = 4096 / sizeof(std::uint32_t);
 
 // Hints are for the second-level cache. Past all caches, which should have spared those of the word
-// search, made no difference to it, and took an Intel processor (Sapphire Rapids) twice the time.
+// search, made no difference to it, and are reported to take an Intel processor (Sapphire Rapids)
+// twice the time.
 template <Prefetch prefetch, std::size_t lanes>
 CORTEXT_INLINE Words<lanes> next_words(const std::uint32_t* from, std::size_t vector) {
     constexpr std::size_t in_line = cache_line / sizeof(Words<lanes>);

@@ -199,8 +199,9 @@ def choose_prefetch(steps: Sequence[_GRUStep | _LinearStep]) -> None:
     """Let weights be fetched by hints where that is faster on this processor.
 
     All weights are read in turn, as a step reads them, so that none are found in a cache that a
-    step would not find them in. An AMD processor (EPYC 9004) does a step in bfloat16 in 1.3 times
-    the time with hints; an Intel one (Sapphire Rapids), in float32, in 0.84 times.
+    step would not find them in. An AMD processor (EPYC 9004) does a step in bfloat16 in 1.2 times
+    the time with hints; an Intel one (Sapphire Rapids) is reported to do one in float32 in 0.84
+    times.
     """
 
     def seconds(by_hints: bool, number: float) -> float:
