@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ _LONGEST = 80
 _LONGEST_IN_TABLE = 300
 
 
-class Described:
+class Described(ABC):
     """Base of classes whose objects say what they are in one line.
 
     A subclass gives `_facts`. It may give `_table`, where a notebook can show more than the facts.
@@ -24,9 +25,9 @@ class Described:
     _shown_as: ClassVar[str | None] = None
     """Name of the kind of object, if it is not that of the class."""
 
+    @abstractmethod
     def _facts(self) -> Mapping[str, Any]:
         """Return facts by name, which need no work and raise no error; None leaves one out."""
-        raise NotImplementedError
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]] | None:
         """Return header and rows of a table below the facts; None for no table."""

@@ -183,7 +183,7 @@ class _Frames:
 
     @property
     def trained(self) -> bool:
-        """Whether the frames look like those of a trained CTC model."""
+        """True if the frames look like those of a trained CTC model."""
         blank, top = self.facts().values()
         return BLANK_SHARES[0] <= blank <= BLANK_SHARES[1] and top >= LOWEST_TOP
 

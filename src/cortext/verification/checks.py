@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+from cortext.training.checks.report import Status
 
 FORMAT_VERSION = 1
-Status = Literal["PASS", "FAIL", "not checked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class StageResult:
         checks: Its lines.
         seconds: Seconds of the work, also where an earlier call did it.
         peak_mb: Most memory of the process during the stage; None where Linux does not tell.
-        kept: Whether an earlier call did the work.
+        kept: True if an earlier call did the work.
     """
 
     name: str
@@ -113,7 +114,7 @@ class Verification:
 
     @property
     def failed(self) -> bool:
-        """Whether a check failed."""
+        """True if a check failed."""
         return self.count("FAIL") > 0
 
     def to_json(self) -> dict[str, Any]:

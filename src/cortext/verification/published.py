@@ -23,11 +23,11 @@ COPY_TASK = "t15_copyTask.pkl"
 
 @dataclass(frozen=True)
 class Published:
-    """What is published of a data set with a baseline.
+    """Published facts of a data set with a baseline.
 
     Attributes:
         blocks: The release's table of blocks.
-        prefix: What stands before the date in the name of a session.
+        prefix: Text before the date in the name of a session.
         n_trials: Trials by split.
         n_features: Features of a bin.
         files: Size of each file as the repository lists it: a number and `MB` or `GB`.

@@ -60,7 +60,7 @@ class Searching:
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """What the sentences depend on, as JSON types."""
+        """Options and checksums of files that the sentences depend on, as JSON types."""
         files = [path for path in self.lm.iterdir() if path.is_file()] if self.lm.is_dir() else []
         options = None if self.options is None else asdict(self.options)
         return {"options": options, "lm": fingerprint(files, self.lm)}

@@ -55,7 +55,7 @@ _BUILDERS = {
     "__builtin__.bytes": "bytes",
     "collections.OrderedDict": "OrderedDict",
 }
-"""What a pickle of plain data names, by the part of this module that stands for it."""
+"""Functions and classes that a pickle of plain data names -> their stand-ins in this module."""
 
 
 def read_pickle(path: str | Path) -> Any:

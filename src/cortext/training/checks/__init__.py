@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from cortext.training.checks.before import examine_first
     from cortext.training.checks.model import check_model
     from cortext.training.checks.plugin import check_plugin
-    from cortext.training.checks.report import Check, CheckReport
+    from cortext.training.checks.report import CheckReport, CheckResult
 
-__all__ = ["Check", "CheckReport", "check_model", "check_plugin", "examine_first"]
+__all__ = ["CheckReport", "CheckResult", "check_model", "check_plugin", "examine_first"]
 
 # A training loads `before` alone.
 __getattr__ = lazily(
     __name__,
     {
-        "Check": ".report",
         "CheckReport": ".report",
+        "CheckResult": ".report",
         "check_model": ".model",
         "check_plugin": ".plugin",
         "examine_first": ".before",

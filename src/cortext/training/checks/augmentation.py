@@ -15,7 +15,7 @@ from cortext.features import build_augmentations
 from cortext.features.augment import AUGMENTATIONS
 from cortext.plugins import place
 from cortext.training.checks.made_up import seed_generators, separate_random_numbers
-from cortext.training.checks.report import Check, Named, NotChecked, Report, examine
+from cortext.training.checks.report import CheckResult, Named, NotChecked, Report, examine
 
 N_FEATURES = 8
 N_BINS = (50, 37, 21)
@@ -24,7 +24,7 @@ TOLERANCE = 1e-6
 """Largest difference of features that should be equal."""
 
 
-def check_augmentation(config: Any, report: Report | None = None) -> list[Check]:
+def check_augmentation(config: Any, report: Report | None = None) -> list[CheckResult]:
     """Check a registered augmentation on made-up data.
 
     Args:

@@ -21,7 +21,7 @@ from cortext.training.checks.augmentation import AugmentationChecks
 from cortext.training.checks.loss import LossChecks
 from cortext.training.checks.made_up import separate_random_numbers
 from cortext.training.checks.network import NetworkChecks
-from cortext.training.checks.report import Check, examine
+from cortext.training.checks.report import CheckResult, examine
 from cortext.training.config import TrainConfig
 from cortext.training.loss import build_loss, loss_kind
 
@@ -37,7 +37,7 @@ TOLERANCE = 1e-3
 """Largest difference between logits that should be equal; mistakes make larger ones."""
 
 
-def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
+def examine_first(config: TrainConfig, model: AcousticModel) -> list[CheckResult]:
     """Check a run's own model, loss and augmentations, and stop where one of them fails.
 
     Shipped classes are not checked. Neither the weights nor any random number of the run changes.
@@ -54,7 +54,7 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
     """
     is_ctc = config.task_name == CTC
     loss = build_loss(config.loss, config.model.kind) if is_ctc else None
-    found = list[Check]()
+    found = list[CheckResult]()
     until_s = time.process_time() + SECONDS
     # On a busy machine several threads take many times as long for a small batch.
     with threads(1), separate_random_numbers(), full_float32():
@@ -80,14 +80,14 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[Check]:
 
 def _of_network(
     config: TrainConfig, model: AcousticModel, loss: Any, until_s: float
-) -> list[Check]:
+) -> list[CheckResult]:
     kind = config.model.kind
     try:
         network = _with_shared_weights(model.network)
     # Anything may be raised by a user's own class that cannot be copied.
     except Exception as error:
         reason = f"it cannot be copied: {first_line(error)}"
-        return [Check(f"model {kind}", "shapes", "not checked", reason)]
+        return [CheckResult(f"model {kind}", "shapes", "not checked", reason)]
     n_features = model.n_features if model.feature_subset is None else len(model.feature_subset)
     n_classes = len(model.inventory)
     is_large = sum(parameter.numel() for parameter in network.parameters()) > LARGE

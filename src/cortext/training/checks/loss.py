@@ -24,7 +24,7 @@ from cortext.training.checks.made_up import (
     separate_random_numbers,
 )
 from cortext.training.checks.network import no_gradient
-from cortext.training.checks.report import Check, Named, Report, examine
+from cortext.training.checks.report import CheckResult, Named, Report, examine
 from cortext.training.loss import LOSSES, build_loss, check_losses
 
 N_FEATURES = 8
@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 """Largest change of a loss that should not change, times the largest loss above 1."""
 
 
-def check_loss(config: Any, model: Any, report: Report | None = None) -> list[Check]:
+def check_loss(config: Any, model: Any, report: Report | None = None) -> list[CheckResult]:
     """Check a registered loss on made-up data.
 
     Args:

@@ -17,7 +17,7 @@ from cortext.training.backend import DeviceSpec
 from cortext.training.checks.augmentation import check_augmentation
 from cortext.training.checks.loss import check_loss
 from cortext.training.checks.model import check_model
-from cortext.training.checks.report import Check, CheckReport, Report, examine, skip
+from cortext.training.checks.report import CheckReport, CheckResult, Report, examine, skip
 from cortext.training.config import TASKS, TrainConfig, read_train_config
 from cortext.training.loss import LOSSES
 from cortext.training.task import Task
@@ -80,10 +80,10 @@ def _examined(
     kind: str,
     cls: Any,
     settings: TrainConfig | None,
-    before: Sequence[Check],
+    before: Sequence[CheckResult],
     onnx: bool,
     report: Report | None,
-) -> Sequence[Check]:
+) -> Sequence[CheckResult]:
     """Check one class; `before` are the results of those before it."""
     subject = f"{noun} {kind}"
     if noun == TASKS.noun:
@@ -141,7 +141,7 @@ def _model_for(kind: str, cls: Any, settings: TrainConfig | None) -> Any:
     return SMALL.get(name) or MODELS[name].Config()
 
 
-def _spoilt(found: Sequence[Check], subject: str) -> str | None:
+def _spoilt(found: Sequence[CheckResult], subject: str) -> str | None:
     """Return why no loss can be checked with a model; None if its forward pass is right."""
     for check in found:
         if check.subject == subject and check.status == "FAIL" and check.name in FORWARD:
@@ -180,11 +180,13 @@ def _task_checks(
     return [("interface", interface), ("check", accepts), ("training", training)]
 
 
-def _not_registered(module: ModuleType, registered: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+def _not_registered(
+    module: ModuleType, registered: Mapping[str, Mapping[str, Any]]
+) -> list[CheckResult]:
     """Return a line for each class of a file that has a `Config` and that nothing registers."""
     known = [cls for classes in registered.values() for cls in classes.values()]
     return [
-        Check(
+        CheckResult(
             f"class {name}",
             "all",
             "not checked",

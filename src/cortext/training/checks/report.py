@@ -28,7 +28,7 @@ def skip(reason: str) -> str:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """The result of one check.
 
     Attributes:
@@ -49,7 +49,7 @@ class Check:
         return f"{self.status:<11}  {line}"
 
 
-Report = Callable[[Check], None]
+Report = Callable[[CheckResult], None]
 """A function that is called with each result when it is there."""
 
 
@@ -61,10 +61,10 @@ class CheckReport:
         checks: The results.
     """
 
-    checks: tuple[Check, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
-    def failed(self) -> list[Check]:
+    def failed(self) -> list[CheckResult]:
         """The checks that failed."""
         return [check for check in self.checks if check.status == "FAIL"]
 
@@ -85,7 +85,7 @@ def examine(
     blamed: Sequence[Any] = (),
     until_s: float = math.inf,
     report: Report | None = None,
-) -> list[Check]:
+) -> list[CheckResult]:
     """Make checks one after the other, up to one of `NEEDED` that fails.
 
     Args:
@@ -96,7 +96,7 @@ def examine(
         until_s: Time of `time.process_time` after which no check begins.
         report: Called with each result when it is there.
     """
-    found = list[Check]()
+    found = list[CheckResult]()
     for name, check in checks:
         failed = [one.name for one in found if one.status == "FAIL" and one.name in NEEDED]
         found.append(_result(subject, name, check, blamed, failed, time.process_time() > until_s))
@@ -112,24 +112,24 @@ def _result(
     blamed: Sequence[Any],
     failed: Sequence[str],
     is_late: bool,
-) -> Check:
+) -> CheckResult:
     try:
         if is_late:
             raise NotChecked("there was no time left")
         if failed:
             raise NotChecked(f"{failed[0]} failed")
-        return Check(subject, name, "PASS", check())
+        return CheckResult(subject, name, "PASS", check())
     except (NotChecked, MissingLibrary) as reason:
-        return Check(subject, name, "not checked", str(reason))
+        return CheckResult(subject, name, "not checked", str(reason))
     except CortextError as error:
-        return Check(subject, name, "FAIL", str(located(error, *blamed)))
+        return CheckResult(subject, name, "FAIL", str(located(error, *blamed)))
     # The user's own code may raise anything.
     except Exception as error:
         line = fault(error, *blamed)
         said = str(line or f"{type(error).__name__}: {first_line(error)}")
         if line is None and blamed:
             said = _misfit(subject, said, blamed)
-        return Check(subject, name, "FAIL", said)
+        return CheckResult(subject, name, "FAIL", said)
 
 
 def _misfit(subject: str, said: str, blamed: Sequence[Any]) -> str:
