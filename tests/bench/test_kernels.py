@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from vectors import vectors_of
 
-from cortext import _native
 from cortext.bench.kernels import COMPILED, OPERATIONS, kernel_work
 from cortext.bench.latency_modes import EAGER, OURS, no_more_work
 from cortext.bench.posteriors import INVENTORY
@@ -37,11 +37,8 @@ def test_steps_and_recurrence_are_timed():
 @pytest.fixture(params=[16, 8])
 def lanes(request):
     """Vectors of AVX-512, then those of a processor that has only AVX2."""
-    before = _native.vector_lanes()
-    if not _native.use_vector_lanes(request.param):
-        pytest.skip(f"this processor has no vectors of {request.param}")
-    yield request.param
-    assert _native.use_vector_lanes(before)
+    with vectors_of(request.param) as lanes:
+        yield lanes
 
 
 @pytest.mark.slow

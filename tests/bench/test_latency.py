@@ -10,7 +10,7 @@ import torch
 from cortext.bench import latency
 from cortext.bench.decoder.searcher import Paths
 from cortext.bench.latency import LatencyPlan, bench_latency, demo_directory, one_core
-from cortext.bench.latency_modes import EAGER, MODES, Played, no_more_work, steppers
+from cortext.bench.latency_modes import EAGER, MODES, Played, steppers
 from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
@@ -135,15 +135,6 @@ def test_targets_are_judged_by_what_was_measured():
     assert latency._met({"onnx fp32": mode(1.0, None)}) == waits | {
         "fp32_work": None, "fastest_work": None, "final": True, "no_more_work_than_torch": None,
     }  # fmt: skip
-
-
-def test_a_way_that_does_more_work_than_torch_is_noticed():
-    assert no_more_work({EAGER: 12.0, "torch fp32": 12.0, "torch int8": 3.0})
-    assert not no_more_work({EAGER: 12.0, "torch fp32": 8.0, "torch int8": 12.1})
-    assert not no_more_work({EAGER: 12.6, "torch fp32": 24.9})
-    # ONNX Runtime's ways are not ours.
-    assert no_more_work({EAGER: 12.0, "torch bf16": 5.0, "onnx fp32": 13.0})
-    assert no_more_work({"torch fp32": 8.0}) is no_more_work({EAGER: 12.0}) is None
 
 
 def test_unknown_modes_and_directories_are_refused(tmp_path):

@@ -79,6 +79,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     return Tiny(root / "run", data, root / "lm")
 
 
+@pytest.fixture(scope="module")
+def short_reports():
+    """One figure of a trial in a report instead of six; test_report looks at them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cortext.evaluation.report.N_PICTURES", 1)
+        yield
+
+
 @pytest.fixture
 def result():
     """Makes a TrialResult from what a test cares about."""

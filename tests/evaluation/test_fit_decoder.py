@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from made_fit import made_fit
 
 from cortext.cli import run as cortext
 from cortext.config import save_config
@@ -17,10 +17,13 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.errors import Interrupted
 from cortext.evaluation import evaluate, fit_decoder
 from cortext.evaluation.fit_decoder import FitDecoder
-from cortext.evaluation.fitted import Half, read_fitted, weights_checksum, write_fitted
+from cortext.evaluation.fitted import Half, WordErrors, read_fitted, weights_checksum, write_fitted
 from cortext.evaluation.recognise import recognise
 from cortext.models.gru import GRUConfig, InputNetworkConfig
+from cortext.processes import threads
 from cortext.training import DatasetConfig, TrainConfig, train
+
+pytestmark = pytest.mark.usefixtures("short_reports")
 
 CONFIG = TrainConfig(
     model=GRUConfig(n_units=8, n_layers=1, rnn_dropout=0, input_network=InputNetworkConfig()),
@@ -36,14 +39,10 @@ CONFIG = TrainConfig(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_and_short():
-    """One thread for small matrices, and one figure of a trial in a report."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cortext.evaluation.report.N_PICTURES", 1)
+def one_thread():
+    """Small matrices are fastest with one thread."""
+    with threads(1):
         yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -186,9 +185,7 @@ def adapted(run, tiny, out, *options):
     return read_fitted(out)
 
 
-def test_an_adapted_run_has_its_sources_options_or_better_ones(
-    tiny, trained, tmp_path, capsys, monkeypatch
-):
+def test_an_adapted_run_takes_over_its_sources_options(tiny, trained, tmp_path, capsys):
     before = read_fitted(trained)
     taken = adapted(trained, tiny, tmp_path / "without")
     assert taken.options == before.options
@@ -197,14 +194,28 @@ def test_an_adapted_run_has_its_sources_options_or_better_ones(
     # Nine words are too few to fit on.
     few = adapted(trained, tiny, tmp_path / "few", "--lm", tiny.lm)
     assert (few.options, few.source) == (before.options, str(trained))
+
+
+@pytest.mark.parametrize(("cross_fitted", "is_better"), [(7, True), (8, False)])
+def test_fitted_options_replace_the_sources_where_they_make_fewer_errors(
+    tiny, trained, tmp_path, monkeypatch, cross_fitted, is_better
+):
+    """The fit begins with the source's options, which make eight errors."""
+    before = read_fitted(trained)
+    found = made_fit(
+        tiny.lm, DecoderOptions(nbest=2), word_errors=WordErrors(9, 8, 6, cross_fitted)
+    )
+
+    def fit_to_run(run, log_probs, trials, inventory, decoder, **_):
+        assert decoder.options == before.options
+        write_fitted(run, found)
+        return found
+
     monkeypatch.setattr(fit_decoder, "FEWEST_WORDS", 9)
-    fitted = adapted(trained, tiny, tmp_path / "fitted", "--lm", tiny.lm)
-    errors = fitted.word_errors
-    if fitted.source is None:
-        assert (fitted.fitted_on.trials, fitted.fitted_on.words) == (3, 9)
-        assert errors.cross_fitted < errors.start
-    else:
-        assert fitted.options == before.options
+    monkeypatch.setattr(fit_decoder, "fit_to_run", fit_to_run)
+    kept = adapted(trained, tiny, tmp_path / "adapted", "--lm", tiny.lm)
+    assert kept.options == (found.options if is_better else before.options)
+    assert kept.source == (None if is_better else str(trained))
 
 
 @pytest.mark.slow

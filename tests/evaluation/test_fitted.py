@@ -32,6 +32,8 @@ from cortext.evaluation.fitted import (
 )
 from cortext.text.phonemes import LM
 
+pytestmark = pytest.mark.usefixtures("short_reports")
+
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
 SAID = ("i see you", "me and you", "we see me")
 VAL = [
@@ -54,14 +56,6 @@ seconds: 1.5
 created: '2026-11-23T00:00:00+00:00'
 version: 0.1.0
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_reports():
-    """One figure of a trial instead of six."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cortext.evaluation.report.N_PICTURES", 1)
-        yield
 
 
 def keys(trials):

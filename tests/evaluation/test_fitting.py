@@ -76,13 +76,6 @@ def test_the_same_arguments_give_the_same_options_with_any_number_of_threads(sai
     assert steps[-1] == (120, 120)
 
 
-def test_label_priors_are_kept_only_where_they_have_a_weight(fit):
-    for options in (fit.options, *fit.halves):
-        assert bool(options.label_priors) == bool(options.prior_weight and options.label_priors)
-        if not options.label_priors:
-            assert options.prior_weight == SURE_OF_BLANKS.prior_weight
-
-
 class Knowing(Decoder):
     """A decoder that gets a trial right by a rule of its options; the first number names it."""
 
@@ -171,6 +164,14 @@ def test_options_that_are_far_worse_are_tried_on_an_eighth_of_the_trials():
 def test_a_step_goes_to_the_neighbouring_value():
     fit = fitted_where(lambda options, trial: options.acoustic_scale == 0.5, acoustic_scale=0.4)
     assert fit.options.acoustic_scale == 0.5
+
+
+@pytest.mark.parametrize("weigh", [True, False])
+def test_label_priors_are_kept_only_where_they_have_a_weight(weigh):
+    fit = fitted_where(lambda options, trial: bool(options.prior_weight) == weigh, prior_weight=0.3)
+    for options in (fit.options, *fit.halves):
+        assert bool(options.label_priors) == weigh
+    assert weigh or fit.options.prior_weight == 0.3
 
 
 def test_what_is_reported_is_decoded_with_the_beam_of_the_options():

@@ -23,6 +23,8 @@ from cortext.evaluation import decode, evaluate
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.settings import LargeModelFiles, SearchSettings
 
+pytestmark = pytest.mark.usefixtures("short_reports")
+
 WEIGHT = 0.4
 CONTEXT = "what did you see"
 OPTIONS = {"nbest": 5, "lattice_beam": 30.0, "llm": {"weight": WEIGHT, "augment": 3}}
@@ -31,14 +33,6 @@ OPTIONS = {"nbest": 5, "lattice_beam": 30.0, "llm": {"weight": WEIGHT, "augment"
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory) -> LargeModelFiles:
     return LargeModelFiles(str(save_tiny_lm(tmp_path_factory.mktemp("tiny-llm"))), device="cpu")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_reports():
-    """One figure of a trial instead of six."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cortext.evaluation.report.N_PICTURES", 1)
-        yield
 
 
 @pytest.fixture(scope="module")

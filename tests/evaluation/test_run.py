@@ -17,15 +17,9 @@ from cortext.models import AcousticModel, build_model, load_model, model_config,
 from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE
 
+pytestmark = pytest.mark.usefixtures("short_reports")
+
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_reports():
-    """One figure of a trial instead of six; test_report looks at them all."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cortext.evaluation.report.N_PICTURES", 1)
-        yield
 
 
 @pytest.fixture(scope="module")

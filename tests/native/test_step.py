@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from vectors import vectors_of
 
 from cortext import _native
 
@@ -13,11 +14,8 @@ SHAPES = [(1, 1, 1), (7, 5, 2), (16, 16, 1), (33, 65, 3), (112, 48, 2)]  # input
 @pytest.fixture(params=[16, 8, 4])
 def lanes(request):
     """Vectors of AVX-512, of AVX2, and of any processor."""
-    before = _native.vector_lanes()
-    if not _native.use_vector_lanes(request.param):
-        pytest.skip(f"this processor has no vectors of {request.param}")
-    yield request.param
-    assert _native.use_vector_lanes(before)
+    with vectors_of(request.param) as lanes:
+        yield lanes
 
 
 def draw(n_inputs, n_units, n_layers, seed=0):

@@ -21,6 +21,7 @@ from cortext.cli.console import (
     print_metrics,
     print_table,
     progress_bar,
+    stage,
 )
 from cortext.cloud.job import LaunchSettings
 
@@ -60,15 +61,15 @@ def demo(
 
     with ExitStack() as bars:
 
-        def stage(name: str) -> Callable[[int, int], None] | None:
+        def begin(name: str) -> Callable[[int, int], None] | None:
             bars.close()
-            print_lines(f"{name} ...", err=True)
+            stage(name)
             # Training draws a bar of its own; two bars on one terminal overwrite each other.
             return None if name == "train" else bars.enter_context(progress_bar(name))
 
         workers = os.cpu_count() or 1
         result = run_demo(
-            out, preset, seed=seed, workers=workers, overrides=overrides or (), llm=llm, stage=stage
+            out, preset, seed=seed, workers=workers, overrides=overrides or (), llm=llm, stage=begin
         )
     if as_json:
         print_json(dataclasses.asdict(result))
@@ -130,9 +131,6 @@ def doctor(
     Example: cortext doctor --run --speed
     """
     from cortext.tpu.doctor import examine, take_steps
-
-    def stage(name: str) -> None:
-        print_lines(f"{name} ...", err=True)
 
     report = examine(tpu, limit_s=limit, stage=stage)
     if run:

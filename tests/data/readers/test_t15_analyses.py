@@ -170,19 +170,13 @@ USE_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", COPY_FAULTS)
-def test_a_damaged_copy_task_is_refused(tmp_path: Path, name: str) -> None:
-    change, says = COPY_FAULTS[name]
-    content = copy_task()
-    change(content)
-    with pytest.raises(DataError, match=says):
-        read_analyses(saved(tmp_path, content))
+FAULTS = [(copy_task, *fault) for fault in COPY_FAULTS.values()]
+FAULTS += [(personal_use, *fault) for fault in USE_FAULTS.values()]
 
 
-@pytest.mark.parametrize("name", USE_FAULTS)
-def test_a_damaged_personal_use_is_refused(tmp_path: Path, name: str) -> None:
-    change, says = USE_FAULTS[name]
-    content = personal_use()
+@pytest.mark.parametrize(("whole", "change", "says"), FAULTS, ids=[*COPY_FAULTS, *USE_FAULTS])
+def test_damaged_analyses_are_refused(tmp_path: Path, whole, change, says: str) -> None:
+    content = whole()
     change(content)
     with pytest.raises(DataError, match=says):
         read_analyses(saved(tmp_path, content))
