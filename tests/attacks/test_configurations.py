@@ -18,7 +18,7 @@ from commands import run
 from refusals import refused
 
 from cortext.data import Trial, write_session
-from cortext.evaluation.fitted import options_for
+from cortext.evaluation.decoder_options import options_for
 from cortext.training import train
 
 HUGE = 2_000_000_000

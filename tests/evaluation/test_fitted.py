@@ -16,16 +16,15 @@ from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.ngram.language_model import file_checksums, language_model_checksum
 from cortext.errors import ConfigError, CortextError, DataError, DecodingError
 from cortext.evaluation import decode, evaluate
+from cortext.evaluation.decoder_options import choose_options, options_for
 from cortext.evaluation.fitted import (
     Fitted,
     FittedOn,
     FittedWith,
     Half,
     TrialName,
-    choose_options,
     fit_to_run,
     kept_before,
-    options_for,
     read_fitted,
     take_over,
     write_fitted,

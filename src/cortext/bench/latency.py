@@ -37,7 +37,7 @@ from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.data import open_data
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.evaluation.fitted import options_for
+from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.settings import Options
 from cortext.evaluation.stepped import stepped_errors
 from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions

@@ -67,8 +67,8 @@ def llm(
     """
     from cortext.bench.llm.compare import bench_llm, read_result, word_errors
     from cortext.bench.materials import RealData, language_models
+    from cortext.evaluation.decoder_options import options_for
     from cortext.evaluation.figures import save_picture
-    from cortext.evaluation.fitted import options_for
     from cortext.files import disk_errors
 
     large = model.files

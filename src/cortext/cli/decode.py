@@ -35,7 +35,7 @@ from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
-    from cortext.evaluation.fitted import Chosen
+    from cortext.evaluation.decoder_options import Chosen
     from cortext.evaluation.submission import Predictions
     from cortext.text.metrics import ErrorRate
 
@@ -198,7 +198,7 @@ def check_form(call: typer.Context) -> None:
 def _decoder(search: SearchSettings) -> tuple[Decoder, Chosen]:
     """Return a decoder, and where its options come from."""
     from cortext.decoding import Decoder
-    from cortext.evaluation.fitted import choose_options
+    from cortext.evaluation.decoder_options import choose_options
 
     assert search.lm is not None
     chosen = choose_options(None, search.lm, search.options)

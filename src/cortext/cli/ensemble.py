@@ -103,7 +103,7 @@ def ensemble(
     """
     from cortext.decoding.ensemble import combine_lists, combine_runs
     from cortext.decoding.ensemble.results import check_replaceable, write_ensemble
-    from cortext.evaluation.fitted import options_for
+    from cortext.evaluation.decoder_options import options_for
 
     changes: dict[str, Any] = {"method": method, "lattice": lattice, "free": free}
     changes = {name: value for name, value in changes.items() if value}

@@ -73,7 +73,7 @@ def serve(
     for module in ("fastapi", "uvicorn", "websockets"):
         need(module, "live")
 
-    from cortext.evaluation.fitted import options_for
+    from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.decoder import no_long_pauses
     from cortext.live.core.log import event, open_log
     from cortext.live.page.access import Access, address, is_loopback, new_token

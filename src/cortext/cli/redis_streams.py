@@ -101,7 +101,7 @@ def lm_server(
     """
     from cortext.decoding import Decoder
     from cortext.decoding.ngram.kaldi import converted
-    from cortext.evaluation.fitted import options_for
+    from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.decoder import no_long_pauses, with_llm
     from cortext.live.core.log import event, open_log
     from cortext.live.lm_server.server import LMServer, make_protocol

@@ -229,7 +229,7 @@ def decoder(
     from cortext.config import load_config
     from cortext.decoding import DecoderOptions
     from cortext.evaluation.cluster import DecoderFiles
-    from cortext.evaluation.fitted import options_for
+    from cortext.evaluation.decoder_options import options_for
     from cortext.tuning import tune_decoder
     from cortext.tuning import workers as tuning_workers
     from cortext.tuning.decoder.material import evaluated, tuning_parts

@@ -1,7 +1,7 @@
-"""Fitted decoder options of a run: `decoder.yaml`, and the options that a command uses.
+"""Fitted decoder options of a run: making, writing and reading `decoder.yaml`.
 
 A run keeps the options that were fitted to its logits, with the language model that they were
-fitted with. Commands use them with that language model, and say so.
+fitted with. `decoder_options` decides which commands use them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import numpy as np
 import yaml
 
 from cortext import __version__
-from cortext.config import from_mapping, load_config, read_mapping, to_mapping
+from cortext.config import from_mapping, read_mapping, to_mapping
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder
 from cortext.decoding.ngram.language_model import language_model_checksum
-from cortext.decoding.options import DecoderOptions, LLMOptions
+from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.evaluation.fitting import Fit, fit_options
-from cortext.evaluation.settings import Options
 from cortext.files import atomic_write
 from cortext.processes import Progress
 from cortext.text.normalize import normalize
@@ -37,10 +36,7 @@ FORMAT_VERSION = 1
 HEADER = (
     "# Decoder options that cortext has fitted to this run; delete the file to go without them."
 )
-DEFAULT = "default"
-"""Name that stands for the default options where a file or run could stand."""
 AGAIN = "fit anew with `cortext evaluate --fit`, or delete the file"
-FIT = "`cortext evaluate --fit` fits them"
 
 
 @dataclass(frozen=True)
@@ -193,10 +189,15 @@ def read_fitted(run: str | Path) -> Fitted | None:
         ConfigError: For a file that is damaged, with what to do.
     """
     path = Path(run) / FILE
-    return _read(path) if path.exists() or path.is_symlink() else None
+    return read_fitted_file(path) if path.exists() or path.is_symlink() else None
 
 
-def _read(path: Path) -> Fitted:
+def read_fitted_file(path: Path) -> Fitted:
+    """Return the contents of a `decoder.yaml`, wherever it is.
+
+    Raises:
+        ConfigError: For a file that is missing or damaged, with what to do.
+    """
     try:
         return from_mapping(Fitted, read_mapping(path), where=path)
     except CortextError as error:
@@ -323,133 +324,6 @@ def _halves(fit: Fit, trials: Sequence[TrialName]) -> list[Half]:
         own = (key for key, half in zip(keys, fit.half, strict=True) if half == side)
         found.append(Half(fit.halves[1 - side], " ".join(own)))
     return found
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Decoder options for a command, and where they come from.
-
-    Attributes:
-        options: Options for trials that no fit has seen.
-        note: A line for the user.
-        fitted: The fit that the options come from; None for others.
-    """
-
-    options: DecoderOptions
-    note: str
-    fitted: Fitted | None = None
-
-    @classmethod
-    def now(cls, fitted: Fitted, run: str | Path, before: str | None, llm: LLMOptions) -> Chosen:
-        """Return options that have just been fitted to a run.
-
-        Args:
-            fitted: The fit.
-            run: Run directory.
-            before: Description of the fit that it replaces; None where there was none.
-            llm: Settings of the large model.
-        """
-        note = f"{fitted.about}, kept in {Path(run) / FILE}"
-        if before is not None:
-            note += f", replacing those {before}"
-        return cls(replace(fitted.options, llm=llm), _note(note), fitted)
-
-    def without(self, trial: TrialName) -> DecoderOptions | None:
-        """Return options that were fitted without a trial; None for one that no fit has seen."""
-        seen = None if self.fitted is None else self.fitted.without(trial)
-        return None if seen is None else replace(seen, llm=self.options.llm)
-
-
-def options_for(
-    run: str | Path | None, lm: str | Path | None, options: Options = None
-) -> tuple[DecoderOptions, str]:
-    """Return decoder options for a run and a language model, and a line that says where from.
-
-    Arguments and errors are those of `choose_options`, which also knows the options of single
-    trials.
-    """
-    chosen = choose_options(run, lm, options)
-    return chosen.options, chosen.note
-
-
-def choose_options(
-    run: str | Path | None, lm: str | Path | None, options: Options = None
-) -> Chosen:
-    """Return decoder options for a run and a language model.
-
-    Args:
-        run: Run directory; None without one.
-        lm: Language-model directory; None checks the options alone.
-        options: None: the options fitted to the run, if they were fitted with this language model,
-            else the defaults. Otherwise `DecoderOptions`, a mapping of their fields, a YAML file of
-            them (or a `decoder.yaml`), a run directory, whose fitted options are used, or
-            `default`. A mapping or file that has nothing but a section `llm` leaves the search as
-            None does.
-
-    Raises:
-        ConfigError: For a file that is missing or damaged, and a run without fitted options.
-        DecodingError: For an unknown option and values out of bounds.
-    """
-    if isinstance(options, DecoderOptions):
-        return Chosen(options, _note("as given"))
-    if isinstance(options, str | Path):
-        path = Path(options)
-        if str(path) == DEFAULT:
-            return Chosen(DecoderOptions(), _note("the defaults, as asked for"))
-        if path.is_dir():
-            return _asked_for(_fitted_of_run(path), path, lm)
-        mapping = read_mapping(path)
-        if "language_model" in mapping:
-            return _asked_for(_read(path), path, lm)
-        given = load_config(path, DecoderOptions)
-        if mapping and mapping.keys() != {"llm"}:
-            return Chosen(given, _note(f"those of {path}"))
-    else:
-        given = DecoderOptions.of(options)
-        mapping = dict(options or {})
-        if mapping and mapping.keys() != {"llm"}:
-            return Chosen(given, _note("as given"))
-    chosen = _options_of_run(run, lm)
-    return replace(chosen, options=replace(chosen.options, llm=given.llm))
-
-
-def _note(text: str) -> str:
-    return f"decoder options: {text}"
-
-
-def _fitted_of_run(run: Path) -> Fitted:
-    fitted = read_fitted(run)
-    if fitted is None:
-        raise ConfigError(f"no {FILE}: no decoder options were fitted to it", where=run, fix=FIT)
-    return fitted
-
-
-def _asked_for(fitted: Fitted, source: Path, lm: str | Path | None) -> Chosen:
-    """Return fitted options that the user has named, whatever the language model is."""
-    note = f"those of {source}, {fitted.about}"
-    if lm is not None and fitted.language_model.checksum != language_model_checksum(lm):
-        note += f", with another language model ({fitted.language_model.path})"
-    return Chosen(fitted.options, _note(note), fitted)
-
-
-def _options_of_run(run: str | Path | None, lm: str | Path | None) -> Chosen:
-    if run is None or lm is None:
-        return Chosen(DecoderOptions(), _note("the defaults"))
-    fitted = read_fitted(run)
-    if fitted is None:
-        return Chosen(DecoderOptions(), _note(f"the defaults; none were fitted to {run} ({FIT})"))
-    if fitted.language_model.checksum != language_model_checksum(lm):
-        with_other = (
-            f"the defaults; those in {run} were fitted with another language model"
-            f" ({fitted.language_model.path})"
-        )
-        return Chosen(DecoderOptions(), _note(with_other))
-    note = f"those of {run}, {fitted.about}"
-    if fitted.source is not None:
-        note += f", taken over from {fitted.source}"
-    elif fitted.weights is not None and weights_checksum(run) not in (None, fitted.weights):
-        note += "; its weights have changed since"
-    return Chosen(fitted.options, _note(note), fitted)
 
 
 def weights_checksum(run: str | Path) -> str | None:

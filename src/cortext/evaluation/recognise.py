@@ -22,7 +22,8 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.decoder import notes_of, part_of
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError, nearest
-from cortext.evaluation.fitted import Chosen, TrialName
+from cortext.evaluation.decoder_options import Chosen
+from cortext.evaluation.fitted import TrialName
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.vocabularies import Vocabulary

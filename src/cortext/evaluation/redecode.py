@@ -14,7 +14,8 @@ from cortext.decoding.ensemble.sources import read_evaluations
 from cortext.decoding.nbest import NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
-from cortext.evaluation.fitted import Chosen, TrialName
+from cortext.evaluation.decoder_options import Chosen
+from cortext.evaluation.fitted import TrialName
 from cortext.evaluation.submission import check_predictions_file
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, disk_errors, read_json

@@ -81,7 +81,7 @@ def evaluate(
             n-best lists.
         out: Evaluation directory to write.
         options: Decoder options: None for those fitted to the run with this language model, else
-            the defaults; see `cortext.evaluation.fitted.choose_options` for what else.
+            the defaults; see `cortext.evaluation.decoder_options.choose_options` for what else.
         fit: Fit options to these trials first, and keep them in the run; a minute at most.
         engine: `native`, or `reference`.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.

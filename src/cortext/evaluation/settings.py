@@ -99,7 +99,7 @@ class SearchSettings:
 
     Attributes:
         lm: Language-model directory; None for no search.
-        options: See `cortext.evaluation.fitted.choose_options`.
+        options: See `cortext.evaluation.decoder_options.choose_options`.
         engine: `native`, or `reference`.
         threads: Threads of the search; None for one a core.
         ray: Address of a Ray cluster, or `local`, whose tasks then search.

@@ -17,7 +17,8 @@ import numpy as np
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.errors import DecodingError
 from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
-from cortext.evaluation.fitted import Chosen, TrialName, choose_options, fit_to_run, kept_before
+from cortext.evaluation.decoder_options import Chosen, choose_options
+from cortext.evaluation.fitted import TrialName, fit_to_run, kept_before
 from cortext.evaluation.settings import SearchSettings
 from cortext.processes import Progress
 from cortext.text.phonemes import Inventory

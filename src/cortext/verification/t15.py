@@ -14,7 +14,8 @@ import torch
 
 from cortext.data.dataset import DESCRIPTION
 from cortext.errors import ConfigError, first_line
-from cortext.evaluation.fitted import FILE, options_for
+from cortext.evaluation.decoder_options import options_for
+from cortext.evaluation.fitted import FILE
 from cortext.evaluation.settings import Options
 from cortext.files import json_lines
 from cortext.provenance import provenance

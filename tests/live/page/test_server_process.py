@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from cortext.cli import run as run_command
-from cortext.evaluation.fitted import FIT
+from cortext.evaluation.decoder_options import FIT
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.card import Smoothing
 from cortext.text.phonemes import RELEASE

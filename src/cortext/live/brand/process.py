@@ -17,7 +17,7 @@ import numpy as np
 
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, CortextError, LiveError, shown
-from cortext.evaluation.fitted import options_for
+from cortext.evaluation.decoder_options import options_for
 from cortext.extras import need
 from cortext.live.brand.entries import NodeStates
 from cortext.live.brand.node import BrandNode

@@ -7,7 +7,7 @@ from typing import Any
 
 from cortext import __version__
 from cortext.decoding import Decoder
-from cortext.evaluation.fitted import options_for
+from cortext.evaluation.decoder_options import options_for
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.log import event
