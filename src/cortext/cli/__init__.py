@@ -78,7 +78,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         ),
     },
     "Decoding": {
-        "evaluate": "decode.evaluate",
+        "evaluate": "evaluate.evaluate",
         "decode": "decode.decode",
         "ensemble": "ensemble.ensemble",
     },

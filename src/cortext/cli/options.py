@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -13,7 +13,7 @@ import typer
 from typer.models import ParameterInfo
 
 from cortext.errors import ConfigError
-from cortext.evaluation.settings import LargeModelFiles
+from cortext.evaluation.settings import LargeModelFiles, SearchSettings
 from cortext.settings import Setting
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
@@ -187,6 +187,14 @@ def check_ray(
             f"--llm-device is {llm_device}, and a task on Ray sees only the GPUs that it is given"
         )
         raise ConfigError(what, fix="leave it out, and give --gpus-per-worker")
+
+
+def searching(
+    search: SearchSettings, lm: Path | None, large: PromptedModelOptions
+) -> SearchSettings:
+    """Return the search with its language models, where their options agree."""
+    check_ray(search.ray, search.gpus_per_worker, search.threads, large.llm_device)
+    return replace(search, lm=lm, llm=large.files, context=large.context)
 
 
 @dataclass(frozen=True)
