@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from cortext.errors import RunError
-from cortext.models.acoustic import AcousticModel, day_of, load_model
+from cortext.models.acoustic import NOT_FINITE, AcousticModel, day_of, load_model
 from cortext.models.precision import autocast, full_float32
-from cortext.models.registry import read_output
+from cortext.models.registry import check_output
 from cortext.models.single_step import Precision, computes_ahead, for_single_steps
 from cortext.models.stepper import Stepper, check_first_step, check_patch, patch_shape
+from cortext.plugins import place
 
 Backend = Literal["torch", "onnx"]
 
@@ -88,11 +89,11 @@ class TorchStepper:
         self.use(session)
         # A model that cannot step fails here, not when the first word is spoken.
         bins_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
-        first_V = check_first_step(self.step(bins_SC))
+        first_V = check_first_step(self._logits(bins_SC))
         self.start()
         # A user's own network may keep something of every call, and would keep the NaN of
         # `prepare`. Use `prepare` only if two first steps agree to the bit.
-        is_pure = self.step(bins_SC).tobytes() == first_V.tobytes()
+        is_pure = self._logits(bins_SC).tobytes() == first_V.tobytes()
         self.start()
         self._computes_ahead = is_pure and computes_ahead(self._network)
         self.prepare(bins_SC[:0])
@@ -121,22 +122,32 @@ class TorchStepper:
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
+        logits_V = self._logits(bins_SC)
+        if not np.isfinite(logits_V).all():
+            where = place(self._network, "forward")
+            raise RunError(f"the model {NOT_FINITE} for this patch", where=where)
+        return logits_V
+
+    def _logits(self, bins_SC: np.ndarray) -> np.ndarray:
+        """Take a step; return its logits [V], which may not be finite."""
         # Copy: the caller's array may be read-only, which torch warns about.
-        logits_BPV, self._state = self._run(np.array(bins_SC, dtype=np.float32))
+        found = self._run(np.array(bins_SC, dtype=np.float32))
+        # A user's own network may give anything, also at a later step.
+        output = check_output(self._network, found, (1, 1, len(self.inventory)), 1)
+        self._state = output.state
         if self._state is None:
             raise RunError(
                 "this model keeps no state between patches; it cannot decode live",
                 fix="use another model",
             )
-        logits_V: np.ndarray = logits_BPV[0, 0].float().cpu().numpy()
+        logits_V: np.ndarray = output.logits[0, 0].float().cpu().numpy()
         return logits_V
 
     @torch.inference_mode()
-    def _run(self, bins_SC: np.ndarray) -> tuple[torch.Tensor, Any]:
-        """Return logits [1, 1, V] and the next state."""
+    def _run(self, bins_SC: np.ndarray) -> Any:
+        """Return the result of `forward`: logits [1, 1, V] and the next state."""
         x_BTC = torch.from_numpy(bins_SC).to(self._device)[None]
         if self._columns is not None:
             x_BTC = x_BTC[..., self._columns]
         with full_float32(), autocast(self._device, self._autocast):
-            output = read_output(self._network(x_BTC, self._day_B, self._state))
-        return output.logits, output.state
+            return self._network(x_BTC, self._day_B, self._state)

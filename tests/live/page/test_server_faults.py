@@ -4,13 +4,18 @@ Each utterance ends in a result or in a named error.
 """
 
 import json
+import re
 import shutil
 import subprocess
+import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from page_process import DAYS, N_FEATURES, Hearing, prepare, program, spoken
 from serving import TOKEN, Page, Served, make_session, serving, wait_until
+from torch import nn
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -21,6 +26,10 @@ from cortext.live.page.access import MAX_MESSAGE
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.sources import Replay
+from cortext.models import AcousticModel
+from cortext.models.card import Smoothing
+from cortext.models.stepping import TorchStepper
+from cortext.text.phonemes import RELEASE
 
 IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
 FRAME_BYTES = 4 * N_FEATURES
@@ -252,6 +261,88 @@ def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(pa
         assert page.next("utterance")["text"] == "i see you"
     assert "RuntimeError" in (tmp_path / "log").read_text()
     assert "see" not in (tmp_path / "log").read_text()
+
+
+@dataclass
+class Own:
+    """Configuration of `Faulty`."""
+
+    kind: str = "faulty"
+    patch_size: int = 14
+    patch_stride: int = 4
+
+
+class Faulty(nn.Module):
+    """A user's own network that hears, and has one fault in its 30th step."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.config, self.fault, self.steps = Own(), fault, 0
+        self.gain = nn.Parameter(torch.tensor(4.0))
+
+    def n_patches(self, n_bins):
+        return (n_bins - 14) // 4 + 1
+
+    def forward(self, x_BTC, day_B, state=None, *, n_patches_B=None):
+        self.steps += not torch.isnan(x_BTC).any()
+        logits_BPV = self.gain * x_BTC[:, None, :4, : len(RELEASE)].mean(dim=2)
+        result = logits_BPV, logits_BPV
+        return self.fault(logits_BPV) if self.steps == 30 else result
+
+
+FAULTS = {
+    "it raises": (
+        lambda logits_BPV: [][0],
+        r"internal error \(IndexError in test_server_faults.py, line \d+\)$",
+    ),
+    "it ends the program": (
+        lambda logits_BPV: sys.exit("see"),
+        r"internal error \(SystemExit in test_server_faults.py, line \d+\)$",
+    ),
+    "NaN": (
+        lambda logits_BPV: (logits_BPV * np.nan, logits_BPV),
+        r".*: Faulty.forward: the model gives logits that are not finite for this patch$",
+    ),
+    "a wrong shape": (
+        lambda logits_BPV: (logits_BPV[..., :7], logits_BPV),
+        r".*: Faulty.forward: the logits are \[1, 1, 7\]; \[1, 1, 41\] are needed$",
+    ),
+    "no frame": (
+        lambda logits_BPV: (logits_BPV[:, :0], logits_BPV),
+        r".*: Faulty.forward: the logits are \[1, 0, 41\]; n_patches promises 1 frames",
+    ),
+    "no result": (
+        lambda logits_BPV: None,
+        r".*: Faulty.forward: forward returns a NoneType; return \(logits, state\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_a_users_own_model_ends_the_sentence_and_not_the_server(
+    page_root, tmp_path, name
+):
+    fault, line = FAULTS[name]
+    model = AcousticModel(
+        Faulty(fault),
+        sessions=DAYS,
+        n_features=N_FEATURES,
+        inventory=RELEASE,
+        smoothing=Smoothing(smooth_data=False),
+    )
+    days = DayPipeline(TorchStepper(model), Decoder.from_dir(page_root / "lm"))
+    session = DecodingThread(days, Replay(page_root / "data"), speed=float("inf"))
+    with open_log(tmp_path / "log"), serving(session) as served, served.page() as page:
+        served.post("start", {"trial": 0})
+        *before, utterance = page.until("utterance")
+        (error,) = [message["what"] for message in before if message["type"] == "error"]
+        assert re.match(line, error), error
+        assert (utterance["error"], utterance["ended"]) == (error, "stop")
+        served.post("start", {"trial": 1})
+        assert page.next("utterance", trial=1, error=None)["text"] == "i see me"
+    events = [json.loads(text) for text in (tmp_path / "log").read_text().splitlines()]
+    failed = [event["error"] for event in events if event["event"] == "decoding_failed"]
+    assert failed == [error]
 
 
 def test_the_log_tells_what_happened_and_nothing_of_what_was_said(page_root, tmp_path):

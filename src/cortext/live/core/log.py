@@ -155,7 +155,7 @@ class JsonLines(logging.Handler):
         return not self._torn
 
 
-def internal_error(error: Exception) -> str:
+def internal_error(error: BaseException) -> str:
     """Return one line about an unexpected error, without its message, which may quote speech."""
     if isinstance(error, CortextError):
         return str(error)

@@ -250,7 +250,7 @@ class DecodingThread:
         """Do work whose failure ends the utterance with a named error, and not the thread."""
         try:
             work()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
             what = internal_error(error)
             event("decoding_failed", "error", error=what)
             self.readers.send(Event("error", {"what": what}))
