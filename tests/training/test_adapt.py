@@ -381,6 +381,25 @@ def test_the_command_line_adapts(base, turned, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+def test_trials_of_the_day_without_a_label_are_left_out_and_counted(base, packed, tmp_path, capsys):
+    folder = only_train(packed, tmp_path / "data")
+    first, *others = open_dataset(folder).trials("train", [NEW])
+    extra = [replace(first, trial=90 + n, sentence=None, phoneme_ids=None) for n in range(3)]
+    write_session(folder / NEW / "data_train.hdf5", [*extra, first, *others])
+    command = ["adapt", str(base), "--data", str(folder), "--batches", "2", "--out"]
+    assert cortext([*command, str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("training trials left out without a label: 3\n") == 1
+    content = json.loads((tmp_path / "run/adaptation.json").read_text())
+    assert content["n_unlabelled"] == 3
+    assert content["n_trials"] + content["n_val_trials"] == len(others) + 1
+    write_session(folder / OLD[0] / "data_train.hdf5", [replace(first, session=OLD[0])])
+    write_session(folder / NEW / "data_train.hdf5", extra)
+    assert cortext([*command, str(tmp_path / "again"), "--session", NEW]) == 2
+    said = f"there are no training trials of session '{NEW}' with a label"
+    assert said in capsys.readouterr().err
+
+
 def test_old_data_alone_name_the_missing_option(base, turned, packed, tmp_path):
     with pytest.raises(ConfigError):
         adapt(base, turned, tmp_path / "run", old_data=packed, **QUICK)

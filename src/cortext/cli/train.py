@@ -30,7 +30,7 @@ from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.evaluation.fitted import Fitted
-    from cortext.training import DeviceSpec
+    from cortext.training import AdaptSummary, DeviceSpec, RunSummary
     from cortext.training.release.exchange import Exchanged
 
 
@@ -154,6 +154,10 @@ def train(
     print_lines(summary)
     _print_fitted(fit.fitted)
     print_left_out(summary.skipped)
+    _print_unlabelled(summary)
+
+
+def _print_unlabelled(summary: RunSummary | AdaptSummary) -> None:
     if summary.n_unlabelled:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
 
@@ -282,6 +286,7 @@ def adapt(
     print_lines(summary)
     _print_fitted(fit.fitted)
     print_left_out(summary.skipped)
+    _print_unlabelled(summary)
 
 
 class Format(StrEnum):

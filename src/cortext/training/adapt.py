@@ -31,6 +31,7 @@ from cortext.files import atomic_write
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.provenance import provenance
 from cortext.training.adapt_trials import (
+    in_order_of_recording,
     opened,
     session_to_adapt_to,
     trials_of_day,
@@ -40,6 +41,7 @@ from cortext.training.batches import Batches
 from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.loss import ctc_loss
 from cortext.training.progress import reading_bar
+from cortext.training.setup import with_labels
 from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer
 
@@ -88,6 +90,8 @@ class AdaptSummary:
     skipped: tuple[Problem, ...]
     """Trials and files that were left out as bad."""
     seconds: float
+    n_unlabelled: int = 0
+    """Number of the day's training trials that were left out because they have no label."""
 
     def __str__(self) -> str:
         learnt = "the whole model" if self.whole_model else "its day layer"
@@ -159,8 +163,12 @@ def adapt(
     with reading_bar(progress) as bar:
         new = opened(data, source, ("train", "val"), skip_bad, bar)
         old = None if old_data is None else opened(old_data, source, ("train",), skip_bad, bar)
-    name = session_to_adapt_to(source, new, session)
-    chosen = trials_of_day(new, name, trials, config)
+    labelled = with_labels(new)
+    name = session_to_adapt_to(source, labelled, session)
+    chosen = trials_of_day(labelled, name, trials, config)
+    n_all, n_labelled = (
+        len(in_order_of_recording(each.split("train"), name)) for each in (new, labelled)
+    )
     model = source if name in source.sessions else _with_day(source, name)
     day = model.sessions.index(name)
     settings = _settings(
@@ -171,7 +179,10 @@ def adapt(
             [
                 chosen,
                 trials_of_old_days(
-                    old, [s for s in source.sessions if s != name], old_trials, config
+                    with_labels(old),
+                    [s for s in source.sessions if s != name],
+                    old_trials,
+                    config,
                 ),
             ]
         )
@@ -192,6 +203,7 @@ def adapt(
             assert result is not None  # it has run to the end
             seconds = round(time.perf_counter() - started, 2)
             summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
+            summary = replace(summary, n_unlabelled=n_all - n_labelled)
             content = asdict(summary) | {"provenance": provenance()}
             text = json.dumps(content, indent=2, default=str)
             atomic_write(out / "adaptation.json", text.encode())

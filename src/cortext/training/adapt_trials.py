@@ -12,7 +12,6 @@ from cortext.data.packed import PackedDataset, PackedSplit, open_data
 from cortext.errors import DataError, nearest
 from cortext.models import AcousticModel
 from cortext.training.config import TrainConfig
-from cortext.training.setup import with_labels
 
 
 def opened(
@@ -32,11 +31,9 @@ def opened(
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         reading: Progress callback, called with the parts done and their total.
 
-    Returns:
-        The recordings, without the training trials that have no label.
-
     Raises:
-        DataError: For data that cannot be read, or whose number of features is not the model's.
+        DataError: For data that cannot be read, whose number of features is not the model's, or
+            without a training trial.
     """
     if not isinstance(data, PackedDataset):
         data = open_data(data, skip_bad=skip_bad, progress=reading)
@@ -46,7 +43,7 @@ def opened(
         raise DataError(
             found, where=data.path, fix="give recordings like those the run was trained on"
         )
-    return with_labels(data)
+    return data
 
 
 def session_to_adapt_to(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
@@ -54,7 +51,7 @@ def session_to_adapt_to(model: AcousticModel, data: PackedDataset, wanted: str |
 
     Args:
         model: The model that is adapted.
-        data: Recordings with a training split.
+        data: Recordings with a training split whose trials have labels.
         wanted: Session to adapt to. None takes the only session that the model does not know; if
             the model knows all, the only session.
 
@@ -67,7 +64,8 @@ def session_to_adapt_to(model: AcousticModel, data: PackedDataset, wanted: str |
     if wanted is not None:
         if wanted not in recorded:
             what = (
-                f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
+                f"there are no training trials of session {wanted!r} with a label;"
+                f" {nearest(wanted, recorded)}"
             )
             raise DataError(what, where=data.path)
         return wanted
