@@ -195,6 +195,34 @@ def one_more_session(own: StandIn) -> None:
     shutil.copytree(root / SESSIONS[0], root / "t15.2030.01.01")
 
 
+def named(folder: Path, session: str) -> None:
+    for path in folder.glob("*.hdf5"):
+        with h5py.File(path, "a") as file:
+            for trial in file.values():
+                trial.attrs["session"] = session
+
+
+def one_more_session_to_validate(own: StandIn) -> None:
+    root = own.directory / RECORDINGS
+    named(shutil.copytree(root / SESSIONS[1], root / "t15.2030.01.01"), "t15.2030.01.01")
+
+
+def every_trial_without_numbers(own: StandIn) -> None:
+    for session in SESSIONS:
+        path = own.directory / RECORDINGS / session / "data_val.hdf5"
+        if path.is_file():
+            with h5py.File(path, "a") as file:
+                for trial in file.values():
+                    trial["input_features"][...] = np.nan
+
+
+def every_session_renamed(own: StandIn) -> None:
+    for number, session in enumerate(SESSIONS):
+        folder = own.directory / RECORDINGS / session
+        other = f"t15.2030.01.0{number + 1}"
+        named(folder.rename(folder.with_name(other)), other)
+
+
 def wrong_lm(own: StandIn) -> None:
     (own.lm / "lm.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0 ...")
 
@@ -262,6 +290,28 @@ DAMAGES = {
     "a session too many": (
         one_more_session,
         {"Sessions": "FAIL  4 found, 3 published; not published: t15.2030.01.01"},
+    ),
+    "a session too many with validation trials": (
+        one_more_session_to_validate,
+        {
+            "Decoded trials": "FAIL  8 trials, 4 left out; the first: .*t15.2030.01.01' is unknown",
+            "PER of other sessions": "not checked, because the checkpoint has no layer for"
+            r" t15.2030.01.01 \(4 trials\)$",
+            "PER of the checkpoint": "PASS",
+            "WER": "PASS",
+        },
+    ),
+    "sessions of another participant": (
+        every_session_renamed,
+        {
+            "Sessions": "FAIL",
+            "logits": "FAIL  .*no trial of split 'val' .*; give the release's own files$",
+            "WER": "not checked",
+        },
+    ),
+    "not one number in the validation trials": (
+        every_trial_without_numbers,
+        {"packing": "FAIL  .*every trial is bad; .*; give the release's own files$"},
     ),
     "a missing file": (
         without(VAL),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.data import open_packed, pack
+from cortext.data import PackedSplit, open_packed, pack
 from cortext.data.checks import Problem
 from cortext.data.dataset import open_session_files
 from cortext.decoding.log_probs import log_softmax
@@ -33,7 +33,7 @@ from cortext.training.release.exchange import import_checkpoint
 from cortext.training.validate import Validator
 from cortext.verification.checks import Check, Outcome, judged, not_checked
 from cortext.verification.published import Published
-from cortext.verification.recordings import first_problem, same_sessions, with_split
+from cortext.verification.recordings import first_problem, same_sessions, some, with_split
 
 SAME_RULE = 0.002
 """Largest difference of two PERs that are measured by the same rule.
@@ -250,11 +250,13 @@ def check_validation(
         progress: Called with trials done and in all.
     """
     model = load_model(run, device)
-    per, n_phonemes = trainers_per(run, model, packed, progress)
+    split = open_packed(packed).split("val")
+    known = split.select(sessions=[name for name in split.sessions if name in model.sessions])
+    per, n_phonemes = trainers_per(run, model, known, progress)
     own = measured["checkpoint"]["val_per"]
     # Few phonemes make coarse rates: two of them may always differ.
     few = 2 / n_phonemes
-    checks = []
+    checks = _without_layer(split, model.sessions)
     if own is None or not math.isfinite(own):  # infinite: it was saved before a validation
         checks.append(not_checked("PER of the checkpoint", "it carries no val_PER"))
     else:
@@ -277,16 +279,30 @@ def check_validation(
     return Outcome(checks, {"validation": {"per": per, "n_phonemes": n_phonemes}})
 
 
+def _without_layer(split: PackedSplit, known: Sequence[str]) -> list[Check]:
+    """Return a line about the sessions whose trials the checkpoint has no day layer for, if any."""
+    counts = {
+        name: int((split.day_N == day).sum())
+        for day, name in enumerate(split.sessions)
+        if name not in known
+    }
+    if not (unknown := [name for name, count in counts.items() if count]):
+        return []
+    n_trials = sum(counts.values())
+    because = f"the checkpoint has no layer for {some(unknown)} ({n_trials:,} trials)"
+    return [not_checked("PER of other sessions", because)]
+
+
 @torch.no_grad()
 def trainers_per(
-    run: Path, model: AcousticModel, packed: Path, progress: Progress | None
+    run: Path, model: AcousticModel, split: PackedSplit, progress: Progress | None
 ) -> tuple[float, int]:
-    """Return PER of the validation split as the release's trainer measures it, and its phonemes."""
+    """Return PER of a split as the release's trainer measures it, and its phonemes."""
     config = read_run_config(run)
     config.save_val_logits = False
     config.dataset.batch_size = TRIALS_AT_ONCE  # the release's 64 long trials take several GB
-    split = open_packed(packed).split("val")
-    layers_N = np.array([model.day(session) for session in split.sessions])
+    layer_of_day = {session: day for day, session in enumerate(model.sessions)}
+    layers_N = np.array([layer_of_day.get(session, -1) for session in split.sessions])
     transforms = config.dataset.data_transforms
     batches = Batches(split, layers_N, transforms, model.device, model.network.n_patches)
     done = 0

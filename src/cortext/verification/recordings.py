@@ -98,7 +98,7 @@ def check_files(parts: Parts, published: Published) -> Outcome:
         if name in found and counts[kind] and split not in found[name]
     ]
     n_files = sum(map(len, found.values()))
-    said = f"{n_files} found; missing: {_some(absent)}" if absent else f"{n_files} found"
+    said = f"{n_files} found; missing: {some(absent)}" if absent else f"{n_files} found"
     checks.append(judged("Session files", not absent, said))
     return Outcome(checks)
 
@@ -114,8 +114,8 @@ def same_sessions(name: str, found: Collection[str], expected: Collection[str]) 
     missing = [session for session in expected if session not in found]
     extra = [session for session in found if session not in expected]
     said = f"{len(found)} found, {len(expected)} published"
-    said += f"; missing: {_some(missing)}" if missing else ""
-    said += f"; not published: {_some(extra)}" if extra else ""
+    said += f"; missing: {some(missing)}" if missing else ""
+    said += f"; not published: {some(extra)}" if extra else ""
     return judged(name, not missing and not extra, said)
 
 
@@ -128,7 +128,7 @@ def _size(name: str, path: Path | None, listed: str) -> Check:
     return judged(label, has_listed_size(n_bytes, listed), f"{n_bytes:,} bytes; {listed} is listed")
 
 
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
     """Return the first three names, and the number of the others."""
     names = list(names)
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -196,7 +196,7 @@ def _per_session(rows: list[SplitReport], published: Published) -> Check:
         for kind, count in counts.items()
         if name in published.sessions and count > published.sessions[name][kind]
     ]
-    said = _some(more) if more else f"none of {len(found)} has more than the table of blocks"
+    said = some(more) if more else f"none of {len(found)} has more than the table of blocks"
     return judged("Trials by session", not more, said)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext import __version__
+from cortext.data.checks import SKIP_HINT
 from cortext.errors import CortextError, DataError
 from cortext.files import atomic_write, check_writable, disk_errors, exclusive, read_json
 from cortext.memory import memory, restart_peak
@@ -80,7 +81,7 @@ class Stages:
         try:
             outcome = work(progress)
         except CortextError as refusal:
-            error = judged(name, False, str(refusal))
+            error = judged(name, False, _with_advice_here(str(refusal)))
         except OSError as refusal:
             error = judged(name, False, f"{refusal.filename or 'a file'}: {refusal.strerror}")
         except MemoryError:
@@ -136,6 +137,13 @@ _QUOTED = re.compile(r"""(?<!\w)b?'(?:[^'\\]|\\.)*(?:'|$)|b?"(?:[^"\\]|\\.)*(?:"
 def _without_words(quoted: re.Match[str]) -> str:
     """Return a quotation if it is one name, else an ellipsis."""
     return "'...'" if " " in quoted[0] else quoted[0]
+
+
+def _with_advice_here(line: str) -> str:
+    """Return an error with advice that a verification, which has no `--skip-bad`, can follow."""
+    if not line.endswith(SKIP_HINT):
+        return line
+    return f"{line.rpartition('; ')[0]}; give the release's own files"
 
 
 def _own_fault(fault: Exception) -> str:
