@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,21 +21,63 @@ if TYPE_CHECKING:
 SEE_HELP = "see `cortext ensemble --help`"
 
 
-def ensemble(
-    *,
+@dataclass(frozen=True)
+class Sources:
+    """Sentences to combine: those of evaluation directories, or lists in a file."""
+
     evaluations: Annotated[
         list[Path] | None,
         typer.Argument(help="Evaluation directories of several runs over the same trials."),
-    ] = None,
+    ] = None
     lists: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.jsonl", help="Instead: a JSON object a line, with lists of sentences."
         ),
-    ] = None,
+    ] = None
     field: Annotated[
         str | None, typer.Option(help="The field of --lists that has each line's list.")
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """References to fit options on, and the file of the options."""
+
+    fit: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help=(
+                "Fit options on these references (a file like --lists, or directories), for"
+                " --options."
+            )
+        ),
+    ] = None
+    options: Annotated[
+        Path | None,
+        typer.Option("--options", help="YAML file of options; with --fit it is written."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class WordSearch:
+    """The search for words of `average` and --lattice."""
+
+    decoder_options: Annotated[
+        Path | None,
+        typer.Option(
+            help="average, --lattice: a file, a run or default; the runs' options without it."
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="average, --lattice: threads for the search; all cores."),
+    ] = None
+
+
+def ensemble(
+    *,
+    sources: Sources,
     method: Annotated[
         str | None,
         typer.Option(
@@ -60,29 +102,8 @@ def ensemble(
     free: Annotated[
         bool, typer.Option("--free", help="correct: let the model write words that nobody heard.")
     ] = False,
-    fit: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help=(
-                "Fit options on these references (a file like --lists, or directories), for"
-                " --options."
-            )
-        ),
-    ] = None,
-    options: Annotated[
-        Path | None,
-        typer.Option("--options", help="YAML file of options; with --fit it is written."),
-    ] = None,
-    decoder_options: Annotated[
-        Path | None,
-        typer.Option(
-            help="average, --lattice: a file, a run or default; the runs' options without it."
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="average, --lattice: threads for the search; all cores."),
-    ] = None,
+    fitting: Fitting,
+    words: WordSearch,
     out: Annotated[
         Path | None, typer.Option(help="Directory to write: predictions, lists, metrics.")
     ] = None,
@@ -101,41 +122,32 @@ def ensemble(
     Example: cortext ensemble --lists test.jsonl --field hypotheses --fit val.jsonl --options
     ensemble.yaml
     """
-    from cortext.decoding.ensemble import combine_lists, combine_runs
     from cortext.decoding.ensemble.results import check_replaceable, write_ensemble
-    from cortext.evaluation.decoder_options import options_for
 
     changes: dict[str, Any] = {"method": method, "lattice": lattice, "free": free}
     changes = {name: value for name, value in changes.items() if value}
-    _check_sources(evaluations, lists, field, fit)
-    _check_file(options, fit, [*changes, *overrides])
+    _check_sources(sources, fitting.fit)
+    _check_file(fitting, [*changes, *overrides])
     if out is not None:
         check_replaceable(out)
-    searched = None if decoder_options is None else options_for(None, lm, decoder_options)[0]
-    search = _SearchArguments(lm, searched, threads)
-    given = _options(None if fit else options, changes, overrides)
-    any_method = bool(fit) and not _names_method(method, overrides)
-    _check_used(given, search, large.llm, free, any_method)
+    search = _search_arguments(lm, words)
+    options = _options(None if fitting.fit else fitting.options, changes, overrides)
+    any_method = bool(fitting.fit) and not _names_method(method, overrides)
+    _check_used(options, search, large.llm, free, any_method)
     corrector = _corrector(large)
     fitted = None
-    if fit and options:
-        fitted = _fit(fit, field, given, any_method, search, corrector)
-        fitted.options.write(options)
-    chosen = given if fitted is None else fitted.options
-    found = None
-    notes: list[str] = []
-    with progress_bar("combining") as bar:
-        if lists is not None:
-            found = combine_lists(lists, field or "", chosen, lm=lm, llm=corrector, progress=bar)
-        elif evaluations:
-            notes = _option_notes(evaluations, chosen, search)
-            found = combine_runs(
-                evaluations, chosen, llm=corrector, progress=bar, **search.arguments
-            )
-    print_lines(*notes, err=True)
+    if fitting.fit and fitting.options:
+        fitted = _fit(fitting.fit, sources.field, options, any_method, search, corrector)
+        fitted.options.write(fitting.options)
+        options = fitted.options
+    found = _combine(sources, options, search, corrector)
     if found is not None and out is not None:
         write_ensemble(found, out)
-    _report(found, fitted, options, out, [] if corrector is None else corrector.lm.notes, as_json)
+    notes = [] if corrector is None else corrector.lm.notes
+    if as_json:
+        _print_json(found, fitted, out, notes)
+    else:
+        _print(found, fitted, fitting.options, out, notes)
 
 
 @dataclass(frozen=True)
@@ -158,10 +170,17 @@ class _SearchArguments:
         }
 
 
-def _check_sources(
-    evaluations: list[Path] | None, lists: Path | None, field: str | None, fit: list[Path] | None
-) -> None:
+def _search_arguments(lm: Path | None, words: WordSearch) -> _SearchArguments:
+    from cortext.evaluation.decoder_options import options_for
+
+    given = words.decoder_options
+    options = None if given is None else options_for(None, lm, given)[0]
+    return _SearchArguments(lm, options, words.threads)
+
+
+def _check_sources(sources: Sources, fit: list[Path] | None) -> None:
     """Raise DecodingError unless the input to combine or to fit on is named, once."""
+    evaluations, lists, field = sources.evaluations, sources.lists, sources.field
     reads_lists = lists is not None or any(path.is_file() for path in fit or [])
     wrong = None
     if evaluations and lists:
@@ -176,8 +195,9 @@ def _check_sources(
         raise DecodingError(wrong, fix=SEE_HELP)
 
 
-def _check_file(options: Path | None, fit: list[Path] | None, changes: list[str]) -> None:
+def _check_file(fitting: Fitting, changes: list[str]) -> None:
     """Raise DecodingError unless a file of options is written by --fit, or applied as it is."""
+    fit, options = fitting.fit, fitting.options
     if fit and options is None:
         raise DecodingError(
             "--fit needs --options, the file that keeps what is fitted", fix=SEE_HELP
@@ -295,54 +315,83 @@ def _fit(
             raise DataError(error.what, where=where, fix="fit on trials with references") from None
 
 
+def _combine(
+    sources: Sources,
+    options: EnsembleOptions,
+    search: _SearchArguments,
+    corrector: LargeCorrector | None,
+) -> Ensemble | None:
+    """Combine the lists or the runs, and say which decoder options were used; None without any."""
+    from cortext.decoding.ensemble import combine_lists, combine_runs
+
+    with progress_bar("combining") as bar:
+        if sources.lists is not None:
+            return combine_lists(
+                sources.lists,
+                sources.field or "",
+                options,
+                lm=search.lm,
+                llm=corrector,
+                progress=bar,
+            )
+        if not sources.evaluations:
+            return None
+        notes = _option_notes(sources.evaluations, options, search)
+        found = combine_runs(
+            sources.evaluations, options, llm=corrector, progress=bar, **search.arguments
+        )
+    print_lines(*notes, err=True)
+    return found
+
+
 def _percent(rate: float | None) -> str:
     """Return a rate with two decimals: ensembles differ by less than one point."""
     return "-" if rate is None else f"{100 * rate:.2f} %"
 
 
-def _report(
+def _print_json(
+    found: Ensemble | None, fitted: Fitted | None, out: Path | None, notes: list[str]
+) -> None:
+    facts: dict[str, Any] = {}
+    if found is not None:
+        facts = found.to_json() | {"out": None if out is None else str(out)}
+    facts |= {"notes": notes}
+    print_json(facts | ({} if fitted is None else {"fitted": asdict(fitted)}))
+
+
+def _print(
     found: Ensemble | None,
     fitted: Fitted | None,
     options: Path | None,
     out: Path | None,
     notes: list[str],
-    as_json: bool,
 ) -> None:
-    import dataclasses
-
-    if as_json:
-        facts = (
-            {} if found is None else found.to_json() | {"out": None if out is None else str(out)}
-        )
-        facts |= {"notes": notes}
-        print_json(facts | ({} if fitted is None else {"fitted": dataclasses.asdict(fitted)}))
-        return
     if fitted is not None:
         print_lines(
             f"{options}: {fitted.options.method}, WER {_percent(fitted.wer)} where it was fitted"
         )
     if found is None:
         return
-    wer = found.error_rate()
-    rows = []
-    if wer is not None:
-        rates = found.system_rates() or ()
-        rows = [(f"system {number}", _percent(rate), "") for number, rate in enumerate(rates, 1)]
-        rows.append(("best of the candidates", _percent(found.oracle_rate()), ""))
-        rows.append(
-            (
-                found.options.method + (", cross-fitted" if found.cross_fitted else ""),
-                _percent(wer.rate),
-                f"{_percent(wer.low)} to {_percent(wer.high)}",
-            )
-        )
-        print_table("", [f"{len(found.trials)} trials", "WER", "95 % interval"], rows)
-    else:
-        print_lines(f"{len(found.trials)} trials combined")
+    _print_rates(found)
     failed = [combined.degraded for combined in found.combined if combined.degraded]
     if failed:
         print_lines(f"{len(failed)} without what was asked for; the first: {failed[0]}")
-    for note in notes:
-        print_lines(note)
+    print_lines(*notes)
     if out is not None:
         print_lines(f"{out}: predictions.csv, nbest.jsonl, metrics.json")
+
+
+def _print_rates(found: Ensemble) -> None:
+    """Print word error rates of each system and of the ensemble, where there are references."""
+    wer = found.error_rate()
+    if wer is None:
+        print_lines(f"{len(found.trials)} trials combined")
+        return
+    rates = found.system_rates() or ()
+    name = found.options.method + (", cross-fitted" if found.cross_fitted else "")
+    rows = [
+        *((f"system {number}", _percent(rate), "") for number, rate in enumerate(rates, 1)),
+        ("best of the candidates", _percent(found.oracle_rate()), ""),
+        (name, _percent(wer.rate), f"{_percent(wer.low)} to {_percent(wer.high)}"),
+    ]
+    print_table("", [f"{len(found.trials)} trials", "WER", "95 % interval"], rows)
