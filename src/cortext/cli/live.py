@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -24,30 +25,45 @@ from cortext.cli.options import PromptedModelOptions
 from cortext.errors import ConfigError
 from cortext.live.page.settings import LiveSettings
 from cortext.plugins import load_plugins
+from cortext.settings import Setting
 
 if TYPE_CHECKING:
+    from cortext.live.page.decoding_thread import DecodingThread
     from cortext.usage.statistics import UseStatistics
+
+
+@dataclass(frozen=True)
+class PageServer:
+    """The address that the page is served at, and who may open it."""
+
+    host: Annotated[
+        str, Setting(help="Address to listen on; others than this machine's need care.")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Setting(minimum=0, maximum=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8765
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CORTEXT_TOKEN", help="What a client must show; made up at random without it."
+        ),
+    ] = None
+    open_view: Annotated[bool, Setting(help="Anybody who reaches the page may watch.")] = False
+
+    def check(self) -> None:
+        """Raise ConfigError for a token that headers and addresses cannot hold unescaped."""
+        fix = "give another --token, or none for a random one"
+        if self.token == "":
+            raise ConfigError("the token is empty", fix=fix)
+        if self.token is not None and quote(self.token, safe="") != self.token:
+            raise ConfigError("the token holds more than letters, digits and -._~", fix=fix)
 
 
 def serve(
     settings: LiveSettings,
     *,
     large: PromptedModelOptions,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; others than this machine's need care.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = 8765,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CORTEXT_TOKEN", help="What a client must show; made up at random without it."
-        ),
-    ] = None,
-    open_view: Annotated[
-        bool, typer.Option("--open-view", help="Anybody who reaches the page may watch.")
-    ] = False,
+    page: PageServer,
     speed: Annotated[
         str, typer.Option(help="1 is the recording's own, max as fast as can be.")
     ] = "1",
@@ -66,30 +82,17 @@ def serve(
 
     Example: cortext serve runs/demo/run --lm runs/demo/lm --data runs/demo/packed
     """
-    from urllib.parse import quote
-
     from cortext.extras import need
 
     for module in ("fastapi", "uvicorn", "websockets"):
         need(module, "live")
 
-    from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.decoder import no_long_pauses
-    from cortext.live.core.log import event, open_log
-    from cortext.live.page.access import Access, address, is_loopback, new_token
+    from cortext.live.core.log import open_log
+    from cortext.live.page.access import Access, address, new_token
     from cortext.live.page.server import listen, run_server
-    from cortext.live.page.setup import open_decoding
 
-    if token == "":
-        raise ConfigError(
-            "the token is empty", fix="give another --token, or none for one made up at random"
-        )
-    # Headers and addresses hold the token unescaped.
-    if token is not None and quote(token, safe="") != token:
-        raise ConfigError(
-            "the token holds more than letters, digits and -._~",
-            fix="give another --token, or none for a random one",
-        )
+    page.check()
     settings = replace(
         settings,
         speed=_speed(speed),
@@ -100,27 +103,49 @@ def serve(
         context=large.context,
     )
     load_plugins(plugins)
-    access = Access(token or new_token(), host, open_view)
-    with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
-        options, note = options_for(settings.run, settings.lm, settings.options)
-        with progress_bar("reading") as progress:
-            decoding = open_decoding(replace(settings, options=options), progress)
-        print_lines(note, err=True)
-        event("decoder_options", note=note)
-        if not is_loopback(host):
-            print_lines(
-                f"warning: {host} can be reached from other machines, and nothing is encrypted",
-                err=True,
-            )
-        url = address(host, listener.getsockname()[1], access.token)
-        if as_json:
-            print_json({"day": decoding.day, "look_ahead_ms": decoding.look_ahead_ms, "url": url})
-        else:
-            each = "" if settings.day or settings.feed else ", or that of each trial"
-            print_lines(f"day: {decoding.day}{each}")
-            print_lines(f"look-ahead: {decoding.look_ahead_ms:g} ms", url)
+    access = Access(page.token or new_token(), page.host, page.open_view)
+    with (
+        listen(page.host, page.port) as listener,
+        open_log(log, level="info" if log else "warning"),
+    ):
+        decoding = _open(settings)
+        url = address(page.host, listener.getsockname()[1], access.token)
+        _announce(decoding, settings, page.host, url, as_json)
         with no_long_pauses():
             run_server(decoding, access, listener)
+
+
+def _open(settings: LiveSettings) -> DecodingThread:
+    """Open everything that decodes, and say which decoder options it uses."""
+    from cortext.evaluation.decoder_options import options_for
+    from cortext.live.core.log import event
+    from cortext.live.page.setup import open_decoding
+
+    options, note = options_for(settings.run, settings.lm, settings.options)
+    with progress_bar("reading") as progress:
+        decoding = open_decoding(replace(settings, options=options), progress)
+    print_lines(note, err=True)
+    event("decoder_options", note=note)
+    return decoding
+
+
+def _announce(
+    decoding: DecodingThread, settings: LiveSettings, host: str, url: str, as_json: bool
+) -> None:
+    """Print the day, the look-ahead and the page's address."""
+    from cortext.live.page.access import is_loopback
+
+    if not is_loopback(host):
+        print_lines(
+            f"warning: {host} can be reached from other machines, and nothing is encrypted",
+            err=True,
+        )
+    if as_json:
+        print_json({"day": decoding.day, "look_ahead_ms": decoding.look_ahead_ms, "url": url})
+        return
+    each = "" if settings.day or settings.feed else ", or that of each trial"
+    print_lines(f"day: {decoding.day}{each}")
+    print_lines(f"look-ahead: {decoding.look_ahead_ms:g} ms", url)
 
 
 def _speed(text: str) -> float:
