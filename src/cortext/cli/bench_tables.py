@@ -104,8 +104,20 @@ def print_curves(result: dict[str, Any]) -> None:
 
 def print_latency(result: dict[str, Any]) -> None:
     """Print times of each stage of a step and of the ends of utterances, beside the targets."""
-    modes = result["modes"]
-    machine = result["machine"]
+    _print_stages(result["modes"], result["machine"])
+    _print_work(result["modes"], result["ratios"])
+    for name, why in result["missing"].items():
+        print_lines(f"{name} left out: {why}")
+    if result["input"]["kind"] == "pseudo":
+        print_lines(
+            "the search got pseudo-posteriors of real phoneme errors; the model's own logits were"
+            " thrown away"
+        )
+    _print_targets(result["met"], result["targets"])
+
+
+def _print_stages(modes: dict[str, Any], machine: dict[str, Any]) -> None:
+    """Print what each stage of a step takes, by model."""
     title = (
         f"ms per 80 ms step, one core of {machine['processor']}, load {machine['load']:.1f}; p50 /"
         " p95 / p99 / max"
@@ -120,6 +132,10 @@ def print_latency(result: dict[str, Any]) -> None:
         "total: from the bin that completes a frame to its words; ahead: what was done with the"
         " bins before it"
     )
+
+
+def _print_work(modes: dict[str, Any], ratios: dict[str, Any]) -> None:
+    """Print processor time, the ends of utterances and errors, by model."""
     rows = [
         (
             name,
@@ -127,7 +143,7 @@ def print_latency(result: dict[str, Any]) -> None:
             _four(values["final_ms"]),
             percent(values["wer"]),
             f"{100 * values['errors']['per']:.2f} %" if values["errors"] else "-",
-            "-" if result["ratios"][name] is None else f"{result['ratios'][name]:.1f}x",
+            _number(ratios[name], "{:.1f}x"),
         )
         for name, values in modes.items()
     ]
@@ -140,15 +156,9 @@ def print_latency(result: dict[str, Any]) -> None:
         "to torch eager",
     ]
     print_table("", columns, rows)
-    for name, why in result["missing"].items():
-        print_lines(f"{name} left out: {why}")
-    if result["input"]["kind"] == "pseudo":
-        print_lines(
-            "the search got pseudo-posteriors of real phoneme errors; the model's own logits were"
-            " thrown away"
-        )
-    met = result["met"]
-    targets = result["targets"]
+
+
+def _print_targets(met: dict[str, Any], targets: dict[str, Any]) -> None:
     fastest = f"fastest without more errors ({met['fastest']})"
     fastest_p99 = f"p99 <= {targets['fastest_p99_ms']:g} ms"
     said = {
@@ -169,18 +179,25 @@ def _four(values: dict[str, float]) -> str:
 
 def print_decoder(result: dict[str, Any]) -> None:
     """Print times, word errors and memory of each search."""
+    _print_times(result)
+    _print_errors(result["decoders"])
+    _print_sizes(result["decoders"])
+    for name, why in result["missing"].items():
+        print_lines(f"{name} left out: {why}")
+    for name, decoder in result["decoders"].items():
+        if decoder["note"]:
+            print_lines(f"{name}: {decoder['note']}")
+    _print_ours(result)
+
+
+def _print_times(result: dict[str, Any]) -> None:
     source = result["input"]
     title = (
         f"{source['utterances']} utterances, {source['frames']} frames,"
         f" {percent(source['blank_share'])} blank; {result['lm']['lexicon_words']:,} words,"
         f" {result['lm']['order']}-gram"
     )
-    points = [
-        (name, decoder, point, values)
-        for name, decoder in result["decoders"].items()
-        for point, values in decoder["points"].items()
-    ]
-    times = [
+    rows = [
         (
             name,
             point,
@@ -189,15 +206,15 @@ def print_decoder(result: dict[str, Any]) -> None:
             _number(values["ms_per_nonblank_frame"], "{:.4f}"),
             _number(result["ratios"].get(name, {}).get(point), "{:.1f}x faster"),
         )
-        for name, _, point, values in points
+        for name, decoder in result["decoders"].items()
+        for point, values in decoder["points"].items()
     ]
-    print_table(
-        title,
-        ["search", "settings", "ms/frame", "p99", "ms/non-blank", "cortext is"],
-        times,
-        right_from=2,
-    )
-    errors = [
+    columns = ["search", "settings", "ms/frame", "p99", "ms/non-blank", "cortext is"]
+    print_table(title, columns, rows, right_from=2)
+
+
+def _print_errors(decoders: dict[str, Any]) -> None:
+    rows = [
         (
             name,
             point,
@@ -205,27 +222,24 @@ def print_decoder(result: dict[str, Any]) -> None:
             _interval(values["wer_ci95"]),
             percent(values["oracle_wer"]),
         )
-        for name, _, point, values in points
+        for name, decoder in decoders.items()
+        for point, values in decoder["points"].items()
     ]
-    print_table(
-        "", ["search", "settings", "WER", "95 % interval", "best of 100"], errors, right_from=2
-    )
-    sizes = [
+    columns = ["search", "settings", "WER", "95 % interval", "best of 100"]
+    print_table("", columns, rows, right_from=2)
+
+
+def _print_sizes(decoders: dict[str, Any]) -> None:
+    rows = [
         (
             name,
             decoder["version"],
             f"{decoder['load_s']:.2f} s",
             f"{decoder['memory']['peak_rss_mb']:.0f} MB",
         )
-        for name, decoder in result["decoders"].items()
+        for name, decoder in decoders.items()
     ]
-    print_table("", ["search", "version", "loading", "peak memory"], sizes, right_from=2)
-    for name, why in result["missing"].items():
-        print_lines(f"{name} left out: {why}")
-    for name, decoder in result["decoders"].items():
-        if decoder["note"]:
-            print_lines(f"{name}: {decoder['note']}")
-    _print_ours(result)
+    print_table("", ["search", "version", "loading", "peak memory"], rows, right_from=2)
 
 
 def _print_ours(result: dict[str, Any]) -> None:

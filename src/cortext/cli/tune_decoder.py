@@ -287,6 +287,21 @@ def _is_number(text: str) -> bool:
 
 
 def _print(tuned: Tuned) -> None:
+    _print_trials(tuned)
+    if tuned.sweep is not None:
+        print_lines(
+            f"{len(tuned.sweep)} weights of the large model were tried by ranking again, without"
+            " decoding"
+        )
+    _print_judged(tuned)
+    print_lines(
+        f"options: {tuned.out / 'options.yaml'}, all trials: {tuned.out / 'trials.csv'} and"
+        " trials.png"
+    )
+
+
+def _print_trials(tuned: Tuned) -> None:
+    """Print the best trials, and the reasons of those that failed."""
     from cortext.tuning.space import short
 
     keys = list(tuned.space)
@@ -308,11 +323,10 @@ def _print(tuned: Tuned) -> None:
     for trial in tuned.trials:
         if trial.state == "failed":
             print_lines(f"trial {trial.number} failed: {trial.reason}")
-    if tuned.sweep is not None:
-        print_lines(
-            f"{len(tuned.sweep)} weights of the large model were tried by ranking again, without"
-            " decoding"
-        )
+
+
+def _print_judged(tuned: Tuned) -> None:
+    """Print word errors with the given options and the best, tuned on and held out."""
     first = tuned.judged[0]
     names = [
         "options",
@@ -329,10 +343,6 @@ def _print(tuned: Tuned) -> None:
     for row in tuned.judged:
         if row.degraded:
             print_lines(f"{row.name}: {row.degraded}")
-    print_lines(
-        f"options: {tuned.out / 'options.yaml'}, all trials: {tuned.out / 'trials.csv'} and"
-        " trials.png"
-    )
 
 
 def _measured(tuned: Tuned, trial: Any) -> list[str]:

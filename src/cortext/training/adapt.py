@@ -175,17 +175,8 @@ def adapt(
         config, model, day, len(chosen.split("train")), old is not None, whole_model, batches
     )
     if old is not None:
-        chosen = joined(
-            [
-                chosen,
-                trials_of_old_days(
-                    with_labels(old),
-                    [s for s in source.sessions if s != name],
-                    old_trials,
-                    config,
-                ),
-            ]
-        )
+        known = [session for session in source.sessions if session != name]
+        chosen = joined([chosen, trials_of_old_days(with_labels(old), known, old_trials, config)])
     with Trainer(
         settings,
         chosen,
@@ -204,11 +195,15 @@ def adapt(
             seconds = round(time.perf_counter() - started, 2)
             summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
             summary = replace(summary, n_unlabelled=n_all - n_labelled)
-            content = asdict(summary) | {"provenance": provenance()}
-            text = json.dumps(content, indent=2, default=str)
-            atomic_write(out / "adaptation.json", text.encode())
+            _write_summary(out, summary)
         then(trainer)
     return summary
+
+
+def _write_summary(out: Path, summary: AdaptSummary) -> None:
+    content = asdict(summary) | {"provenance": provenance()}
+    text = json.dumps(content, indent=2, default=str)
+    atomic_write(out / "adaptation.json", text.encode())
 
 
 @contextmanager

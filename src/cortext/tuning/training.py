@@ -112,15 +112,19 @@ def tune_training(
             study = running.study()
         write_table(study)
         write_picture(study, search.space)
+    _check_ended(study, stopped)
+    return study
+
+
+def _check_ended(study: Study, stopped: bool) -> None:
+    """Raise Interrupted for a search that was stopped, and RunError where every trial failed."""
     if stopped:
         done = len(study.trials) - study.count("unfinished")
         what = f"interrupted after {done} of {study.total} trials; everything is saved"
-        raise Interrupted(what, where=out, fix="the same command goes on with it")
+        raise Interrupted(what, where=study.out, fix="the same command goes on with it")
     if study.best is None:
-        raise RunError(
-            f"every trial failed; the first: {study.trials[0].reason}", where=out, fix=CORRECT
-        )
-    return study
+        what = f"every trial failed; the first: {study.trials[0].reason}"
+        raise RunError(what, where=study.out, fix=CORRECT)
 
 
 @dataclass(frozen=True)

@@ -83,19 +83,9 @@ def verify_t15(
     with verification_directory(out):
         stages = Stages(out, {"published": zlib.crc32(repr(facts).encode())}, private, stage)
         work = _T15(parts, out, facts, stages, device)
-        has_trials = work.check_recordings()
-        has_run = work.check_checkpoint()
-        has_logits = has_trials and has_run and work.check_model()
-        has_words = has_logits and searching is not None and work.check_words(searching)
-        if not has_trials or not has_run:
-            missing = "no validation trial was read" if not has_trials else "there is no checkpoint"
-            stages.skip("logits", [not_checked("PER", missing)])
-        if not has_logits or lm is None:
-            because = "no language model was given" if lm is None else "there are no logits"
-            stages.skip("words", [not_checked("WER", because)])
+        has_words = work.check_baseline(searching)
         work.check_analyses(analyses or parts.files.get(COPY_TASK), searching)
-        shows_text = with_text and has_words
-        sentences = list(json_lines(out / SENTENCES)) if shows_text else None
+        sentences = list(json_lines(out / SENTENCES)) if with_text and has_words else None
         result = Verification(
             dataset="t15",
             stages=stages.results,
@@ -153,6 +143,20 @@ class _T15:
     def logits(self) -> Path:
         """Logits of the validation trials."""
         return self.out / "logits.npz"
+
+    def check_baseline(self, search: Searching | None) -> bool:
+        """Check recordings, checkpoint, logits and words; return whether there are sentences."""
+        has_trials = self.check_recordings()
+        has_run = self.check_checkpoint()
+        has_logits = has_trials and has_run and self.check_model()
+        has_words = has_logits and search is not None and self.check_words(search)
+        if not has_trials or not has_run:
+            missing = "no validation trial was read" if not has_trials else "there is no checkpoint"
+            self.stages.skip("logits", [not_checked("PER", missing)])
+        if not has_logits or search is None:
+            because = "no language model was given" if search is None else "there are no logits"
+            self.stages.skip("words", [not_checked("WER", because)])
+        return has_words
 
     def check_recordings(self) -> bool:
         """Check names, sizes and every trial; return whether there is a validation split."""

@@ -79,27 +79,15 @@ def tune_decoder(
     out = Path(out).resolve()
     start = decoder.options
     space, swept = search.spaces(start, decoder.llm is not None)
+    first = [start, *given]
     if "prior_weight" in space:
         material = tuned.material
-        first, *given = (
-            with_priors(options, material.log_probs, material.inventory)
-            for options in (start, *given)
-        )
-        decoder = replace(decoder, options=first)
+        first = [with_priors(each, material.log_probs, material.inventory) for each in first]
+        decoder = replace(decoder, options=first[0])
     load_optuna()
-    # The language model's errors are raised before anything is written.
-    replace(decoder, llm=None).open()
-    if decoder.llm is not None:
-        decoder.llm.check()
-    tried_first = [_plain(options) for options in (decoder.options, *given)]
-    known_good = () if search.space else STARTS
-    known = [
-        Given(plain, within_space(space, settings_of(_options(plain), space)))
-        for plain in (
-            *tried_first,
-            *(_plain(decoder.options.changed(settings)) for settings in known_good),
-        )
-    ]
+    _check_models(decoder)
+    known_good = [] if search.space else [decoder.options.changed(each) for each in STARTS]
+    known = [_given(options, space) for options in (*first, *known_good)]
     draws = Search("tpe", space, search.n_trials, search.seed)
     with ExitStack() as stack:
         workers = stack.enter_context(closing(where.open()))
@@ -116,7 +104,7 @@ def tune_decoder(
             out, tuned, held_out, decoder, search, context, store, workers, where.jobs, report
         )
         running.search_all()
-        best, rows = running.judge_best(tried_first)
+        best, rows = running.judge_best([_plain(options) for options in first])
         points = None
         if swept:
             best, row, points = running.sweep(best, swept)
@@ -126,6 +114,19 @@ def tune_decoder(
         result = Tuned(out, store.trials(), rows, best, search, n_words, space, points)
         write_results(result)
     return result
+
+
+def _check_models(decoder: DecoderFiles) -> None:
+    """Raise the errors of the language models before anything is written."""
+    replace(decoder, llm=None).open()
+    if decoder.llm is not None:
+        decoder.llm.check()
+
+
+def _given(options: DecoderOptions, space: Space) -> Given:
+    """Return options that are tried without being drawn."""
+    plain = _plain(options)
+    return Given(plain, within_space(space, settings_of(_options(plain), space)))
 
 
 def _options(plain: dict[str, Any]) -> DecoderOptions:
