@@ -166,9 +166,6 @@ def adapt(
     labelled = with_labels(new)
     name = session_to_adapt_to(source, labelled, session)
     chosen = trials_of_day(labelled, name, trials, config)
-    n_all, n_labelled = (
-        len(in_order_of_recording(each.split("train"), name)) for each in (new, labelled)
-    )
     model = source if name in source.sessions else _with_day(source, name)
     day = model.sessions.index(name)
     settings = _settings(
@@ -177,6 +174,7 @@ def adapt(
     if old is not None:
         known = [session for session in source.sessions if session != name]
         chosen = joined([chosen, trials_of_old_days(with_labels(old), known, old_trials, config)])
+    n_unlabelled = _n_trials(new, name) - _n_trials(labelled, name)
     with Trainer(
         settings,
         chosen,
@@ -194,7 +192,7 @@ def adapt(
             assert result is not None  # it has run to the end
             seconds = round(time.perf_counter() - started, 2)
             summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
-            summary = replace(summary, n_unlabelled=n_all - n_labelled)
+            summary = replace(summary, n_unlabelled=n_unlabelled)
             _write_summary(out, summary)
         then(trainer)
     return summary
@@ -204,6 +202,11 @@ def _write_summary(out: Path, summary: AdaptSummary) -> None:
     content = asdict(summary) | {"provenance": provenance()}
     text = json.dumps(content, indent=2, default=str)
     atomic_write(out / "adaptation.json", text.encode())
+
+
+def _n_trials(data: PackedDataset, session: str) -> int:
+    """Return the number of a day's training trials."""
+    return len(in_order_of_recording(data.split("train"), session))
 
 
 @contextmanager
