@@ -1,4 +1,4 @@
-"""Small models and batches on which torch and XLA are compared."""
+"""Small trainings, and models and batches on which torch and XLA are compared."""
 
 import numpy as np
 import torch
@@ -14,6 +14,23 @@ from cortext.training.batches import TrainBatch
 
 N_FEATURES, N_DAYS, N_BINS, N_LABELS = 16, 5, 72, 6
 QUIET = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
+
+
+def schedule(n_batches, lr_max=0.005):
+    """Settings of a training that learns in a few dozen batches.
+
+    With the published epsilon of 0.1 the weights would hardly move.
+    """
+    return {
+        "num_training_batches": n_batches,
+        "lr_max": lr_max,
+        "lr_max_day": lr_max,
+        "lr_decay_steps": n_batches,
+        "lr_decay_steps_day": n_batches,
+        "lr_warmup_steps": 2,
+        "lr_warmup_steps_day": 2,
+        "epsilon": 1e-8,
+    }
 
 
 def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **settings):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from published import copy_task, write_pickle
+from small_training import schedule
 
 from cortext.data import make_trial, write_session
 from cortext.data.dataset import BlockDescription
@@ -102,14 +103,7 @@ def _recipe() -> TrainConfig:
             days_per_batch=3,
             data_transforms=Augmentation(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0),
         ),
-        num_training_batches=60,
-        lr_max=0.01,
-        lr_decay_steps=60,
-        lr_warmup_steps=2,
-        lr_max_day=0.01,
-        lr_decay_steps_day=60,
-        lr_warmup_steps_day=2,
-        epsilon=1e-8,
+        **schedule(60, lr_max=0.01),
         batches_per_train_log=100,
         batches_per_val_step=60,
         precision="fp32",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_training import schedule
 
 from cortext.data import write_session
 from cortext.data.packed import pack
@@ -82,12 +83,7 @@ def twelve_batches() -> TrainConfig:
         dataset=DatasetConfig(
             batch_size=6, days_per_batch=2, data_transforms=Augmentation(white_noise_std=0.5)
         ),
-        num_training_batches=12,
-        lr_decay_steps=12,
-        lr_decay_steps_day=12,
-        lr_warmup_steps=2,
-        lr_warmup_steps_day=2,
-        epsilon=1e-8,
+        **schedule(12),
         batches_per_train_log=3,
         batches_per_val_step=4,
     )

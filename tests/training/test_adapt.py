@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small_training import schedule
 
 from cortext.cli import run as cortext
 from cortext.data import open_dataset, write_session
@@ -35,14 +36,7 @@ CONFIG = TrainConfig(
         sessions=list(OLD),
         data_transforms=Augmentation(white_noise_std=0.5),
     ),
-    num_training_batches=80,
-    lr_max=0.02,
-    lr_max_day=0.02,
-    lr_decay_steps=80,
-    lr_decay_steps_day=80,
-    lr_warmup_steps=2,
-    lr_warmup_steps_day=2,
-    epsilon=1e-8,
+    **schedule(80, lr_max=0.02),
     batches_per_val_step=80,
 )
 QUICK = {"batches": 3, "progress": False}
