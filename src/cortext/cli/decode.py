@@ -23,7 +23,7 @@ from cortext.cli.console import (
 )
 from cortext.cli.decode_logits import (
     MadeUpSentence,
-    SavedLogits,
+    SavedLogitsOptions,
     decode_made_up,
     decode_saved_logits,
 )
@@ -64,7 +64,7 @@ def decode(
         Path | None, typer.Option(help="Directory of session files, or a packed one.")
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    saved: SavedLogits,
+    saved: SavedLogitsOptions,
     made_up: MadeUpSentence,
     out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
     search: SearchSettings,

@@ -22,12 +22,12 @@ from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
-    from cortext.evaluation.decoder_options import Chosen
+    from cortext.evaluation.decoder_options import ChosenOptions
     from cortext.text.metrics import ErrorRate
 
 
 @dataclass(frozen=True)
-class SavedLogits:
+class SavedLogitsOptions:
     """Logits in a file, which `cortext decode` reads instead of running a model."""
 
     logits: Annotated[
@@ -60,7 +60,7 @@ class MadeUpSentence:
 
 
 def decode_saved_logits(
-    saved: SavedLogits, out: Path, search: SearchSettings, as_json: bool
+    saved: SavedLogitsOptions, out: Path, search: SearchSettings, as_json: bool
 ) -> None:
     """Decode logits in a file, or those of an evaluation directory, and print the result."""
     decoder, chosen = _decoder(search)
@@ -77,7 +77,7 @@ def decode_saved_logits(
         _decode_file(saved.logits, saved.order, decoder, out, settings, as_json)
 
 
-def _decoder(search: SearchSettings) -> tuple[Decoder, Chosen]:
+def _decoder(search: SearchSettings) -> tuple[Decoder, ChosenOptions]:
     """Return a decoder, and where its options come from."""
     from cortext.decoding import Decoder
     from cortext.evaluation.decoder_options import choose_options

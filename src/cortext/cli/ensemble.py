@@ -60,7 +60,7 @@ class Fitting:
 
 
 @dataclass(frozen=True)
-class WordSearch:
+class EnsembleSearch:
     """The search for words of `average` and --lattice."""
 
     decoder_options: Annotated[
@@ -103,7 +103,7 @@ def ensemble(
         bool, typer.Option("--free", help="correct: let the model write words that nobody heard.")
     ] = False,
     fitting: Fitting,
-    words: WordSearch,
+    words: EnsembleSearch,
     out: Annotated[
         Path | None, typer.Option(help="Directory to write: predictions, lists, metrics.")
     ] = None,
@@ -170,7 +170,7 @@ class _SearchArguments:
         }
 
 
-def _search_arguments(lm: Path | None, words: WordSearch) -> _SearchArguments:
+def _search_arguments(lm: Path | None, words: EnsembleSearch) -> _SearchArguments:
     from cortext.evaluation.decoder_options import options_for
 
     given = words.decoder_options

@@ -25,7 +25,7 @@ FIT = "`cortext evaluate --fit` fits them"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenOptions:
     """Decoder options for a command, and where they come from.
 
     Attributes:
@@ -39,7 +39,9 @@ class Chosen:
     fitted: Fitted | None = None
 
     @classmethod
-    def now(cls, fitted: Fitted, run: str | Path, before: str | None, llm: LLMOptions) -> Chosen:
+    def now(
+        cls, fitted: Fitted, run: str | Path, before: str | None, llm: LLMOptions
+    ) -> ChosenOptions:
         """Return options that have just been fitted to a run.
 
         Args:
@@ -73,7 +75,7 @@ def options_for(
 
 def choose_options(
     run: str | Path | None, lm: str | Path | None, options: Options = None
-) -> Chosen:
+) -> ChosenOptions:
     """Return decoder options for a run and a language model.
 
     Args:
@@ -90,11 +92,11 @@ def choose_options(
         DecodingError: For an unknown option and values out of bounds.
     """
     if isinstance(options, DecoderOptions):
-        return Chosen(options, _note("as given"))
+        return ChosenOptions(options, _note("as given"))
     if isinstance(options, str | Path):
         path = Path(options)
         if str(path) == DEFAULT:
-            return Chosen(DecoderOptions(), _note("the defaults, as asked for"))
+            return ChosenOptions(DecoderOptions(), _note("the defaults, as asked for"))
         if path.is_dir():
             return _asked_for(_fitted_of_run(path), path, lm)
         mapping = read_mapping(path)
@@ -102,12 +104,12 @@ def choose_options(
             return _asked_for(read_fitted_file(path), path, lm)
         given = load_config(path, DecoderOptions)
         if mapping and mapping.keys() != {"llm"}:
-            return Chosen(given, _note(f"those of {path}"))
+            return ChosenOptions(given, _note(f"those of {path}"))
     else:
         given = DecoderOptions.of(options)
         mapping = dict(options or {})
         if mapping and mapping.keys() != {"llm"}:
-            return Chosen(given, _note("as given"))
+            return ChosenOptions(given, _note("as given"))
     chosen = _options_of_run(run, lm)
     return replace(chosen, options=replace(chosen.options, llm=given.llm))
 
@@ -123,29 +125,31 @@ def _fitted_of_run(run: Path) -> Fitted:
     return fitted
 
 
-def _asked_for(fitted: Fitted, source: Path, lm: str | Path | None) -> Chosen:
+def _asked_for(fitted: Fitted, source: Path, lm: str | Path | None) -> ChosenOptions:
     """Return fitted options that the user has named, whatever the language model is."""
     note = f"those of {source}, {fitted.about}"
     if lm is not None and fitted.language_model.checksum != language_model_checksum(lm):
         note += f", with another language model ({fitted.language_model.path})"
-    return Chosen(fitted.options, _note(note), fitted)
+    return ChosenOptions(fitted.options, _note(note), fitted)
 
 
-def _options_of_run(run: str | Path | None, lm: str | Path | None) -> Chosen:
+def _options_of_run(run: str | Path | None, lm: str | Path | None) -> ChosenOptions:
     if run is None or lm is None:
-        return Chosen(DecoderOptions(), _note("the defaults"))
+        return ChosenOptions(DecoderOptions(), _note("the defaults"))
     fitted = read_fitted(run)
     if fitted is None:
-        return Chosen(DecoderOptions(), _note(f"the defaults; none were fitted to {run} ({FIT})"))
+        return ChosenOptions(
+            DecoderOptions(), _note(f"the defaults; none were fitted to {run} ({FIT})")
+        )
     if fitted.language_model.checksum != language_model_checksum(lm):
         with_other = (
             f"the defaults; those in {run} were fitted with another language model"
             f" ({fitted.language_model.path})"
         )
-        return Chosen(DecoderOptions(), _note(with_other))
+        return ChosenOptions(DecoderOptions(), _note(with_other))
     note = f"those of {run}, {fitted.about}"
     if fitted.source is not None:
         note += f", taken over from {fitted.source}"
     elif fitted.weights is not None and weights_checksum(run) not in (None, fitted.weights):
         note += "; its weights have changed since"
-    return Chosen(fitted.options, _note(note), fitted)
+    return ChosenOptions(fitted.options, _note(note), fitted)

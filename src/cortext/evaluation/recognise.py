@@ -22,7 +22,7 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.decoder import notes_of, part_of
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError, nearest
-from cortext.evaluation.decoder_options import Chosen
+from cortext.evaluation.decoder_options import ChosenOptions
 from cortext.evaluation.fitted import TrialName
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import SearchSettings
@@ -63,7 +63,7 @@ class Results:
     trials: tuple[TrialResult, ...]
     days: dict[str, int] = field(default_factory=dict)
     skipped: dict[int, Problem] = field(default_factory=dict)
-    options: Chosen | None = None
+    options: ChosenOptions | None = None
     cross_fitted: dict[int, DecoderOptions] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     llm: dict[str, Any] | None = None

@@ -14,7 +14,7 @@ from cortext.decoding.ensemble.sources import read_evaluations
 from cortext.decoding.nbest import NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
-from cortext.evaluation.decoder_options import Chosen
+from cortext.evaluation.decoder_options import ChosenOptions
 from cortext.evaluation.fitted import TrialName
 from cortext.evaluation.submission import check_predictions_file
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
@@ -71,7 +71,7 @@ def decode_evaluation(
     decoder: Decoder,
     out: str | Path,
     *,
-    options: Chosen | None = None,
+    options: ChosenOptions | None = None,
     temperature: float = 1.0,
     threads: int = 1,
     context: str = "",

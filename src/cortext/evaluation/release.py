@@ -238,7 +238,7 @@ def points_json(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Published:
+class ReleaseNumbers:
     """The numbers of the page; what was not given is empty.
 
     Attributes:
@@ -281,7 +281,7 @@ def read_published(
     predictions: str | Path | None = None,
     *,
     progress: Progress | None = None,
-) -> Published:
+) -> ReleaseNumbers:
     """Return the numbers of the published files, in any order.
 
     Args:
@@ -307,7 +307,7 @@ def read_published(
             "belongs to a copy task, and none was given", where=predictions, fix="add the file"
         )
     texts = () if predictions is None else _read_predictions(Path(predictions), len(trials))
-    return Published(
+    return ReleaseNumbers(
         tuple(Path(file).name for file in files),
         copy_task_points(trials, texts, progress=progress),
         use_days(use) if use else (),

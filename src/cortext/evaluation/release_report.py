@@ -19,8 +19,8 @@ from cortext.evaluation.release import (
     RATED,
     SHARES,
     Point,
-    Published,
     RatedDay,
+    ReleaseNumbers,
     UseDay,
 )
 from cortext.evaluation.report import render
@@ -37,7 +37,7 @@ _FILLS = {
 _X_LABEL = "days after implantation"
 
 
-def write_release_report(page: Path, published: Published) -> list[Path]:
+def write_release_report(page: Path, published: ReleaseNumbers) -> list[Path]:
     """Write the page, and each figure as a picture beside it; return the pictures.
 
     Raises:

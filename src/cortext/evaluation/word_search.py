@@ -17,7 +17,7 @@ import numpy as np
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.errors import DecodingError
 from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
-from cortext.evaluation.decoder_options import Chosen, choose_options
+from cortext.evaluation.decoder_options import ChosenOptions, choose_options
 from cortext.evaluation.fitted import TrialName, fit_to_run, kept_before
 from cortext.evaluation.settings import SearchSettings
 from cortext.processes import Progress
@@ -108,7 +108,7 @@ class WordSearch:
             threads=self._threads,
             progress=progress,
         )
-        self.options = Chosen.now(fitted, self._run, before, self.options.options.llm)
+        self.options = ChosenOptions.now(fitted, self._run, before, self.options.options.llm)
 
     def sentences(
         self,

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from cortext.bench.decoder.chosen import Chosen, points, read_settings, write_settings
+from cortext.bench.decoder.chosen import ChosenSettings, points, read_settings, write_settings
 from cortext.bench.decoder.compare import DecoderPlan, oracle, ratios
 from cortext.bench.decoder.searcher import searcher
 from cortext.bench.decoder.tuning import Tried
@@ -91,7 +91,7 @@ def test_tuning_one_search_again_keeps_the_others(tmp_path):
 
 def test_settings_are_measured_once():
     narrow, wide = {"beam": 1}, {"beam": 9}
-    chosen = Chosen({"best": wide, "equal": wide, "near": narrow}, [narrow, wide])
+    chosen = ChosenSettings({"best": wide, "equal": wide, "near": narrow}, [narrow, wide])
     assert chosen.different() == [wide, narrow]
 
 

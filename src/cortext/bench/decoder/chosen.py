@@ -21,7 +21,7 @@ NEAR = 0.015
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenSettings:
     """Settings of one search that are reported.
 
     Attributes:
@@ -96,7 +96,7 @@ def write_settings(
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def read_settings(path: Path) -> dict[str, Chosen]:
+def read_settings(path: Path) -> dict[str, ChosenSettings]:
     """Return the settings to report that an earlier tuning found, by search.
 
     Raises:
@@ -105,7 +105,7 @@ def read_settings(path: Path) -> dict[str, Chosen]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = {
-            name: Chosen(points, content["frontier"][name])
+            name: ChosenSettings(points, content["frontier"][name])
             for name, points in content["points"].items()
         }
     except (OSError, ValueError, KeyError):

@@ -26,7 +26,7 @@ import numpy as np
 from cortext.bench.decoder.chosen import (
     OURS,
     PEER,
-    Chosen,
+    ChosenSettings,
     default_point,
     read_settings,
     write_settings,
@@ -124,7 +124,7 @@ class DecoderBench:
             process.name, kind.start, kind.steps, kind.speed, measure, self.plan.trials, kind.sizes
         )
 
-    def run(self, settings: Mapping[str, Chosen]) -> dict[str, Any]:
+    def run(self, settings: Mapping[str, ChosenSettings]) -> dict[str, Any]:
         """Decode the reported half with the chosen settings of every search."""
         with ExitStack() as stack:
             processes = {
@@ -178,7 +178,7 @@ class DecoderBench:
     def _described(
         self,
         process: SearchProcess,
-        settings: Chosen,
+        settings: ChosenSettings,
         answers: Sequence[Sequence[Mapping[str, Any]]],
     ) -> dict[str, Any]:
         """Return facts about a search and its measured settings.
