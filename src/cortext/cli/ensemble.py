@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -152,7 +153,7 @@ def ensemble(
 
 @dataclass(frozen=True)
 class _SearchArguments:
-    """Settings of a search, as the command line gives them."""
+    """The language model of a search, its options and its threads; None for what is not given."""
 
     lm: Path | None
     options: DecoderOptions | None
@@ -161,8 +162,6 @@ class _SearchArguments:
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of `combine_runs`."""
-        import os
-
         return {
             "lm": self.lm,
             "decoder": self.options,
