@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +121,30 @@ def test_all_trials_are_decoded_beside_the_published_sentences(
         [1 / 14, 1 / 29, 2 / 43]
     )
     assert [row["now"]["rate"] for row in found["rates"]] == [0, 0, 0]
+
+
+def test_a_trial_of_two_vocabularies_is_decoded_once(
+    imported: Path, lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = imported / "vocabularies.json"
+    content = limits.read_bytes()
+    fifty = json.loads(content)["50-word"]
+    again = {"words": fifty["words"][::-1], "trials": fifty["trials"][:2]}
+    limits.write_text(json.dumps({"50-word": fifty, "the same words": again}))
+    decoded = []
+    decode_batch = Decoder.decode_batch
+
+    def counted(self: Decoder, log_probs: list, *settings: Any) -> list:
+        decoded.append(len(log_probs))
+        return decode_batch(self, log_probs, *settings)
+
+    monkeypatch.setattr(Decoder, "decode_batch", counted)
+    try:
+        decode_evaluation(imported, Decoder.from_dir(lm), tmp_path / "out.csv")
+    finally:
+        limits.write_bytes(content)
+    assert decoded == [4, 4]
+    assert rows(tmp_path / "out.csv")[0] == "i am good"
 
 
 def test_an_evaluation_without_vocabularies_is_decoded_with_all_words(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +82,8 @@ def decode_limited(
 ) -> list[NBest]:
     """Return the n-best list of each trial; trials of a vocabulary hold its words alone.
 
+    A trial of several vocabularies holds the words of the last one.
+
     Args:
         decoder: Decoder of all other trials.
         log_probs: float32 [P, V] of each trial.
@@ -92,17 +94,16 @@ def decode_limited(
         progress: Called with trials done and in all.
         context: See `Decoder.stream`; the same for all trials.
     """
-    limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
-    groups: list[tuple[Sequence[str] | None, Collection[int | str]]] = [
-        *((vocabulary.words, set(vocabulary.trials)) for vocabulary in vocabularies),
-        (None, set(numbers) - limited),
-    ]
+    words_of: dict[int | str, tuple[str, ...]] = {
+        number: each.words for each in vocabularies for number in each.trials
+    }
+    groups: dict[frozenset[str] | None, list[int]] = {}
+    for n, number in enumerate(numbers):  # by the words: vocabularies may have the same ones
+        limit = frozenset(words_of[number]) if number in words_of else None
+        groups.setdefault(limit, []).append(n)
     found: dict[int, NBest] = {}
-    for part, (words, members) in enumerate(groups):
-        chosen = [n for n, number in enumerate(numbers) if number in members]
-        if not chosen:
-            continue
-        searcher = decoder if words is None else decoder.only(words)
+    for part, (limit, chosen) in enumerate(groups.items()):
+        searcher = decoder if limit is None else decoder.only(words_of[numbers[chosen[0]]])
         arrays = [log_probs[n] for n in chosen]
         share = part_of(progress, part, len(groups))
         lists = searcher.decode_batch(arrays, inventory, threads, share, context)
