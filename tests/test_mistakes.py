@@ -19,12 +19,38 @@ from small_training import write_recordings
 from untrained import untrained_run
 
 import cortext
-from cortext import data, decoding, evaluation, features, models, text, training, tuning
+from cortext import (
+    data,
+    decoding,
+    evaluation,
+    features,
+    models,
+    speechllm,
+    text,
+    training,
+    tuning,
+)
+from cortext.data.simulate import SimulatorConfig
 from cortext.decoding import ensemble
+from cortext.decoding.fake import fake_log_probs
+from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.saved import to_log_probs
 from cortext.errors import CortextError, WrongType
+from cortext.evaluation.decoder_options import options_for
+from cortext.evaluation.fitting import fit_options
+from cortext.evaluation.published import import_copy_task
+from cortext.evaluation.redecode import decode_evaluation
+from cortext.live.core.acoustic_stream import AcousticStream, EndpointOptions, PipelineOptions
+from cortext.models.stepping import TorchStepper, open_stepper
+from cortext.models.triple_gru import CleanSpeechModel, NoiseModel
 from cortext.plugins import load_plugin
+from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig
 from cortext.training.loss import ctc_loss
+from cortext.training.setup import new_model
+from cortext.tuning.decoder.material import tuning_parts
+from cortext.verification import verify_t15
+from cortext.voices import open_voice
 
 DAY = "t15.2023.08.11"
 NAN = float("nan")
@@ -443,6 +469,149 @@ TEXT: Table = {
 }
 
 
+def wrong_config(kind: type, *names: str) -> Table:
+    """The row of a settings class: wrong values for some of its fields."""
+    return {
+        f"{kind.__name__}, {name}": (
+            lambda w, v, name=name: kind(**{name: v}),
+            (None, "x", [3], -1e40, NAN, np.zeros(3), torch.zeros(0), {"a": 1}),
+        )
+        for name in names
+    }
+
+
+NETWORKS = (models.GRU, models.GRUConfig()), (models.TripleGRU, models.TripleGRUConfig())
+NUMBERS = (None, "x", "", [], {"a": 1}, NAN, float("inf"), -1, np.zeros(3))
+THINGS = (None, 3, "x", b"b", [], {"a": 1}, object(), np.zeros(3))
+
+PARTS: Table = {
+    **wrong_config(features.Augmentation, "white_noise_std", "random_cut", "smooth_kernel_std"),
+    **wrong_config(features.ChannelDropoutConfig, "probability", "features_per_electrode"),
+    **wrong_config(features.GainConfig, "trial_std"),
+    **wrong_config(features.TimeMaskConfig, "n_masks", "max_share"),
+    **wrong_config(training.AdversarialConfig, "noisy_weight", "reversal_schedule"),
+    **wrong_config(SimulatorConfig, "n_days", "snr", "lead_ms", "plan"),
+    **wrong_config(tuning.DecoderSearch, "n_trials", "time_weight"),
+    **wrong_config(training.DeviceSpec, "backend", "tpu_engine"),
+    "DeviceSpec, device": (lambda w, v: training.DeviceSpec(v), (None, 3, ["cpu"], np.zeros(3))),
+    **wrong_config(decoding.DecoderOptions, "recombine", "beam", "llm"),
+    **wrong_config(ensemble.EnsembleOptions, "method", "alpha"),
+    **wrong_config(PipelineOptions, "smoothing", "normalise"),
+    **wrong_config(EndpointOptions, "silence_ms"),
+    **wrong_config(models.GRUConfig, "kind", "n_layers", "input_network"),
+    **wrong_config(SpeechLLMConfig, "precision", "lr_max"),
+    **{
+        f"{cls.__name__}, {name}": (
+            lambda w, v, cls=cls, name=name, config=config: cls(
+                **{"config": config, "n_features": 3, "n_days": 2, "n_classes": 41, name: v}
+            ),
+            THINGS if name == "config" else (0, -1, 2.5, NAN, "3", [3]),
+        )
+        for cls, config in NETWORKS
+        for name in ("config", "n_features", "n_days", "n_classes")
+    },
+    "GRU, config of another model": (
+        lambda w, v: models.GRU(v, n_features=3, n_days=2, n_classes=41),
+        (models.TripleGRUConfig(), models.GRUConfig),
+    ),
+    "NBest": (lambda w, v: decoding.NBest(v), (None, 3, "x", b"b", {"a": 1}, ["x"], [None])),
+    "Hypothesis, text": (lambda w, v: decoding.Hypothesis(v, 0.0, 0.0, 0.0), (None, 3, b"b")),
+    "Hypothesis, scores": (
+        lambda w, v: decoding.Hypothesis("a", v, v, v),
+        (None, "x", [], np.zeros(3)),
+    ),
+    "Hypothesis, words": (
+        lambda w, v: decoding.Hypothesis("a", 0.0, 0.0, 0.0, v),
+        (None, 3, "a", ("a",)),
+    ),
+    "AcousticStream": (lambda w, v: AcousticStream(v), THINGS),
+    "AcousticStream, session": (lambda w, v: AcousticStream(w.model, v), THINGS),
+    "AcousticStream, options": (
+        lambda w, v: AcousticStream(w.model, options=v),
+        (None, {"smoothing": "causal"}),
+    ),
+    "Pipeline, stepper": (lambda w, v: cortext.Pipeline(None, None, stepper=v), THINGS),
+    "open_voice": (lambda w, v: open_voice(v), (None, 3, ["formant"], np.zeros(3))),
+    "build_cache": (
+        lambda w, v: speechllm.build_cache(v, "nowhere", "formant", w.root / "cache"),
+        (None, 3, "a text", b"b", [None], [3], {3: "x"}, []),
+    ),
+    "build_cache, voice": (
+        lambda w, v: speechllm.build_cache(["a b"], "nowhere", v, w.root / "cache"),
+        (None, 3, [], object()),
+    ),
+    "build_cache, out": (
+        lambda w, v: speechllm.build_cache(["a b"], "nowhere", "formant", v),
+        OUTS,
+    ),
+    "SpeechLLM.load": (lambda w, v: speechllm.SpeechLLM.load(v), PATHS),
+    "SpeechLLM.around": (
+        lambda w, v: speechllm.SpeechLLM.around(v, SpeechConfig(), 3, None),
+        THINGS,
+    ),
+    "LLM.load, device": (lambda w, v: LLM.load("nowhere", device=v), THINGS),
+    "tune_decoder": (lambda w, v: tuning.tune_decoder(v, v, v, w.root / "o"), THINGS),
+    "tune_decoder, out": (lambda w, v: tuning.tune_decoder(None, None, None, v), OUTS),
+    "verify_t15": (lambda w, v: verify_t15(v, w.root / "v"), PATHS),
+    "verify_t15, out": (lambda w, v: verify_t15(w.data, v), OUTS),
+    "verify_t15, lm": (lambda w, v: verify_t15(w.data, w.root / "v", lm=v), PATHS[1:]),
+    "fake_log_probs": (lambda w, v: fake_log_probs("a", v), NUMBERS),
+    "fake_log_probs, seed": (lambda w, v: fake_log_probs("a", seed=v), (*NUMBERS, 2.5)),
+    "fake_log_probs, lexicon": (lambda w, v: fake_log_probs("a", lexicon=v), THINGS[1:]),
+    "to_log_probs": (lambda w, v: to_log_probs(v), (*THINGS, np.zeros((2, 2), object))),
+    "to_log_probs, temperature": (lambda w, v: to_log_probs(np.zeros((2, 3)), v), NUMBERS),
+    "options_for": (lambda w, v: options_for(v, w.lm_dir), (3, [DAY], b"b", np.zeros(3))),
+    "fit_options": (
+        lambda w, v: fit_options(v, v, v, w.lm_dir),
+        (None, 3, "x", {"a": 1}, [], [3]),
+    ),
+    "import_copy_task": (lambda w, v: import_copy_task(v, w.root / "c"), PATHS),
+    "decode_evaluation": (lambda w, v: decode_evaluation(w.run, w.decoder, v), OUTS),
+    "evaluate, fit and ray": (
+        lambda w, v: cortext.evaluate(w.run, w.packed, "val", w.lm_dir, w.root / "e", **v),
+        ({"fit": None}, {"fit": -1}, {"fit": "x"}, {"ray": 3}, {"ray": []}),
+    ),
+    "combine, options": (lambda w, v: ensemble.combine([], v), THINGS[1:]),
+    "average, weights": (
+        lambda w, v: ensemble.average([w.log_probs], "arithmetic", v),
+        (3, "x", [None], ["x"], [-1.0], [0.0], [NAN]),
+    ),
+    "read_lattices": (
+        lambda w, v: ensemble.read_lattices(v, v, w.lm_dir),
+        (None, 3, "x", [None], {"a": 1}),
+    ),
+    "Candidates.of": (lambda w, v: ensemble.Candidates.of(v), (None, 3, "a", [None])),
+    "EnsembleOptions.read": (lambda w, v: ensemble.EnsembleOptions.read(v), PATHS),
+    "only": (lambda w, v: w.decoder.only(v), (None, 3, "a word", [3], [None])),
+    "rank": (lambda w, v: w.decoder.rank(v), (None, 3, "x", [3], [None])),
+    "add_words": (lambda w, v: w.decoder.add_words(v), (None, 3, {"a": 1}, {"a": [3]}, [None])),
+    "decode_batch, progress": (
+        lambda w, v: w.decoder.decode_batch([w.log_probs], w.inventory, progress=v),
+        (3, "x", np.zeros(3)),
+    ),
+    "select": (
+        lambda w, v: w.packed.select(**v),
+        (
+            *({"bad_trials": 3}, {"bad_trials": {DAY: 1}}, {"feature_subset": ["x"]}),
+            *({"feature_subset": [1.5]}, {"feature_subset": [None]}),
+        ),
+    ),
+    "verify": (
+        lambda w, v: w.packed.verify(**v),
+        ({"progress": 3}, {"splits": 3}, {"splits": "x"}),
+    ),
+    "NoiseModel": (lambda w, v: NoiseModel(v, n_features=3), THINGS),
+    "CleanSpeechModel": (lambda w, v: CleanSpeechModel(v, n_features=3, n_classes=3), THINGS),
+    "new_model": (lambda w, v: new_model(v, w.packed, (DAY,), None), THINGS),
+    "TorchStepper": (lambda w, v: TorchStepper(v), THINGS),
+    "open_stepper": (lambda w, v: open_stepper(w.run, "latest", v), (None, 3, "onx")),
+    "tuning_parts": (lambda w, v: tuning_parts(v, 0.3, seed=0), PATHS),
+    "gaussian_kernel": (lambda w, v: features.gaussian_kernel(v), (*NUMBERS, 0, 1e12)),
+    "gaussian_kernel, size": (lambda w, v: features.gaussian_kernel(2, v), (*NUMBERS, 0, 10**12)),
+    "build_augmentations": (lambda w, v: features.build_augmentations(v), (None, 3, "x", [None])),
+}
+
+
 def mistakes(world: SimpleNamespace, table: Table) -> Iterable[tuple[str, Callable[[], Any]]]:
     """Yield each mistake with its name."""
     for name, (call, wrong) in table.items():
@@ -452,8 +621,8 @@ def mistakes(world: SimpleNamespace, table: Table) -> Iterable[tuple[str, Callab
 
 @pytest.mark.parametrize(
     "table",
-    [READING, WRITING, RUNNING, TRAINING, TEXT],
-    ids=["reading", "writing", "running", "training", "text"],
+    [READING, WRITING, RUNNING, TRAINING, TEXT, PARTS],
+    ids=["reading", "writing", "running", "training", "text", "parts"],
 )
 def test_a_mistake_is_one_line_that_names_it(world, table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +50,30 @@ def as_count(value: Any, name: str, low: int = 0) -> int:
     if value < low:  # type: ignore[operator]  # Integral declares no order
         raise ConfigError(f"{name} is {value}; at least {low} is needed")
     return int(value)
+
+
+def as_number(value: Any, name: str, low: float = -math.inf) -> float:
+    """Return a finite number that a caller gave, also one of NumPy's.
+
+    Args:
+        value: The number.
+        name: Name of the argument, for messages.
+        low: Lowest value allowed.
+
+    Raises:
+        WrongType: For anything but a number.
+        ConfigError: For a number below `low`, NaN and infinity.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise wrong_type(name, value, "a number")
+    try:
+        number = float(value)
+    except OverflowError:  # an integer that no float can hold
+        number = math.inf
+    if not math.isfinite(number) or number < low:
+        least = "" if low == -math.inf else f" of at least {low:g}"
+        raise ConfigError(f"{name} is {value}; a finite number{least} is needed")
+    return number
 
 
 def check_type(value: Any, kinds: type | tuple[type, ...], name: str, needed: str) -> None:

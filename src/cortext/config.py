@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import yaml
 
-from cortext.arguments import check_list, check_text
+from cortext.arguments import as_path, check_list, check_text
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.files import MOST_LEVELS, check_file
 
@@ -129,7 +129,7 @@ def read_mapping(path: str | Path) -> dict[Any, Any]:
 
     Raises ConfigError naming the file and line.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     try:
         check_file(path, MOST_BYTES)
         text = path.read_text()
@@ -217,7 +217,8 @@ def check_fields(config: Any) -> None:
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        setattr(config, field.name, _convert(value, hints[field.name], field.name, None))
+        converted = _convert(value, hints[field.name], field.name, None)
+        object.__setattr__(config, field.name, converted)  # the dataclass may be frozen
 
 
 def with_overrides(config: C, overrides: Iterable[str]) -> C:
@@ -291,7 +292,8 @@ def _convert(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
             return value
         return from_mapping(hint, value, where, prefix=f"{key}.")
     if origin is typing.Literal:
-        if value in arguments:
+        # The type first: an array compares element by element.
+        if isinstance(value, tuple(map(type, arguments))) and value in arguments:
             return value
         raise ConfigError(
             f"{key} is {value!r}; one of {', '.join(map(repr, arguments))} is needed", where=where
@@ -321,7 +323,7 @@ def _scalar(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
     if hint is float and not isinstance(value, bool):
         try:  # YAML 1.1 reads 1e-3 as a text
             return float(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: empty tensors
             pass
     elif hint is int and isinstance(value, Integral) and not isinstance(value, bool):
         number = int(value)  # also one of NumPy's

@@ -56,7 +56,7 @@ def pack(
         ConfigError: For another format.
         MissingLibrary: Where TensorFlow is needed and not installed.
     """
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
     dataset = data if isinstance(data, Dataset) else _unpacked(data, limits)
     out = as_path(out, "out")

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.arguments import as_path
+from cortext.arguments import as_path, check_function, check_list
 from cortext.data.bin_source import BinSource, MappedBins, MemoryBins, RecordBins
 from cortext.data.checks import Problem
 from cortext.data.dataset import open_session_files
@@ -90,7 +90,7 @@ class PackedDataset(Described):
 
     def split(self, name: str) -> PackedSplit:
         """Return the split of that name. Raises DataError where there is none."""
-        if name not in self.splits:
+        if not isinstance(name, str) or name not in self.splits:
             raise DataError(f"no split {name!r}; {nearest(name, self._splits)}", where=self.path)
         return self._splits[name]
 
@@ -143,7 +143,9 @@ class PackedDataset(Described):
 
         Raises DataError for a difference.
         """
-        chosen = {name: self.split(name) for name in (self.splits if splits is None else splits)}
+        check_function(progress, "progress")
+        names = self.splits if splits is None else check_list(splits, "splits", "a list of splits")
+        chosen = {name: self.split(name) for name in names}
         total = sum(2 * n_bins * n for n_bins, n in (s.bins.shape for s in chosen.values()))
         done = 0
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.arguments import as_count, check_list
+from cortext.arguments import as_count, check_list, check_type
 from cortext.data.bin_source import BinSource
 from cortext.data.trial import BIN_MS, Trial
 from cortext.describe import Described, some
@@ -299,7 +299,10 @@ class PackedSplit(Described):
                         where=self.path.parent,
                     )
             keep &= np.isin(self.day_N, [self.sessions.index(name) for name in names])
+        kinds = Mapping, type(None)
+        check_type(bad_trials, kinds, "bad_trials", "a mapping of sessions to blocks")
         for session, blocks in (bad_trials or {}).items():
+            check_type(blocks, Mapping, f"bad_trials of {session}", "a mapping of blocks to trials")
             day = self.sessions.index(session) if session in self.sessions else -1
             for block, trials in blocks.items():
                 keep &= ~(
@@ -334,7 +337,8 @@ def feature_columns(split: PackedSplit, feature_subset: Sequence[int] | None) ->
     """Return the columns of the file that `feature_subset` of a split stands for."""
     if feature_subset is None:
         return split.columns
-    subset = np.asarray(check_list(feature_subset, "feature_subset", "a list of numbers"), np.int64)
+    given = check_list(feature_subset, "feature_subset", "a list of numbers")
+    subset = np.array([as_count(number, "a feature") for number in given], np.int64)
     if not subset.size or len(np.unique(subset)) != subset.size:
         raise ConfigError(
             "feature_subset is empty or names a feature twice; give distinct feature numbers"

@@ -57,7 +57,10 @@ class DayBalancedSampler:
         *,
         n_days: int | None = None,
     ) -> None:
-        day_N = np.asarray(check_list(day_N, "day_N", "the day of each trial"), dtype=np.int64)
+        days = np.asarray(check_list(day_N, "day_N", "the day of each trial"))
+        if days.size and days.dtype.kind not in "iu":
+            raise ConfigError(f"day_N is of type {days.dtype}; whole numbers are needed")
+        day_N = days.astype(np.int64)
         batch_size = as_count(batch_size, "batch_size", 1)
         days_per_batch = as_count(days_per_batch, "days_per_batch")
         seed = as_count(seed, "seed")

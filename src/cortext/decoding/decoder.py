@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.arguments import as_count, as_path, check_function, check_list, check_text
+from cortext.arguments import as_count, as_path, check_function, check_list, check_text, check_type
 from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.log_probs import check_log_probs, check_trials
@@ -52,7 +52,7 @@ class Decoder(Described):
     def __init__(
         self, lm_dir: Path, options: DecoderOptions, engine: str, second_lm: Path | None = None
     ) -> None:
-        if engine not in ENGINES:
+        if not isinstance(engine, str) or engine not in ENGINES:
             raise DecodingError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
         self.lm_dir = lm_dir
         self.options = options
@@ -180,7 +180,10 @@ class Decoder(Described):
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
         nbest = self._search(
-            log_probs_PV, inventory, self._words.with_bonuses(hotwords or {}), context
+            log_probs_PV,
+            inventory,
+            self._words.with_bonuses({} if hotwords is None else hotwords),
+            context,
         )
         return self.rank([nbest], context)[0]
 
@@ -233,6 +236,7 @@ class Decoder(Described):
         inventory = get_inventory(inventory)
         log_probs = list(check_list(log_probs, "log_probs", "a list of arrays [frames, tokens]"))
         threads = as_count(threads, "threads")
+        check_function(progress, "progress")
         check_trials(log_probs, inventory)
 
         def search(log_probs_PV: np.ndarray) -> NBest:
@@ -259,6 +263,8 @@ class Decoder(Described):
             context: See `stream`; the same for all utterances.
             progress: Called with lists done and in all.
         """
+        for nbest in check_list(lists, "lists", "a list of NBest"):
+            check_type(nbest, NBest, "a list", "an NBest")
         return (
             list(lists)
             if self._llm is None
@@ -308,7 +314,7 @@ class Decoder(Described):
         """
         inventory = get_inventory(inventory)
         check_function(hook, "hook")
-        changes = self._words.with_words(words).with_bonuses(hotwords or {})
+        changes = self._words.with_words(words).with_bonuses({} if hotwords is None else hotwords)
         if hook is None:
             model = self._hook(context)
             search = self._start(inventory, changes, model)
@@ -371,6 +377,7 @@ def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None
         part: Number of the stage, from 0.
         parts: Number of stages, each of which gets an equal share.
     """
+    check_function(progress, "progress")
     if progress is None:
         return None
     report = progress

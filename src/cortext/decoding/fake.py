@@ -5,10 +5,10 @@ Something to decode before there is a recording.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from cortext.arguments import as_count, check_type
+from cortext.decoding.options import is_finite
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import DecodingError, TextError
 from cortext.text.lexicon import Lexicon
@@ -45,7 +45,9 @@ def fake_log_probs(
         DecodingError: For a noise that is no number from 0 up.
     """
     inventory = get_inventory(inventory)
-    if not (math.isfinite(noise) and noise >= 0):
+    seed = as_count(seed, "seed")
+    check_type(lexicon, (Lexicon, type(None)), "lexicon", "a Lexicon or None")
+    if not (is_finite(noise) and noise >= 0):
         raise DecodingError(f"noise is {noise}; a number from 0 up is needed")
     generator = np.random.default_rng(seed)
     tokens = _frames(_symbols(sentence, lexicon), generator)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, overload
 
+from cortext.arguments import check_list, check_text, check_type
 from cortext.describe import Described
 
 FRAME_MS = 80.0
@@ -68,6 +70,13 @@ class Hypothesis(Described):
     hotword_score: float = 0.0
     confidence: float | None = None
 
+    def __post_init__(self) -> None:
+        check_text(self.text, "text")
+        for score in (self.score, self.acoustic_score, self.lm_score):
+            check_type(score, Real, "a score", "a number")
+        for word in check_list(self.words, "words", "a tuple of Word"):
+            check_type(word, Word, "a word", "a Word")
+
     def _facts(self) -> dict[str, Any]:
         return {
             "text": repr(self.text),
@@ -97,7 +106,9 @@ class NBest(Sequence[Hypothesis], Described):
     _shown_as = "NBest"
 
     def __init__(self, hypotheses: Iterable[Hypothesis], degraded: str | None = None) -> None:
-        self._hypotheses = tuple(hypotheses)
+        self._hypotheses = tuple(check_list(hypotheses, "hypotheses", "a list of Hypothesis"))
+        for hypothesis in self._hypotheses:
+            check_type(hypothesis, Hypothesis, "a hypothesis", "a Hypothesis")
         self.degraded = degraded
 
     @property

@@ -98,7 +98,8 @@ class LLMOptions:
 
     def __post_init__(self) -> None:
         for name, known in (("mode", MODES), ("form", FORMS), ("variants", VARIANTS)):
-            if getattr(self, name) not in known:
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in known:
                 raise DecodingError(
                     f"llm.{name} is {getattr(self, name)!r};"
                     f" {nearest(str(getattr(self, name)), known)}"
@@ -232,7 +233,7 @@ class DecoderOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "llm", LLMOptions.of(self.llm))
         object.__setattr__(self, "label_priors", _checked_priors(self.label_priors))
-        if self.recombine not in ("logadd", "max"):
+        if not isinstance(self.recombine, str) or self.recombine not in ("logadd", "max"):
             raise DecodingError(f"recombine is {self.recombine!r}; use 'logadd' or 'max'")
         if not isinstance(self.sil_required, bool):
             raise DecodingError(f"sil_required is {self.sil_required!r}; true or false is needed")

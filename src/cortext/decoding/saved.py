@@ -17,10 +17,12 @@ import h5py
 import numpy as np
 from h5py import h5d
 
+from cortext.arguments import as_path, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, FaultError
 from cortext.decoding.decoder import Decoder
 from cortext.decoding.nbest import NBest
+from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError
 from cortext.files import atomic_path, check_writable, disk_errors
 from cortext.tables import csv_table
@@ -65,7 +67,7 @@ def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]
     infinity (-inf is allowed), for files that hold Python objects, and for arrays that declare more
     than the file has or more than `MOST_BYTES`.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     inventory = get_inventory(inventory)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
     reader = readers.get(path.suffix.lower())
@@ -91,7 +93,11 @@ def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]
 
 def to_log_probs(logits_PV: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     """Return the log-softmax of logits / temperature, float32 [P, V], C-contiguous."""
-    if not (math.isfinite(temperature) and temperature > 0):
+    check_type(logits_PV, np.ndarray, "logits", "a NumPy array [frames, tokens]")
+    if logits_PV.ndim != 2 or logits_PV.dtype.kind not in "fiu":
+        found = f"logits are of shape {list(logits_PV.shape)} and type {logits_PV.dtype}"
+        raise DecodingError(f"{found}; numbers [frames, tokens] are needed")
+    if not (is_finite(temperature) and temperature > 0):
         raise DecodingError(f"temperature is {temperature}; a number above 0 is needed")
     x_PV = logits_PV.astype(np.float64)
     with np.errstate(over="ignore"):  # a number too small for float32 becomes -inf

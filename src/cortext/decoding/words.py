@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cortext.arguments import check_type
+from cortext.arguments import check_list, check_type
 from cortext.decoding.options import LARGEST, is_finite
 from cortext.errors import DecodingError, TextError
 from cortext.text.lexicon import Pronunciation, encode
@@ -98,7 +98,10 @@ def _pronounced(words: Words) -> Iterable[tuple[str, tuple[Pronunciation, ...]]]
         _check_word(word)
         try:
             given = words[word] if isinstance(words, Mapping) else pronounce(word)
-            variants = tuple(tuple(variant) for variant in given)
+            variants = tuple(
+                tuple(check_list(variant, f"{word!r}", "a list of phonemes"))
+                for variant in check_list(given, f"{word!r}", "a list of pronunciations")
+            )
             for variant in variants:
                 encode(variant)
         except TextError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cortext.arguments import as_path
 from cortext.config import load_config, read_mapping
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions, LLMOptions
@@ -91,6 +92,8 @@ def choose_options(
         ConfigError: For a file that is missing or damaged, and a run without fitted options.
         DecodingError: For an unknown option and values out of bounds.
     """
+    run = None if run is None else as_path(run, "run")
+    lm = None if lm is None else as_path(lm, "lm")
     if isinstance(options, DecoderOptions):
         return ChosenOptions(options, _note("as given"))
     if isinstance(options, str | Path):

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from cortext.arguments import check_list, check_text
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.log_probs import check_trials, estimate_priors
 from cortext.errors import DataError
@@ -169,6 +170,11 @@ def fit_options(
         DecodingError: As `Decoder.decode`.
     """
     began = time.perf_counter()
+    log_probs = list(check_list(log_probs, "log_probs", "a list of arrays [frames, tokens]"))
+    references = list(check_list(references, "references", "a list of sentences"))
+    blocks = list(check_list(blocks, "blocks", "a list with the block of each trial"))
+    for number, reference in enumerate(references):
+        check_text(reference, f"reference {number}")
     if not len(log_probs) == len(references) == len(blocks):
         what = f"{len(log_probs)} trials, {len(references)} references, {len(blocks)} blocks"
         raise DataError(f"{what}; one of each per trial is needed")

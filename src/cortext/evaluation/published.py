@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cortext.arguments import check_function
 from cortext.data.readers.t15_analyses import (
     CopyTrial,
     PersonalUse,
@@ -67,6 +68,7 @@ def import_copy_task(
     """
     given = None if order == "auto" else get_inventory(order)
     with evaluation_directory(out) as write:
+        check_function(progress, "progress")
         steps = progress or (lambda done, total: None)
         steps(0, 3)
         trials = read_analyses(file)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.arguments import as_path, check_function
+from cortext.arguments import as_path, check_function, check_type
 from cortext.data import Dataset, PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
 from cortext.data.dataset import Description
@@ -127,6 +127,7 @@ def recognise(
     run = as_path(run, "run")
     where = data_path(data)
     check_function(progress, "progress")
+    check_type(fit, bool, "fit", "True or False")
     search = search or SearchSettings()
     check_search(search, fit)
     seconds: dict[str, float] = {}

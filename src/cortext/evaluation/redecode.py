@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cortext.arguments import as_path, check_type
 from cortext.decoding.decoder import Decoder, part_of
 from cortext.decoding.ensemble.candidates import Candidates
 from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
@@ -95,7 +96,9 @@ def decode_evaluation(
     Raises:
         CortextError: For a directory that is no evaluation, and as `Decoder.decode_batch`.
     """
-    check_predictions_file(Path(out))
+    out = as_path(out, "out")
+    check_type(decoder, Decoder, "decoder", "a Decoder")
+    check_predictions_file(out)
     trials = read_evaluations([directory])
     origin = LogitsOrigin.of(directory)
     log_probs = [
@@ -123,8 +126,8 @@ def decode_evaluation(
         for n, nbest in zip(chosen, found, strict=True):
             lists[numbers[n]] = nbest.timed(origin.frame_ms)
     rows = [(number, normalize(lists[number][0].text)) for number in numbers]
-    with disk_errors(Path(out)):
-        atomic_write(Path(out), csv_table(("id", "text"), rows))
+    with disk_errors(out):
+        atomic_write(out, csv_table(("id", "text"), rows))
     metrics = read_json(Path(directory) / "metrics.json")  # LogitsOrigin has checked it
     return Redecoded(
         {number: lists[number] for number in numbers},

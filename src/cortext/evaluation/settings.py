@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cortext.arguments import as_count, as_path, check_text
+from cortext.arguments import as_count, as_number, as_path, check_text, check_type
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
@@ -123,3 +123,5 @@ class SearchSettings:
         if self.threads is not None:
             as_count(self.threads, "threads", 1)
         check_text(self.context, "context")
+        check_type(self.ray, (str, type(None)), "ray", "an address or None")
+        as_number(self.gpus_per_worker, "gpus_per_worker", 0)

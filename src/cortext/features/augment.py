@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from cortext.arguments import check_type
+from cortext.arguments import check_list, check_text, check_type
+from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.features.smooth import check_batch, check_kernel, smooth
 from cortext.plugins import build
@@ -55,12 +56,15 @@ def augmentation_configs(mappings: Iterable[Any]) -> list[Any]:
     """
     return [
         AUGMENTATIONS.config(mapping, f"dataset.augmentations[{i}]")
-        for i, mapping in enumerate(mappings)
+        for i, mapping in enumerate(check_list(mappings, "augmentations", "a list"))
     ]
 
 
 def build_augmentations(configs: Iterable[Any]) -> list[Augmenter]:
     """Build the augmentations of config dataclasses, in their order."""
+    configs = list(check_list(configs, "configs", "a list of augmentations' configs"))
+    for config in configs:
+        check_text(getattr(config, "kind", None), "kind of an augmentation")
     return [build(AUGMENTATIONS[config.kind], config) for config in configs]
 
 
@@ -91,6 +95,7 @@ class Augmentation:
     """Points on which the kernel is computed, before its tails are cut."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in (
             "white_noise_std",
             "constant_offset_std",

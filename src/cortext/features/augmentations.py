@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.features.augment import register_augmentation
 
@@ -34,6 +35,7 @@ class ChannelDropoutConfig:
     """
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.probability < 1:
             raise ConfigError(
                 f"channel_dropout has probability {self.probability}; it must be in (0, 1)"
@@ -93,6 +95,7 @@ class GainConfig:
     """Standard deviation of a feature's factor around its trial's factor."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("trial_std", "feature_std"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"gain has {name} {getattr(self, name)}; it must be in [0, 1]")
@@ -138,6 +141,7 @@ class TimeMaskConfig:
     """Longest mask in bins; null for no limit beside `max_share`."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if (
             not 1 <= self.n_masks <= MOST_MASKS
             or not 0 < self.max_share <= 1

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from cortext.arguments import check_type
+from cortext.arguments import as_count, as_number, check_type
 from cortext.errors import ConfigError, DataError
 
 KERNEL_FLOOR = 0.01
@@ -27,18 +27,17 @@ MOST_STD = 1_000
 MOST_POINTS = 10_000
 """Most points of the kernel; computing them takes a tenth of a second."""
 
+_BOUNDS = f"above 0 and at most {MOST_STD:,}, and from 1 to {MOST_POINTS:,}, are needed"
+
 
 def check_kernel(std_bins: float, size: int) -> None:
     """Raise ValueError for a kernel that `gaussian_kernel` cannot make in little time."""
     if not 0 < std_bins <= MOST_STD or not 1 <= size <= MOST_POINTS:
         found = f"smooth_kernel_std is {std_bins} and smooth_kernel_size {size}"
-        raise ValueError(
-            f"{found}; above 0 and at most {MOST_STD:,}, and from 1 to {MOST_POINTS:,}, are needed"
-        )
+        raise ValueError(f"{found}; {_BOUNDS}")
     gaussian_kernel(std_bins, size)
 
 
-@lru_cache(maxsize=32)
 def gaussian_kernel(std_bins: float = 2, size: int = 100) -> np.ndarray:
     """Return the taps of the smoothing, float32 [K], which sum to one.
 
@@ -47,8 +46,18 @@ def gaussian_kernel(std_bins: float = 2, size: int = 100) -> np.ndarray:
     published std of 2 bins on 100 points gives 9 taps.
 
     Raises:
+        WrongType: For anything but a number and a whole number.
         ValueError: If no tap is above 0.01 (a std of 40 bins or more, on as many points).
+        ConfigError: For a std or a number of points out of bounds.
     """
+    std_bins, size = as_number(std_bins, "std_bins"), as_count(size, "size")
+    if not 0 < std_bins <= MOST_STD or not 1 <= size <= MOST_POINTS:
+        raise ConfigError(f"std_bins is {std_bins:g} and size {size}; {_BOUNDS}")
+    return _kernel(std_bins, size)
+
+
+@lru_cache(maxsize=32)
+def _kernel(std_bins: float, size: int) -> np.ndarray:
     radius = int(TRUNCATE * std_bins + 0.5)
     weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / std_bins) ** 2)
     impulse = np.zeros(size)

@@ -16,7 +16,7 @@ from torch import nn
 from cortext.arguments import as_path, check_list, check_type
 from cortext.config import to_mapping
 from cortext.describe import Described, some
-from cortext.errors import ConfigError, DataError, RunError, nearest
+from cortext.errors import ConfigError, DataError, RunError, nearest, wrong_type
 from cortext.features import gaussian_kernel, smooth
 from cortext.files import atomic_write
 from cortext.models.card import CTC, ModelCard, Smoothing, read_card
@@ -303,6 +303,8 @@ def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
 
     Raises RunError for an unknown session.
     """
+    if not isinstance(session, str):
+        raise wrong_type("session", session, "a text")
     if session == "latest":
         session = sessions[-1]
     if session not in sessions:

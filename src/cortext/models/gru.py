@@ -37,6 +37,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
+from cortext.arguments import as_count
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import gru, initialise
 from cortext.models.registry import register
@@ -77,6 +78,7 @@ class GRU(DayLayers):
 
     def __init__(self, config: GRUConfig, *, n_features: int, n_days: int, n_classes: int) -> None:
         super().__init__(config, n_features=n_features, n_days=n_days)
+        as_count(n_classes, "n_classes", 1)
         self.gru = nn.GRU(
             input_size=self.patch_width,
             hidden_size=config.n_units,

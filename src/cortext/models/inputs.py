@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from cortext.arguments import as_count, check_type
 from cortext.config import check_fields
-from cortext.errors import ConfigError
+from cortext.errors import ConfigError, wrong_type
 from cortext.models.layers import day_affine, dropout, patches
 
 
@@ -42,6 +43,13 @@ class DayLayers(nn.Module):
 
     def __init__(self, config: Any, *, n_features: int, n_days: int | None) -> None:
         super().__init__()
+        needed = getattr(type(self), "Config", object)
+        check_type(config, needed, "config", f"a {needed.__name__}")
+        if not hasattr(config, "patch_size"):
+            raise wrong_type("config", config, "the config of a model that has patches")
+        as_count(n_features, "n_features", 1)
+        if n_days is not None:
+            as_count(n_days, "n_days", 1)
         self.config = config
         self.patch_width = n_features * max(config.patch_size, 1)
         self.has_days = n_days is not None

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
+from cortext.arguments import check_text, check_type
 from cortext.errors import RunError
 from cortext.models.acoustic import NOT_FINITE, AcousticModel, day_of, load_model
 from cortext.models.precision import autocast, full_float32
@@ -43,6 +44,7 @@ def open_stepper(
             `load_model` or `OnnxStepper` cannot read.
         MissingLibrary: For `onnx` without the extra of that name.
     """
+    check_text(backend, "backend")
     if backend == "onnx":
         from cortext.models.onnx_stepper import OnnxStepper
 
@@ -70,6 +72,8 @@ class TorchStepper:
     def __init__(
         self, model: AcousticModel, session: str = "latest", precision: Precision = "fp32"
     ) -> None:
+        check_type(model, AcousticModel, "model", "an AcousticModel (load_model)")
+        check_text(precision, "precision")
         on_cpu = model.device.type == "cpu"
         if precision not in get_args(Precision) or (precision == "int8" and not on_cpu):
             raise RunError(

@@ -31,6 +31,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
+from cortext.arguments import as_count, check_type
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import gru, initialise, reverse_gradient
 from cortext.models.registry import register
@@ -159,6 +160,8 @@ class NoiseModel(_Recurrent):
     def __init__(
         self, config: TripleGRUConfig, *, n_features: int, n_days: int | None = None
     ) -> None:
+        check_type(config, TripleGRUConfig, "config", "a TripleGRUConfig")
+        as_count(n_features, "n_features", 1)
         width = n_features * max(config.patch_size, 1)  # of a patch; without patches, of a bin
         super().__init__(
             config,
@@ -179,6 +182,8 @@ class CleanSpeechModel(_Recurrent):
     def __init__(
         self, config: TripleGRUConfig, *, n_features: int, n_classes: int, n_days: int | None = None
     ) -> None:
+        check_type(config, TripleGRUConfig, "config", "a TripleGRUConfig")
+        as_count(n_classes, "n_classes", 1)
         super().__init__(
             config,
             n_features=n_features,
@@ -217,6 +222,7 @@ class TripleGRU(DayLayers):
         self, config: TripleGRUConfig, *, n_features: int, n_days: int, n_classes: int
     ) -> None:
         super().__init__(config, n_features=n_features, n_days=n_days)
+        as_count(n_classes, "n_classes", 1)
         self.noise_model = NoiseModel(config, n_features=n_features)
         self.clean_speech_model = CleanSpeechModel(
             config, n_features=n_features, n_classes=n_classes

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.arguments import as_count, as_path, check_type
 from cortext.config import from_mapping
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.errors import ConfigError, RunError
@@ -57,6 +58,10 @@ class SpeechLLM(AcousticModel):
             audio_width: Width of the audio tower's frames.
             llm: The audio language model; None where no loss reads it.
         """
+        check_type(encoder, AcousticModel, "encoder", "an AcousticModel (load_model)")
+        check_type(speech, SpeechConfig, "speech", "a SpeechConfig")
+        as_count(audio_width, "audio_width", 1)
+        check_type(llm, (AudioLLM, type(None)), "llm", "an AudioLLM or None")
         network = SpeechNetwork(encoder.network, speech, audio_width, llm).to(encoder.device)
         return cls(network, **_parts(encoder))
 
@@ -80,11 +85,12 @@ class SpeechLLM(AcousticModel):
                 or another revision of the audio language model than in training.
             LanguageModelError: Where the audio language model cannot be loaded.
         """
-        tensors, facts = read_speech_file(Path(run_dir))
+        run_dir = as_path(run_dir, "run_dir")
+        tensors, facts = read_speech_file(run_dir)
         speech = facts["speech"]
         encoder = load_model(run_dir, device)
-        _check_pair(Path(run_dir), facts)
-        own = Path(run_dir) / AUDIO_LLM
+        _check_pair(run_dir, facts)
+        own = run_dir / AUDIO_LLM
         name = audio_llm or (own if own.is_dir() else speech.audio_llm)
         llm = AudioLLM.load(name, device=str(device), quantize=speech.quantize, with_tower=False)
         if facts["revision"] not in (None, llm.revision):
@@ -95,7 +101,7 @@ class SpeechLLM(AcousticModel):
                 fix="give the one of its training with --audio-llm",
             )
         model = cls.around(encoder, speech, facts["audio_width"], llm)
-        model.take_over(tensors, Path(run_dir) / FILE)
+        model.take_over(tensors, run_dir / FILE)
         model.network.eval()
         return model
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from cortext.arguments import as_path, check_type
+from cortext.arguments import as_path, check_list, check_type
 from cortext.errors import TextError, nearest
 from cortext.files import atomic_path, check_file
 from cortext.text.phonemes import ARPABET, SIL
@@ -67,7 +67,7 @@ class Lexicon:
             return
         check_type(pronunciations, Mapping, "pronunciations", "a mapping of words")
         for word, variants in pronunciations.items():
-            for variant in variants:
+            for variant in check_list(variants, f"{word!r}", "a list of pronunciations"):
                 self.add(word, variant)
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import ctc_loss, register_loss
@@ -40,6 +41,7 @@ class AdversarialConfig:
     """Share of the training that the ramp takes."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("noisy_weight", "noise_weight", "reversal_start", "reversal_end"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import torch
 
-from cortext.arguments import check_text
+from cortext.arguments import check_text, check_type
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, MissingLibrary
@@ -68,7 +68,9 @@ class DeviceSpec:
     require_cores: int | None = None
 
     def __post_init__(self) -> None:
-        check_text(self.device, "device")
+        for name in ("device", "backend", "tpu_engine"):
+            check_text(getattr(self, name), name)
+        check_type(self.tpu, (str, type(None)), "tpu", "a name or None")
         if str(self.tpu_engine) == "torch_tpu":
             raise ConfigError(
                 "--tpu-engine torch_tpu is gone; it never ran on a TPU",

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from cortext.arguments import check_type
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, DataError, RunError, nearest
@@ -243,6 +244,8 @@ def new_model(
         ConfigError: For a number of features that the data do not have.
         RunError: For weights that do not fit.
     """
+    check_type(config, TrainConfig, "config", "a TrainConfig (read_train_config)")
+    check_type(data, PackedDataset, "data", "packed data (open_packed)")
     subset = config.dataset.feature_subset
     wanted = config.model.n_input_features
     n_features = len(subset) if subset is not None else data.n_features

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from cortext.arguments import check_type
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import ConfigError
 from cortext.models import MODELS, AcousticModel, save_model
@@ -143,6 +144,7 @@ class CTCTask(Task):
     def __init__(
         self, config: TrainConfig, device_spec: DeviceSpec, lm: str | Path | None = None
     ) -> None:
+        check_type(config, TrainConfig, "config", "a TrainConfig")
         super().__init__(config, device_spec, lm)
         self.all_used = config.loss is None and not is_own(MODELS[config.model.kind])
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cortext.arguments import as_path, check_text, check_type
 from cortext.data.dataset import DESCRIPTION
 from cortext.errors import ConfigError, first_line
 from cortext.evaluation.decoder_options import options_for
@@ -71,7 +72,11 @@ def verify_t15(
             else or cannot be written. All that is wrong with a part is a line of the page.
         ConfigError: For options that cannot be used.
     """
-    directory, out = Path(directory), Path(out)
+    directory, out = as_path(directory, "directory"), as_path(out, "out")
+    lm = None if lm is None else as_path(lm, "lm")
+    analyses = None if analyses is None else as_path(analyses, "analyses")
+    check_type(published, (Published, type(None)), "published", "Published facts or None")
+    check_text(device, "device")
     facts = published or t15_facts()
     parts = find_parts(directory, facts, out.resolve())
     _check_given(lm, analyses, options, device)

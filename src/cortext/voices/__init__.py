@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cortext.arguments import check_text
 from cortext.voices.voice import SAMPLE_RATE, Voice
 
 __all__ = ["DEFAULT", "SAMPLE_RATE", "Voice", "open_voice"]
@@ -20,6 +21,7 @@ def open_voice(name: str = DEFAULT) -> Voice:
         MissingLibrary: Where the voice's library or program is not installed.
         LanguageModelError: For a model that cannot be loaded.
     """
+    check_text(name, "voice")
     if name == "formant":
         from cortext.voices.formant import FormantVoice
 

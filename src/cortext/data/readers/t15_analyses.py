@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_path
 from cortext.data.readers.pickles import read_pickle
 from cortext.errors import DataError, nearest
 from cortext.text.phonemes import BLANK, INVENTORIES, RELEASE, Inventory
@@ -101,7 +102,7 @@ def read_analyses(path: str | Path) -> list[CopyTrial] | PersonalUse:
     Raises:
         DataError: For a file that is neither, or whose fields do not agree.
     """
-    path = Path(path)
+    path = as_path(path, "file")
     content = read_pickle(path)
     if type(content) is not dict:
         raise DataError("is no dict of lists", where=path, fix=FIX)

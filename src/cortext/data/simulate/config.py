@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from cortext.config import with_overrides
+from cortext.config import check_fields, with_overrides
 from cortext.errors import ConfigError, nearest
 
 N_ARRAYS = 4
@@ -195,6 +195,7 @@ class SimulatorConfig:
     """
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("n_days", "train_per_day", "trials_per_block", "n_oscillations"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         for name in ("seed", "val_per_day", "test_per_day", "steps_per_block"):

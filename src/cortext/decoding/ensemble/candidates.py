@@ -10,6 +10,7 @@ import numpy as np
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
+from cortext.arguments import check_list
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.errors import DecodingError
 from cortext.text.normalize import normalize
@@ -62,7 +63,10 @@ class Candidates:
             reference: Sentence to be said; None where it is unknown.
         """
         return cls(
-            tuple((Candidate(tuple(normalize(text).split())),) for text in texts),
+            tuple(
+                (Candidate(tuple(normalize(text).split())),)
+                for text in check_list(texts, "texts", "a list of sentences")
+            ),
             id,
             reference=reference,
         )

@@ -63,7 +63,7 @@ def combine(
         DecodingError: For a method without the model that it needs, and for `average`, which needs
             more than sentences (`combine_runs`).
     """
-    options = options or EnsembleOptions()
+    options = EnsembleOptions.of(options)
     check_method(options, lm is not None, llm is not None)
     combined = []
     for number, trial in enumerate(check_list(trials, "trials", "a list of Candidates"), 1):

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from cortext.arguments import check_type
 from cortext.config import load_config
 from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError, nearest
@@ -79,7 +80,8 @@ class EnsembleOptions:
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("mean", MEANS)):
-            if (value := getattr(self, name)) not in known:
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in known:
                 raise DecodingError(f"{name} is {value!r}; {nearest(str(value), known)}")
         for name in ("lattice", "free"):
             if not isinstance(value := getattr(self, name), bool):
@@ -122,6 +124,12 @@ class EnsembleOptions:
                     f"unknown option {name!r} of an ensemble; {nearest(name, known)}"
                 )
         return replace(self, **changes)
+
+    @classmethod
+    def of(cls, options: EnsembleOptions | None) -> EnsembleOptions:
+        """Return the options, or the defaults for None. Raises WrongType for anything else."""
+        check_type(options, (EnsembleOptions, type(None)), "options", "EnsembleOptions")
+        return cls() if options is None else options
 
     @classmethod
     def read(cls, path: str | Path) -> EnsembleOptions:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.arguments import as_path, check_list, check_type
+from cortext.arguments import as_number, as_path, check_list, check_text, check_type
 from cortext.data.trial import BIN_MS
 from cortext.decoding.decoder import Decoder, part_of
 from cortext.decoding.ensemble.candidates import Candidates
@@ -131,6 +131,8 @@ def average(
     """
     for array in check_list(log_probs, "log_probs", "a list of arrays [frames, tokens]"):
         check_type(array, np.ndarray, "log_probs", "a list of NumPy arrays [frames, tokens]")
+    check_text(mean, "mean")
+    weights = [as_number(each, "a weight", 0) for each in check_list(weights, "weights", "a list")]
     shapes = {array.shape for array in log_probs}
     if len(shapes) != 1:
         raise DecodingError(
@@ -143,6 +145,8 @@ def average(
         for array, w in zip(log_probs, weights or [1.0] * len(log_probs), strict=True)
         if w
     ]
+    if not pairs:
+        raise DecodingError("all weights are 0; one above 0 is needed")
     total = sum(weight for _, weight in pairs)
     stacked_SPV = np.stack([array.astype(np.float64) for array, _ in pairs])
     shares_S11 = np.array([weight / total for _, weight in pairs])[:, None, None]
@@ -364,6 +368,9 @@ def read_lattices(
         threads: Threads of the search.
         progress: Called with trials done and in all.
     """
+    directories = list(check_list(directories, "directories", "a list of directories"))
+    for number, trial in enumerate(check_list(trials, "trials", "a list of Candidates"), 1):
+        check_type(trial, Candidates, f"trial {number}", "Candidates")
     systems = []
     for number, directory in enumerate(directories):
         origin = LogitsOrigin.of(directory).searched_with(lm).given(options)

@@ -151,7 +151,7 @@ def combine_lists(
         llm: See `combine`.
         progress: Called with trials done and in all.
     """
-    options = options or EnsembleOptions()
+    options = EnsembleOptions.of(options)
     check_method(options, lm is not None, llm is not None)
     check_lists(options)
     trials = read_lists(path, field)
@@ -189,7 +189,7 @@ def combine_runs(
         threads: Threads of that search.
         progress: Called with trials done and in all.
     """
-    options = options or EnsembleOptions()
+    options = EnsembleOptions.of(options)
     if options.method != "average":
         check_method(options, lm is not None, llm is not None)
         trials = read_runs(

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from cortext.arguments import check_text
 from cortext.decoding.llm.explain import explained
 from cortext.errors import LanguageModelError
 from cortext.extras import need
@@ -37,6 +38,7 @@ def device_named(name: str) -> torch.device:
 
     Raises LanguageModelError for other names.
     """
+    check_text(name, "device")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext import _native
-from cortext.arguments import as_count, as_path, check_text, check_type
+from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.decoding.ngram.build import BuildOptions, Stage, build
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
 from cortext.decoding.ngram.vocabulary import spelt
@@ -170,7 +170,8 @@ class LanguageModel(Described):
             LanguageModelError: For a word that cannot be pronounced.
         """
         lexicon = Lexicon()
-        for word in dict.fromkeys(words):
+        for word in dict.fromkeys(check_list(words, "words", "a list of words")):
+            check_text(word, "a word")
             known = zip(self.lexicon.pronunciations(word), self.lexicon.weights(word), strict=True)
             try:
                 for variant, weight in known if word in self.lexicon else _spelt(word):

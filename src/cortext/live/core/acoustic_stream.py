@@ -11,10 +11,12 @@ from typing import Literal
 
 import numpy as np
 
+from cortext.arguments import check_type
+from cortext.config import check_fields
 from cortext.data.trial import BIN_MS
 from cortext.decoding.nbest import FRAME_MS
 from cortext.decoding.options import is_finite
-from cortext.errors import ConfigError, DataError
+from cortext.errors import ConfigError, DataError, wrong_type
 from cortext.features.stream import RollingZScore, StreamSmoother
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
@@ -111,6 +113,7 @@ class PipelineOptions:
     """The rule that ends an utterance by itself; None: it ends only when `finish` is called."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.smoothing not in ("published", "causal"):
             raise ConfigError(f"smoothing is {self.smoothing!r}; use 'published' or 'causal'")
         if self.normalise not in ("none", "rolling"):
@@ -140,6 +143,10 @@ class AcousticStream:
         options: PipelineOptions = PipelineOptions(),
         stopwatch: Stopwatch | None = None,
     ) -> None:
+        # Not its type alone: steppers are anything with their methods.
+        if not hasattr(model, "smoothing"):
+            raise wrong_type("model", model, "an AcousticModel (load_model) or a stepper")
+        check_type(options, PipelineOptions, "options", "PipelineOptions")
         self.stepper: Stepper = (
             TorchStepper(model, session) if isinstance(model, AcousticModel) else model
         )

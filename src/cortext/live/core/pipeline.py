@@ -16,7 +16,7 @@ from cortext.data.trial import BIN_MS
 from cortext.decoding import Decoder, DecoderOptions, DecoderStream, Hypothesis, NBest, Partial
 from cortext.decoding.log_probs import log_softmax
 from cortext.describe import Described
-from cortext.errors import ConfigError, wrong_type
+from cortext.errors import ConfigError
 from cortext.live.core.acoustic_stream import (
     AcousticStream,
     Endpoint,
@@ -95,14 +95,10 @@ class Pipeline(Described):
         stepper: Stepper | None = None,
         context: str = "",
     ) -> None:
-        source = stepper or model
+        source = model if stepper is None else stepper
         if source is None:
             raise ConfigError("a pipeline needs a model or a stepper")
-        # Not its type alone: steppers are anything with their methods.
-        if not hasattr(source, "smoothing"):
-            raise wrong_type("model", source, "an AcousticModel (load_model) or a stepper")
         check_type(decoder, (Decoder, type(None)), "decoder", "a Decoder or None")
-        check_type(options, PipelineOptions, "options", "PipelineOptions")
         check_text(context, "context")
         self.options = options
         self._stopwatch = Stopwatch()

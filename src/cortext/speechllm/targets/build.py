@@ -20,9 +20,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.arguments import as_path, check_list, check_text, check_type
 from cortext.data.packed import open_data
 from cortext.decoding.llm.explain import out_of_memory
-from cortext.errors import CortextError, Interrupted, LanguageModelError, RunError, TextError
+from cortext.errors import (
+    CortextError,
+    Interrupted,
+    LanguageModelError,
+    RunError,
+    TextError,
+    wrong_type,
+)
 from cortext.processes import Progress, interrupts
 from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
@@ -77,9 +85,11 @@ def build_cache(
         Interrupted: After a Ctrl-C.
     """
     began = time.monotonic()
-    out = Path(out)
+    out = as_path(out, "out")
     named = _named(sentences)
     speaker = open_voice(voice) if isinstance(voice, str) else voice
+    if not hasattr(speaker, "can_speak"):
+        raise wrong_type("voice", voice, "a voice (open_voice) or its name")
     left_out = _unspeakable(named, speaker, skip_bad)
     in_part = [
         f"{named[text]}: {text!r} without {lost!r}"
@@ -117,6 +127,7 @@ class LiveTargets:
     """
 
     def __init__(self, llm: AudioLLM, voice: Voice) -> None:
+        check_type(llm, AudioLLM, "llm", "an AudioLLM")
         self._tower = Tower(llm)
         self._voice = voice
 
@@ -277,6 +288,7 @@ def sentences_of_text(path: Path) -> dict[str, str]:
 
     Raises TextError for a file that cannot be read.
     """
+    path = as_path(path, "path")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -296,9 +308,12 @@ def _named(sentences: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     """Return the distinct sentences with their origins."""
     if not isinstance(sentences, Mapping):
         found: dict[str, str] = {}
-        for number, text in enumerate(sentences, 1):
+        for number, text in enumerate(check_list(sentences, "sentences", "a list of texts"), 1):
+            check_text(text, f"sentence {number}")
             found.setdefault(spoken(text), f"sentence {number}")
         return found
+    for text in sentences:
+        check_text(text, "a sentence")
     return {spoken(text): place for text, place in sentences.items()}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cortext.arguments import check_type
 from cortext.errors import ConfigError, first_line
 from cortext.features.augment import AUGMENTATIONS
 from cortext.models import AcousticModel
@@ -52,6 +53,8 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[CheckResult
     Raises:
         ConfigError: For the first check that fails.
     """
+    check_type(config, TrainConfig, "config", "a TrainConfig")
+    check_type(model, AcousticModel, "model", "an AcousticModel (load_model)")
     is_ctc = config.task_name == CTC
     loss = build_loss(config.loss, config.model.kind) if is_ctc else None
     found = list[CheckResult]()

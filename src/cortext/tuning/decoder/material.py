@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.arguments import as_path
 from cortext.config import to_mapping
 from cortext.decoding.decoder import Decoder
 from cortext.decoding.ensemble.posteriors import LogitsOrigin
@@ -81,7 +82,7 @@ class DevSet:
             found = list(_of_files(source, inventory))
             fix = f"give them in {source.references}"
         else:
-            source = Path(source).resolve()
+            source = as_path(source, "source").resolve()
             found = list(_of_evaluation(source))
             inventory = LogitsOrigin.of(source).inventory
             fix = "evaluate a split that has references"

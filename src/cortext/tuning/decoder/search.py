@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cortext.arguments import as_path, check_function, check_type
 from cortext.config import from_mapping, to_mapping
 from cortext.decoding import DecoderOptions
 from cortext.errors import Interrupted, RunError
@@ -76,7 +77,13 @@ def tune_decoder(
         CortextError: For errors that a user can correct.
         Interrupted: After a Ctrl-C.
     """
-    out = Path(out).resolve()
+    out = as_path(out, "out").resolve()
+    check_type(tuned, Part, "tuned", "a Part (tuning_parts)")
+    check_type(held_out, (Part, type(None)), "held_out", "a Part or None")
+    check_type(decoder, DecoderFiles, "decoder", "DecoderFiles")
+    check_type(search, DecoderSearch, "search", "a DecoderSearch")
+    check_type(where, WorkerOptions, "where", "WorkerOptions")
+    check_function(report, "report")
     start = decoder.options
     space, swept = search.spaces(start, decoder.llm is not None)
     first = [start, *given]

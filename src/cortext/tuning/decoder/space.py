@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from cortext.config import check_fields
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError
 from cortext.tuning.space import Choice, Range, Space, fit_space
@@ -65,6 +66,7 @@ class DecoderSearch:
     llm_points: int = 200
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, least in (
             ("n_trials", 1),
             ("seed", 0),
