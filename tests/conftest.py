@@ -1,5 +1,6 @@
 """Fixtures that several packages' tests share."""
 
+import gc
 import os
 import signal
 import warnings
@@ -42,12 +43,24 @@ LENGTHY = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that processes which share the tests end together."""
+    """What takes longest begins first, so that processes which share the tests end together.
+
+    Coverage counts what behaves as it should: with it, attacks of a megabyte take three times as
+    long.
+    """
     items.sort(
         key=lambda item: (
             LENGTHY.index(item.path.name) if item.path.name in LENGTHY else len(LENGTHY)
         )
     )
+    for item in items:
+        if "attacks" in item.path.parts:
+            item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """Tests stay until the end: the collector of garbage need not look at them each time."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
