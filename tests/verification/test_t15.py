@@ -284,7 +284,7 @@ DAMAGES = {
         {
             "Sessions": rf"FAIL  2 found, 3 published; missing: {SESSIONS[2]}",
             "Trials": "FAIL  24 train, 4 val, 2 test; published: 36 train, 8 val, 4 test",
-            "PER of the checkpoint": "",
+            "PER of the checkpoint": "not checked, because 4 of 8 validation trials are read",
         },
     ),
     "a session too many": (
@@ -326,6 +326,9 @@ DAMAGES = {
         {
             "Recordings": f"FAIL  1 problem; the first: DIR/.*{SESSIONS[1]}/data_val.hdf5",
             "Validation trials": "FAIL  4 trials, 1 left out",
+            "PER of the checkpoint": "not checked, because 4 of 8 validation trials are read; .* %$",
+            "Published PER": "not checked, because 4 of 8 validation trials are read",
+            "WER": "not checked, because 4 of 8 validation trials are read; .* published 6.3 %$",
         },
     ),
     "a number that is none": (
@@ -660,6 +663,11 @@ def test_paths_are_replaced_as_whole_names_alone(tmp_path: Path):
     assert clean(["/data/t15/data_val.hdf5: trial_0001"]) == ["DIR/t15/data_val.hdf5: trial_0001"]
     assert clean({"a": "/home/jane/lm, /database/x.bin"}) == {"a": "~/lm, x.bin"}
     assert clean("1/2 of a/b, /data.") == "1/2 of a/b, DIR."
+    clean = Stages(tmp_path, {}, {"jane_doe": "DIR"}, lambda name: None).clean
+    assert (
+        clean("jane_doe/val.hdf5: jane_doe, my_jane_doe/x")
+        == "DIR/val.hdf5: jane_doe, my_jane_doe/x"
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def report(
         for point in found.totals
     ]
     if rows:
-        columns = ["copy task", "sentences", "PER", "WER", "WER of the predictions"]
+        columns = ["copy task", "sentences", "PER", "WER, capitals and marks counted"]
+        columns += ["WER of the predictions, normalised"]
         print_table("", columns, rows)
     if found.use_days:
         last = found.use_days[-1]

@@ -257,15 +257,21 @@ def check_validation(
     # Few phonemes make coarse rates: two of them may always differ.
     few = 2 / n_phonemes
     checks = _without_layer(split, model.sessions)
+    other_trials = published.other_trials(len(known))
     if own is None or not math.isfinite(own):  # infinite: it was saved before a validation
         checks.append(not_checked("PER of the checkpoint", "it carries no val_PER"))
+    elif other_trials:
+        because = f"{other_trials}; {100 * per:.2f} % here, val_PER is {100 * own:.2f} %"
+        checks.append(not_checked("PER of the checkpoint", because))
     else:
         said = f"{100 * per:.2f} % here, val_PER is {100 * own:.2f} %"
         said += f"; {100 * SAME_RULE:.1f} points may differ by precision"
         right = abs(per - own) <= max(SAME_RULE, few)
         checks.append(judged("PER of the checkpoint", right, said))
     config = asdict(model.network.config)
-    if all(config.get(key) == value for key, value in published.model.items()):
+    if other_trials:
+        checks.append(not_checked("Published PER", f"{other_trials}; {100 * per:.1f} % here"))
+    elif all(config.get(key) == value for key, value in published.model.items()):
         said = f"{100 * per:.1f} % here, {100 * published.per:.1f} % published"
         right = abs(per - published.per) <= max(AS_PUBLISHED, few)
         checks.append(judged("Published PER", right, said))

@@ -72,6 +72,13 @@ class Published:
             for block in self.blocks
         }
 
+    def other_trials(self, n_val: int) -> str:
+        """Return why rates of so many validation trials are not comparable; empty if they are."""
+        expected = self.n_trials["val"]
+        if n_val == expected:
+            return ""
+        return f"{n_val:,} of {expected:,} validation trials are read"
+
 
 @lru_cache(maxsize=1)
 def t15_facts() -> Published:

@@ -116,8 +116,10 @@ class Stages:
         if not isinstance(value, str):
             return value
         for text, replacement in self.private.items():
-            # Whole names alone: `/data` is no part of `/data_val.hdf5`.
-            whole = rf"(?<![\w./-]){re.escape(text)}(?![\w-]|\.\w)"
+            # Whole names alone: `/data` is no part of `/data_val.hdf5`, and a name without
+            # directories is a path only where a file of it follows: it may be a word.
+            after = r"(?![\w-]|\.\w)" if "/" in text else "(?=/)"
+            whole = rf"(?<![\w./-]){re.escape(text)}{after}"
             value = re.sub(whole, replacement, value)
         return _QUOTED.sub(_without_words, _DIRECTORIES.sub("", value))
 

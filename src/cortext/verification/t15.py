@@ -301,9 +301,9 @@ def _private(given: Mapping[str, str | Path | None]) -> dict[str, str]:
         if path is not None
         for text in (str(path), str(Path(path).absolute()), str(Path(path).resolve()))
     } | {str(Path.home()): "~"}
-    # The longest first: one path may begin with another. A short name could be part of a word.
+    # The longest first: one path may begin with another.
     longest = sorted(texts, key=len, reverse=True)
-    return {text: texts[text] for text in longest if "/" in text and text != "/"}
+    return {text: texts[text] for text in longest if text not in ("/", ".")}
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def check_words(
     if (fitted := words.options.fitted) is not None:
         before = 100 * (fitted.word_errors.rate("start") or 0)
         said += f" and options fitted on the other half ({before:.1f} % with the defaults)"
-    check = _judge(wer.rate or 0.0, said, facts, published)
+    check = _judge(wer.rate or 0.0, said, facts, published, len(lines))
     sessions = {
         session: _facts(_wer([line for line in lines if line["session"] == session]))
         for session in dict.fromkeys(name.session for name in names)
@@ -141,8 +141,12 @@ def _facts(wer: ErrorRate) -> dict[str, Any]:
     return {"wer": wer.rate, "wer_ci95": [wer.low, wer.high]}
 
 
-def _judge(wer: float, said: str, facts: dict[str, Any], published: Published) -> Check:
+def _judge(
+    wer: float, said: str, facts: dict[str, Any], published: Published, n_trials: int
+) -> Check:
     theirs = f"{100 * published.wer:.1f} %"
+    if other_trials := published.other_trials(n_trials):
+        return not_checked("WER", f"{other_trials}; {said}; published {theirs}")
     if facts["order"] < published.lm_order or facts["lexicon_words"] < published.lm_words:
         because = f"{theirs} was published with another language model; here {said}"
         return not_checked("WER", because)
