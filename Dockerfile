@@ -5,7 +5,7 @@
 #
 # The command is `cortext`, and the demo what it does if nothing else is asked for:
 #
-#     docker run --rm cortext
+#     docker run --rm --volume "$PWD:/work" cortext
 #     docker run --rm --gpus all --volume "$PWD:/work" cortext:cuda train --config gru --data packed --out run --device cuda
 
 FROM python:3.11-slim-bookworm AS build
