@@ -72,9 +72,10 @@ live: $(VENV)/.built $(VENV)/.live  ## watch the demo's decoder at work, on a we
 	test -d $(DEMO_OUT)/run || $(MAKE) demo
 	$(BIN)/cortext serve $(DEMO_OUT)/run --lm $(DEMO_OUT)/lm --data $(DEMO_OUT)/packed
 
-# Each process takes a half in one piece: what a module's tests share is made once.
+# Each process takes a third in one piece: what a module's tests share is made once. Three keep two
+# cores busy while some tests wait.
 test: $(DEV)  ## the fast tests, with coverage
-	$(TEST) -m "not slow" -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(TEST) -m "not slow" -n 3 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 test-slow: $(DEV)  ## the rest
 	$(TEST) -m slow -n 2 --dist loadfile --no-loadscope-reorder --durations 20 \

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that processes which share the tests end together.
 
     Coverage counts what behaves as it should: with it, attacks of a megabyte take three times as
-    long.
+    long. Tests of what is compiled have nothing to count.
     """
     items.sort(
         key=lambda item: (
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
     )
     for item in items:
-        if "attacks" in item.path.parts:
+        if {"attacks", "native"} & set(item.path.parts):
             item.add_marker("no_cover")
 
 
