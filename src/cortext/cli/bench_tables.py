@@ -258,7 +258,8 @@ def _print_ours(result: dict[str, Any]) -> None:
     if result["ratio"] is not None:
         print_lines(
             f"ratio to flashlight at equal word errors: {result['ratio']:.1f}; by processor time"
-            f" {result['ratio_cpu']:.1f}, and {result['ratio_near_cpu']:.1f} with what tuning found within 1.5 points"
+            f" {result['ratio_cpu']:.1f}, and {result['ratio_near_cpu']:.1f} with what tuning found"
+            " within 1.5 points"
         )
 
 
