@@ -28,9 +28,11 @@ double number(const float* from) {
 }
 
 // Number of sentences to take from the lattice. Its scores are close to the exact ones but not
-// equal, so a few more than asked for are scored, and the best of them are kept.
+// equal, so a few more than asked for are scored, and the best of them are kept: at least 20, or a
+// list of one would have another best sentence than a list of ten where many are alike.
 std::size_t n_to_score(int nbest) {
-    return static_cast<std::size_t>(nbest) + static_cast<std::size_t>(nbest) / 4 + 8;
+    const auto n = static_cast<std::size_t>(nbest);
+    return std::max<std::size_t>(n + n / 4 + 8, 20);
 }
 
 }  // namespace
