@@ -121,7 +121,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CPP)
 
-docs: $(VENV)/.dev  ## the documentation as a web site under build/site
+MERMAID := build/mermaid/package/dist/mermaid.min.js
+
+$(MERMAID):  # draws the site's diagrams in the reader's browser
+	mkdir -p build/mermaid
+	cd build/mermaid && npm pack --silent mermaid@11.12.1 >/dev/null && tar xzf mermaid-11.12.1.tgz package/dist/mermaid.min.js && rm mermaid-11.12.1.tgz
+	touch $@
+
+docs: $(VENV)/.dev $(MERMAID)  ## the documentation as a web site under build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/site
 
 bench: $(DEV)  ## the benchmarks of speed; tables on the screen, JSON under build/bench

@@ -85,7 +85,7 @@ def joined_python(document: Path) -> str:
 
 
 def test_bring_your_own_data_works_as_written(tmp_path, commands):
-    run_blocks(ROOT / "docs" / "bring-your-own-data.md", tmp_path, [], commands)
+    run_blocks(ROOT / "docs/guides/data.md", tmp_path, [], commands)
     assert (tmp_path / "eval" / "report.html").is_file()
 
 
@@ -94,7 +94,7 @@ def test_python_is_built_on_as_written(tmp_path, monkeypatch, capsys):
     """One program, as in a notebook; the loop of one's own learns."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
-    for language, code in BLOCK.findall((ROOT / "docs" / "python.md").read_text()):
+    for language, code in BLOCK.findall((ROOT / "docs/guides/python.md").read_text()):
         if language == "python":
             exec(code, namespace)
         else:
@@ -111,7 +111,7 @@ def test_python_is_built_on_as_written(tmp_path, monkeypatch, capsys):
 def test_a_loop_of_ones_own_takes_thirty_lines():
     (loop,) = [
         code
-        for language, code in BLOCK.findall((ROOT / "docs" / "python.md").read_text())
+        for language, code in BLOCK.findall((ROOT / "docs/guides/python.md").read_text())
         if "losses" in code and "ctc_loss" in code
     ]
     assert len(loop.splitlines()) <= 30
@@ -121,7 +121,7 @@ def test_a_loop_of_ones_own_takes_thirty_lines():
 def test_training_goes_as_written(tmp_path, demo, commands):
     (tmp_path / "training.md").write_text(
         "```bash\nmake demo\n```\n"
-        + (ROOT / "docs" / "training.md")
+        + (ROOT / "docs/guides/train.md")
         .read_text()
         .replace('"data", "run"', '"runs/demo/data", "run"')
     )
@@ -137,18 +137,18 @@ def test_training_goes_as_written(tmp_path, demo, commands):
 @pytest.mark.slow
 def test_the_three_networks_are_trained_and_used_as_written(tmp_path, commands):
     substitutions = [*TINY, (r"^python benchmarks/.*$", "true")]
-    run_blocks(ROOT / "docs" / "adversarial.md", tmp_path, substitutions, commands)
+    run_blocks(ROOT / "docs/guides/adversarial.md", tmp_path, substitutions, commands)
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
 def test_live_decoding_goes_as_written(tmp_path, demo, commands):
-    (tmp_path / "live.md").write_text(joined_python(ROOT / "docs" / "live.md"))
+    (tmp_path / "live.md").write_text(joined_python(ROOT / "docs/guides/live.md"))
     run_blocks(tmp_path / "live.md", tmp_path, [demo], commands)
 
 
 def test_saved_logits_are_decoded_as_written(tmp_path, commands):
-    run_blocks(ROOT / "docs" / "decode.md", tmp_path, [], commands)
+    run_blocks(ROOT / "docs/guides/decode.md", tmp_path, [], commands)
     rows = (tmp_path / "predictions.csv").read_text().splitlines()
     assert rows == [
         "id,text",
@@ -159,21 +159,21 @@ def test_saved_logits_are_decoded_as_written(tmp_path, commands):
 
 
 def test_language_models_are_built_as_written(tmp_path, commands):
-    run_blocks(ROOT / "docs" / "language-models.md", tmp_path, [], commands)
+    run_blocks(ROOT / "docs/guides/language-models.md", tmp_path, [], commands)
     for name in ("lm", "mixed", "letters", "lm-python"):
         assert (tmp_path / name / "lm.bin").is_file()
 
 
 @pytest.mark.slow
 def test_checkpoints_go_out_and_come_in_as_written(tmp_path, commands):
-    run_blocks(ROOT / "docs" / "checkpoints.md", tmp_path, [], commands)
+    run_blocks(ROOT / "docs/guides/checkpoints.md", tmp_path, [], commands)
     assert (tmp_path / "eval" / "report.html").is_file()
 
 
 def test_the_word_search_works_as_written(tmp_path, commands):
     blocks = [
         code
-        for language, code in BLOCK.findall((ROOT / "docs" / "search.md").read_text())
+        for language, code in BLOCK.findall((ROOT / "docs/guides/search.md").read_text())
         if language == "python"
     ]
     (tmp_path / "search.md").write_text("```python\n" + "".join(blocks) + "```\n")  # one program
@@ -182,7 +182,7 @@ def test_the_word_search_works_as_written(tmp_path, commands):
 
 @pytest.mark.slow
 def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands):
-    text = (ROOT / "docs" / "research.md").read_text()
+    text = (ROOT / "docs/guides/own-models.md").read_text()
     files = FILE.findall(text)
     assert [name for _, name in files] == [
         "my_lab.py",
@@ -252,7 +252,7 @@ def test_the_public_data_become_text_as_written(tmp_path, commands):
         (r"--config gru\b", "--config tiny --set num_training_batches=20"),
         (r" --device cuda\b", ""),
     ]
-    run_blocks(ROOT / "docs" / "from-public-data.md", tmp_path, substitutions, commands)
+    run_blocks(ROOT / "docs/start/from-public-data.md", tmp_path, substitutions, commands)
     rows = (tmp_path / "predictions.csv").read_text().splitlines()
     assert rows[0] == "id,text"
     assert len(rows) == 5
@@ -264,7 +264,7 @@ def test_the_public_data_become_text_as_written(tmp_path, commands):
 
 @pytest.mark.slow
 def test_settings_are_searched_as_written(tmp_path, commands):
-    run_blocks(ROOT / "docs" / "tuning.md", tmp_path, [], commands)
+    run_blocks(ROOT / "docs/guides/tune-training.md", tmp_path, [], commands)
     assert [
         len(list((tmp_path / out / "trials").iterdir())) for out in ("rates", "drawn", "python")
     ] == [3, 2, 2]
@@ -274,7 +274,7 @@ def test_settings_are_searched_as_written(tmp_path, commands):
 @pytest.mark.slow
 def test_decoder_options_are_searched_as_written(tmp_path, demo, commands):
     run_blocks(
-        ROOT / "docs" / "tune-decoder.md",
+        ROOT / "docs/guides/decoder-options.md",
         tmp_path,
         [demo, (r"--trials (12|6)\b", "--trials 3")],
         commands,
@@ -299,7 +299,7 @@ def test_a_speech_llm_goes_as_written(tmp_path, demo):
         (r"speech_llm --data", "speech_llm --set dataset.days_per_batch=2 --data"),
     ]
     with serve(tmp_path / "commands", SPEECH_LLM) as commands:
-        run_blocks(ROOT / "docs" / "speech_llm.md", tmp_path, [copied, *smaller], commands)
+        run_blocks(ROOT / "docs/guides/speech-llm.md", tmp_path, [copied, *smaller], commands)
     for name in ("reads-eval", "speech-eval"):
         assert (tmp_path / "runs" / name / "report.html").is_file()
 
@@ -322,7 +322,7 @@ def test_make_demo_is_the_demo_command():
 @pytest.mark.slow
 def test_a_new_day_goes_as_written(tmp_path, commands):
     few = [(r"--trials 20", "--trials 20 --batches 4"), (r"trials=20", "trials=20, batches=4")]
-    run_blocks(ROOT / "docs" / "adapt.md", tmp_path, [*TINY, *few], commands)
+    run_blocks(ROOT / "docs/guides/adapt.md", tmp_path, [*TINY, *few], commands)
     for name in ("adapted", "again"):
         assert (
             json.loads((tmp_path / "runs" / name / "adaptation.json").read_text())["session"]

@@ -113,4 +113,4 @@ def test_it_is_a_notebook_without_results():
     identities = [cell["id"] for cell in NOTEBOOK["cells"]]
     assert len(set(identities)) == len(identities)
     assert all(cell["cell_type"] == "markdown" or not cell["outputs"] for cell in NOTEBOOK["cells"])
-    assert (ROOT / "docs" / "tpu.ipynb").resolve() == ROOT / "notebooks" / "tpu.ipynb"
+    assert (ROOT / "docs/guides/tpu.ipynb").resolve() == ROOT / "notebooks" / "tpu.ipynb"

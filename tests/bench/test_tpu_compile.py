@@ -102,7 +102,7 @@ def test_what_is_kept_is_the_published_shape_and_passed_its_checks(name, kept):
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_page_has_the_kept_numbers(name, kept):
     found = kept["shapes"][name]
-    page = (ROOT / "docs" / "tpu-compile.md").read_text()
+    page = (ROOT / "docs/guides/tpu-compile.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
     assert len(rows) == 3  # the program, the memory, the estimate
     assert f" {found['flops'] / 1e9:,.0f} |" in rows[0]

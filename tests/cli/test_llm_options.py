@@ -37,7 +37,11 @@ FLAGS = {
 
 def test_the_commands_that_can_fuse_take_a_model_and_options(capsys: pytest.CaptureFixture):
     """As the page of fusion has them; the node's options are parameters."""
-    page = " ".join((Path(__file__).parents[2] / "docs" / "fusion.md").read_text().split())
+    page = " ".join(
+        (Path(__file__).parents[2] / "docs/guides/large-models-in-the-search.md")
+        .read_text()
+        .split()
+    )
     (named,) = re.findall(
         r"With `--llm MODEL` the commands (.*?) fuse where their `--options FILE` says", page
     )

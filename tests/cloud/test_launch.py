@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(launch, tmp_path, source, r
 def test_the_guide_works_as_written(offline, wheel, tmp_path, monkeypatch, capsys):
     """Its recipe is another guide's, and the checkout that is tested may not be committed."""
     text = (
-        (Path(__file__).resolve().parents[2] / "docs" / "cloud.md")
+        (Path(__file__).resolve().parents[2] / "docs/guides/cloud.md")
         .read_text()
         .replace("gru_tpu", "gru")
     )

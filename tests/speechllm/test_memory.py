@@ -58,7 +58,7 @@ from cortext.speechllm.memory import (
 )
 from cortext.speechllm.network import SpeechNetwork
 
-PAGE = Path(__file__).parents[2] / "docs" / "speech_llm_memory.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/speech-llm-memory.md"
 QWEN, AERO = "Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"
 N_TRIALS, N_PATCHES, N_TOKENS = 6, 60, 10
 PEAK_TOLERANCE = 0.06

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+PAGE = (ROOT / "docs/guides/tpu-messages.md").read_text()
 HEADINGS = re.findall(r"^#+ `(.+)`", PAGE, re.MULTILINE)
 
 Message = list[str | None]

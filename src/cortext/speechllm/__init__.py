@@ -1,6 +1,6 @@
 """Brain encoders aligned to an audio language model, which writes the sentence.
 
-See docs/speech_llm.md.
+See docs/guides/speech-llm.md.
 
 `config`, `task` and `stages` train the network of `network` by the `losses`; `targets` makes the
 cache of spoken sentences that it is aligned to; `audio_llm` is the language model's side; `model`

@@ -40,7 +40,7 @@ _FIX = "name a topology of TPU v5e, such as v5e:2x4"
 class Target:
     """A recipe and the sizes to compile it for.
 
-    The defaults are the published sizes; docs/tpu-compile.md has the reason for 900 bins.
+    The defaults are the published sizes; docs/guides/tpu-compile.md has the reason for 900 bins.
     """
 
     recipe: str
@@ -55,7 +55,7 @@ class Target:
 def compile_step(target: Target) -> dict[str, Any]:
     """Compile a step; return its costs for one chip as JSON takes them.
 
-    docs/tpu-compile.md lists the fields.
+    docs/guides/tpu-compile.md lists the fields.
 
     Raises:
         CortextError: If libtpu does not know the topology, or cannot compile the step for it, for

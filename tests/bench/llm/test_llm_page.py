@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "llm-compared.md").read_text()
+PAGE = (ROOT / "docs/measured/large-models.md").read_text()
 RESULTS = {
     name: json.loads((ROOT / f"benchmarks/results/llm-{name}.json").read_text())
     for name in ("demo", "t12")

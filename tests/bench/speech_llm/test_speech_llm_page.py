@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULT = json.loads((ROOT / "benchmarks/results/speech-llm-cpu.json").read_text())
-PAGE = (ROOT / "docs/speech_llm_speed.md").read_text()
+PAGE = (ROOT / "docs/measured/speech-llm-speed.md").read_text()
 LINES = PAGE.splitlines()
 
 

@@ -13,7 +13,7 @@ from cortext.decoding.ensemble.candidates import weighted
 from cortext.decoding.ensemble.correct import ANSWER, prompt_for
 
 ROOT = Path(__file__).resolve().parents[3]
-GUIDE = (ROOT / "docs" / "ensemble.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/guides/ensembles.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 
 

@@ -363,7 +363,7 @@ def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same
 
 
 def test_the_page_works_as_written(lm_dir, tiny_lm_dir):
-    text = (Path(__file__).parents[3] / "docs" / "fusion.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/guides/large-models-in-the-search.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     made = {}
     exec(code.replace("path/to/model", str(tiny_lm_dir)).replace("path/to/lm", str(lm_dir)), made)

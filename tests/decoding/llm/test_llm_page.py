@@ -13,7 +13,7 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import LLMOptions
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "llm.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs/guides/large-models.md").read_text()
 
 
 def test_its_python_runs(tiny_lm_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture):

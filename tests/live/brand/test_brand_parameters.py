@@ -133,7 +133,7 @@ def test_any_number_of_bins_can_be_let_in_and_integers_are_read_as_such():
         reader.bins({b"samples": b""})
 
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "brand.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs/guides/brand.md"
 
 
 def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():

@@ -1,4 +1,4 @@
-"""docs/tensorflow.md, run as it stands."""
+"""docs/guides/tensorflow.md, run as it stands."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from cortext.cli import run
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "tensorflow.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/guides/tensorflow.md"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHORTER = {
     "--config tiny": "--config tiny.yaml",

@@ -66,7 +66,7 @@ def test_every_shipped_augmentation_passes(kind):
 
 
 def test_the_plugins_of_the_guide_pass_with_the_settings_of_the_guide(tmp_path, registries):
-    for content, name in FILE.findall((ROOT / "docs" / "research.md").read_text()):
+    for content, name in FILE.findall((ROOT / "docs/guides/own-models.md").read_text()):
         (tmp_path / name).write_text(content)
     plugins = sorted(path for path in tmp_path.glob("*.py"))
     assert len(plugins) >= 2
@@ -207,7 +207,7 @@ def test_an_exception_of_a_plugins_task_is_one_line_of_the_command(
     packed, tmp_path, registries, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    for content, name in FILE.findall((ROOT / "docs" / "research.md").read_text()):
+    for content, name in FILE.findall((ROOT / "docs/guides/own-models.md").read_text()):
         if name.startswith("acoustic"):
             (tmp_path / name).write_text(content)
     files = ["--config", "acoustic.yaml", "--data", str(packed), "--plugin", "acoustic.py"]

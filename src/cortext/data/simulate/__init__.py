@@ -2,7 +2,7 @@
 
 Sentence -> phonemes -> durations (`speech`) -> articulators (`articulators`) -> electrodes that
 drift from day to day (`brain`) -> threshold crossings and spike-band power (`neural`) -> session
-files (`write`). See docs/simulator.md.
+files (`write`). See docs/inside/simulator.md.
 """
 
 from cortext.data.simulate.config import PRESETS, SimulatorConfig, preset_config

@@ -269,7 +269,7 @@ class RedisLink(RedisConnection):
                 if (redis.memory_usage(key, samples=0) or 0) > most_bytes:
                     return None
             except self._errors.NoPermissionError:
-                # An older edition of docs/redis.md did not list this permission.
+                # An older edition of the guide did not list this permission.
                 pass
             try:
                 found: dict[bytes, bytes] = redis.hgetall(key)
@@ -290,7 +290,7 @@ class RedisLink(RedisConnection):
             try:
                 found: bytes = redis.getrange(key, -most_bytes, -1)
             except self._errors.NoPermissionError:
-                # An older edition of docs/redis.md did not list this permission.
+                # An older edition of the guide did not list this permission.
                 found = (redis.get(key) or b"")[-most_bytes:]
             return found
 
