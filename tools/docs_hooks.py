@@ -1,7 +1,8 @@
 """Hooks of the documentation's renderer.
 
-In the Python interface, every argument of a docstring gets a line of its own. Diagrams are drawn by
-a copy of Mermaid in the site: `make docs` fetches it, and no page asks another server for anything.
+The pages about commands and configuration keys are generated from the program. Diagrams are drawn
+by a copy of Mermaid in the site: `make docs` fetches it, and no page asks another server for
+anything.
 """
 
 import re
@@ -9,15 +10,36 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File, Files
+
+from reference_pages import commands, configuration
+
 ARGUMENT = re.compile(r"\n(?=(?:\w+, )*\w+: )")
 MERMAID = Path("build/mermaid/package/dist/mermaid.min.js")
 
 
-def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Break lines before `name: what it is` in paragraphs of the Python interface.
+def on_config(config: Any, **_: Any) -> Any:
+    """Put the commands' pages into the navigation.
 
-    Called by mkdocs.
+    Called by mkdocs, as the functions below.
     """
+    for section in config.nav:
+        for entry in section.get("Reference", ()):
+            if entry.get("Command line") == commands.INDEX:
+                entry["Command line"] = commands.nav()
+    return config
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Add the generated pages."""
+    pages = commands.pages() | {configuration.PAGE: configuration.page()}
+    for address, text in pages.items():
+        files.append(File.generated(config, address, content=text))
+    return files
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Break lines before `name: what it is` in paragraphs of the Python interface."""
     if page.file.src_uri != "reference/python.md":
         return html
     return re.sub(
@@ -26,8 +48,5 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """Put Mermaid into the site.
-
-    Called by mkdocs.
-    """
+    """Put Mermaid into the site."""
     shutil.copy(MERMAID, Path(config.site_dir) / "mermaid.min.js")

@@ -1,0 +1,1 @@
+"""Pages of the site that are generated from the program: commands and configuration keys."""
