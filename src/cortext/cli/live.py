@@ -143,8 +143,8 @@ def _announce(
     if as_json:
         print_json({"day": decoding.day, "look_ahead_ms": decoding.look_ahead_ms, "url": url})
         return
-    each = "" if settings.day or settings.feed else ", or that of each trial"
-    print_lines(f"day: {decoding.day}{each}")
+    each = "" if settings.day or settings.feed else "each trial's own, else "
+    print_lines(f"day layer: {each}{decoding.day}")
     print_lines(f"look-ahead: {decoding.look_ahead_ms:g} ms", url)
 
 

@@ -132,11 +132,11 @@ def test_a_trial_is_decoded_to_the_end_with_its_reference_candidates_latency_and
         "() => document.querySelector('#stat-count').textContent !== '0'"
     )
     stages = watched.page.locator("#latency tbody th").all_inner_texts()
-    assert stages == ["Normalise", "Smooth", "Model", "Search", "Whole step", "End to text"]
+    assert stages == ["Normalise", "Smooth", "Model", "Word search", "Whole step", "Final text"]
     # 9 phonemes and word ends of 3 frames of 80 ms, and 14 bins: 3 words in 2.2 s
     duration_s = 8 * 0.24 + 0.28
     assert f"{duration_s:.1f}\u2009s" in watched.page.locator("#judged").inner_text()
-    assert f"{60 * 3 / duration_s:.0f} words a minute" in watched.text("#judged")
+    assert f"{60 * 3 / duration_s:.0f} words per minute" in watched.text("#judged")
     assert watched.page.locator("#sentence .sure").count() == 3
 
 
@@ -145,7 +145,7 @@ def test_wrong_words_are_marked_in_the_sentence_and_in_the_reference(watched):
     assert watched.page.locator("#sentence .wrong").all_inner_texts() == ["me"]
     assert watched.page.locator("#reference .missed").all_inner_texts() == ["you."]
     assert watched.text("#verdict") == "1 of 3 words wrong"
-    assert "33\u2009% word errors" in watched.page.locator("#judged").inner_text()
+    assert "word error rate 33\u2009%" in watched.page.locator("#judged").inner_text()
 
 
 def test_a_hotword_changes_the_decision_until_it_is_removed(watched):
@@ -200,8 +200,9 @@ def test_what_a_large_model_did_to_a_sentence_is_told_and_can_be_changed(browser
         assert "an opinion" in watched.text("#about")
         watched.decode(0)
         assert watched.text("#sentence") == "i sea you"
-        assert "re-ranked by the large model, before: \u201ci see you\u201d" in watched.text(
-            "#judged"
+        assert (
+            "chosen by the large model; the n-gram\u2019s choice was \u201ci see you\u201d"
+            in watched.text("#judged")
         )
         assert "large model 0.0" in watched.page.locator("#nbest li").first.get_attribute("title")
         change("#context", "fail")
@@ -503,11 +504,11 @@ def test_words_and_sentences_of_any_length_stay_in_their_places(watched):
 
 def test_a_wrong_token_and_a_missing_one_are_told_clearly(browser, server):
     watched = Watched(browser, server.url).open("wrong")
-    watched.wait_for_text("#link-text", "Wrong token")
+    watched.wait_for_text("#link-text", "Wrong access token")
     assert "Open the address that cortext serve printed" in watched.text("#alert-text")
     assert watched.page.is_disabled("#run")
     watched.page.evaluate("location.hash = ''")
-    watched.wait_for_text("#link-text", "Token missing")
+    watched.wait_for_text("#link-text", "Access token missing")
     watched.page.evaluate(f"location.hash = 'token={TOKEN}'")
     watched.connected()
     assert watched.page.is_hidden("#alert")
@@ -522,7 +523,7 @@ def test_who_may_only_watch_is_shown_no_controls(browser, server, root):
         watched = Watched(browser, open_server.url)
         watched.page.goto(open_server.url)
         watched.connected()
-        assert watched.text("#sentence") == "Watching"
+        assert watched.text("#sentence") == "Waiting for a sentence"
         assert not watched.page.is_visible("#run")
         assert watched.complaints == []
         with_token = Watched(browser, open_server.url).open().connected()
@@ -543,7 +544,7 @@ def test_it_comes_back_after_a_crash_of_the_server(browser, root):
         watched.page.click("#run")
         watched.page.wait_for_selector("#sentence[data-kind=forming]")
         server.kill()
-        watched.wait_for_text("#link-text", "Server away, trying again")
+        watched.wait_for_text("#link-text", "No answer from the server, trying again")
         assert watched.page.is_disabled("#run")
         server.start()
         watched.connected()
@@ -609,7 +610,7 @@ def test_frames_of_a_feed_are_decoded_and_the_page_says_where_they_come_from(bro
     server = PageServer(root, "--no-log", "--feed").start()
     try:
         watched = Watched(browser, server.url).open().connected()
-        watched.wait_for_text("#feed", "Frames come in at /feed")
+        watched.wait_for_text("#feed", "Neural data arrive at /feed")
         assert watched.page.is_hidden("#source")
         assert watched.page.is_disabled("#run")
         with connect(f"ws://127.0.0.1:{server.port}/feed?token={TOKEN}") as feed:

@@ -211,7 +211,11 @@ def test_options_are_changed_for_all_pages(served):
         ("start", {"trial": 99}, "no trial 99; there are 0 to 5"),
         ("start", {"trial": True}, "trial must be a number"),
         ("start", {"session": "t15.2023.08.12"}, "did you mean 't15.2023.08.13'?"),
-        ("start", {"trial": 0, "session": "nowhere"}, "a trial and a session; give one of them"),
+        (
+            "start",
+            {"trial": 0, "session": "nowhere"},
+            "a trial and a session are given; give one of them",
+        ),
         ("start", {"path": "/etc"}, "unknown field 'path'; known: trial, session"),
         ("stop", [], "the request is no JSON object"),
     ],

@@ -97,7 +97,7 @@ def test_requests_of_other_sites_are_refused(served, origin):
     answer = served.post("stop", headers=OURS | {"Origin": origin})
     assert (answer.status_code, answer.json()) == (
         403,
-        {"error": "requests of other sites are refused"},
+        {"error": "requests from other sites are refused"},
     )
     for path in ("ws", "feed"):
         url = f"ws://127.0.0.1:{served.port}/{path}?token={TOKEN}"
@@ -182,7 +182,7 @@ def test_only_so_many_may_watch(served):
             pages.enter_context(served.page()).read()
         with (
             served.page() as one_more,
-            pytest.raises(ConnectionClosed, match="32 pages are watching already"),
+            pytest.raises(ConnectionClosed, match="32 pages are open already"),
         ):
             one_more.read()
     wait_until(lambda: not len(served.session.readers), "the pages are forgotten")

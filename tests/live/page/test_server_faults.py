@@ -393,7 +393,7 @@ def test_a_full_disk_under_the_session_log_is_told_and_decoding_goes_on(tmp_path
             served.post("start", {"session": DAYS[0]}, headers={"Authorization": "Bearer secret"})
             error = page.next("error")["what"]
             assert error.startswith("utterance ")
-            assert "is not in the session log: " in error
+            assert "is not in the usage log: " in error
             assert "No space left on device" in error
             page.next("utterance")  # the next ones
             page.next("utterance")

@@ -68,7 +68,7 @@ def test_says_the_options_the_day_the_look_ahead_and_the_address_and_ends_at_a_s
 ):
     server = start("--session-log", tmp_path / "log")
     day, look_ahead, address = first_lines(server, 3)
-    assert day == f"day: {DAYS[-1]}, or that of each trial"
+    assert day == f"day layer: each trial's own, else {DAYS[-1]}"
     assert look_ahead == "look-ahead: 80 ms"
     port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]{43})", address).groups()
     with connect(f"ws://127.0.0.1:{port}/ws?token={token}", max_size=None) as socket:
@@ -77,7 +77,7 @@ def test_says_the_options_the_day_the_look_ahead_and_the_address_and_ends_at_a_s
         page.next("step")
         os.kill(server.process.pid, signal.SIGINT)
         utterance = page.next("utterance")
-        assert (utterance["ended"], utterance["error"]) == ("stop", "the server was ended")
+        assert (utterance["ended"], utterance["error"]) == ("stop", "the server was stopped")
         with pytest.raises(ConnectionClosed) as closed:
             page.next("nothing")
         assert closed.value.rcvd.code == 1012  # the server restarts or ends

@@ -193,10 +193,10 @@ class Guard:
         origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
         host = hosts[0] if len(hosts) == 1 else None
         if not self._access.allows_host(host):
-            return "this host name is not ours; use the address that cortext serve printed"
+            return "this server has another host name; use the address that cortext serve printed"
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
         if changes and not all(self._access.allows_origin(origin, host) for origin in origins):
-            return "requests of other sites are refused"
+            return "requests from other sites are refused"
         return None
 
 

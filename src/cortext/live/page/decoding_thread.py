@@ -75,7 +75,7 @@ class Jobs:
 
         with self._mutex:
             if self._closing:
-                answer.set_exception(LiveError("the server is ending"))
+                answer.set_exception(LiveError("the server is stopping"))
             else:
                 self._asked.put(job)
         return answer
@@ -244,7 +244,7 @@ class DecodingThread:
             self._days.use(self._utterances.origin.session)
 
     def _end(self) -> None:
-        self._utterances.finish("stop", "the server was ended")
+        self._utterances.finish("stop", "the server was stopped")
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do work whose failure ends the utterance with a named error, and not the thread."""

@@ -106,10 +106,10 @@ class TrialPlayer:
     def start(self, trial: int | None, session: str | None) -> None:
         """Play one trial, a session from its first trial on, or the next trial."""
         if trial is not None and session is not None:
-            raise DataError("a trial and a session; give one of them")
+            raise DataError("a trial and a session are given; give one of them")
         number = trial if trial is not None else self._next(session)
         if number is None:
-            raise LiveError("there are no trials")
+            raise LiveError("the source has no trials")
         # Read before the stop: where it cannot be read, what is playing goes on.
         playback = _Playback(number, self._source.trial(number), alone=trial is not None)
         self.stop()
@@ -215,7 +215,7 @@ class FeedInput:
 
     def start(self, trial: int | None, session: str | None) -> None:
         """Raise LiveError: there is nothing to play."""
-        raise LiveError("bins come from a feed: it runs when one connects")
+        raise LiveError("bins come from a feed; decoding starts when one connects")
 
     def stop(self) -> None:
         """See `Input`."""

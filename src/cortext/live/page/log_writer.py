@@ -88,4 +88,4 @@ def _utterance(body: dict[str, Any], source: str, when: datetime) -> UtteranceRe
 
 def _send_failure(utterance: int, why: str, send: Callable[[Message], None]) -> None:
     event("utterance_not_logged", "error", utterance=utterance)
-    send(Event("error", {"what": f"utterance {utterance} is not in the session log: {why}"}))
+    send(Event("error", {"what": f"utterance {utterance} is not in the usage log: {why}"}))

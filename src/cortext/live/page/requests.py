@@ -79,7 +79,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     except TimeoutError:
         raise Refused(408, f"the request takes longer than {BODY_S:g} s") from None
     except ClientDisconnect:
-        raise Refused(400, "the request was broken off") from None
+        raise Refused(400, "the request was cut off") from None
     if not isinstance(body, dict):
         raise Refused(400, "the request is no JSON object")
     return body
@@ -142,7 +142,7 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
 
 def _log_writer(decoding: DecodingThread) -> LogWriter:
     if decoding.log_writer is None:
-        raise LiveError("nothing is kept", fix="start the server with --session-log DIR")
+        raise LiveError("there is no usage log", fix="start the server with --session-log DIR")
     return decoding.log_writer
 
 

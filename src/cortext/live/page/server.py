@@ -131,7 +131,7 @@ async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -
     most = MAX_READERS if can_control else MAX_STRANGE_READERS
     if not decoding.readers.admit(reader, most):
         await ws.accept()
-        await ws.close(TRY_AGAIN, f"{most} pages are watching already")
+        await ws.close(TRY_AGAIN, f"{most} pages are open already")
         return
     tasks: list[asyncio.Task[None]] = []
     try:
@@ -193,7 +193,7 @@ async def _serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -
         if message.get("code") == 1009:
             why = f"the feed sent a message of more than {MAX_MESSAGE} bytes and was disconnected"
     except TimeoutError:
-        why = "the feed did not read what it was answered and was disconnected"
+        why = "the feed did not read its answers and was disconnected"
     except (WebSocketDisconnect, RuntimeError):
         pass
     finally:

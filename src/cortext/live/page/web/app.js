@@ -26,7 +26,7 @@ let announced = ""; // the one that a screen reader was told last
 const sentence = new Sentence(async (id, text) => {
   const kept = await ask("correction", { utterance: id, text });
   if (kept && last?.id === id) sentence.corrected(text);
-  if (kept) say("Correction kept");
+  if (kept) say("Correction saved");
   return kept;
 });
 const source = new Source();
@@ -72,10 +72,11 @@ function receive(message) {
 
 function welcome(message) {
   hello = message;
-  $("about").textContent = [message.run, message.lm, message.llm, `cortext ${message.version}`].filter(Boolean).join(" \u00b7 ");
+  $("about").textContent = [["model", message.run], ["language model", message.lm], ["large model", message.llm], ["cortext", message.version]]
+    .filter(([, value]) => value).map((pair) => pair.join(" ")).join(" \u00b7 ");
   for (const part of $("judge").querySelectorAll(".together, #correct")) part.hidden = !message.session_log;
   $("judge-off").hidden = message.session_log;
-  $("latency-note").textContent = `p99 against the ${message.budget_ms}\u202fms budget`;
+  $("latency-note").textContent = `median, 99th percentile; limit ${message.budget_ms}\u202fms`;
   source.show(message.source);
   timeline?.end();
   timeline = makeTimeline(message);
@@ -142,7 +143,7 @@ function announce(utterance) {
 function showTrial() {
   const id = state.state === "running" ? state.trial : last?.trial;
   const trial = source.trials.find((it) => it.id === id);
-  const day = trial?.session === state.day ? null : `decoded as ${state.day}`;
+  const day = trial?.session === state.day ? null : `decoded with the day layer of ${state.day}`;
   $("now").textContent = [trial && `${trial.session}, block ${trial.block}, trial ${trial.trial}`, day].filter(Boolean).join(" \u00b7 ");
 }
 
@@ -151,16 +152,16 @@ function ranking({ text, ngram_text, degraded }) {
   if (degraded) return null;
   if (ngram_text === null || ngram_text === undefined) return null;
   if (ngram_text === text) return "the large model agrees";
-  return `re-ranked by the large model, before: \u201c${ngram_text || "(no words)"}\u201d`;
+  return `chosen by the large model; the n-gram\u2019s choice was \u201c${ngram_text || "(no words)"}\u201d`;
 }
 
 // What the buttons for rating and correcting are about; it stays in view while the next sentence forms.
 function judge() {
   const facts = last && [
     current === null ? null : `\u201c${last.text}\u201d`,
-    last.wer === null ? null : `${Math.round(100 * last.wer)}\u2009% word errors`,
+    last.wer === null ? null : `word error rate ${Math.round(100 * last.wer)}\u2009%`,
     `${last.duration_s.toFixed(1)}\u2009s`,
-    last.words_per_minute ? `${Math.round(last.words_per_minute)} words a minute` : null,
+    last.words_per_minute ? `${Math.round(last.words_per_minute)} words per minute` : null,
     last.latency_ms === null ? null : `text ${ms(last.latency_ms)}\u2009ms after the end`,
     ranking(last),
   ];
@@ -189,7 +190,7 @@ function changed(message) {
   options.show(state, hello.days, hello.llm);
   hotwords.show(state.hotwords);
   if (running && current === null) sentence.reference(state.reference);
-  else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Watching");
+  else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Waiting for a sentence");
   enable();
 }
 

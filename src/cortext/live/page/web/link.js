@@ -43,7 +43,7 @@ export class Link {
     const reason = this.greeted ? "" : await this.refusal();
     this.greeted = false;
     if (reason) return this.change("refused", reason);
-    this.change("away", `${why || "Server away"}, trying again`);
+    this.change("away", `${why || "No answer from the server"}, trying again`);
     this.timer = setTimeout(() => this.open(), this.wait_ms);
     this.wait_ms = Math.min(2 * this.wait_ms, LATEST_MS);
   }
@@ -52,7 +52,7 @@ export class Link {
   async refusal() {
     try {
       const answer = await fetch("api/state", { headers: this.headers() });
-      return answer.status === 401 || answer.status === 403 ? (this.token ? "Wrong token" : "Token missing") : "";
+      return answer.status === 401 || answer.status === 403 ? (this.token ? "Wrong access token" : "Access token missing") : "";
     } catch {
       return "";
     }
@@ -75,7 +75,7 @@ export class Link {
       throw new Error("The server does not answer; nothing was changed.");
     }
     const result = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new Error(result.error ?? `The server refused (${answer.status}).`);
+    if (!answer.ok) throw new Error(result.error ?? `The server refused the request (${answer.status}).`);
     return result;
   }
 }

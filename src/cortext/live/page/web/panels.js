@@ -1,11 +1,11 @@
-// Candidates, latency and what the session came to. Rows are made once and filled again.
+// The most likely sentences, latency and the totals since the server started. Rows are made once and filled again.
 
 import { align, words } from "./align.js";
 import { showWords } from "./sentence.js";
 
 const $ = (id) => document.getElementById(id);
 const STAGES = [
-  ["normalise", "Normalise"], ["smooth", "Smooth"], ["model", "Model"], ["search", "Search"], ["total", "Whole step"],
+  ["normalise", "Normalise"], ["smooth", "Smooth"], ["model", "Model"], ["search", "Word search"], ["total", "Whole step"],
 ];
 const WORST = 12; // a candidate so many nats below the best has no bar left
 
@@ -46,7 +46,7 @@ export function showCandidates(nbest, choose) {
     row.dataset.text = text;
     const different = i ? align(said, words(best.text)).wrong : said.map(() => false);
     showWords(button, said.length ? said : ["(no words)"], different, "different");
-    const parts = [["acoustic", acoustic], ["n-gram", ngram], ["large model", llm]];
+    const parts = [["acoustic model", acoustic], ["n-gram", ngram], ["large model", llm]];
     row.title = parts.filter(([, value]) => value !== null && value !== undefined)
       .map(([name, value]) => `${name} ${value.toFixed(1)}`).join(", ");
     line.style.setProperty("--share", Math.max(0, 1 - below / WORST).toFixed(3));
@@ -59,7 +59,7 @@ export const ms = (value) => (value < 10 ? value.toFixed(1) : Math.round(value).
 
 export function showLatency(latency, final_ms, budget_ms) {
   const known = STAGES.filter(([stage]) => latency?.[stage]).map(([stage, name]) => [name, latency[stage], stage]);
-  if (final_ms?.p99 !== null && final_ms?.p99 !== undefined) known.push(["End to text", final_ms, "final"]);
+  if (final_ms?.p99 !== null && final_ms?.p99 !== undefined) known.push(["Final text", final_ms, "final"]);
   const body = $("latency").tBodies[0];
   rows(body, known.length, () => {
     const name = element("th");

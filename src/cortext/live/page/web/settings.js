@@ -5,13 +5,13 @@ const $ = (id) => document.getElementById(id);
 const OPTIONS = [
   // name, label, step, least
   ["lm_weight", "Language model weight", 0.05, 0],
-  ["acoustic_scale", "Acoustic scale", 0.05, 0.05],
+  ["acoustic_scale", "Acoustic model weight", 0.05, 0.05],
   ["blank_penalty", "Blank penalty", 1, 1],
-  ["word_score", "Score of a word", 0.1, null],
-  ["sil_cost", "Cost of running words together", 0.1, null],
-  ["beam", "Beam", 1, 0],
-  ["max_active", "Hypotheses at most", 50, 1],
-  ["nbest", "Candidates", 1, 1],
+  ["word_score", "Bonus for each word", 0.1, null],
+  ["sil_cost", "Cost of no pause between words", 0.1, null],
+  ["beam", "Beam width", 1, 0],
+  ["max_active", "Most hypotheses", 50, 1],
+  ["nbest", "Sentences in the list", 1, 1],
 ];
 const WEIGHT = ["llm.weight", "Large model weight", 0.05, 0];
 const valueOf = (options, name) => name.split(".").reduce((found, part) => found[part], options);
@@ -43,7 +43,7 @@ export class Source {
   showTrials() {
     const here = this.trials.filter(({ session }) => session === $("session").value);
     choices($("trial"), [
-      ["", here.length ? `all ${here.length}` : "all"],
+      ["", here.length ? `all ${here.length} trials` : "all trials"],
       ...here.map(({ id, block, trial }) => [id, `block ${block}, trial ${trial}`]),
     ]);
   }
@@ -100,11 +100,11 @@ export class Options {
       const input = Object.assign(document.createElement("input"), { name, type: "number", required: true, step: "any" });
       input.dataset.step = step;
       if (least !== null) input.min = least;
-      return label(text, input);
+      return Object.assign(label(text, input), { title: `decoder option ${name}` });
     });
     const day = Object.assign(document.createElement("select"), { id: "day", autofocus: true });
     day.replaceChildren(option("", "each trial's own"), ...days.map((name) => option(name, name)));
-    $("options-fields").replaceChildren(label("Decode as of the day", day), ...fields);
+    $("options-fields").replaceChildren(label("Day layer of", day), ...fields);
     if (!llm) return;
     const context = Object.assign(document.createElement("input"), { id: "context", autocomplete: "off" });
     context.title = `${llm} reads it before the sentence`;
@@ -186,7 +186,7 @@ export function theme(changed) {
   const names = ["auto", "light", "dark"], chosen = remembered("theme", "auto");
   const apply = () => {
     document.documentElement.dataset.theme = chosen.get();
-    $("theme-text").textContent = { auto: "Auto", light: "Light", dark: "Dark" }[chosen.get()];
+    $("theme-text").textContent = `Colours: ${chosen.get()}`;
     $("theme").setAttribute("aria-label", `Colours: ${chosen.get()}`);
     changed();
   };
@@ -199,9 +199,9 @@ export function theme(changed) {
 }
 
 const KEYS = [
-  ["S", "start or stop"], ["D", "choose the session"], ["T", "choose the trial"], ["P", "trial before"], ["N", "next trial"],
-  ["1", "right"], ["2", "mostly right"], ["3", "wrong"], ["E", "correct the sentence"],
-  ["H", "hotwords"], ["O", "options"], ["L", "light or dark"], ["?", "this list"], ["Esc", "close, cancel"],
+  ["S", "start or stop"], ["D", "choose the day"], ["T", "choose the trial"], ["P", "previous trial"], ["N", "next trial"],
+  ["1", "rate: right"], ["2", "rate: mostly right"], ["3", "rate: wrong"], ["E", "edit the sentence"],
+  ["H", "hotwords"], ["O", "options"], ["L", "colours"], ["?", "this list"], ["Esc", "close or cancel"],
 ];
 
 // Single keys press what shows them; they can be turned off for those whom they disturb (WCAG 2.1.4).
