@@ -306,10 +306,13 @@ def test_a_speech_llm_goes_as_written(tmp_path, demo):
 
 @pytest.mark.slow
 def test_readme_works_as_written_at_tiny_size(tmp_path):
-    """With the real program, each time in a process that has loaded nothing."""
+    """With the demo's page, by the real program, each time in a process that has loaded nothing."""
     ran = run_blocks(ROOT / "README.md", tmp_path, TINY)
     assert any("cortext demo --preset tiny" in block for block in ran)
     assert (tmp_path / "runs" / "demo" / "eval" / "report.html").is_file()
+    ran = run_blocks(ROOT / "docs/start/demo.md", tmp_path, TINY)
+    assert any("cortext evaluate runs/first" in block for block in ran)
+    assert (tmp_path / "runs" / "predictions.csv").is_file()
 
 
 def test_make_demo_is_the_demo_command():

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import cortext
 from cortext.cli import run
@@ -84,6 +85,8 @@ def test_every_extra_that_a_hint_names_exists():
 def test_name_and_version_are_the_same_in_the_package_and_in_its_metadata():
     project = PROJECT["project"]
     assert (project["name"], project["version"]) == (DISTRIBUTION, cortext.__version__)
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == cortext.__version__
     assert install_hint("llm").endswith("pip install '.[llm]'")
 
 

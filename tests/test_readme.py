@@ -1,0 +1,73 @@
+"""The README is short, and its table says what the benchmarks have measured."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def row(start: str) -> list[str]:
+    """Return the cells of the table's row whose first cell begins so."""
+    (line,) = (line for line in README.splitlines() if line.startswith(f"| [{start}]"))
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_the_searches_are_those_measured():
+    found = result("decoder_pseudo")
+    ours, theirs = (
+        found["decoders"][name]["points"]["equal"] for name in ("cortext", "flashlight")
+    )
+    assert ours["wer"] <= theirs["wer"]
+    assert row("Search") == [
+        f"{ours['ms_per_frame']:.3f} ms",
+        f"flashlight-text {theirs['ms_per_frame']:.2f} ms",
+        f"{found['ratio']:.1f}",
+    ]
+
+
+def test_the_training_steps_are_those_measured():
+    found = result("training-cpu")
+    sides = found["shapes"]["published"]["sides"]
+    assert row("Training") == [
+        f"{sides['ours']['ms']:,.0f} ms",
+        f"published loop {sides['release']['ms']:,.0f} ms",
+        f"{found['ratio']:.1f}",
+    ]
+    assert f"with bfloat16 on both sides the ratio is {found['ratio_bf16']:.1f}." in README
+
+
+def test_the_live_steps_are_those_measured():
+    modes = result("latency-cpu")["modes"]
+    ours, theirs = (modes[name]["stages_ms"]["total"]["p50"] for name in ("torch fp32", "torch eager fp32"))  # fmt: skip
+    assert row("Live") == [
+        f"{ours:.1f} ms",
+        f"release's stepping {theirs:.1f} ms",
+        f"{theirs / ours:.1f}",
+    ]
+
+
+def test_the_batches_are_those_measured():
+    found = result("data_loading")
+    ours, theirs = (found[side]["batch_ms_median"] for side in ("packed", "release"))
+    assert row("Data") == [f"{ours:.1f} ms", f"session files {theirs:.0f} ms", f"{theirs / ours:.0f}"]  # fmt: skip
+
+
+def test_the_errors_of_the_demo_are_those_measured():
+    found = result("difficulty")
+    gru, linear = 100 * found["gru_per"], 100 * found["linear_per"]
+    assert row("Demo") == [f"{gru:.1f} %", f"without recurrence {linear:.1f} %", f"{linear / gru:.1f}"]  # fmt: skip
+
+
+def test_it_is_read_in_minutes():
+    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)|<img[^>]*>|[|#*`\[\]-]", " ", text)
+    assert len(text.split()) <= 500
+    wanted = README[README.index("you want to") : README.index("The [documentation]")]
+    assert len(re.findall(r"^\| .*`cortext ", wanted, re.MULTILINE)) == 10
