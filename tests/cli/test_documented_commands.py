@@ -65,12 +65,8 @@ def test_the_published_settings_in_the_guide_are_options_of_the_search():
 
 def test_the_guides_are_read_for_commands():
     assert len(commands("README.md")) >= 11
-    pages = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
-    without = {str(page) for page in pages if not commands(str(page))}
-    assert without == {
-        "docs/guides/large-models-in-the-search.md",
-        "docs/index.md",
-        "docs/reference/python.md",
-        "docs/start/glossary.md",
-        "docs/start/troubleshooting.md",
-    }
+    pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
+    found = {page: len(commands(page)) for page in pages}
+    assert sum(found.values()) >= 300
+    guides = {page for page, count in found.items() if not count and "/guides/" in page}
+    assert guides <= {"docs/guides/large-models-in-the-search.md"}
