@@ -42,9 +42,7 @@ def test_the_commands_that_can_fuse_take_a_model_and_options(capsys: pytest.Capt
         .read_text()
         .split()
     )
-    (named,) = re.findall(
-        r"With `--llm MODEL` the commands (.*?) fuse where their `--options FILE` says", page
-    )
+    (named,) = re.findall(r"The commands (.*?) take `--llm MODEL` and `--options FILE`", page)
     commands = re.findall(r"`([^`]+)`", named)
     assert set(commands) == COMMANDS.keys() - {"brand-node"}
     for command in commands:

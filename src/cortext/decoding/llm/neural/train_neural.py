@@ -185,7 +185,7 @@ def optimizers(
     """Return Muon (Jordan et al., 2024) for the layers' matrices and AdamW for other parameters.
 
     After equally many batches of this size the loss is far below that of AdamW alone
-    (docs/guides/neural-lm.md).
+    (docs/measured/neural-lm.md).
 
     Args:
         layers: The layers whose matrices Muon trains.
