@@ -94,7 +94,9 @@ def test_python_is_built_on_as_written(tmp_path, monkeypatch, capsys):
     """One program, as in a notebook; the loop of one's own learns."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
-    for language, code in BLOCK.findall((ROOT / "docs/guides/python.md").read_text()):
+    pages = ("python.md", "own-loop.md")
+    text = "\n".join((ROOT / "docs/guides" / page).read_text() for page in pages)
+    for language, code in BLOCK.findall(text):
         if language == "python":
             exec(code, namespace)
         else:
@@ -111,7 +113,7 @@ def test_python_is_built_on_as_written(tmp_path, monkeypatch, capsys):
 def test_a_loop_of_ones_own_takes_thirty_lines():
     (loop,) = [
         code
-        for language, code in BLOCK.findall((ROOT / "docs/guides/python.md").read_text())
+        for language, code in BLOCK.findall((ROOT / "docs/guides/own-loop.md").read_text())
         if "losses" in code and "ctc_loss" in code
     ]
     assert len(loop.splitlines()) <= 30
@@ -119,19 +121,25 @@ def test_a_loop_of_ones_own_takes_thirty_lines():
 
 @pytest.mark.slow
 def test_training_goes_as_written(tmp_path, demo, commands):
-    (tmp_path / "training.md").write_text(
-        "```bash\nmake demo\n```\n"
-        + (ROOT / "docs/guides/train.md")
-        .read_text()
-        .replace('"data", "run"', '"runs/demo/data", "run"')
-    )
+    pages = ("train.md", "gpus.md")
+    guides = "\n".join((ROOT / "docs/guides" / page).read_text() for page in pages)
+    (tmp_path / "training.md").write_text("```bash\nmake demo\n```\n" + guides)
     several = (
         r"-node 4 (.*) --config gru --data packed --out run --device cuda",
         r"-node 2 \1 --config tiny --set num_training_batches=20 --data runs/demo/packed --out two",
     )
     run_blocks(tmp_path / "training.md", tmp_path, [*TINY, demo, several], commands)
-    for name in ("runs/mine", "two", "run"):
+    for name in ("runs/mine", "two"):
         assert (tmp_path / name / "summary.json").is_file()
+
+
+def test_a_run_is_steered_from_python_as_written(tmp_path, commands):
+    (tmp_path / "trainer.md").write_text(joined_python(ROOT / "docs/guides/trainer.md"))
+    run_blocks(tmp_path / "trainer.md", tmp_path, [], commands)
+    for name in ("run", "run-kept"):
+        assert (tmp_path / name / "summary.json").is_file()
+    assert (tmp_path / "run" / "checkpoints" / "early.safetensors").is_file()
+    assert list((tmp_path / "run-kept" / "checkpoints").glob("good_*.safetensors"))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from cortext.errors import ConfigError
 from cortext.training import TrainConfig, read_train_config
 from cortext.training.release.settings import COMMAND_LINE, ELSEWHERE, SAME, lookup
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs/guides/checkpoints.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/reference/release-settings.md"
 OLDER = {"model.bidirectional": False, "distributed_training": False}
 """Keys of the file that the published weights were trained from, which the present one lacks."""
 
