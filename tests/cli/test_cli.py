@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+import torch
 import typer.main
 from refusals import complaint
 
@@ -443,3 +444,22 @@ def test_a_shell_completes_commands():
         [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("evaluate\n", "")
+
+
+def test_a_full_gpu_is_a_line_with_what_to_do(monkeypatch, capsys):
+    """The text is that of torch 2.13 on CUDA."""
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of"
+        " which 1.06 GiB is free. Including non-PyTorch memory, this process has 78.04 GiB in use."
+    )
+
+    def fails(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError(text)
+
+    monkeypatch.setattr("cortext.cli.app", fails)
+    assert run(["train"]) == 2
+    assert capsys.readouterr().err == (
+        "cortext: CUDA out of memory. Tried to allocate 2.00 GiB; give less at once (in training,"
+        " --set gradient_accumulation_steps=4 takes the same batch in pieces), or end other"
+        " programs\n"
+    )

@@ -284,7 +284,16 @@ def run(arguments: list[str]) -> int:
             f"{error.filename or 'writing'}: {error.strerror}; choose another place", 2
         )
     except Exception as error:
+        if _is_of_a_full_gpu(error):
+            what = str(error).split(" GPU ")[0].rstrip(". ")
+            fix = "in training, --set gradient_accumulation_steps=4 takes the same batch in pieces"
+            return _complain(f"{what}; give less at once ({fix}), or end other programs", 2)
         return _complain_of_plugin(error)
+
+
+def _is_of_a_full_gpu(error: Exception) -> bool:
+    """Tell whether torch raised it for want of a GPU's memory, without importing torch."""
+    return type(error).__name__ == "OutOfMemoryError" and type(error).__module__ == "torch"
 
 
 def _complain_of_plugin(error: Exception) -> int:

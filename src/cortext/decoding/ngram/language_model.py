@@ -148,7 +148,9 @@ class LanguageModel(Described):
         directory = as_path(lm_dir, "lm_dir")
         if not directory.is_dir():
             raise LanguageModelError(
-                "no such directory", where=directory, fix="build one: cortext lm build TEXT --out"
+                "no such directory",
+                where=directory,
+                fix="build one: cortext lm build TEXT --out LM",
             )
         try:
             lexicon = Lexicon.read(directory / "lexicon.txt")

@@ -94,7 +94,8 @@ def _reach(url: str) -> None:
         client.ping()
     except redis.exceptions.RedisError as error:
         fix = "start Redis, or give its -i and -p, or -s"
-        raise LiveError(f"Redis does not answer: {error}", where=address(url), fix=fix) from None
+        reason = str(error).rstrip(".")
+        raise LiveError(f"Redis does not answer: {reason}", where=address(url), fix=fix) from None
     finally:
         client.close()
 
