@@ -156,7 +156,7 @@ def test_live_decoding_goes_as_written(tmp_path, demo, commands):
 
 
 def test_saved_logits_are_decoded_as_written(tmp_path, commands):
-    run_blocks(ROOT / "docs/guides/decode.md", tmp_path, [], commands)
+    run_blocks(ROOT / "docs/guides/saved-logits.md", tmp_path, [], commands)
     rows = (tmp_path / "predictions.csv").read_text().splitlines()
     assert rows == [
         "id,text",
@@ -168,6 +168,8 @@ def test_saved_logits_are_decoded_as_written(tmp_path, commands):
 
 def test_language_models_are_built_as_written(tmp_path, commands):
     run_blocks(ROOT / "docs/guides/language-models.md", tmp_path, [], commands)
+    there = [(r"^cortext simulate data .*$", "test -d data")]
+    run_blocks(ROOT / "docs/guides/build-language-models.md", tmp_path, there, commands)
     for name in ("lm", "mixed", "letters", "lm-python"):
         assert (tmp_path / name / "lm.bin").is_file()
 
@@ -186,6 +188,13 @@ def test_the_word_search_works_as_written(tmp_path, commands):
     ]
     (tmp_path / "search.md").write_text("```python\n" + "".join(blocks) + "```\n")  # one program
     run_blocks(tmp_path / "search.md", tmp_path, [], commands)
+
+
+def test_names_are_added_as_written(tmp_path, commands):
+    names = ROOT / "docs/guides/names.md"
+    ((_, code),) = BLOCK.findall(names.read_text())
+    run_blocks(names, tmp_path, [(r"^print\((.*)\)  # (.*)$", r"assert \1 == '\2'")], commands)
+    assert code.count("print(") == 1
 
 
 @pytest.mark.slow
@@ -280,13 +289,24 @@ def test_settings_are_searched_as_written(tmp_path, commands):
 
 
 @pytest.mark.slow
+def test_decoder_options_are_fitted_as_written(tmp_path, demo, commands):
+    for page in ("decoder-options", "fit-options-python"):
+        run_blocks(ROOT / f"docs/guides/{page}.md", tmp_path, [demo], commands)
+    assert (tmp_path / "runs" / "demo" / "run" / "decoder.yaml").is_file()
+    metrics = json.loads((tmp_path / "runs" / "fitted" / "metrics.json").read_text())
+    assert metrics["n_cross_fitted"] > 0
+
+
+@pytest.mark.slow
 def test_decoder_options_are_searched_as_written(tmp_path, demo, commands):
-    run_blocks(
-        ROOT / "docs/guides/decoder-options.md",
-        tmp_path,
-        [demo, (r"--trials (12|6)\b", "--trials 3")],
-        commands,
-    )
+    """The second page goes on where the first one ends."""
+    for page in ("tune-decoder", "tune-decoder-large"):
+        run_blocks(
+            ROOT / f"docs/guides/{page}.md",
+            tmp_path,
+            [demo, (r"--trials (12|6)\b", "--trials 3")],
+            commands,
+        )
     for out in ("runs/options", "runs/saved", "runs/few", "python"):
         assert (tmp_path / out / "options.yaml").is_file()
     assert (tmp_path / "test.csv").is_file()

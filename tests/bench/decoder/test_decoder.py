@@ -174,7 +174,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_the_default_options_are_near_fitted_ones_as_the_guide_says():
     study = json.loads((ROOT / "benchmarks" / "results" / "decoder_defaults.json").read_text())
-    guide = (ROOT / "docs/guides/decoder-options.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/measured/decoder-options.md").read_text(encoding="utf-8")
     assert study["now"] == {name: getattr(DecoderOptions(), name) for name in study["now"]}
     for name, row in study["materials"].items():
         less = row["now_less_fitted"]
@@ -190,7 +190,7 @@ def test_the_guide_has_the_frontier_that_was_measured():
     result = json.loads(
         (ROOT / "benchmarks" / "results" / "decoder_frontier_pseudo.json").read_text()
     )
-    guide = (ROOT / "docs/measured/search.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/measured/search-frontier.md").read_text(encoding="utf-8")
     level = result["decoders"]["flashlight"]["points"]["best"]["cpu_ms_per_frame"]
     for name in ("cortext", "flashlight"):
         for point in result["decoders"][name]["frontier"]:

@@ -1,5 +1,5 @@
-"""The guide's Python runs as it stands, and its prompt and figures are those of the program and
-the results.
+"""The guide's Python runs as it stands, and the pages' prompt and figures are those of the program
+and the results.
 """
 
 import json
@@ -13,7 +13,15 @@ from cortext.decoding.ensemble.candidates import weighted
 from cortext.decoding.ensemble.correct import ANSWER, prompt_for
 
 ROOT = Path(__file__).resolve().parents[3]
-GUIDE = (ROOT / "docs/guides/ensembles.md").read_text(encoding="utf-8")
+GUIDE, CORRECTION, LISTS, DEMO = (
+    (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for page in (
+        "guides/ensembles.md",
+        "inside/correction.md",
+        "measured/ensembles.md",
+        "measured/ensembles-demo.md",
+    )
+)
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -23,10 +31,10 @@ def test_python_of_the_guide_runs():
     assert (done.stdout, done.stderr) == ("how are you\n", "")
 
 
-def test_the_prompt_is_the_guides():
+def test_the_prompt_is_the_pages():
     options = EnsembleOptions(weights=(7, 3))
     prompt = prompt_for(weighted(Candidates.of(["how are you", "who are you"]), options))
-    assert f"```text\n{prompt}\n{ANSWER}\n```" in GUIDE
+    assert f"```text\n{prompt}\n{ANSWER}\n```" in CORRECTION
 
 
 def test_figures_are_those_of_the_results():
@@ -39,23 +47,23 @@ def test_figures_are_those_of_the_results():
                 f"{100 * row['wer']:.2f}",
                 " to ".join(f"{100 * bound:.2f}" for bound in row["ci95"]),
             ]
-        assert f"| {name} | {' | '.join(cells)} |" in GUIDE
+        assert f"| {name} | {' | '.join(cells)} |" in LISTS
     for name in ("seeds alone", "chosen on other trials"):
-        row = next(line for line in GUIDE.splitlines() if line.startswith(f"| {name}"))
+        row = next(line for line in LISTS.splitlines() if line.startswith(f"| {name}"))
         for found in sets.values():
             assert spread(found["rows"][name]) in row
-    best = next(line for line in GUIDE.splitlines() if line.startswith("| best of the ten"))
+    best = next(line for line in LISTS.splitlines() if line.startswith("| best of the ten"))
     for found in sets.values():
         assert f"{100 * found['rows']['best of the ten known']['wer']:.2f}" in best
 
 
 def spread(row):
-    """Mean, lowest and highest as the guide has them."""
+    """Mean, lowest and highest as the page has them."""
     return f"{100 * row['wer']:.2f} ({100 * row['lowest']:.2f} to {100 * row['highest']:.2f})"
 
 
 def signed(value):
-    """In points, with the guide's signs."""
+    """In points, with the page's signs."""
     return f"{100 * value:+.2f}".replace("-", "−").replace("+0.00", "0.00")
 
 
@@ -63,7 +71,7 @@ def test_figures_of_the_demo_are_those_of_the_results():
     default = json.loads((RESULTS / "ensemble-demo.json").read_text())["default"]["combined"]
     pairs, four = default["2"]["rows"], default["4"]["rows"]
     mean, votes = pairs["posteriors, geometric mean"], pairs["best sentences, ROVER"]
-    text = " ".join(GUIDE.split())
+    text = " ".join(DEMO.split())
     difference = (
         f"{signed(mean['difference'])} points, {' to '.join(map(signed, mean['difference_ci95']))}"
     )
@@ -76,7 +84,7 @@ def test_figures_of_the_demo_are_those_of_the_results():
     demo = json.loads((RESULTS / "ensemble-demo.json").read_text())["chosen"]["rows"]
     for name, row in demo.items():
         line = next(
-            line for line in GUIDE.splitlines() if re.match(rf"\| (\*\*)?{re.escape(name)}", line)
+            line for line in DEMO.splitlines() if re.match(rf"\| (\*\*)?{re.escape(name)}", line)
         )
         assert f"{100 * row['wer']:.2f}" in line
         assert " to ".join(f"{100 * bound:.2f}" for bound in row["ci95"]) in line
