@@ -5,46 +5,37 @@ by a copy of Mermaid in the site: `make docs` fetches it, and no page asks anoth
 anything.
 """
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from reference_pages import commands, configuration
+from reference_pages import commands, configuration, python
 
-ARGUMENT = re.compile(r"\n(?=(?:\w+, )*\w+: )")
+GENERATED: Any = {"Command line": commands, "Python": python}
 MERMAID = Path("build/mermaid/package/dist/mermaid.min.js")
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Put the commands' pages into the navigation.
+    """Put the generated pages into the navigation.
 
     Called by mkdocs, as the functions below.
     """
     for section in config.nav:
         for entry in section.get("Reference", ()):
-            if entry.get("Command line") == commands.INDEX:
-                entry["Command line"] = commands.nav()
+            for title, pages in GENERATED.items():
+                if title in entry:
+                    entry[title] = pages.nav()
     return config
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
     """Add the generated pages."""
-    pages = commands.pages() | {configuration.PAGE: configuration.page()}
+    pages = commands.pages() | python.pages() | {configuration.PAGE: configuration.page()}
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))
     return files
-
-
-def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Break lines before `name: what it is` in paragraphs of the Python interface."""
-    if page.file.src_uri != "reference/python.md":
-        return html
-    return re.sub(
-        r"<p>.*?</p>", lambda found: ARGUMENT.sub("<br>\n", found.group()), html, flags=re.DOTALL
-    )
 
 
 def on_post_build(config: Any, **_: Any) -> None:

@@ -4,7 +4,7 @@ import re
 import types
 import typing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,28 +15,28 @@ from cortext.cli import COMMANDS, app
 from reference_pages.markdown import code, front, table
 
 INDEX = "reference/commands.md"
+ROOT_COMMAND: Any = typer.main.get_command(app)
 DOCS = Path("docs")
 KINDS = {str: "TEXT", Path: "PATH", int: "NUMBER", float: "NUMBER"}
 MOST_GUIDES = 4
 
 
 def pages() -> dict[str, str]:
-    """Return the reference's pages, Markdown by address; a group of commands has one page."""
-    root: Any = typer.main.get_command(app)
+    """Return the reference's pages, Markdown by address."""
+    names = [name for names in COMMANDS.values() for name in names]
+    return {INDEX: _index(), **pages_of(names)}
+
+
+def pages_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the pages of some commands or groups; a group of commands has one page."""
     guides = _guides()
-    written = {INDEX: _index(root)}
-    for name in root.commands:
-        command = root.get_command(None, name)
+    written = {}
+    for name in names:
+        command = ROOT_COMMAND.get_command(None, name)
         text = front(name) + f"# cortext {name}\n\n"
         if hasattr(command, "commands"):
             text += f"{command.help}\n\n"
-            text += table(
-                ("Command", "Purpose"),
-                (
-                    (f"[`cortext {name} {below}`](#{below})", _purpose(command.commands[below]))
-                    for below in command.commands
-                ),
-            )
+            text += table(("Command", "Purpose"), _group_rows(name, command.commands))
             for below in command.commands:
                 full = f"{name} {below}"
                 text += f"## {full} {{#{below}}}\n\n"
@@ -45,6 +45,11 @@ def pages() -> dict[str, str]:
             text += _described(command, name, "##", guides)
         written[page_of(name)] = text
     return written
+
+
+def _group_rows(name: str, commands: Any, page: str = "") -> Iterator[tuple[str, str]]:
+    for below in commands:
+        yield f"[`cortext {name} {below}`]({page}#{below})", _purpose(commands[below])
 
 
 def nav() -> list[Any]:
@@ -61,24 +66,21 @@ def page_of(name: str) -> str:
     return f"reference/commands/{name}.md"
 
 
-def _index(root: Any) -> str:
+def _index() -> str:
     text = front("Command line") + (
         "# Command line\n\n"
         "Find the command for a task; its page lists every option with its default and its bounds."
         " `cortext COMMAND --help` prints the same in the terminal.\n\n"
     )
     for heading, names in COMMANDS.items():
-        text += f"## {heading}\n\n"
-        rows = []
+        rows: list[tuple[str, str]] = []
         for name in names:
-            command = root.get_command(None, name)
-            below = getattr(command, "commands", None)
-            if below is None:
+            command = ROOT_COMMAND.get_command(None, name)
+            if hasattr(command, "commands"):
+                rows += _group_rows(name, command.commands, f"commands/{name}.md")
+            else:
                 rows.append((f"[`cortext {name}`](commands/{name}.md)", _purpose(command)))
-            for last in below or ():
-                link = f"[`cortext {name} {last}`](commands/{name}.md#{last})"
-                rows.append((link, _purpose(below[last])))
-        text += table(("Command", "Purpose"), rows)
+        text += f"## {heading}\n\n" + table(("Command", "Purpose"), rows)
     return text + (
         "## All commands\n\n"
         "Every command exits with 0 when it has done its work. It exits with 2 after one line on"

@@ -59,20 +59,21 @@ class Section:
 
 
 def _kinds(registry: Any, title: str, prefix: str) -> list[Section]:
+    lists = prefix.endswith("[].")
+    text = f"Each entry of the list `{prefix[:-3]}`" if lists else f"Section `{prefix[:-1]}`"
     return [
-        Section(
-            f"{title}: {kind}", f"Keys for `{prefix}kind: {kind}`.", registry[kind].Config, prefix
-        )
-        for kind in sorted(registry)
+        Section(f"{title}: {kind}", f"{text} with `kind: {kind}` has these keys.", config, prefix)
+        for kind, config in sorted((kind, registry[kind].Config) for kind in registry)
     ]
 
 
 PARTS: dict[str, tuple[str, list[Section]]] = {
     "Training": (
-        "A YAML file for [`cortext train --config`](commands/train.md) holds these keys; `--set"
-        " KEY=VALUE` changes one of them. A key inside a section is written with a dot:"
-        " `--set dataset.batch_size=16`. A key that is left out has its default. An unknown key is"
-        " an error that names the nearest known one.",
+        "A YAML file for [`cortext train --config`](commands/train.md) holds these keys, and `--set"
+        " KEY=VALUE` changes one of them. Write a key inside a section with a dot:"
+        " `--set dataset.batch_size=16`. A key that is left out keeps its default. An unknown key is"
+        " an error that names the nearest known one. [Train](../guides/train.md) shows them at"
+        " work.",
         [
             Section("Schedule, optimiser and saving", "Keys at the top of the file.", TrainConfig),
             *_kinds(MODELS, "Model", "model."),
@@ -83,79 +84,89 @@ PARTS: dict[str, tuple[str, list[Section]]] = {
     ),
     "Speech LLM": (
         "A file for [`cortext speech-llm train`](commands/speech-llm.md#train) holds the keys of a"
-        " training and these.",
+        " training and these. [Speech LLM](../guides/speech-llm.md) explains them.",
         [
-            Section("Section speech", "", SpeechConfig, "speech."),
+            Section("speech", "", SpeechConfig, "speech."),
             Section(
-                "Stages", "Each entry of the list `stages` has these keys.", Stage, "stages[]."
+                "stages", "Each entry of the list `stages` has these keys.", Stage, "stages[]."
             ),
         ],
     ),
     "Decoding": (
-        "`cortext decode --options FILE`, `cortext evaluate --options FILE` and the live commands"
-        " read these keys; `cortext tune decoder` fits them. In Python they are fields of"
-        " [`DecoderOptions`](python.md).",
+        "`--options FILE` of `cortext decode`, `cortext evaluate` and the live commands reads these"
+        " keys. `cortext train --lm` and `cortext tune decoder` fit them. In Python they are the"
+        " fields of [`DecoderOptions`][cortext.decoding.DecoderOptions]."
+        " [Fit the decoder options](../guides/decoder-options.md) shows how.",
         [Section("Decoder options", "", DecoderOptions)],
     ),
     "Ensembles": (
-        "`cortext ensemble --options FILE` and its `--set KEY=VALUE` take these keys.",
+        "`--options FILE` and `--set KEY=VALUE` of [`cortext ensemble`](commands/ensemble.md) take"
+        " these keys. [Ensembles](../guides/ensembles.md) explains the methods.",
         [Section("Ensemble options", "", EnsembleOptions)],
     ),
     "Simulation": (
-        "`cortext simulate --set KEY=VALUE`, `cortext demo --set KEY=VALUE` and `cortext serve"
-        " --simulate PRESET --set KEY=VALUE` change these keys of a preset. The defaults are those"
-        " of the preset `demo`.",
+        "`--set KEY=VALUE` of [`cortext simulate`](commands/simulate.md), [`cortext"
+        " serve`](commands/serve.md) and [`cortext lm-server`](commands/lm-server.md)"
+        " changes these keys of a preset. The defaults are those of the preset `demo`."
+        " [The simulator](../inside/simulator.md) explains the model behind them.",
         [Section("Simulator", "", SimulatorConfig)],
     ),
     "Live decoding": (
-        "Options of the live pipeline, a BRAND node's parameters, and the parameters of the"
-        " language-model server.",
+        "These keys set up live decoding in Python, in a BRAND graph and for clients of the"
+        " language-model server. The commands have [options](commands.md#live) for them.",
         [
             Section(
                 "Pipeline options",
-                "Fields of `PipelineOptions` in Python; `cortext serve` sets them with"
-                " [options](commands/serve.md).",
+                "Fields of [`PipelineOptions`][cortext.live.core.acoustic_stream.PipelineOptions]"
+                " in Python; [`cortext serve`](commands/serve.md) has options for them.",
                 PipelineOptions,
             ),
             Section(
                 "BRAND node parameters",
-                "Keys under `parameters` of the node in the supergraph; see"
-                " [`cortext brand-node`](commands/brand-node.md).",
+                "Keys under `parameters` of the node in the supergraph; [BRAND"
+                " node](../guides/brand.md) shows one.",
                 NodeParameters,
             ),
             Section(
                 "Language-model server parameters",
                 "Parameters that a client of [`cortext lm-server`](commands/lm-server.md) may set,"
-                " by their published names.",
+                " by their published names; [the server's guide](../guides/lm-server.md) shows the"
+                " messages.",
                 PublishedParams,
             ),
         ],
     ),
 }
 """The page's parts: a heading, a paragraph, and their tables."""
-ELSEWHERE = {"kind"}
 
 
 def page() -> str:
     """Return the page in Markdown."""
     text = front("Configuration keys") + (
         "# Configuration keys\n\n"
-        "Look up every key that a YAML file or `--set KEY=VALUE` can set: its type, its default,"
+        "Look up every key that a YAML file or `--set KEY=VALUE` can set: its default, its type,"
         " its bounds and its meaning.\n\n"
     )
     text += _recipes()
+    seen = set()
     for title, (about, sections) in PARTS.items():
         text += f"## {title}\n\n{about}\n\n"
         for section in sections:
-            anchor = re.sub(r"\W+", "-", section.title.lower())
-            if len(sections) > 1:
-                text += f"### {section.title} {{#{anchor}}}\n\n"
-            text += section.text + "\n\n" if section.text else ""
-            rows = _rows(section.cls, section.prefix)
-            text += table(("Key", "Default", "Type and bounds", "Meaning"), rows)
+            for each in _nested(section):
+                if (each.cls, each.prefix) in seen:  # two models have the same section
+                    continue
+                seen.add((each.cls, each.prefix))
+                if len(sections) > 1 or each is not section:
+                    text += f"### {each.title} {{#{_anchor(each.title)}}}\n\n"
+                text += f"{each.text}\n\n" if each.text else ""
+                text += table(("Key", "Default", "Meaning"), _rows(each))
         if title == "Simulation":
             text += _presets()
     return text
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower())
 
 
 def _recipes() -> str:
@@ -191,27 +202,35 @@ def _presets() -> str:
     return "The presets differ in these keys:\n\n" + table(("Preset", "Keys"), rows)
 
 
-def _rows(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a row for each field of a dataclass, and of the dataclasses in it."""
-    hints = typing.get_type_hints(cls)
-    meanings = documented(cls)
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        inner = next((each for each in _parts(hint) if dataclasses.is_dataclass(each)), None)
-        default = _default(field)
-        if inner is not None and typing.get_origin(hint) is None:
-            yield from _rows(inner, f"{prefix}{field.name}.")
-            continue
-        kind = _type(hint)
-        bounds = _bounds(cls, field, hint)
-        yield (
-            code(f"{prefix}{field.name}"),
-            default,
-            f"{kind}; {bounds}" if bounds else kind,
-            meanings.get(field.name, ""),
-        )
+def _nested(section: Section) -> Iterator[Section]:
+    """Yield the section, and a section for each dataclass in its fields."""
+    yield section
+    for name, hint in typing.get_type_hints(section.cls).items():
+        inner = _section_of(hint)
         if inner is not None and typing.get_origin(hint) is not list:
-            yield from _rows(inner, f"{prefix}{field.name}.")
+            path = section.prefix + name
+            about = (inner.__doc__ or "").split("\n\n")[0].partition(": ")[2] or inner.__doc__ or ""
+            text = about.split("\n\n")[0]
+            yield from _nested(Section(path, text[:1].upper() + text[1:], inner, f"{path}."))
+
+
+def _rows(section: Section) -> Iterator[tuple[str, str, str]]:
+    hints = typing.get_type_hints(section.cls)
+    meanings = documented(section.cls)
+    for field in dataclasses.fields(section.cls):
+        hint = hints[field.name]
+        key = section.prefix + field.name
+        kind = _type(hint)
+        if bounds := _bounds(section.cls, field, hint):
+            kind += f", {bounds}"
+        if _section_of(hint) is not None and typing.get_origin(hint) is not list:
+            kind = f"[keys](#{_anchor(key)})" + (" or null" if type(None) in _parts(hint) else "")
+        yield code(key), _default(field), f"{meanings.get(field.name, '')} *({kind})*"
+
+
+def _section_of(hint: Any) -> type | None:
+    """Return the dataclass in a type, if there is one."""
+    return next((each for each in _parts(hint) if dataclasses.is_dataclass(each)), None)
 
 
 def documented(cls: type) -> dict[str, str]:

@@ -18,7 +18,9 @@ from cortext.text.phonemes import RELEASE
 BIN_MS = 20
 """Length of a bin of features in milliseconds, as in the published data."""
 SPLITS = ("train", "val", "test")
-MAX_LABEL = 500  # length of the zero-padded label and transcription arrays in a session file
+"""Names of the splits."""
+MAX_LABEL = 500
+"""Length of the zero-padded label and transcription arrays in a session file."""
 
 
 def is_plain_name(name: object) -> bool:

@@ -47,6 +47,7 @@ _MOST = 1e30  # noise of this size still is a finite float32
 
 AUGMENTATIONS = Registry("augmentation")
 register_augmentation = AUGMENTATIONS.register
+"""Decorator that registers an augmentation of your own: `@register_augmentation("name")`."""
 
 
 def augmentation_configs(mappings: Iterable[Any]) -> list[Any]:

@@ -124,7 +124,9 @@ class Model(Protocol):
 
 
 MODELS = Registry("model", fields=("n_input_features", "patch_size", "patch_stride"))
+"""The registered models by name."""
 register = MODELS.register
+"""Decorator that registers a model of your own: `@register("name")`."""
 
 
 def model_config(mapping: Any, where: str | None = None) -> Any:

@@ -17,11 +17,14 @@ from cortext.arguments import check_list, check_type
 from cortext.errors import TextError, nearest
 
 BLANK = "BLANK"
+"""Symbol of the CTC blank."""
 SIL = "SIL"
+"""Symbol of the silence between words."""
 ARPABET: tuple[str, ...] = tuple(
     "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W"
     " Y Z ZH".split()
 )
+"""The 39 ARPABET phonemes of English."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,9 @@ class Inventory:
 
 
 RELEASE = Inventory("release", (BLANK, *ARPABET, SIL))
+"""Inventory of the public release: blank, phonemes, silence."""
 LM = Inventory("lm", (BLANK, SIL, *ARPABET))
+"""Inventory in the order of the released language models: blank, silence, phonemes."""
 INVENTORIES = {inventory.name: inventory for inventory in (RELEASE, LM)}
 
 

@@ -39,6 +39,7 @@ MOST_SEED = (1 << 63) - 1
 TASKS = Registry("task")
 """The registered tasks, see `cortext.training.task`."""
 register_task = TASKS.register
+"""Decorator that registers a task of your own: `@register_task("name")`."""
 
 
 @dataclass

@@ -74,7 +74,9 @@ def check_losses(losses: dict[str, torch.Tensor], n_trials: int, loss: Any = Non
 
 
 LOSSES = Registry("loss")
+"""The registered losses by name."""
 register_loss = LOSSES.register
+"""Decorator that registers a loss of your own: `@register_loss("name")`."""
 
 
 def loss_config(mapping: Any) -> Any:

@@ -8,6 +8,7 @@ from cortext.voices.voice import SAMPLE_RATE, Voice
 __all__ = ["DEFAULT", "SAMPLE_RATE", "Voice", "open_voice"]
 
 DEFAULT = "facebook/mms-tts-eng"
+"""Name of the voice that is used where none is named."""
 
 
 def open_voice(name: str = DEFAULT) -> Voice:

@@ -10,6 +10,7 @@ import numpy as np
 from cortext.extras import need
 
 SAMPLE_RATE = 16_000
+"""Samples a second of what every voice speaks."""
 _EDGE_S, _SILENT = 0.03, 0.003
 
 

@@ -68,7 +68,9 @@ class NodeParameters:
     """`rolling` where the features have not been z-scored before."""
 
     input_stream: str = "binned_spikes"
+    """Stream that brings the bins."""
     input_field: str = "samples"
+    """Field of an entry that holds the features of its bins."""
     input_dtype: str = "float32"
     """Any dtype that NumPy knows by name; a leading `>` for big-endian numbers."""
     n_features: int | None = None
@@ -81,7 +83,9 @@ class NodeParameters:
     index_field: str = "i"
     """Field with the running number of an entry; where entries lack it, lost ones go unnoticed."""
     sync_key: str = "sync"
+    """Field with the labels of the data; the node copies it into its answers."""
     time_key: str = "ts"
+    """Field of an answer that holds the time of writing."""
 
     control_stream: str | None = None
     """Stream with the starts and stops of trials.
@@ -89,8 +93,11 @@ class NodeParameters:
     Without one a long enough silence ends an utterance.
     """
     control_field: str = "command"
+    """Field of an entry that holds one of the three values below."""
     start_value: str = "start"
+    """Begins an utterance."""
     stop_value: str = "stop"
+    """Ends an utterance."""
     block_value: str = "block"
     """Begins a block for `normalise: rolling`."""
     silence_ms: float | None = None
@@ -104,11 +111,15 @@ class NodeParameters:
     output_stream: str = ""
     """An entry per 80 ms step; NICK_output by default."""
     logits_field: str = "logits"
+    """Field that holds the logits of the step."""
     partial_field: str = "text"
+    """Field that holds the best text so far."""
     final_stream: str = ""
     """An entry per utterance; NICK_final by default."""
     final_field: str = "text"
+    """Field that holds the final text."""
     nbest_field: str = "nbest"
+    """Field that holds the n-best list."""
     log: str = "INFO"
     """Level of the log on stderr."""
 

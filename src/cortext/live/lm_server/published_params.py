@@ -24,14 +24,18 @@ class PublishedParams:
     """The parameters by their published names and in their published units."""
 
     max_active: int = 7000
+    """`DecoderOptions.max_active`."""
     min_active: int = 200
+    """`DecoderOptions.min_active`."""
     beam: float = 17.0
+    """`DecoderOptions.beam`."""
     lattice_beam: float = 8.0
     """Beam of the lattice in scaled scores.
 
     `DecoderOptions.lattice_beam` is this, divided by the acoustic scale.
     """
     acoustic_scale: float = 0.325
+    """`DecoderOptions.acoustic_scale`."""
     ctc_blank_skip_threshold: float = 1.0
     """`DecoderOptions.blank_skip`, a bound on the blank's probability before the penalty."""
     length_penalty: float = 0.0
@@ -40,7 +44,9 @@ class PublishedParams:
     It is also the cost of each token of a large model, `LLMOptions.token_penalty`.
     """
     nbest: int = 100
+    """`DecoderOptions.nbest`."""
     blank_penalty: float = 90.0
+    """`DecoderOptions.blank_penalty`."""
     alpha: float = 0.55
     """Weight of a large model against the n-gram, `LLMOptions.weight`."""
     do_opt: bool = False

@@ -1,0 +1,237 @@
+"""The generated reference holds every command, every configuration key and every documented name."""
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+import pytest
+import yaml
+
+from cortext.cli import COMMANDS, Group
+from cortext.cli import run as cortext
+from cortext.config import to_mapping
+from cortext.data.simulate import SimulatorConfig
+from cortext.decoding import DecoderOptions
+from cortext.decoding.ensemble import EnsembleOptions
+from cortext.features.augment import AUGMENTATIONS
+from cortext.live.brand.parameters import NodeParameters
+from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext.live.lm_server.published_params import PublishedParams
+from cortext.models import MODELS
+from cortext.speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, Stage
+from cortext.training import LOSSES
+from cortext.training.config import RECIPES, TASKS, TrainConfig
+from reference_pages import commands, configuration, python
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FILES_NOT_NAMES = {"cortext.json"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _at_the_root():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        yield
+
+
+# Commands
+
+
+def names() -> list[str]:
+    return [
+        full
+        for group in COMMANDS.values()
+        for name, entry in group.items()
+        for full in (
+            [f"{name} {below}" for below in entry.commands] if isinstance(entry, Group) else [name]
+        )
+    ]
+
+
+def test_every_command_has_a_page_in_the_table_and_in_the_navigation():
+    pages = commands.pages()
+    for name in names():
+        first, _, below = name.partition(" ")
+        link = f"commands/{first}.md" + (f"#{below}" if below else "")
+        assert f"[`cortext {name}`]({link})" in pages["reference/commands.md"]
+    listed = re.findall(r"reference/[\w/-]+\.md", str(commands.nav()))
+    assert sorted(listed) == sorted(pages)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_page_has_every_option_that_the_help_shows(name, capsys):
+    assert cortext([*name.split(), "--help"]) == 0
+    options = set(re.findall(r"^  (--[a-z][a-z-]*)", capsys.readouterr().out, re.MULTILINE))
+    page = commands.pages_of([name.split()[0]])[commands.page_of(name.split()[0])]
+    if " " in name:
+        page = page.partition(f"## {name} {{")[2].partition("\n## ")[0]
+    assert options - set(re.findall(r"\| `(--[a-z-]+)", page)) == {"--help"}
+
+
+# Configuration keys
+
+
+def flat(mapping: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        if isinstance(value, dict) and value and key != "val_wer_options":
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def settings() -> list[tuple[str, Any, str]]:
+    """Prefix, dataclass with its defaults and heading."""
+    kinds = [
+        (MODELS, "model.", "Model"),
+        (LOSSES, "loss.", "Loss"),
+        (TASKS, "task.", "Task"),
+        (AUGMENTATIONS, "dataset.augmentations[].", "Augmentation"),
+    ]
+    return [
+        ("", TrainConfig(), "Schedule, optimiser and saving"),
+        *((p, r[kind].Config(), f"{t}: {kind}") for r, p, t in kinds for kind in r),
+        ("speech.", SpeechConfig(lora=LoRAConfig()), "speech"),
+        ("stages[].", Stage("name"), "stages"),
+        ("", DecoderOptions(), "Decoding"),
+        ("", EnsembleOptions(), "Ensembles"),
+        ("", SimulatorConfig(), "Simulation"),
+        ("", PipelineOptions(endpoint=EndpointOptions()), "Pipeline options"),
+        ("", NodeParameters(Path("run")), "BRAND node parameters"),
+        ("", PublishedParams(), "Language-model server parameters"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[str]]:
+    """The page's rows by heading, from it to the next one that is as high."""
+    page = configuration.page()
+    found = {}
+    for part in re.split(r"^(?=##+ )", page, flags=re.MULTILINE)[1:]:
+        title = part.splitlines()[0].strip("# ").partition(" {")[0]
+        below = page[page.index(part) :]
+        end = re.search(r"\n## ", below[3:])
+        found[title] = [
+            line for line in below[: end and end.start() + 3].splitlines() if line[:3] == "| `"
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("prefix", "config", "heading"), settings())
+def test_every_key_stands_under_its_heading_with_its_default(prefix, config, heading, rows):
+    plain = to_mapping(config)
+    if heading == "Schedule, optimiser and saving":
+        plain = {key: value for key, value in plain.items() if key not in ("model", "best_metric")}
+    for key, value in flat(plain, prefix):
+        # Sections that two models share stand once.
+        lines = [
+            line for line in rows[heading] + rows["Training"] if line[2:].startswith(f"`{key}` |")
+        ]
+        assert lines, key
+        default, meaning = lines[0].split(" | ")[1:3]
+        assert len(meaning) > 10, key
+        if default in ("required", "empty", ""):
+            assert value in ("name", "run", "", ()) or default == "", key
+        else:
+            assert yaml.safe_load(default.strip("`")) == (
+                list(value) if isinstance(value, tuple) else value
+            ), key
+
+
+def test_no_section_of_the_speech_llm_is_missing():
+    own = {field.name for field in dataclasses.fields(SpeechLLMConfig)}
+    own -= {field.name for field in dataclasses.fields(TrainConfig)}
+    assert own == {"speech", "stages"}
+
+
+def test_bounds_are_those_that_the_program_states(rows):
+    wanted = {
+        ("Decoding", "beam"): "at least 0 and at most 1,000,000,000",
+        ("Decoding", "llm.weight"): "at least 0 and at most 1000",
+        ("Schedule, optimiser and saving", "beta0"): "at least 0, below 1",
+        ("Schedule, optimiser and saving", "dataset.batch_size"): "at least 1 and at most 65536",
+        ("Simulation", "n_electrodes"): "a multiple of 4",
+        ("Pipeline options", "endpoint.silence_ms"): "above 0",
+    }
+    for (heading, key), bounds in wanted.items():
+        (line,) = [line for line in rows[heading] if line.startswith(f"| `{key}` |")]
+        assert bounds in line
+
+
+def test_every_recipe_is_listed(rows):
+    assert {line.split("`")[1] for line in rows["Recipes"] if "--config" in line} == {
+        path.stem for path in RECIPES.glob("*.yaml")
+    }
+
+
+# Python
+
+
+@pytest.fixture(scope="module")
+def package() -> Any:
+    return griffe.load("cortext", search_paths=[ROOT / "src"])
+
+
+@pytest.fixture(scope="module")
+def documented(package) -> set[str]:
+    """Full names of the objects that the pages document."""
+    text = "".join(python.pages().values())
+    found = {resolved(package, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    assert len(found) > 150
+    assert all(each.docstring for each in found)  # without one mkdocstrings shows nothing
+    return {each.canonical_path for each in found}
+
+
+def resolved(package: Any, name: str) -> Any:
+    found = package[name.partition(".")[2]]
+    if found.is_module and found.name in found.members:  # `adapt` of `cortext.training.adapt`
+        found = found[found.name]
+    return found.final_target if found.is_alias else found
+
+
+def used(document: Path) -> set[str]:
+    """Dotted names of ours that a document imports, or names in its text."""
+    text = document.read_text()
+    found = set(re.findall(r"(?<!`)`(cortext(?:\.\w+)+)(?=[(`])", text)) - FILES_NOT_NAMES
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        bound = {}
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cortext"):
+                bound |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+            elif isinstance(node, ast.Import):
+                ours = [a for a in node.names if a.name.startswith("cortext")]
+                bound |= {a.asname or "cortext": a.name if a.asname else "cortext" for a in ours}
+        found |= set(bound.values())
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute):
+                first, _, rest = ast.unparse(node).partition(".")
+                if first in bound and re.fullmatch(r"[\w.]+", rest):
+                    found.add(f"{bound[first]}.{rest}")
+    return found - {"cortext"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_name_that_a_document_uses_is_in_the_reference(document, package, documented):
+    missing = set()
+    for name in used(document):
+        try:
+            found = resolved(package, name)
+        except KeyError:  # an attribute that an instance gets
+            found = resolved(package, name.rpartition(".")[0])
+            assert found.is_class or found.is_attribute, name
+        path = found.canonical_path
+        if not found.is_module and not any(
+            f"{path}.".startswith(f"{each}.") for each in documented
+        ):
+            missing.add(name)
+    assert not missing
+
+
+def test_the_documents_are_read_for_names():
+    names = set().union(*map(used, DOCUMENTS))
+    assert len(names) >= 50
+    assert {"cortext.train", "cortext.decoding.ensemble.combine"} <= names

@@ -1,0 +1,225 @@
+"""The reference of the Python interface: an overview, and a page for each part of the package."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import griffe
+
+from reference_pages.markdown import code, front, table
+
+INDEX = "reference/python.md"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A page: its sentence, and its names. `cortext.text.*` stands for all that the package exports."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+PARTS: dict[str, Part] = {
+    "Data": Part(
+        "Read, check, simulate, write and pack recordings.",
+        (
+            "cortext.data.*",
+            "cortext.data.simulate.*",
+            "cortext.data.simulate.sentences.splits",
+            "cortext.data.simulate.sentences.handwritten",
+        ),
+    ),
+    "Text": Part(
+        "Normalise sentences, look up pronunciations, and count errors.",
+        (
+            "cortext.text.*",
+            "cortext.text.prose.sentences",
+            "cortext.text.prose.Report",
+        ),
+    ),
+    "Features and models": Part(
+        "Smooth and augment features; build, load, save and extend acoustic models.",
+        (
+            "cortext.features.*",
+            "cortext.features.stream.RollingZScore",
+            "cortext.models.*",
+            "cortext.models.inputs.DayLayers",
+            "cortext.models.inputs.InputNetworkConfig",
+            "cortext.models.layers.gru",
+            "cortext.models.triple_gru.NoiseModel",
+            "cortext.models.triple_gru.CleanSpeechModel",
+        ),
+    ),
+    "Training": Part(
+        "Train and adapt models, watch a training, and register losses and tasks of your own.",
+        (
+            "cortext.training.*",
+            "cortext.training.checks.*",
+            "cortext.training.loss.ctc_loss",
+            "cortext.training.setup.new_model",
+            "cortext.plugins.load_plugin",
+        ),
+    ),
+    "Tuning": Part(
+        "Search for good settings of the training and of the decoder.",
+        ("cortext.tuning.*", "cortext.tuning.decoder.material.tuning_parts"),
+    ),
+    "Decoding": Part(
+        "Turn logits into text with a word search, one frame or one utterance at a time.",
+        (
+            "cortext.decoding.*",
+            "cortext.decoding.options.LLMOptions",
+            "cortext.decoding.saved.to_log_probs",
+            "cortext.decoding.fake.fake_log_probs",
+            "cortext.evaluation.decoder_options.options_for",
+        ),
+    ),
+    "Language models": Part(
+        "Build and query n-gram models, and score text with large language models.",
+        ("cortext.decoding.ngram.*", "cortext.decoding.llm.large_model.LLM"),
+    ),
+    "Ensembles": Part(
+        "Combine the sentences, lattices or posteriors of several runs.",
+        ("cortext.decoding.ensemble.*",),
+    ),
+    "Evaluation": Part(
+        "Decode a split, measure error rates, fit decoder options, and verify published numbers.",
+        (
+            "cortext.evaluation.*",
+            "cortext.evaluation.cluster.DecoderFiles",
+            "cortext.evaluation.fitting.Fit",
+            "cortext.evaluation.fitting.fit_options",
+            "cortext.evaluation.published.import_copy_task",
+            "cortext.evaluation.redecode.decode_evaluation",
+            "cortext.evaluation.settings.LargeModelFiles",
+            "cortext.evaluation.settings.SearchSettings",
+            "cortext.verification.*",
+        ),
+    ),
+    "Live decoding": Part(
+        "Decode features while they arrive, and keep a log of daily use.",
+        (
+            "cortext.live.core.pipeline.Pipeline",
+            "cortext.live.core.pipeline.Update",
+            "cortext.live.core.acoustic_stream.PipelineOptions",
+            "cortext.live.core.acoustic_stream.EndpointOptions",
+            "cortext.live.core.decoder.with_llm",
+            "cortext.usage.writer.UsageLog",
+            "cortext.usage.writer.UtteranceRecord",
+            "cortext.usage.writer.session_of_today",
+            "cortext.usage.statistics.read_use",
+        ),
+    ),
+    "Speech LLM": Part(
+        "Train and use an audio language model that reads neural activity; speak text aloud.",
+        (
+            "cortext.speechllm.*",
+            "cortext.speechllm.audio_llm.*",
+            "cortext.speechllm.memory.check_gpu_memory",
+            "cortext.speechllm.targets.*",
+            "cortext.voices.*",
+        ),
+    ),
+    "TPU, TensorFlow and cloud": Part(
+        "Train with TensorFlow, and rent a machine to train on.",
+        (
+            "cortext.cloud.*",
+            "cortext.tpu.keras_tf.convert.from_torch",
+            "cortext.tpu.keras_tf.convert.to_torch",
+            "cortext.tpu.keras_tf.models.keras_model",
+            "cortext.tpu.keras_tf.pipeline.datasets",
+            "cortext.tpu.keras_tf.strategy.choose_strategy",
+        ),
+    ),
+    "Errors": Part(
+        "Catch what can go wrong: every error that an input can cause is a `CortextError`.",
+        (
+            "cortext.errors.CortextError",
+            "cortext.errors.ConfigError",
+            "cortext.errors.DataError",
+            "cortext.errors.TextError",
+            "cortext.errors.LanguageModelError",
+            "cortext.errors.DecodingError",
+            "cortext.errors.RunError",
+            "cortext.errors.LiveError",
+            "cortext.errors.CloudError",
+            "cortext.errors.MissingLibrary",
+            "cortext.errors.WrongType",
+            "cortext.errors.Interrupted",
+            "cortext.errors.plain",
+        ),
+    ),
+}
+
+
+def pages() -> dict[str, str]:
+    """Return the pages, Markdown by address; mkdocstrings writes what `:::` names."""
+    package = griffe.load("cortext", search_paths=["src"])
+    documented = {title: _names(package, part) for title, part in PARTS.items()}
+    written = {INDEX: _index(package, documented)}
+    for title, names in documented.items():
+        text = front(title) + f"# {title}\n\n{PARTS[title].text}\n\n"
+        written[page_of(title)] = text + "".join(f"::: {name}\n\n" for name in names)
+    return written
+
+
+def nav() -> list[Any]:
+    """Return the pages as mkdocs' navigation lists them."""
+    return [INDEX, *({title: page_of(title)} for title in PARTS)]
+
+
+def page_of(title: str) -> str:
+    """Return the address of a part's page."""
+    return f"reference/python/{title.lower().replace(',', '').replace(' ', '-')}.md"
+
+
+def _names(package: Any, part: Part) -> list[str]:
+    """Return a page's names; what two packages export is under the first."""
+    names: dict[str, str] = {}
+    for name in part.names:
+        module = name.removesuffix(".*")
+        listed = [f"{module}.{each}" for each in _exports(package, module)]
+        for each in listed if name.endswith(".*") else [name]:
+            if _of(package, each).is_module:  # its module has the same name
+                each += "." + each.rpartition(".")[2]
+            names.setdefault(_of(package, each).canonical_path, each)
+    return list(names.values())
+
+
+def _exports(package: Any, module: str) -> list[str]:
+    return sorted(map(str, _of(package, module).exports or ()))
+
+
+def _of(package: Any, name: str) -> Any:
+    inner = name.removeprefix("cortext").removeprefix(".")
+    return package[inner] if inner else package
+
+
+def _index(package: Any, documented: dict[str, list[str]]) -> str:
+    homes = {_of(package, name).canonical_path for names in documented.values() for name in names}
+    short = [f"cortext.{name}" for name in _exports(package, "cortext")]
+    assert all(_of(package, name).canonical_path in homes for name in short)
+    text = (
+        front("Python")
+        + (
+            "# Python interface\n\n"
+            "Find the class or function for a task; its page lists every argument with its type and"
+            " its default. [Use it from Python](../guides/python.md) shows them at work.\n\n"
+            "## Short names\n\n`import cortext` gives these names. Each is loaded when it is first"
+            " used.\n\n"
+        )
+        + _summary(package, short)
+    )
+    for title, names in documented.items():
+        link = page_of(title).removeprefix("reference/")
+        text += f"## {title}\n\n{PARTS[title].text} [Read the page]({link}).\n\n"
+        text += _summary(package, names)
+    return text
+
+
+def _summary(package: Any, names: list[str]) -> str:
+    rows = []
+    for name in names:
+        found = _of(package, name)
+        first = found.docstring.value.split("\n\n")[0] if found.docstring else ""
+        rows.append((f"[{code(name)}][{found.canonical_path}]", first))
+    return table(("Name", "Purpose"), rows)
