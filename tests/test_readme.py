@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -71,3 +73,18 @@ def test_it_is_read_in_minutes():
     assert len(text.split()) <= 500
     wanted = README[README.index("you want to") : README.index("The [documentation]")]
     assert len(re.findall(r"^\| .*`cortext ", wanted, re.MULTILINE)) == 10
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name):
+    """The site's own pages are checked where it is built."""
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", (ROOT / name).read_text()):
+        path, _, anchor = target.partition("#")
+        assert (ROOT / path).is_file() or path.startswith("docs/reference/"), target
+        if anchor and (ROOT / path).is_file():
+            page = (ROOT / path).read_text()
+            headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+            slugs = {
+                re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in headings
+            }
+            assert anchor in slugs or f'id="{anchor}"' in page, target
