@@ -133,11 +133,12 @@ def test_any_number_of_bins_can_be_let_in_and_integers_are_read_as_such():
         reader.bins({b"samples": b""})
 
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs/guides/brand.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():
-    rows = re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", DOCUMENT.read_text(), re.MULTILINE)
+    page = (DOCS / "reference/brand-messages.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", page, re.MULTILINE)
     table = {name: default.strip() for name, default in rows}
     expected = {"run": "required", "output_stream": "NICK_output", "final_stream": "NICK_final"}
     for field in dataclasses.fields(NodeParameters):
@@ -152,7 +153,7 @@ def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():
 
 
 def test_the_graph_of_the_guide_is_one():
-    [text] = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    [text] = re.findall(r"```yaml\n(.*?)```", (DOCS / "guides/brand.md").read_text(), re.DOTALL)
     [node] = yaml.safe_load(text)["nodes"]
     entry = {b"data": json.dumps({"nodes": {node["nickname"]: node}}).encode()}
     found = node_parameters("1-0", entry, node["nickname"])

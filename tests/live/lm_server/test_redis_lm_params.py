@@ -174,7 +174,7 @@ def test_an_impossible_score_can_still_be_read():
 
 
 def test_the_guide_names_what_there_is():
-    guide = (Path(__file__).resolve().parents[3] / "docs/guides/lm-server.md").read_text()
+    guide = (Path(__file__).resolve().parents[3] / "docs/reference/redis-messages.md").read_text()
     help_text = CliRunner().invoke(app, ["lm-server", "--help"]).stdout
     rows = [line.split("|") for line in guide.splitlines() if line.startswith("| `--")]
     theirs = {flag for row in rows for flag in re.findall(r"--(\w+)", row[1])}

@@ -1,7 +1,7 @@
 """The JSON profile of the language-model server, without Redis: entries in, answers out.
 
 It has one stream in, one out, and utterances with names. Clients that name their utterances apart
-do not disturb each other. `docs/guides/lm-server.md` describes the messages.
+do not disturb each other. `docs/reference/redis-messages.md` describes the messages.
 """
 
 from __future__ import annotations

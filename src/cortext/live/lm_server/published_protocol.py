@@ -1,7 +1,7 @@
 """The published language-model protocol, without Redis: entries in, answers out.
 
 It follows language_model/language-model-standalone.py and model_training/evaluate_model_helpers.py
-of the public NEJM 2024 release. `docs/guides/lm-server.md` describes it.
+of the public NEJM 2024 release. `docs/reference/redis-messages.md` describes it.
 """
 
 from __future__ import annotations
