@@ -151,7 +151,7 @@ def test_the_three_networks_are_trained_and_used_as_written(tmp_path, commands):
 
 @pytest.mark.slow
 def test_live_decoding_goes_as_written(tmp_path, demo, commands):
-    (tmp_path / "live.md").write_text(joined_python(ROOT / "docs/guides/live.md"))
+    (tmp_path / "live.md").write_text(joined_python(ROOT / "docs/guides/live-python.md"))
     run_blocks(tmp_path / "live.md", tmp_path, [demo], commands)
 
 

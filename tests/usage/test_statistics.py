@@ -339,7 +339,7 @@ def test_the_picture_in_the_docs_comes_from_a_log_that_can_be_made_again(tmp_pat
 
 @pytest.mark.slow
 def test_the_guide_works_as_written(tmp_path):
-    guide = (Path(__file__).resolve().parents[2] / "docs/guides/daily-use.md").read_text()
+    guide = (Path(__file__).resolve().parents[2] / "docs/reference/usage-log.md").read_text()
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     }

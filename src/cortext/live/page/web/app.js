@@ -1,4 +1,4 @@
-// cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/guides/page.md.
+// cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/reference/web-socket.md.
 
 import { Link } from "./link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
