@@ -26,6 +26,14 @@ from cortext.training.loss import LOSSES
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = re.compile(r"^```(?:python|yaml)\n(# (\S+)\n.*?)^```\n", re.MULTILINE | re.DOTALL)
+PLUGIN_PAGES = (
+    "own-models.md",
+    "own-losses.md",
+    "own-augmentations.md",
+    "auxiliary-heads.md",
+    "own-tasks.md",
+)
+"""Guides with one plug-in each."""
 STRONG = {
     "time_mask": TimeMaskConfig(n_masks=5, max_share=0.5),
     "channel_dropout": ChannelDropoutConfig(probability=0.5, features_per_electrode=2),
@@ -66,10 +74,11 @@ def test_every_shipped_augmentation_passes(kind):
 
 
 def test_the_plugins_of_the_guide_pass_with_the_settings_of_the_guide(tmp_path, registries):
-    for content, name in FILE.findall((ROOT / "docs/guides/own-models.md").read_text()):
-        (tmp_path / name).write_text(content)
+    for page in PLUGIN_PAGES:
+        for content, name in FILE.findall((ROOT / "docs/guides" / page).read_text()):
+            (tmp_path / name).write_text(content)
     plugins = sorted(path for path in tmp_path.glob("*.py"))
-    assert len(plugins) >= 2
+    assert len(plugins) == len(PLUGIN_PAGES)
     for path in plugins:
         with_settings = path.with_suffix(".yaml")
         report = check_plugin(path, with_settings if with_settings.is_file() else None, onnx=False)
@@ -207,7 +216,7 @@ def test_an_exception_of_a_plugins_task_is_one_line_of_the_command(
     packed, tmp_path, registries, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    for content, name in FILE.findall((ROOT / "docs/guides/own-models.md").read_text()):
+    for content, name in FILE.findall((ROOT / "docs/guides/own-tasks.md").read_text()):
         if name.startswith("acoustic"):
             (tmp_path / name).write_text(content)
     files = ["--config", "acoustic.yaml", "--data", str(packed), "--plugin", "acoustic.py"]
