@@ -1,4 +1,4 @@
-"""Headings of the troubleshooting page are messages.
+"""Headings of the pages on TPU messages are messages.
 
 Each must be the beginning of one that the code prints.
 """
@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/guides/tpu-messages.md").read_text()
-HEADINGS = re.findall(r"^#+ `(.+)`", PAGE, re.MULTILINE)
+PAGES = "\n".join(
+    (ROOT / f"docs/guides/{name}.md").read_text()
+    for name in ("tpu-messages", "tpu-messages-training")
+)
+HEADINGS = re.findall(r"^#+ `(.+)`", PAGES, re.MULTILINE)
 
 Message = list[str | None]
 """The parts of a text in the source; None is filled in when it is printed."""
@@ -87,7 +90,7 @@ def test_what_counts_as_the_beginning_of_a_message(message, heading, expected):
     assert begins(message, heading) is expected
 
 
-def test_the_page_has_the_messages_that_are_looked_for():
+def test_the_pages_have_the_messages_that_are_looked_for():
     text = "\n".join(HEADINGS)
     for phrase in (
         "resource exhausted",
@@ -97,4 +100,4 @@ def test_the_page_has_the_messages_that_are_looked_for():
         "hugepages",
     ):
         assert phrase in text
-    assert "https://sites.research.google/trc/" in PAGE
+    assert "https://sites.research.google/trc/" in (ROOT / "docs/guides/tpu.md").read_text()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/guides/tensorflow.md").read_text()
+PAGE = (ROOT / "docs/measured/tensorflow.md").read_text()
 KEPT = json.loads((ROOT / "benchmarks" / "results" / "tensorflow-demo.json").read_text())
 RECIPE = yaml.safe_load((ROOT / "src/cortext/configs/demo.yaml").read_text())
 BACKENDS = ("torch", "tensorflow")

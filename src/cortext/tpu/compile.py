@@ -40,7 +40,7 @@ _FIX = "name a topology of TPU v5e, such as v5e:2x4"
 class Target:
     """A recipe and the sizes to compile it for.
 
-    The defaults are the published sizes; docs/guides/tpu-compile.md has the reason for 900 bins.
+    The defaults are the published sizes; docs/measured/tpu-compile.md has the reason for 900 bins.
     """
 
     recipe: str

@@ -145,7 +145,7 @@ def find_tpu(
     metadata: Callable[[str], str | None] = gce_metadata,
     find_spec: Callable[[str], object] = util.find_spec,
 ) -> Found:
-    """Find the TPU that a name or the environment gives; docs/guides/tpu.md has a table.
+    """Find the TPU that a name or the environment gives; docs/guides/tpu-find.md has a table.
 
     The metadata server is only asked for the hosts of a TPU VM, and for a name if no chips are
     attached.

@@ -1,4 +1,4 @@
-"""docs/guides/tensorflow.md, run as it stands."""
+"""docs/guides/tensorflow.md and docs/guides/tfrecords.md, run as they stand."""
 
 import json
 import re
@@ -13,7 +13,8 @@ from cortext.cli import run
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/guides/tensorflow.md"
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / "docs/guides/tensorflow.md", ROOT / "docs/guides/tfrecords.md"]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHORTER = {
     "--config tiny": "--config tiny.yaml",
@@ -27,15 +28,15 @@ SHORTER |= {
 
 # MirroredVariable, in Keras.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_the_page_works_as_written(tmp_path, monkeypatch, capsys):
-    recipe = (PAGE.parents[1] / "src/cortext/configs/tiny.yaml").read_text()
+def test_the_pages_work_as_written(tmp_path, monkeypatch, capsys):
+    recipe = (ROOT / "src/cortext/configs/tiny.yaml").read_text()
     recipe = recipe.replace("num_training_batches: 60", "num_training_batches: 6").replace(
         "n_units: 32", "n_units: 8"
     )
     (tmp_path / "tiny.yaml").write_text(recipe + "tpu:\n  length_shapes: 1\n")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    for language, code in BLOCK.findall(PAGE.read_text()):
+    for language, code in BLOCK.findall("".join(page.read_text() for page in PAGES)):
         for long, short in SHORTER.items():
             code = code.replace(long, short)
         if language == "python":
