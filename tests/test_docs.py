@@ -341,7 +341,8 @@ def test_a_speech_llm_goes_as_written(tmp_path, demo):
         (r"speech_llm --data", "speech_llm --set dataset.days_per_batch=2 --data"),
     ]
     with serve(tmp_path / "commands", SPEECH_LLM) as commands:
-        run_blocks(ROOT / "docs/guides/speech-llm.md", tmp_path, [copied, *smaller], commands)
+        for page in ("speech-llm", "speech-llm-training"):
+            run_blocks(ROOT / f"docs/guides/{page}.md", tmp_path, [copied, *smaller], commands)
     for name in ("reads-eval", "speech-eval"):
         assert (tmp_path / "runs" / name / "report.html").is_file()
 

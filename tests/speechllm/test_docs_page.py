@@ -10,7 +10,7 @@ RESULT = ROOT / "benchmarks" / "results" / "speech-llm-decoding.json"
 def test_what_it_decodes_is_what_was_measured():
     result = json.loads(RESULT.read_text())
     assert not result["provenance"]["commit"].endswith("-dirty")
-    page = (ROOT / "docs/guides/speech-llm.md").read_text()
+    page = (ROOT / "docs/measured/speech-llm.md").read_text()
     for row in result["rows"]:
         right, other = row["right"], row["exchanged"]
         low, high = (f"{100 * bound:.1f}" for bound in right["ci95"])

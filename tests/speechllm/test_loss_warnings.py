@@ -1,11 +1,14 @@
 """Lines that warn in the course of a training."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from cortext.speechllm.validate import LossWarnings
 
+ROOT = Path(__file__).resolve().parents[2]
 TRAINER = SimpleNamespace(shown=True, processes=SimpleNamespace(first=True))
 
 
@@ -21,6 +24,12 @@ def trained(watch: LossWarnings, step: int, **losses: float) -> None:
     )
 
 
+def check_page(line: str) -> None:
+    """Find the page and the heading that a warning sends its reader to."""
+    (page, heading), *_ = re.findall(r"see (docs/\S+\.md), '([^']+)'", line)
+    assert f"\n## {heading}\n" in (ROOT / page).read_text()
+
+
 def test_a_loss_that_drowns_another_is_named_once(capsys):
     watch = LossWarnings({"alignment": 1.0, "tokens": 1.0, "ctc": 0.1, "contrastive": 0.0})
     trained(watch, 100, alignment=1.0, tokens=9.9, ctc=50.0, contrastive=1e-9)
@@ -31,6 +40,7 @@ def test_a_loss_that_drowns_another_is_named_once(capsys):
         "batch 200: the tokens loss (5.1) is more than ten times the alignment loss (0.5), each"
         " times"
     )
+    check_page(line)
     trained(watch, 300, alignment=0.5, tokens=5.2, ctc=20.0)
     assert said(capsys) == []  # nothing new
     trained(watch, 400, alignment=0.5, tokens=4.0, ctc=20.0)
@@ -56,6 +66,7 @@ def test_a_validation_that_leaves_training_is_told(capsys):
     assert line.startswith(
         "batch 4000: the validation loss has risen to 4.8 while that of training fell to 2:"
     )
+    check_page(line)
 
 
 def test_noise_is_not_told(capsys):

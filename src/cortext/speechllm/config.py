@@ -106,7 +106,7 @@ class SpeechConfig:
 
     alignment: Literal["cosine", "mse", "soft_dtw", "attention"] = "cosine"
     """Distance of the projected patches from the audio tower's frames of the same sentence, see
-    docs/guides/speech-llm.md.
+    docs/guides/speech-llm-training.md.
     """
     alpha: float = 1.0
     """Weight of the alignment loss; 0 needs no cached speech."""

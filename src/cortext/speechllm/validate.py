@@ -128,7 +128,7 @@ class LossWarnings(Callback):
             say(
                 f"batch {step}: the {large} loss ({parts[large]:.3g}) is more than ten times the"
                 f" {small} loss ({parts[small]:.3g}), each times its weight; see"
-                " docs/guides/speech-llm.md, 'When one loss is high'",
+                " docs/guides/speech-llm-problems.md, 'When one loss is high'",
                 trainer.shown and trainer.processes.first,
             )
         self._drowned = drowned
@@ -150,8 +150,8 @@ class LossWarnings(Callback):
                 say(
                     f"batch {step}: the validation loss has risen to {now[1]:.3g} while that of"
                     f" training fell to {now[0]:.3g}: it learns its trials by heart; stop here (the"
-                    " best weights are kept), or see docs/guides/speech-llm.md, 'When training is"
-                    " unstable'",
+                    " best weights are kept), or see docs/guides/speech-llm-problems.md, 'When"
+                    " training is unstable'",
                     trainer.shown and trainer.processes.first,
                 )
         self._before = now
