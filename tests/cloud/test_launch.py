@@ -240,13 +240,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(launch, tmp_path, source, r
         launch(file=tmp_path / "closed" / "task.yaml", source=request.getfixturevalue(source))
 
 
-def test_the_guide_works_as_written(offline, wheel, tmp_path, monkeypatch, capsys):
-    """Its recipe is another guide's, and the checkout that is tested may not be committed."""
-    text = (
-        (Path(__file__).resolve().parents[2] / "docs/guides/cloud.md")
-        .read_text()
-        .replace("gru_tpu", "gru")
-    )
+def test_the_guides_work_as_written(offline, wheel, tmp_path, monkeypatch, capsys):
+    """Their recipe is another guide's, and the checkout that is tested may not be committed."""
+    guides = Path(__file__).resolve().parents[2] / "docs/guides"
+    text = "".join((guides / name).read_text() for name in ("cloud.md", "cloud-machines.md"))
+    text = text.replace("gru_tpu", "gru")
     monkeypatch.chdir(tmp_path)
     (command,) = re.findall(r"^```bash\n(.*?)\n```", text, re.MULTILINE | re.DOTALL)
     assert run([*shlex.split(command)[1:], "--source", str(wheel)]) == 0
