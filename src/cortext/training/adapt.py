@@ -291,7 +291,7 @@ def _settings(
     """Return the run's configuration with the settings of an adaptation.
 
     Few trials overfit: the fewer there are, the smaller the learning rate. The numbers were chosen
-    on simulated drift over two days to three weeks; see docs/guides/adapt.md.
+    on simulated drift over two days to three weeks; see docs/measured/adapt.md.
     """
     lr_day = min(4e-3, 1e-4 * n_trials)
     lr = lr_day / 8
