@@ -92,7 +92,7 @@ def test_rates_are_those_of_the_published_sentences(imported: Path) -> None:
         "t15.day0025": 25, "t15.day0027": 27, "t15.day0032": 32
     }  # fmt: skip
     page = (imported / "report.html").read_text()
-    assert "Copy task, as published" in page
+    assert "Evaluation of the published copy task" in page
     assert "days after implantation" in page
     assert "None" not in page
 

@@ -90,6 +90,22 @@ def test_the_report_has_every_part(page):
     assert "95 % interval" in page
 
 
+def test_sections_fold_without_a_script_and_links_at_the_top_open_them(page):
+    folds = re.findall(r'<details class="fold"( open)?>\n<summary><h2>([^<]+)', page)
+    assert [heading for is_open, heading in folds if is_open] == ["Errors", "By recording day"]
+    links = re.findall(r'<a href="#([^"]+)">', page)
+    # A browser opens the fold that holds the target of a link.
+    inside = re.findall(r'</summary>\n<section id="([^"]+)">', page)
+    assert set(links) == set(inside)
+    assert "details::details-content { content-visibility: visible" in page  # on paper
+
+
+def test_the_report_opens_with_three_sentences(page):
+    opening = re.search(r'<ul class="findings">(.*?)</ul>', page, re.DOTALL)[1]
+    assert opening.count("<li>") == 3
+    assert page.index('class="findings"') < page.index("<nav") < page.index("<details")
+
+
 def test_ids_in_one_page_differ(page):
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -154,14 +170,6 @@ def test_days_stand_at_their_distance_in_time():
     assert report._day_axis(names, dict.fromkeys(names, 40))[1] == "days after implantation"
     positions, label, ticks = report._day_axis(["one", "two"], {})
     assert (list(positions.values()), label, ticks) == ([0, 1], "session", {0: "one", 1: "two"})
-
-
-def test_fifty_words_are_apart_from_the_open_vocabulary():
-    kinds = [
-        report.vocabulary(name)
-        for name in ("50-Word", "50-word", "Switchboard", "handwritten", None)
-    ]
-    assert kinds == ["50-word", "50-word", "open vocabulary", "open vocabulary", "all sentences"]
 
 
 def test_the_confusion_figure_shows_shares_of_the_row(result):

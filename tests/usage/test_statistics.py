@@ -193,7 +193,7 @@ def test_utterances_in_which_the_large_model_failed_are_counted(tmp_path, capsys
     assert cortext(["report", "use", str(log), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["overall"]["degraded"] == 1
     page = " ".join((log / "use.html").read_text().split())
-    assert "had no part in 1 utterance: it failed" in page
+    assert "1 utterance: the large language model failed" in page
     assert "no memory" not in page
 
 

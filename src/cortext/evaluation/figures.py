@@ -351,11 +351,11 @@ def confusion_matrix(confusion: Confusion) -> Figure:
         figure, axes = panels([7.9], left=0.6, top=0.3, bottom=0.65)
         axis = axes[0, 0]
         axis.imshow(image, interpolation="none", aspect="auto")
-        axis.set_xticks(range(n + 1), [*confusion.symbols, "deleted"], rotation=90, fontsize=7)
+        axis.set_xticks(range(n + 1), [*confusion.symbols, "missing"], rotation=90, fontsize=7)
         axis.set_yticks(range(n), confusion.symbols, fontsize=7)
         axis.tick_params(length=0)
         axis.set_xlabel("decoded")
-        axis.set_ylabel("reference")
+        axis.set_ylabel("said")
         _manner_lines(axis, n)
     return figure
 

@@ -36,8 +36,8 @@ from cortext.models.stepper import patch_shape
 from cortext.text.metrics import align, edit_counts
 
 CHOICE = (
-    "half with an error-free sentence and half with errors where there are enough of each, evenly"
-    " from best to worst"
+    "Half of them are right and half have errors, where there are enough of each, evenly from best"
+    " to worst."
 )
 
 

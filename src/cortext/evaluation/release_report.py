@@ -52,7 +52,7 @@ def write_release_report(page: Path, published: ReleaseNumbers) -> list[Path]:
     if any(published.ratings.get(name) for name in RATED):
         drawn["ratings"] = (ratings_pie(published.ratings), "Share of each rating")
     if published.rated_days:
-        label = "Ratings, sentences and words a minute by day"
+        label = "Ratings, sentences and words per minute by day"
         drawn["days"] = (rated_by_day(published.rated_days), label)
     svgs: dict[str, Markup | None] = dict.fromkeys(("errors", "use", "ratings", "days"))
     svgs |= {
@@ -128,7 +128,7 @@ def ratings_pie(ratings: Mapping[str, int]) -> Figure:
 
 
 def rated_by_day(days: Sequence[RatedDay]) -> Figure:
-    """Return a figure of the shares of ratings, of sentences, and of words a minute by day."""
+    """Return a figure of the shares of ratings, of sentences, and of words per minute by day."""
     x = np.array([day.day for day in days], dtype=float)
     sides = (x - 0.41, x + 0.41)
     with matplotlib.rc_context(STYLE):
@@ -147,7 +147,7 @@ def rated_by_day(days: Sequence[RatedDay]) -> Figure:
         legend_above(shares, len(SHARES))
         for axis, title, heights in (
             (sentences, "sentences a day", [float(day.sentences) for day in days]),
-            (speed, "words a minute, mean of a day", [day.words_per_minute for day in days]),
+            (speed, "words per minute, mean of a day", [day.words_per_minute for day in days]),
         ):
             figures.stacked_bars(axis, sides, [(title, np.array(heights), (BLUE, 1.0))])
             axis.set_title(title, color=INK)

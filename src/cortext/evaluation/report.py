@@ -15,6 +15,7 @@ from markupsafe import Markup
 from cortext.data.trial import Session
 from cortext.errors import HIDDEN
 from cortext.evaluation import figures, pictures
+from cortext.evaluation import summary as summaries
 from cortext.evaluation.recognise import Recognised, Results
 from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates
 from cortext.files import json_lines
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 N_PICTURES = 6
 N_EXAMPLES = 16
 N_CONFUSIONS = 18
-SMALL_VOCABULARY = "50-word"
-SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
+SPLIT_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
 def write_report(
@@ -43,14 +43,19 @@ def write_report(
         run: Run directory, for its learning curves; None without one.
     """
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
+    positions = _day_axis(list(metrics.per_session), metrics.post_implant_day)[0]
     page = render(
         "report.html.j2",
         metrics=metrics,
         title=(
-            "Copy task, as published"
+            "Evaluation of the published copy task"
             if "imported" in metrics.provenance
-            else f"{SPLIT_NAMES.get(metrics.split, metrics.split)} split, decoded"
+            else f"Evaluation of the {SPLIT_NAMES.get(metrics.split, metrics.split)} split"
         ),
+        summary=summaries.summary(metrics, found.trials, confused, positions),
+        days_rule=summaries.DAYS_RULE,
+        splits=summaries.SPLITS,
+        explain=summaries.explain,
         headline=_headline(metrics),
         groups=_groups(metrics),
         days=_days(metrics, found.trials),
@@ -58,7 +63,7 @@ def write_report(
         curves=None if run is None else _curves(run / "metrics.jsonl"),
         confusion=_confusion(confused),
         pictures=_pictures(found) if isinstance(found, Recognised) else [],
-        picture_rule=pictures.CHOICE,
+        choice=pictures.CHOICE,
         examples=[
             _example(trial)
             for trial in pictures.choose(labelled, N_EXAMPLES)
@@ -127,7 +132,9 @@ def _headline(metrics: Metrics) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "name": name.upper(),
-                    "long": f"{long} error rate" + (", cross-fitted" if name in crossed else ""),
+                    "unit": f"{long}s",
+                    "long": f"{long} error rate ({name.upper()})"
+                    + (", cross-fitted" if name in crossed else ""),
                     "rate": getattr(metrics, name),
                     "ci": bounds,
                     "counts": metrics.edits[unit],
@@ -136,22 +143,15 @@ def _headline(metrics: Metrics) -> list[dict[str, Any]]:
     return rows
 
 
-def vocabulary(corpus: str | None) -> str:
-    """Return the benchmark's vocabulary of a corpus: 50 words, or everything else."""
-    if corpus is None:
-        return "all sentences"
-    return SMALL_VOCABULARY if corpus.lower().startswith("50") else "open vocabulary"
-
-
 def _days(metrics: Metrics, trials: Sequence[TrialResult]) -> dict[str, Any] | None:
     labelled = [trial for trial in trials if trial.phonemes or trial.reference]
     if not labelled:
         return None
     positions, x_label, ticks = _day_axis(list(metrics.per_session), metrics.post_implant_day)
     series = []
-    kinds = dict.fromkeys(vocabulary(trial.corpus) for trial in labelled)
+    kinds = dict.fromkeys(summaries.vocabulary(trial.corpus) for trial in labelled)
     for kind in kinds:
-        of_kind = [trial for trial in labelled if vocabulary(trial.corpus) == kind]
+        of_kind = [trial for trial in labelled if summaries.vocabulary(trial.corpus) == kind]
         by_session = group_rates(of_kind, [trial.session for trial in of_kind])
         series.append(
             figures.Series(
@@ -221,7 +221,7 @@ def _confusion(confused: Confusion | None) -> dict[str, Any] | None:
     if confused is None:
         return None
     figure = figures.confusion_matrix(confused)
-    label = "Confusion matrix of phonemes, rows reference, columns decoded"
+    label = "Confusion matrix of phonemes: rows are said, columns decoded"
     return {
         "svg": Markup(figures.to_svg(figure, "confusion", label)),
         "top": confused.top(N_CONFUSIONS),
@@ -268,6 +268,6 @@ def _marked(trial: TrialResult) -> dict[str, Any]:
 
 def _groups(metrics: Metrics) -> list[tuple[str, Rates]]:
     """Return groups of trials worth comparing: seen and unseen sentences, then corpora."""
-    groups = [("sentences of the training split", metrics.seen), ("new sentences", metrics.unseen)]
+    groups = [(summaries.SEEN, metrics.seen), (summaries.UNSEEN, metrics.unseen)]
     rows = [(name, rates) for name, rates in groups if rates is not None and rates.n_trials]
     return rows + (list(metrics.per_corpus.items()) if len(metrics.per_corpus) > 1 else [])

@@ -17,10 +17,12 @@ from matplotlib.ticker import MaxNLocator
 from cortext.evaluation import figures
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, legend_above, panels
 from cortext.evaluation.report import render
+from cortext.evaluation.summary import DAYS_RULE
 from cortext.files import atomic_write
 from cortext.provenance import provenance
 from cortext.usage.log import RATINGS
 from cortext.usage.statistics import PAUSE_S, Day, Use
+from cortext.usage.summary import amount, summary
 
 
 def write_use_report(path: Path, use: Use) -> None:
@@ -48,18 +50,12 @@ def write_use_report(path: Path, use: Use) -> None:
         growth=growth_svg,
         by_day=by_day_svg,
         pause_minutes=PAUSE_S / 60,
-        amount=_amount,
+        amount=amount,
+        summary=summary(use),
+        days_rule=DAYS_RULE,
         origin=provenance(),
     )
     atomic_write(path, page.encode())
-
-
-def _amount(hours: float) -> tuple[str, str]:
-    """Return hours in the largest unit that they fill: hours, minutes or seconds."""
-    for unit, factor in (("h", 1), ("min", 60)):
-        if hours * factor >= 1:
-            return f"{hours * factor:.1f}", unit
-    return f"{hours * 3600:.0f}", "s"
 
 
 def _period(dates: list[str]) -> str:

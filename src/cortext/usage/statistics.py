@@ -92,6 +92,7 @@ class Use:
         days: Statistics of each day. (`tally` is the name in the JSON output.)
         notes: A line for each damaged line that was passed over; of many only the first.
         damaged: Number of damaged lines.
+        thirds: Statistics of the first and of the last third of the days; None for fewer than 3.
     """
 
     folders: tuple[str, ...]
@@ -101,6 +102,7 @@ class Use:
     days: tuple[Day, ...]
     notes: tuple[str, ...]
     damaged: int = 0
+    thirds: tuple[UseStatistics, UseStatistics] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain values."""
@@ -138,8 +140,24 @@ def read_use(folders: Iterable[str | Path]) -> Use:
     sources = dict(Counter(entry.source or "unknown" for entry, _ in timed).most_common())
     damaged = sum(log.damaged for log in logs)
     return Use(
-        tuple(map(str, unique.values())), sources, _statistics(timed), tuple(days), notes, damaged
+        folders=tuple(map(str, unique.values())),
+        sources=sources,
+        overall=_statistics(timed),
+        days=tuple(days),
+        notes=notes,
+        damaged=damaged,
+        thirds=_thirds([by_day[day.date] for day in days]),
     )
+
+
+def _thirds(
+    days: Sequence[Sequence[tuple[LoggedUtterance, float]]],
+) -> tuple[UseStatistics, UseStatistics] | None:
+    n = len(days) // 3
+    if not n:
+        return None
+    first, last = ([pair for day in third for pair in day] for third in (days[:n], days[-n:]))
+    return _statistics(first), _statistics(last)
 
 
 def _timed(entries: Sequence[LoggedUtterance]) -> list[tuple[LoggedUtterance, float]]:

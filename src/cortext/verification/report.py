@@ -48,7 +48,7 @@ def page(result: Verification) -> str:
     return render(
         "verify.html.j2",
         published=result.published,
-        title=differs if n_failed else f"{name}: all that was checked is as published",
+        title=differs if n_failed else f"{name}: no check failed",
         result=result,
         titles=TITLES,
         duration=f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s",
