@@ -35,13 +35,13 @@ def rows(result: dict) -> list[str]:
 
 
 def said(held: bool) -> str:
-    return "holds" if held else "does not hold"
+    return "as claimed" if held else "not as claimed"
 
 
 def verdicts(result: dict) -> list[str]:
     """What the page says of the claim."""
     return [
-        f"- {name}: the time {said(held['times_faster'])}, the memory {said(held['less_memory'])}."
+        f"- {name}: time {said(held['times_faster'])}, memory {said(held['less_memory'])}."
         for name, held in result["claim"]["holds"].items()
     ]
 
