@@ -133,8 +133,8 @@ def _headline(metrics: Metrics) -> list[dict[str, Any]]:
                 {
                     "name": name.upper(),
                     "unit": f"{long}s",
-                    "long": f"{long} error rate ({name.upper()})"
-                    + (", cross-fitted" if name in crossed else ""),
+                    "long": f"{long} error rate ({name.upper()})",
+                    "crossed": name in crossed,
                     "rate": getattr(metrics, name),
                     "ci": bounds,
                     "counts": metrics.edits[unit],
