@@ -129,7 +129,7 @@ $(MERMAID):  # draws the site's diagrams in the reader's browser
 	touch $@
 
 docs: $(VENV)/.dev $(MERMAID)  ## the documentation as a web site under build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 bench: $(DEV)  ## the benchmarks of speed; tables on the screen, JSON under build/bench
 	mkdir -p build/bench

@@ -1,4 +1,4 @@
-"""Pictures and numbers of docs/inside/simulator.md.
+"""Pictures and numbers of docs/measured/simulator.md.
 
 A trial, the signal beside a real trial's, and what drift does.
 

@@ -293,7 +293,7 @@ def test_text_that_cannot_be_used_is_an_error_of_one_line(tmp_path):
 
 
 def test_the_documentation_shows_fifty_sentences_as_drawn():
-    page = (Path(__file__).resolve().parents[3] / "docs/inside/sentences.md").read_text(
+    page = (Path(__file__).resolve().parents[3] / "docs/inside/fifty-sentences.md").read_text(
         encoding="utf-8"
     )
     shown = dict(
