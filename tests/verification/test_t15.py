@@ -590,7 +590,7 @@ def test_data_unlike_the_published_ones_fail_the_lines_that_compare_them(
     result = verified(stand_in, tmp_path / "verify", published=published, lm=None)
     assert {check.name: check.found for check in result.checks if check.status == "FAIL"} == {
         "Trials by session": f"{SESSIONS[0]} train has 12, 11 in the table",
-        "Features": "16 of each bin; 17 published",
+        "Features": "16 in each bin; 17 published",
         "Network": "kind gru, n_layers 1, n_units 48, patch_size 6, patch_stride 2, 16 features;"
         " published: kind gru, n_layers 1, n_units 49, patch_size 6, patch_stride 2, 17 features",
         "Trials of the published analyses": "8 found, 9 published",

@@ -192,7 +192,9 @@ def _sane(every: _Frames, by_session: dict[str, _Frames]) -> list[Check]:
     odd = [name for name, frames in by_session.items() if not frames.trained]
     blank, top = every.facts().values()
     said = f"{100 * blank:.1f} % blank frames, mean top probability {top:.3f}"
-    said += f"; unlike a trained model: {', '.join(odd[:3])}" if odd else ", in every session sane"
+    said += (
+        f"; unlike a trained model: {', '.join(odd[:3])}" if odd else "; plausible in every session"
+    )
     return [
         judged(
             "Finite logits",
@@ -279,7 +281,7 @@ def check_validation(
         because = f"this is not the published network; its PER is {100 * per:.1f} %"
         checks.append(not_checked("Published PER", because))
     evaluated = measured["evaluation"]["per"]
-    said = f"{100 * evaluated:.2f} % as the command evaluate measures it, without a trial's ends"
+    said = f"{100 * evaluated:.2f} % as `cortext evaluate` measures it, without the ends of trials"
     right = abs(evaluated - per) <= max(OTHER_RULE, 2 * few)
     checks.append(judged("PER of evaluation", right, said))
     return Outcome(checks, {"validation": {"per": per, "n_phonemes": n_phonemes}})

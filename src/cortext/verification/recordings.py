@@ -148,7 +148,7 @@ def check_recordings(root: Path, published: Published, progress: Progress | None
         judged(
             "Features",
             report.n_features == published.n_features,
-            f"{report.n_features} of each bin; {published.n_features} published",
+            f"{report.n_features} in each bin; {published.n_features} published",
         ),
         _labels(totals),
     ]
@@ -196,7 +196,11 @@ def _per_session(rows: list[SplitReport], published: Published) -> Check:
         for kind, count in counts.items()
         if name in published.sessions and count > published.sessions[name][kind]
     ]
-    said = some(more) if more else f"none of {len(found)} has more than the table of blocks"
+    said = (
+        some(more)
+        if more
+        else f"none of {len(found)} sessions has more trials than the table of blocks"
+    )
     return judged("Trials by session", not more, said)
 
 

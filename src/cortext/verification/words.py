@@ -154,6 +154,6 @@ def _judge(
     return judged(
         "WER",
         right,
-        f"{said}; published {theirs} with a large model's ranking,"
-        f" without which {100 * WITHOUT_LLM:.0f} points more are allowed",
+        f"{said}; published {theirs} with a large model. Without one,"
+        f" {100 * WITHOUT_LLM:.0f} points more are allowed",
     )
