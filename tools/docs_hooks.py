@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 from reference_pages import commands, configuration, python
@@ -30,8 +31,9 @@ def on_config(config: Any, **_: Any) -> Any:
     return config
 
 
+@event_priority(100)
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the generated pages."""
+    """Add the generated pages, before the redirects look for them."""
     pages = commands.pages() | python.pages() | {configuration.PAGE: configuration.page()}
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))

@@ -150,7 +150,8 @@ def _row(parameter: Any) -> tuple[str, str, str]:
         name = "<br>".join(
             code(option + value) for option in (*parameter.opts, *parameter.secondary_opts)
         )
-    notes = [parameter.help or ""]
+    # Markdown would read `[:port][/db]` as a link.
+    notes = [(parameter.help or "").replace("][", "]\\[")]
     choices = _choices(parameter.type_descriptor.annotation)
     if choices:
         notes.append("One of " + ", ".join(map(code, choices)) + ".")
