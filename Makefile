@@ -128,8 +128,9 @@ $(MERMAID):  # draws the site's diagrams in the reader's browser
 	cd build/mermaid && npm pack --silent mermaid@11.12.1 >/dev/null && tar xzf mermaid-11.12.1.tgz package/dist/mermaid.min.js && rm mermaid-11.12.1.tgz
 	touch $@
 
-docs: $(VENV)/.dev $(MERMAID)  ## the documentation as a web site under build/site
+docs: $(DEV) $(MERMAID)  ## the documentation as a web site under build/site, looked at in a browser
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
+	CORTEXT_SITE=$(abspath build/site) $(TEST) -q -m site tests/test_site.py
 
 bench: $(DEV)  ## the benchmarks of speed; tables on the screen, JSON under build/bench
 	mkdir -p build/bench

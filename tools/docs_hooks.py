@@ -5,16 +5,21 @@ by a copy of Mermaid in the site: `make docs` fetches it, and no page asks anoth
 anything.
 """
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 
 from reference_pages import commands, configuration, python
 
 GENERATED: Any = {"Command line": commands, "Python": python}
+BOOSTS = {"start/": 2.0, "guides/": 1.5, "measured/": 1.0, "inside/": 0.5, "reference/": 0.01}
+"""Weight of a section's pages in the search. A word in a heading counts a thousand times, and the
+reference has a heading for every name."""
 MERMAID = Path("build/mermaid/package/dist/mermaid.min.js")
 
 
@@ -38,6 +43,28 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))
     return files
+
+
+def on_nav(nav: Navigation, **_: Any) -> Navigation:
+    """Let a section's name lead to its first page, and weigh the pages for the search."""
+    for page in nav.pages:
+        if page.parent and page.title is None and page is page.parent.children[0]:
+            page.file.name = "index"  # how Material knows it
+    return nav
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Weigh a page for the search, unless it does so itself."""
+    section = page.file.src_uri.partition("/")[0] + "/"
+    page.meta.setdefault("search", {"boost": BOOSTS.get(section, 1.0)})
+    return markdown
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Load Mermaid's three megabytes only where there is a diagram."""
+    if 'class="mermaid"' in output:
+        return output
+    return re.sub(r'<script src="[^"]*mermaid\.min\.js"></script>', "", output)
 
 
 def on_post_build(config: Any, **_: Any) -> None:

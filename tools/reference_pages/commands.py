@@ -12,7 +12,7 @@ from typing import Any
 import typer.main
 
 from cortext.cli import COMMANDS, app
-from reference_pages.markdown import code, front, table
+from reference_pages.markdown import code, front, plain, table
 
 INDEX = "reference/commands.md"
 ROOT_COMMAND: Any = typer.main.get_command(app)
@@ -99,7 +99,7 @@ def _index() -> str:
 def _described(command: Any, name: str, level: str, guides: dict[str, list[str]]) -> str:
     paragraphs = [" ".join(part.split()) for part in command.help.split("\n\n")]
     examples = [part for part in paragraphs if part.startswith("Example: ")]
-    text = "\n\n".join(part for part in paragraphs if part not in examples) + "\n\n"
+    text = "\n\n".join(plain(part) for part in paragraphs if part not in examples) + "\n\n"
     text += f"```text\n{_usage(command, name)}\n```\n\n"
     for example in examples:
         text += f"Example:\n\n```bash\n{example.removeprefix('Example: ')}\n```\n\n"
@@ -126,7 +126,7 @@ def _described(command: Any, name: str, level: str, guides: dict[str, list[str]]
 
 def _purpose(command: Any) -> str:
     first = " ".join(command.help.split("\n\n")[0].split())
-    return re.split(r"(?<=[a-z]\.) ", first)[0]
+    return plain(re.split(r"(?<=[a-z]\.) ", first)[0])
 
 
 def _usage(command: Any, name: str) -> str:
@@ -150,8 +150,7 @@ def _row(parameter: Any) -> tuple[str, str, str]:
         name = "<br>".join(
             code(option + value) for option in (*parameter.opts, *parameter.secondary_opts)
         )
-    # Markdown would read `[:port][/db]` as a link.
-    notes = [(parameter.help or "").replace("][", "]\\[")]
+    notes = [plain(parameter.help or "")]
     choices = _choices(parameter.type_descriptor.annotation)
     if choices:
         notes.append("One of " + ", ".join(map(code, choices)) + ".")

@@ -1,16 +1,23 @@
 """Markdown that several generated pages use."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 
 def front(title: str) -> str:
-    """Return the front matter of a generated page: guides come first in a search."""
-    return f"---\ntitle: {title}\nsearch:\n  boost: 0.5\n---\n\n"
+    """Return the front matter of a generated page."""
+    return f"---\ntitle: {title}\n---\n\n"
 
 
 def code(text: str) -> str:
     """Return a code span that may stand in a table."""
     return f"`{text}`" if "`" not in text else f"`` {text} ``"
+
+
+def plain(text: str) -> str:
+    """Return a help text with brackets that are no links, and signs that are no tags."""
+    spans = re.split(r"(`[^`]*`)", text)
+    return "".join(s if s.startswith("`") else re.sub(r"([\[<*])", r"\\\1", s) for s in spans)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
