@@ -24,6 +24,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table that a narrow screen shows row by row; see docs/extra.css."""
     lines = ["| " + " | ".join(cells) + " |" for cells in ([*heads], ["---"] * len(heads))]
     for row in rows:
-        cells = [" ".join(cell.replace("|", "\\|").split()) for cell in row]
+        cells = [" ".join(_escaped(cell).split()) for cell in row]
         lines.append("| " + " | ".join(cells) + " |")
     return '<div class="stacked" markdown>\n\n' + "\n".join(lines) + "\n\n</div>\n\n"
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell with its bars escaped, but for code spans, where a backslash would show."""
+    parts = re.split(r"(`[^`]*`)", cell)
+    return "".join(part if part[:1] == "`" else part.replace("|", "\\|") for part in parts)
