@@ -46,7 +46,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_nav(nav: Navigation, **_: Any) -> Navigation:
-    """Let a section's name lead to its first page, and weigh the pages for the search."""
+    """Let a section's name in the navigation lead to its first page."""
     for page in nav.pages:
         if page.parent and page.title is None and page is page.parent.children[0]:
             page.file.name = "index"  # how Material knows it
