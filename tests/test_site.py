@@ -146,30 +146,36 @@ def test_a_page_starts_with_a_heading_and_one_sentence(name):
     assert 3 <= len(first.split()) <= MOST_WORDS
 
 
-def test_no_page_is_longer_than_three_screens(open_page, address):
-    page = open_page(1280)
-    long = {}
-    for name in PAGES:
-        if name.partition("/")[0] in ("reference", "inside") or name in LOOKED_UP:
-            continue
-        page.goto(address + name, wait_until="domcontentloaded")
-        screens = page.evaluate("document.querySelector('article').offsetHeight") / SCREEN
-        if screens > MOST_SCREENS * TOLERANCE:
-            long[name] = round(screens, 1)
-    assert not long
+@pytest.fixture(scope="module")
+def sizes(open_page, address) -> dict[str, tuple[float, bool]]:
+    """Screens of each page on a desk, and whether it scrolls sideways on a telephone.
 
-
-def test_no_page_scrolls_sideways_on_a_telephone_and_none_asks_another_server(
-    open_page, address, asked
-):
-    page = open_page(390)
-    wide = []
+    Generated pages are alike: each fifth of them is looked at.
+    """
     alike = [name for name in PAGES if re.match("reference/(commands|python)/", name)]
+    page = open_page(1280)
+    found = {}
     for name in [*sorted(set(PAGES) - set(alike)), *alike[::5]]:
+        page.set_viewport_size({"width": 1280, "height": SCREEN})
         page.goto(address + name)
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            wide.append(name)
-    assert not wide
+        height = page.evaluate("document.querySelector('article').offsetHeight")
+        page.set_viewport_size({"width": 390, "height": SCREEN})
+        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        found[name] = (height / SCREEN, wide)
+    return found
+
+
+def test_no_page_is_longer_than_three_screens(sizes):
+    short = [name for name in sizes if name.partition("/")[0] not in ("reference", "inside")]
+    assert not {
+        name: round(sizes[name][0], 1)
+        for name in short
+        if name not in LOOKED_UP and sizes[name][0] > MOST_SCREENS * TOLERANCE
+    }
+
+
+def test_no_page_scrolls_sideways_on_a_telephone_and_none_asks_another_server(sizes, asked):
+    assert not [name for name, (_, wide) in sizes.items() if wide]
     assert not asked
 
 
