@@ -80,8 +80,13 @@ def test_training_fits_to_its_validation_trials_with_its_best_weights(tiny, trai
     assert found == fitted.word_errors.cross_fitted
     assert metrics.n_cross_fitted == 6
     assert "cross-fitted" in metrics.caveats[0]
-    assert metrics.caveats[1].startswith("the run's weights were chosen by their PER on these")
-    assert "The run&#39;s weights were chosen" in (tmp_path / "eval" / "report.html").read_text()
+    assert metrics.caveats[1].startswith(
+        "training kept the weights with the best PER on these trials"
+    )
+    assert (
+        "Training kept the weights with the best PER"
+        in (tmp_path / "eval" / "report.html").read_text()
+    )
     other = evaluate(trained, tiny.data, "train", None, tmp_path / "eval")
     assert other.caveats == []
 

@@ -326,7 +326,7 @@ def test_trials_of_a_fit_are_decoded_with_options_of_the_other_half(crossed):
     assert metrics.n_cross_fitted == 6
     assert metrics.caveats == [
         "WER and CER are cross-fitted: 6 of 6 trials used decoder options that were fitted on the"
-        " other half"
+        " other half of the trials"
     ]
     written = json.loads((out / "metrics.json").read_text())
     assert (written["n_cross_fitted"], written["caveats"]) == (6, metrics.caveats)

@@ -240,14 +240,14 @@ def _caveats(found: Results, run: Path | None, origin: Mapping[str, Any]) -> lis
     if found.cross_fitted:
         lines.append(
             f"WER and CER are cross-fitted: {len(found.cross_fitted)} of {len(found.trials)} trials"
-            " used decoder options that were fitted on the other half"
+            " used decoder options that were fitted on the other half of the trials"
         )
     if _chose_weights(found, run):
         metric = (origin.get("config") or {}).get("best_metric") or "val_per"
         name = CHOSEN_BY.get(str(metric), "result")
         lines.append(
-            f"the run's weights were chosen by their {name} on these trials: expect slightly more"
-            " errors on new ones"
+            f"training kept the weights with the best {name} on these trials: expect slightly more"
+            " errors on new trials"
         )
     return lines
 
