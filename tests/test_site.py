@@ -37,7 +37,8 @@ MOST_WORDS = 35
 """Words of a page's first sentence."""
 SCREEN = 800
 MOST_SCREENS = 3
-TOLERANCE = 1.1
+TOLERANCE = 1.15
+"""Fonts differ between machines: the longest page has 3.25 screens where it was written."""
 LOOKED_UP = {"start/glossary"}
 """A list in which users look for one entry."""
 
