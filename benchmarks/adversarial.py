@@ -38,7 +38,7 @@ from cortext.data.simulate import simulate
 from cortext.files import atomic_write
 from cortext.models import build_model, load_model
 from cortext.provenance import provenance
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
 
 NOISE = 2.0

@@ -38,7 +38,7 @@ from cortext.demo import run_demo
 from cortext.evaluation import error_rate
 from cortext.models import GRU, GRUConfig, register
 from cortext.models.layers import dropout, patches
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config, train
 
 FRAME_ERROR = 0.40

@@ -31,7 +31,7 @@ import redis
 
 from cortext.bench.harness import percentiles, study_arguments, write_result
 from cortext.provenance import provenance
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 
 @contextmanager

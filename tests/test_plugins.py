@@ -15,7 +15,7 @@ from cortext.models import AcousticModel, GRUConfig, build_model, load_model, sa
 from cortext.models.card import Smoothing
 from cortext.plugins import blaming, load_plugin, load_plugins
 from cortext.registry import Registry
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 
 def write(folder: Path, text: str, name: str = "mine.py") -> Path:

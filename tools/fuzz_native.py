@@ -29,8 +29,8 @@ import numpy as np
 from cortext import _native
 from cortext.decoding import ENGINES, DecoderOptions
 from cortext.errors import CortextError, LanguageModelError
+from cortext.text.inventory import LM, get_inventory
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import LM, get_inventory
 
 MADE_BY_LMPLZ = Path(__file__).parent.parent / "tests/decoding/ngram/lmplz"
 BINARIES = {

@@ -35,7 +35,7 @@ from cortext.data.simulate.statistics import (
     signal_statistics,
 )
 from cortext.data.simulate.write import SimulatedTrial, simulate_block
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (

@@ -28,8 +28,8 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from cortext.text import g2p
+from cortext.text.inventory import ARPABET
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import ARPABET
 
 SEED = 20150801
 N_HELD_OUT = 1000

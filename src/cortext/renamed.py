@@ -25,6 +25,7 @@ MODULES: dict[str, str] = {
     "cortext.live.session_log": "cortext.usage.writer",
     "cortext.speechllm.voices": "cortext.voices",
     "cortext.decoding.session": "cortext.decoding.decoder",
+    "cortext.text.phonemes": "cortext.text.inventory",
     "cortext.tuning.decoder_material": "cortext.tuning.decoder.material",
 }
 """Old module or package: new one. What lies in an old package is looked for in the new one."""

@@ -590,7 +590,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound")
     (folder / "lm.arpa").write_text(ARPA)
     from cortext import _native
-    from cortext.text.phonemes import LM
+    from cortext.text.inventory import LM
 
     _native.write_binary(folder / "lm.arpa", folder / "lm.bin")
     (folder / "lm.arpa").unlink()

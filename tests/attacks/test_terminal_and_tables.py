@@ -24,7 +24,7 @@ from page_process import DAYS, N_FEATURES, prepare
 from safetensors.numpy import load_file, save_file
 from untrained import untrained_run
 
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 OBEYED = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\u200f\u2028\x7f"
 """Clears a terminal, renames its window, colours it, turns the direction of writing, and begins

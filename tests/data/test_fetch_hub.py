@@ -14,7 +14,7 @@ import pytest
 from cortext import _native
 from cortext.data.fetch import fetch
 from cortext.errors import DataError
-from cortext.text.phonemes import LM
+from cortext.text.inventory import LM
 
 ARPA = """\\data\\
 ngram 1=5

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.engine import NativeEngine
 from cortext.decoding.words import WordChanges
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 GRAMS = [Grams.random(order, seed=order) for order in (1, 2, 3, 4)]
 entries_of_lexicons = st.lists(

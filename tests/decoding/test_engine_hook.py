@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import DecodingError
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 FIRST, SECOND = Grams.random(3, seed=1), Grams.random(3, seed=2)
 WEIGHT = 0.7

@@ -26,7 +26,7 @@ from cortext.config import load_config, save_config
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.reference import scaled
 from cortext.errors import DecodingError
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 CHANGES = [
     dict(acoustic_scale=0.4),

@@ -30,7 +30,7 @@ from cortext.decoding import Decoder
 from cortext.decoding.engine import native_options
 from cortext.decoding.log_probs import SUM_TOLERANCE
 from cortext.errors import CortextError, DecodingError, LanguageModelError, TextError
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +349,7 @@ import time
 import numpy as np
 from engine_cases import TEXTS, noise, posteriors
 from cortext.decoding import Decoder
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import DecodingError, LanguageModelError
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.text.pronunciation import pronounce
 
 GRAMS = Grams.random(3, seed=3)

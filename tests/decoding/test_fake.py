@@ -9,8 +9,8 @@ import pytest
 from cortext.decoding import Decoder, greedy
 from cortext.decoding.fake import fake_log_probs
 from cortext.errors import DecodingError, TextError
+from cortext.text.inventory import LM, RELEASE
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import LM, RELEASE
 from cortext.text.pronunciation import to_phonemes
 
 SENTENCE = "bob's bus stops here"  # equal phonemes meet at word boundaries

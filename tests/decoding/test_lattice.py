@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import DecodingError, LanguageModelError
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
 SMALL, LARGE = Grams.random(2, seed=1), Grams.random(4, seed=2)

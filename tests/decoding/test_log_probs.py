@@ -5,7 +5,7 @@ import pytest
 
 from cortext.decoding import DecoderOptions, greedy
 from cortext.decoding.log_probs import estimate_priors
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 
 @pytest.mark.parametrize("inventory", [RELEASE, LM])

@@ -15,8 +15,8 @@ from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.reference import FLOOR
+from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import Inventory
 
 TOY = Inventory("toy", ("BLANK", "AA", "B", "SIL"))
 TOY_LM_ORDER = Inventory("toy-lm", ("BLANK", "SIL", "AA", "B"))

@@ -11,7 +11,7 @@ from cortext.decoding import Decoder
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.saved import decode_saved, read_saved, to_log_probs
 from cortext.errors import CortextError, DecodingError
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 GENERATOR = np.random.default_rng(0)
 TRIALS = {

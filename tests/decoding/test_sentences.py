@@ -10,7 +10,7 @@ from engine_cases import NEUTRAL
 
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.sentences import score_sentences
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 TOY = Inventory("toy", ("BLANK", "AA", "B", "SIL"))
 A, B = [([1], 0.0)], [([2], 0.0)]

@@ -12,7 +12,7 @@ import cortext.decoding
 from cortext.decoding import ENGINES, Decoder, DecoderOptions, DecoderStream
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError, LanguageModelError, TextError
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 from cortext.text.pronunciation import to_phonemes
 
 TEXTS = [

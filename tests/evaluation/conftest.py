@@ -15,7 +15,7 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation.scores import TrialResult
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 N_FEATURES = 8
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")

@@ -18,7 +18,7 @@ from cortext.errors import ConfigError, DecodingError, MissingLibrary, RunError
 from cortext.evaluation import evaluate
 from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster, shared
 from cortext.evaluation.settings import LargeModelFiles
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 
 @pytest.mark.slow

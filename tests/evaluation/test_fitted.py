@@ -30,7 +30,7 @@ from cortext.evaluation.fitted import (
     take_over,
     write_fitted,
 )
-from cortext.text.phonemes import LM
+from cortext.text.inventory import LM
 
 pytestmark = pytest.mark.usefixtures("short_reports")
 

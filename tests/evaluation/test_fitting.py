@@ -10,7 +10,7 @@ from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.errors import DataError, DecodingError
 from cortext.evaluation import fitting
 from cortext.evaluation.fitting import fit_options, halves
-from cortext.text.phonemes import LM
+from cortext.text.inventory import LM
 
 SAID = ("i see you", "you see me", "we see you", "see me", "we see", "you see", "i see", "me i see")
 SURE_OF_BLANKS = DecoderOptions(blank_penalty=1.0, sil_required=False, beam=14.0)

@@ -17,7 +17,7 @@ from cortext.cli import run
 from cortext.decoding import Decoder
 from cortext.evaluation.published import import_copy_task
 from cortext.evaluation.redecode import decode_evaluation
-from cortext.text.phonemes import LM, RELEASE, Inventory
+from cortext.text.inventory import LM, RELEASE, Inventory
 from cortext.tuning.decoder.material import DevSet
 
 

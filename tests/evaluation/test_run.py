@@ -15,7 +15,7 @@ from cortext.evaluation.recognise import recognise
 from cortext.evaluation.settings import SearchSettings
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 pytestmark = pytest.mark.usefixtures("short_reports")
 

@@ -11,7 +11,7 @@ from cortext.evaluation.scores import (
     split_by_seen,
     words_per_minute,
 )
-from cortext.text.phonemes import ARPABET, SIL
+from cortext.text.inventory import ARPABET, SIL
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from cortext.models import (
     save_model,
 )
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
 

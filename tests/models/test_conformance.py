@@ -19,7 +19,7 @@ from cortext.models import (
     save_model,
 )
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import build_loss
 

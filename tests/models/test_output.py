@@ -16,7 +16,7 @@ from cortext.models import (
 from cortext.models.card import Smoothing
 from cortext.models.registry import check_output
 from cortext.models.stepping import TorchStepper
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 N_FEATURES = 5
 

@@ -14,7 +14,7 @@ from cortext.models import GRU, AcousticModel, GRUConfig, TripleGRUConfig, build
 from cortext.models.card import Smoothing
 from cortext.models.single_step import choose_prefetch, for_single_steps
 from cortext.models.stepping import TorchStepper, open_stepper
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 CONFIGS = {
     "gru": GRUConfig(n_units=32, n_layers=3),

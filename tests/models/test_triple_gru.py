@@ -10,7 +10,7 @@ from cortext.models import AcousticModel, GRUConfig, TripleGRUConfig, build_mode
 from cortext.models.card import Smoothing
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.triple_gru import CleanSpeechModel, NoiseModel, NoisySpeechModel, TripleGRU
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 SMALL = TripleGRUConfig(noise_units=10, clean_units=12, noisy_units=8)
 PUBLISHED = TripleGRUConfig(noise_units=7168)

@@ -12,7 +12,7 @@ from cortext import _native
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.sentences import score_sentences
 from cortext.errors import DecodingError
-from cortext.text.phonemes import RELEASE, Inventory
+from cortext.text.inventory import RELEASE, Inventory
 
 TOY = Inventory("toy", ("BLANK", "AA", "B", "CH", "SIL"))
 

@@ -20,7 +20,7 @@ from cortext.speechllm.model import SpeechLLM
 from cortext.speechllm.phoneme_bank import PhonemeBank, pronounce
 from cortext.speechllm.teach import TeachOptions, teach_from_text
 from cortext.text import to_phonemes
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import train
 
 

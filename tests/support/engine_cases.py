@@ -21,8 +21,8 @@ import numpy as np
 from cortext.decoding import DecoderOptions, NBest
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.ngram import LanguageModel
+from cortext.text.inventory import LM, RELEASE
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import LM, RELEASE
 from cortext.text.pronunciation import lexicon_for, to_phonemes
 
 FLOOR = -1000.0

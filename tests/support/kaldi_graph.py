@@ -13,7 +13,7 @@ from pathlib import Path
 import kaldifst
 import kaldilm
 
-from cortext.text.phonemes import LM
+from cortext.text.inventory import LM
 
 FIRST_MARK = len(LM) + 1
 Pronunciations = Mapping[str, Sequence[str]]

@@ -27,7 +27,7 @@ from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.server import listen, run_server
 from cortext.live.page.sources import Replay
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.usage.writer import UsageLog
 
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")

@@ -11,7 +11,7 @@ import numpy as np
 
 from cortext.decoding.fake import fake_log_probs
 from cortext.text import lexicon_for, normalize
-from cortext.text.phonemes import BLANK, LM, SIL, Inventory
+from cortext.text.inventory import BLANK, LM, SIL, Inventory
 
 SMALL = ("I am good", "Are you thirsty?", "Bring my glasses here", "My family is here")
 OPEN = (

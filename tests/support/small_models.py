@@ -5,7 +5,7 @@ import torch
 
 from cortext.models import AcousticModel, build_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 6

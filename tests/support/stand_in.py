@@ -17,7 +17,7 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.features import Augmentation
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.text import to_phonemes
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import DatasetConfig, TrainConfig, train
 from cortext.training.release.exchange import export_release
 from cortext.verification import Published, Verification, t15_facts, verify_t15

@@ -9,7 +9,7 @@ import torch
 
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 
 def untrained_run(folder: Path, sessions: Sequence[str], n_features: int) -> Path:

@@ -20,7 +20,7 @@ from cortext.errors import ConfigError, CortextError, RunError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
 from cortext.models.storage import write_tensors
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
 from cortext.training.checkpoint import RunDirectory
 from cortext.training.optim import Optimizer, day_learning_rate, learning_rate

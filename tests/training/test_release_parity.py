@@ -14,7 +14,7 @@ from cortext.data.packed import open_packed
 from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation
 from cortext.models import GRUConfig, build_model, read_output
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import DatasetConfig, TrainConfig
 from cortext.training.batches import Batches
 from cortext.training.distributed import ALONE

@@ -13,7 +13,7 @@ from cortext.data.packed import open_packed
 from cortext.errors import ConfigError, RunError
 from cortext.models import load_model
 from cortext.models.storage import read_tensors
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 from cortext.training import Task, Trainer, read_train_config, register_task, train
 from cortext.training.config import TASKS
 from cortext.training.setup import new_model

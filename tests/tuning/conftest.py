@@ -12,7 +12,7 @@ from cortext.data import pack
 from cortext.data.simulate import simulate
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.ngram import LanguageModel
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.tuning import Search, Study, comparison, tune_training
 from cortext.tuning.decoder import result
 

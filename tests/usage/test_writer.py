@@ -22,7 +22,7 @@ from cortext.data.trial import Trial
 from cortext.errors import LiveError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.usage import writer
 from cortext.usage.log import read_log
 from cortext.usage.writer import HELD_UTTERANCES, UsageLog, UtteranceRecord, session_of_today

@@ -35,8 +35,8 @@ from stand_in import (
 import cortext.verification.baseline
 from cortext.cli import run
 from cortext.decoding.options import DecoderOptions
+from cortext.text.inventory import RELEASE
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import RELEASE
 from cortext.verification import Check, Verification, t15_facts
 from cortext.verification.baseline import WORST_SESSION
 from cortext.verification.published import COPY_TASK

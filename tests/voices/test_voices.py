@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from cortext.data.simulate.speech import RELATIVE_DURATION
 from cortext.errors import LanguageModelError, MissingLibrary
-from cortext.text.phonemes import ARPABET
+from cortext.text.inventory import ARPABET
 from cortext.voices import Voice, open_voice
 from cortext.voices.formant import SOUNDS, FormantVoice, tracks
 from cortext.voices.voice import resampled, trimmed

@@ -37,9 +37,9 @@ import numpy as np
 import torch
 
 from cortext.errors import DataError, TextError
+from cortext.text.inventory import RELEASE, SIL, Inventory
 from cortext.text.metrics import confusion
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import RELEASE, SIL, Inventory
 
 INVENTORY = RELEASE
 # Without it a confusion that the tuning half does not show would have probability 0, and a search

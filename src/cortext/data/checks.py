@@ -14,7 +14,7 @@ import numpy as np
 
 from cortext.data.trial import MAX_LABEL
 from cortext.errors import DataError, shown
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 FLOAT16_MAX = 65504.0
 SKIP_HINT = "or leave it out with --skip-bad"

@@ -15,7 +15,7 @@ from cortext.data.trial import BIN_MS, Session, Trial
 from cortext.errors import DataError, shown
 from cortext.processes import Progress
 from cortext.tables import json_text
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 
 @dataclass

@@ -22,7 +22,7 @@ import numpy as np
 from cortext.data.trial import MAX_LABEL, SPLITS, is_plain_name
 from cortext.errors import DataError
 from cortext.files import read_json
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 FORMAT = "cortext-packed"
 FORMAT_VERSION = 1

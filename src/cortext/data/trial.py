@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import as_count, check_text, check_type
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.describe import Described
 from cortext.errors import DataError
-from cortext.text.phonemes import RELEASE
+from cortext.text.lexicon import Lexicon
 
 BIN_MS = 20
-"""Length of a bin of features in milliseconds, as in the published data."""
+"""Length of a bin of features in milliseconds in the published data."""
 SPLITS = ("train", "val", "test")
 """Names of the splits."""
 MAX_LABEL = 500
-"""Length of the zero-padded label and transcription arrays in a session file."""
+"""Length of the zero-padded label and transcription arrays in a session file of the release."""
 
 
 def is_plain_name(name: object) -> bool:
@@ -39,12 +40,13 @@ class Trial(Described):
     """One attempted sentence.
 
     Attributes:
-        features_TC: float32 [T, C], z-scored neural features in 20 ms bins.
-        phoneme_ids: int64 [U], tokens 1..40 in the release's order; None where labels are withheld
-            (test).
+        features_TC: float32 [T, C], z-scored neural features by bin.
+        phoneme_ids: int64 [U], tokens of the conventions' inventory, without the blank; None where
+            labels are withheld (test).
         sentence: The prompt as written; None where labels are withheld.
         corpus: The text corpus of the block (`50-Word`, `Switchboard`, `handwritten` ...) where it
             is known.
+        conventions: Tokens, language and length of a bin.
     """
 
     features_TC: np.ndarray
@@ -54,10 +56,11 @@ class Trial(Described):
     sentence: str | None = None
     phoneme_ids: np.ndarray | None = None
     corpus: str | None = None
+    conventions: Conventions = RELEASE_CONVENTIONS
 
     @property
     def n_bins(self) -> int:
-        """Length of the trial in 20 ms bins."""
+        """Length of the trial in bins."""
         return int(self.features_TC.shape[0])
 
     @property
@@ -70,9 +73,9 @@ class Trial(Described):
         return {
             "trial": self.name,
             "bins and features": list(shape),
-            "seconds": shape[0] * BIN_MS / 1000 if shape else None,
+            "seconds": shape[0] * self.conventions.bin_ms / 1000 if shape else None,
             "sentence": "withheld" if self.sentence is None else repr(self.sentence),
-            "phonemes": getattr(self.phoneme_ids, "size", None),
+            f"{self.conventions.inventory.unit}s": getattr(self.phoneme_ids, "size", None),
             "corpus": self.corpus,
         }
 
@@ -86,36 +89,51 @@ def make_trial(
     *,
     phoneme_ids: Iterable[int] | np.ndarray | None = None,
     corpus: str | None = None,
+    conventions: Conventions = RELEASE_CONVENTIONS,
+    lexicon: Lexicon | None = None,
 ) -> Trial:
     """Make a Trial of what a lab has: neural features and the prompted sentence.
 
     Args:
-        features_TC: [T, C], in 20 ms bins.
+        features_TC: [T, C], in bins of the conventions' length.
         session: The recording day, such as `t15.2023.08.11`.
         block: Number of the block in the session.
         trial: Number of the trial in the block.
         sentence: The prompt as written; without one there are no phonemes.
-        phoneme_ids: Tokens 1..40 in the release's order; looked up (`cortext.text.to_phonemes`)
-            where they are not given.
+        phoneme_ids: Tokens of the conventions' inventory; found by `cortext.text.to_tokens` where
+            they are not given.
         corpus: The text corpus of the block.
+        conventions: Tokens, language and length of a bin; the release's by default.
+        lexicon: Pronunciations for an inventory of one's own.
 
     Raises:
         DataError, TextError, WrongType: For features, a sentence or numbers that a trial cannot
-            have.
+            have, such as a sentence with letters that its language lacks.
     """
+    check_type(conventions, Conventions, "conventions", "Conventions")
+    inventory = conventions.inventory
+    if sentence is not None:
+        conventions.language.require(sentence)
     if phoneme_ids is None and sentence is not None:
-        from cortext.text import to_phonemes  # loads the dictionary
+        from cortext.text import to_tokens  # loads the dictionary
 
-        phoneme_ids = RELEASE.ids(to_phonemes(sentence))
+        phoneme_ids = inventory.ids(to_tokens(sentence, inventory, conventions.language, lexicon))
     ids = None
     if phoneme_ids is not None:
-        RELEASE.names(phoneme_ids)  # refuses all that are no tokens
+        inventory.names(phoneme_ids)  # refuses all that are no tokens
         ids = np.asarray(phoneme_ids, dtype=np.int64)
     check_text(session, "session")
     check_type(corpus, (str, type(None)), "corpus", "a text")
     features = _float32(features_TC)
     return Trial(
-        features, session, as_count(block, "block"), as_count(trial, "trial"), sentence, ids, corpus
+        features,
+        session,
+        as_count(block, "block"),
+        as_count(trial, "trial"),
+        sentence,
+        ids,
+        corpus,
+        conventions,
     )
 
 

@@ -31,7 +31,7 @@ from cortext.describe import Described
 from cortext.errors import DecodingError, nearest, wrong_type
 from cortext.processes import Progress
 from cortext.renamed import renamed
-from cortext.text.phonemes import Inventory, get_inventory
+from cortext.text.inventory import Inventory, get_inventory
 
 ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
     "native": NativeEngine.from_dir,

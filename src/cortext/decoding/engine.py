@@ -18,8 +18,8 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import LARGEST, DecoderOptions
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
+from cortext.text.inventory import ARPABET, BLANK, SIL, Inventory
 from cortext.text.lexicon import encode
-from cortext.text.phonemes import ARPABET, BLANK, SIL, Inventory
 
 TOKENS = (*ARPABET, SIL, BLANK)
 """The engine's own order of tokens."""

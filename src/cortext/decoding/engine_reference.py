@@ -17,7 +17,7 @@ from cortext.decoding.reference import Graph, LexiconTree, ReferenceSearch, scal
 from cortext.decoding.sentences import SentencePaths, Spelling, score_sentences
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 
 class ReferenceEngine:

@@ -11,9 +11,9 @@ from cortext.arguments import as_count, check_type
 from cortext.decoding.options import is_finite
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import DecodingError, TextError
+from cortext.text.inventory import BLANK, SIL, Inventory, get_inventory
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import BLANK, SIL, Inventory, get_inventory
 from cortext.text.pronunciation import pronounce
 
 STRENGTH = 6.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cortext.errors import DecodingError
-from cortext.text.phonemes import Inventory, get_inventory
+from cortext.text.inventory import Inventory, get_inventory
 
 SUM_TOLERANCE = 1e-2
 """Largest distance from 0 of the log of a frame's summed probabilities.

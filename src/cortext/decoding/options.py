@@ -15,7 +15,7 @@ from typing import Any
 
 from cortext.arguments import check_type
 from cortext.errors import DecodingError, nearest
-from cortext.text.phonemes import LM
+from cortext.text.inventory import LM
 
 LARGEST = 1e6
 """Largest size of a number without narrower bounds, of a word's bonus and of a score that a hook

@@ -50,8 +50,8 @@ import numpy as np
 
 from cortext._native import NGram, State
 from cortext.decoding.options import DecoderOptions
+from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import Inventory
 
 FLOOR = -1000.0
 """Natural-log probability below which all are alike, minus infinity included."""
@@ -192,8 +192,9 @@ class Graph:
                 for token, (node, gain, words) in direct.items()
             }
         )
-        for node in (ROOT, self.after_word):
-            self.arcs[node][inventory.sil] = (ROOT, 0.0, ())
+        if (sil := inventory.sil) is not None:
+            for node in (ROOT, self.after_word):
+                self.arcs[node][sil] = (ROOT, 0.0, ())
 
     def history(self, parent: History | None, word: str, state: State) -> History:
         """Return the history after `parent` and `word`.

@@ -26,7 +26,7 @@ from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError
 from cortext.files import atomic_path, check_writable, disk_errors
 from cortext.tables import csv_table
-from cortext.text.phonemes import Inventory, get_inventory
+from cortext.text.inventory import Inventory, get_inventory
 
 LENGTHS = "lengths"
 """Name of the array with the number of frames of each trial of a batch."""

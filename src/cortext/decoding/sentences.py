@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cortext.decoding.options import DecoderOptions
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 _NO_WORD = -1
 _MAX_CELLS = 20_000_000
@@ -91,6 +91,8 @@ class _States:
 
     def _silence(self, ends: list[tuple[int, float]]) -> list[tuple[int, float]]:
         """Add SIL, any number of times, after `ends`; return the states before the next word."""
+        if self.sil is None:
+            return []
         sil = self.state(self.sil, ends)
         blank = self.state(self.blank, [(sil, 0.0)])
         self.sources[sil].append((blank, 0.0))

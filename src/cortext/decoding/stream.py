@@ -15,7 +15,7 @@ from cortext.decoding.options import DecoderOptions
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.processes import Progress
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 
 class EngineStream(Protocol):

@@ -20,7 +20,7 @@ from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.errors import CortextError, RunError, first_line
 from cortext.evaluation.settings import LargeModelFiles
 from cortext.processes import Progress
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 TASKS_PER_CPU = 4
 """Tasks for each processor of the cluster; several, so that a slow one holds up few trials."""

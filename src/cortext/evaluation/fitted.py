@@ -28,8 +28,8 @@ from cortext.errors import ConfigError, CortextError
 from cortext.evaluation.fitting import Fit, fit_options
 from cortext.files import atomic_write
 from cortext.processes import Progress
+from cortext.text.inventory import Inventory
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import Inventory
 
 FILE = "decoder.yaml"
 FORMAT_VERSION = 1

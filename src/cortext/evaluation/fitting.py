@@ -28,9 +28,9 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.log_probs import check_trials, estimate_priors
 from cortext.errors import DataError
 from cortext.processes import Progress
+from cortext.text.inventory import Inventory, get_inventory
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import Inventory, get_inventory
 
 Settings = Mapping[str, Any]
 Item = TypeVar("Item", bound=Hashable)

@@ -29,8 +29,8 @@ from cortext.evaluation.run import evaluation_directory
 from cortext.evaluation.scores import Metrics, TrialResult
 from cortext.evaluation.vocabularies import Vocabulary
 from cortext.processes import Progress
+from cortext.text.inventory import RELEASE, Inventory, get_inventory
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import RELEASE, Inventory, get_inventory
 
 SPLIT = "copy-task"
 CORPORA = {50: "50-word", 125_000: OPEN}

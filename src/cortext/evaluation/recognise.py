@@ -31,8 +31,8 @@ from cortext.evaluation.word_search import WordSearch, check_search, stage
 from cortext.models import AcousticModel, load_model
 from cortext.models.stepper import patch_shape
 from cortext.processes import Progress
+from cortext.text.inventory import RELEASE
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import RELEASE
 
 TRIALS_AT_ONCE = 16
 Data = Dataset | PackedDataset | str | Path

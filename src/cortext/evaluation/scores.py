@@ -19,8 +19,8 @@ from cortext.decoding.nbest import NBest
 from cortext.describe import Described, percent, with_interval
 from cortext.extras import install_hint
 from cortext.text import metrics
+from cortext.text.inventory import SIL
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import SIL
 
 FORMAT_VERSION = 1
 BLEU_HINT = f"BLEU needs sacrebleu; {install_hint('bleu')}"

@@ -18,8 +18,8 @@ from cortext.errors import DataError
 from cortext.features import gaussian_kernel, smooth
 from cortext.models.stepper import Stepper
 from cortext.processes import Progress
+from cortext.text.inventory import RELEASE
 from cortext.text.metrics import error_rate
-from cortext.text.phonemes import RELEASE
 
 
 def stepped_errors(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cortext.evaluation.scores import Confusion, Rates, TrialResult, rates
+from cortext.text.inventory import SIL
 from cortext.text.metrics import align
-from cortext.text.phonemes import SIL
 
 if TYPE_CHECKING:
     from cortext.evaluation.scores import Metrics

@@ -14,7 +14,7 @@ from cortext.errors import DataError
 from cortext.files import read_json
 from cortext.processes import Progress
 from cortext.tables import json_text
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 VOCABULARIES = "vocabularies.json"
 

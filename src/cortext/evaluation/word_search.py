@@ -21,7 +21,7 @@ from cortext.evaluation.decoder_options import ChosenOptions, choose_options
 from cortext.evaluation.fitted import TrialName, fit_to_run, kept_before
 from cortext.evaluation.settings import SearchSettings
 from cortext.processes import Progress
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from cortext.live.core.redis_streams import StreamId
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext.live.lm_server.published_protocol import PublishedStreams
 from cortext.models.stepper import Stepper
-from cortext.text.phonemes import LM
+from cortext.text.inventory import LM
 
 WAITING_S = 3.0
 """Seconds of waiting after which the log says what is waited for."""

@@ -24,7 +24,7 @@ from cortext.models.precision import full_float32
 from cortext.models.registry import build_model, check_output, empty_model, model_config
 from cortext.models.storage import check_finite, read_tensors, write_tensors
 from cortext.plugins import blaming
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 NOT_FINITE = "gives logits that are not finite"
 MEND = "look at the features, which may be far too large, or take another model"

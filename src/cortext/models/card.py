@@ -13,7 +13,7 @@ from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, RunError
 from cortext.features.smooth import check_kernel
 from cortext.files import read_json
-from cortext.text.phonemes import BLANK, SIL
+from cortext.text.inventory import BLANK, SIL
 
 FORMAT_VERSION = 1
 CTC = "ctc"

@@ -16,7 +16,7 @@ from cortext.files import read_json
 from cortext.models.acoustic import day_of
 from cortext.models.card import read_card
 from cortext.models.stepper import check_first_step, check_patch, patch_shape
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 CARD = "model.json"

@@ -12,7 +12,7 @@ import numpy as np
 from cortext.errors import DataError, RunError
 from cortext.models.acoustic import NOT_FINITE
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 
 class Stepper(Protocol):

@@ -24,7 +24,7 @@ from cortext.speechllm.audio_llm.cost import (
 from cortext.speechllm.audio_llm.facts import AudioFacts
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.network import SpeechNetwork
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 TRAINED_BYTES = 4 + 4 + 8 + 2
 """Bytes of a trainable parameter.

@@ -22,7 +22,7 @@ from cortext.features import Augmentation
 from cortext.models import AcousticModel
 from cortext.speechllm.network import merge_blanks
 from cortext.text import align, to_phonemes
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training.batches import Batches
 from cortext.training.setup import day_layers
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cortext.errors import TextError
-from cortext.text.phonemes import ARPABET
+from cortext.text.inventory import ARPABET
 
 MODEL = Path(__file__).parent / "data" / "g2p.npz"
 LETTERS = "abcdefghijklmnopqrstuvwxyz'-"

@@ -1,8 +1,8 @@
 """Pronunciation lexicons: the shipped CMU Pronouncing Dictionary and the lab's `lexicon.txt`.
 
-A pronunciation is a tuple of ARPAbet phonemes without stress and without the silence that closes a
-word. In memory each phoneme is one ASCII character, so that the 126,000 words of the dictionary
-load in a fraction of a second.
+A pronunciation is a tuple of symbols of an inventory, without the silence or boundary between
+words. In memory each symbol is one character, ASCII for the 39 phonemes of English, so that the
+126,000 words of the dictionary load in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from cortext.arguments import as_path, check_list, check_type
-from cortext.errors import TextError, nearest
+from cortext.errors import TextError
 from cortext.files import atomic_path, check_file
-from cortext.text.phonemes import ARPABET, SIL
+from cortext.text.inventory import RELEASE, Inventory
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
 """File of the dictionary: one line per word, `word<TAB>CODE CODE ...`, xz-compressed.
@@ -33,34 +33,62 @@ MOST_PHONEMES = 1000
 MOST_BYTES = 256 << 20
 """Most bytes of a lexicon's file."""
 
-CODE_OF = {phoneme: chr(ord("A") + number) for number, phoneme in enumerate(ARPABET)}
-_PHONEME_OF = {code: phoneme for phoneme, code in CODE_OF.items()}
+_ASCII_CODES = 58
+"""Symbols with a code from `A` to `z`; those of the others begin at U+0100."""
 
 
-def encode(pronunciation: Sequence[str]) -> str:
-    """Write a pronunciation with one ASCII character per phoneme.
+@cache
+def codes_of(inventory: Inventory) -> dict[str, str]:
+    """Return the character that stands for each spoken symbol of an inventory."""
+    return {
+        symbol: chr((ord("A") if number < _ASCII_CODES else 0x100 - _ASCII_CODES) + number)
+        for number, symbol in enumerate(inventory.spoken)
+    }
 
-    Raises TextError for an empty pronunciation or an unknown phoneme.
+
+@cache
+def _symbols_of(inventory: Inventory) -> dict[str, str]:
+    return {code: symbol for symbol, code in codes_of(inventory).items()}
+
+
+CODE_OF = codes_of(RELEASE)
+"""Character of each of the 39 phonemes of English."""
+
+
+def encode(pronunciation: Sequence[str], inventory: Inventory = RELEASE) -> str:
+    """Write a pronunciation with one character per symbol.
+
+    Raises TextError for an empty pronunciation or an unknown symbol.
     """
     if not pronunciation:
-        raise TextError("empty pronunciation; at least one phoneme is needed")
+        raise TextError(f"empty pronunciation; at least one {inventory.unit} is needed")
+    codes = codes_of(inventory)
     try:
-        return "".join([CODE_OF[phoneme] for phoneme in pronunciation])
+        return "".join([codes[symbol] for symbol in pronunciation])
     except KeyError as error:
-        raise TextError(
-            f"unknown phoneme {error.args[0]!r}; {nearest(str(error.args[0]), ARPABET)}"
-        ) from None
+        raise inventory.unknown(error.args[0]) from None
 
 
-def decode(code: str) -> Pronunciation:
-    """Return the phonemes of a code that `encode` has written."""
-    return tuple([_PHONEME_OF[character] for character in code])
+def decode(code: str, inventory: Inventory = RELEASE) -> Pronunciation:
+    """Return the symbols of a code that `encode` has written."""
+    symbols = _symbols_of(inventory)
+    return tuple([symbols[character] for character in code])
 
 
 class Lexicon:
-    """Words with one or more pronunciations each, the most usual first."""
+    """Words with one or more pronunciations each, the most usual first.
 
-    def __init__(self, pronunciations: Mapping[str, Iterable[Sequence[str]]] | None = None) -> None:
+    Args:
+        pronunciations: Pronunciations by word; none by default.
+        inventory: Tokens that they consist of.
+    """
+
+    def __init__(
+        self,
+        pronunciations: Mapping[str, Iterable[Sequence[str]]] | None = None,
+        inventory: Inventory = RELEASE,
+    ) -> None:
+        self.inventory = inventory
         self._codes: dict[str, str] = {}  # blank-separated codes by word
         self._weights: dict[tuple[str, str], float] = {}
         if pronunciations is None:
@@ -87,14 +115,14 @@ class Lexicon:
 
         Args:
             word: The word.
-            pronunciation: ARPAbet phonemes without stress and without the closing SIL.
+            pronunciation: Symbols of the inventory, without the silence or boundary after the word.
             weight: Weight of the pronunciation; 1.0 is neutral.
 
         Raises:
-            TextError: For an empty pronunciation, an unknown phoneme, and more than
+            TextError: For an empty pronunciation, an unknown symbol, and more than
                 `MOST_PRONUNCIATIONS`.
         """
-        code = encode(pronunciation)
+        code = encode(pronunciation, self.inventory)
         known = self._codes.get(word)
         if known is None:
             self._codes[word] = code
@@ -110,7 +138,11 @@ class Lexicon:
     def pronunciations(self, word: str) -> tuple[Pronunciation, ...]:
         """Return all pronunciations of `word`, the most usual first; `()` where it is missing."""
         codes = self._codes.get(word)
-        return () if codes is None else tuple([decode(code) for code in codes.split(" ")])
+        return (
+            ()
+            if codes is None
+            else tuple([decode(code, self.inventory) for code in codes.split(" ")])
+        )
 
     def weights(self, word: str) -> tuple[float, ...]:
         """Return the weight of each pronunciation of `word` (1.0 where none was given)."""
@@ -138,19 +170,28 @@ class Lexicon:
         return len(self._codes)
 
     @classmethod
-    def read(cls, path: str | Path) -> Lexicon:
+    def read(
+        cls, path: str | Path, inventory: Inventory = RELEASE, *, closed: bool = True
+    ) -> Lexicon:
         """Read a `lexicon.txt`, one pronunciation a line.
 
-        Lines are `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`.
+        Lines are `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`, with the silence of the
+        inventory; without `SIL` where the inventory has none.
+
+        Args:
+            path: The file, which is not trusted.
+            inventory: Tokens that the pronunciations consist of.
+            closed: Whether every pronunciation must end with the silence. A lexicon that a person
+                wrote may leave it out.
 
         Raises:
-            TextError: Naming the file and line for a word without phonemes, a missing closing SIL,
-                an unknown phoneme, a weight that is not positive, and more than
+            TextError: Naming the file and line for a word without phonemes, a missing closing
+                silence, an unknown symbol, a weight that is not positive, and more than
                 `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a pronunciation; and for a
                 file that is missing, empty, not UTF-8 or larger than `MOST_BYTES`.
         """
         path = as_path(path, "path")
-        lexicon = cls()
+        lexicon = cls(inventory=inventory)
         try:
             check_file(path, MOST_BYTES)
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -162,7 +203,7 @@ class Lexicon:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
-                    lexicon.add(*_parse_line(line))
+                    lexicon.add(*_parse_line(line, inventory.silence, closed))
                 except TextError as error:
                     raise TextError(
                         error.what, where=f"{path}, line {number}", fix=error.fix
@@ -171,7 +212,7 @@ class Lexicon:
             raise TextError(
                 "no pronunciations in the lexicon",
                 where=path,
-                fix="one line a word: WORD P1 P2 ... SIL",
+                fix=" ".join(["one line a word: WORD P1 P2 ...", *_closing(inventory.silence)]),
             )
         return lexicon
 
@@ -184,6 +225,7 @@ class Lexicon:
             OSError: Where the file cannot be written.
         """
         path = Path(path)
+        closing = _closing(self.inventory.silence)
         lines = []
         for word in dict.fromkeys(self if words is None else words):
             if word not in self._codes:
@@ -194,13 +236,17 @@ class Lexicon:
                 )
             for variant, weight in zip(self.pronunciations(word), self.weights(word), strict=True):
                 mark = "" if weight == 1.0 else f"\t{weight!r}"
-                lines.append(f"{word}{mark} {' '.join(variant)} {SIL}\n")
+                lines.append(" ".join([f"{word}{mark}", *variant, *closing]) + "\n")
         with atomic_path(path) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def _parse_line(line: str) -> tuple[str, list[str], float]:
-    """Return word, phonemes and weight of a line of `lexicon.txt`."""
+def _closing(silence: str | None) -> tuple[str, ...]:
+    return () if silence is None else (silence,)
+
+
+def _parse_line(line: str, silence: str | None, closed: bool) -> tuple[str, list[str], float]:
+    """Return word, symbols without the closing silence, and weight of a line of `lexicon.txt`."""
     word, *rest = line.split()
     weight = 1.0
     after_tab = line.strip().partition("\t")[2].split()
@@ -214,17 +260,20 @@ def _parse_line(line: str) -> tuple[str, list[str], float]:
         raise TextError(
             f"weight {weight} of {word!r} is not a positive number", fix="correct or remove it"
         )
-    if not rest or rest[-1] != SIL:
-        raise TextError(
-            f"the pronunciation of {word!r} does not end with {SIL}",
-            fix=f"close every line with {SIL}",
-        )
     if len(rest) > MOST_PHONEMES:
         raise TextError(
             f"{word!r} has {len(rest):,} phonemes; at most {MOST_PHONEMES:,} are possible"
         )
-    if len(rest) == 1:
+    if silence is not None and rest and rest[-1] == silence:
+        if len(rest) == 1:
+            raise TextError(
+                f"{word!r} has no phonemes before {silence}",
+                fix="add its phonemes or remove the line",
+            )
+        return word, rest[:-1], weight
+    if silence is not None and closed:
         raise TextError(
-            f"{word!r} has no phonemes before {SIL}", fix="add its phonemes or remove the line"
+            f"the pronunciation of {word!r} does not end with {silence}",
+            fix=f"close every line with {silence}",
         )
-    return word, rest[:-1], weight
+    return word, rest, weight

@@ -1,22 +1,27 @@
-"""Phonemes of words and sentences: by the dictionary, by endings and parts, or by a model."""
+"""Tokens of words and sentences.
+
+English phonemes come from the dictionary, from endings and parts, or from a model; characters are
+those of the words; a lexicon of one's own gives any others.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import chain, islice, product
 
 from cortext.arguments import check_list, check_text
 from cortext.errors import TextError
 from cortext.text import g2p
+from cortext.text.inventory import PUBLISHED, RELEASE, Inventory
+from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon, Pronunciation
-from cortext.text.normalize import normalize
-from cortext.text.phonemes import SIL
 
 _WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
 _CONTRACTION = re.compile(r"(.*[a-z])(n't|'(?:s|ll|re|ve|d|m))")
 _MAX_VARIANTS = 16
+Pronouncer = Callable[[str], tuple[Pronunciation, ...]]
 _VOICELESS = frozenset("P T K F TH".split())
 _SIBILANT = frozenset("S Z SH ZH CH JH".split())
 
@@ -46,15 +51,109 @@ def pronounce(word: str) -> tuple[Pronunciation, ...]:
 
 
 def to_phonemes(sentence: str) -> list[str]:
-    """Return the phonemes of a normalised sentence, each word closed by SIL.
+    """Return the phonemes of a normalised English sentence, each word closed by SIL.
 
     Words take their most usual pronunciation. Pieces without a letter (a hyphen that stands alone)
     are skipped. Raises TextError for a sentence without words.
     """
-    words = [word for word in normalize(sentence).split() if _WORD.fullmatch(word)]
+    return to_tokens(sentence)
+
+
+def to_tokens(
+    sentence: str,
+    inventory: Inventory = RELEASE,
+    language: Language = EN,
+    lexicon: Lexicon | None = None,
+) -> list[str]:
+    """Return the symbols of a sentence, as its label has them.
+
+    A silence closes every word, a boundary stands between two. Words take their most usual
+    pronunciation; pieces without a letter are skipped.
+
+    Args:
+        sentence: The sentence, which is normalised here.
+        inventory: Tokens of the label.
+        language: Language of the sentence.
+        lexicon: Pronunciations. Without one, English phonemes are looked up or predicted and
+            characters are those of the words; other inventories need one.
+
+    Raises:
+        TextError: For a sentence without words, and words without a pronunciation, which it names.
+    """
+    words = language.words(sentence)
     if not words:
-        raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter a-z")
-    return [phoneme for word in words for phoneme in (*_pronounce(word)[0], SIL)]
+        raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter")
+    find = pronouncer(inventory, language, lexicon)
+    return inventory.closed([find(word)[0] for word in words])
+
+
+def pronouncer(
+    inventory: Inventory, language: Language = EN, lexicon: Lexicon | None = None
+) -> Pronouncer:
+    """Return the function that gives a normalised word's pronunciations, the most usual first.
+
+    The function raises TextError for a word that it cannot pronounce.
+
+    Args:
+        inventory: Tokens that pronunciations consist of.
+        language: Language of the words.
+        lexicon: Pronunciations; None for the usual way of the inventory (`to_tokens`).
+
+    Raises:
+        TextError: For an inventory that needs a lexicon and has none.
+    """
+    if lexicon is not None:
+        return _Listed(lexicon)
+    if inventory in PUBLISHED and language.is_benchmark:
+        return _pronounce
+    if inventory.unit == "character":
+        return _Spelt(inventory)
+    raise TextError(
+        f"no pronunciations are known for inventory {inventory.name!r} in language"
+        f" {language.name!r}",
+        fix="give a lexicon",
+    )
+
+
+class _Listed:
+    """Pronunciations of a lexicon."""
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self._lexicon = lexicon
+
+    def __call__(self, word: str) -> tuple[Pronunciation, ...]:
+        found = self._lexicon.pronunciations(word)
+        if not found:
+            raise TextError(f"the lexicon has no pronunciation of {word!r}", fix="add it")
+        return found
+
+
+class _Spelt:
+    """Words spelt with the symbols of an inventory, of which the longest that fits comes first."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        by_length = sorted(inventory.spoken, key=len, reverse=True)
+        self._symbol = re.compile("|".join(map(re.escape, by_length)))
+
+    def __call__(self, word: str) -> tuple[Pronunciation, ...]:
+        symbols = []
+        at = 0
+        while at < len(word):
+            found = self._symbol.match(word, at)
+            if found is None:
+                # Hyphens join words, and few inventories have a token for them.
+                if word[at] != "-" or not word.strip("-"):
+                    raise TextError(
+                        f"inventory {self._inventory.name!r} has no token for {word[at]!r} of"
+                        f" {word!r}",
+                        fix="give a lexicon, or an inventory with that token",
+                    )
+                at += 1
+                continue
+            symbols.append(found[0])
+            at = found.end()
+        return (tuple(symbols),)
 
 
 def lexicon_for(words: Iterable[str]) -> Lexicon:

@@ -16,7 +16,7 @@ import torch
 from cortext.errors import ConfigError, CortextError
 from cortext.extras import need
 from cortext.models import build_model
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.tpu.cost import Cost, count
 from cortext.tpu.hlo import parse
 from cortext.tpu.roofline import V5E, roofline

@@ -25,7 +25,7 @@ import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.errors import ConfigError
 from cortext.models import build_model, read_output
 from cortext.models.precision import uses_bf16
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.tpu.augment import prepare
 from cortext.tpu.cores import check_shares
 from cortext.tpu.mesh import by_trial, everywhere

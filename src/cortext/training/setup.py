@@ -16,7 +16,7 @@ from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, DataError, RunError, nearest
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE, Inventory
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.distributed import own_random_numbers
 

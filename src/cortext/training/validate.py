@@ -16,9 +16,9 @@ from cortext.errors import RunError
 from cortext.files import atomic_directory, disk_errors
 from cortext.models import Output
 from cortext.models.acoustic import NOT_FINITE
+from cortext.text.inventory import Inventory
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import Inventory
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes

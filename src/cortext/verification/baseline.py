@@ -26,7 +26,7 @@ from cortext.files import atomic_file
 from cortext.models import AcousticModel, Output, load_model, read_output
 from cortext.models.precision import full_float32
 from cortext.processes import Progress
-from cortext.text.phonemes import RELEASE, Inventory
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import read_run_config
 from cortext.training.release.exchange import import_checkpoint

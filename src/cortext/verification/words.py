@@ -20,9 +20,9 @@ from cortext.evaluation.word_search import WordSearch
 from cortext.files import atomic_write
 from cortext.processes import Progress
 from cortext.tables import json_text
+from cortext.text.inventory import RELEASE
 from cortext.text.metrics import ErrorRate, error_rate
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import RELEASE
 from cortext.verification.baseline import read_logits
 from cortext.verification.checks import Check, Outcome, judged, not_checked
 from cortext.verification.published import Published

@@ -19,7 +19,7 @@ import numpy as np
 
 from cortext.data.simulate.speech import RELATIVE_DURATION
 from cortext.errors import TextError
-from cortext.text.phonemes import SIL
+from cortext.text.inventory import SIL
 from cortext.text.pronunciation import to_phonemes
 from cortext.voices.voice import SAMPLE_RATE, Voice
 

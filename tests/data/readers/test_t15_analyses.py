@@ -17,7 +17,7 @@ from cortext.data.readers.t15_analyses import (
     read_analyses,
 )
 from cortext.errors import DataError
-from cortext.text.phonemes import LM, RELEASE, Inventory
+from cortext.text.inventory import LM, RELEASE, Inventory
 
 # "he" as HH IY: a blank between two IY, which the release makes one.
 FRAMES = ["BLANK", "HH", "HH", "BLANK", "IY", "BLANK", "IY", "SIL", "SIL", "BLANK"]

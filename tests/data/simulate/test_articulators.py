@@ -4,7 +4,7 @@ import pytest
 from cortext.data.simulate.articulators import AIMS, ARTICULATORS, WEIGHTS, articulate
 from cortext.data.simulate.config import PRESETS
 from cortext.data.simulate.speech import STEPS_PER_BIN, TimedPhonemes, utter
-from cortext.text.phonemes import ARPABET, RELEASE
+from cortext.text.inventory import ARPABET, RELEASE
 
 LIPS, ROUNDING, VELUM = (ARTICULATORS.index(name) for name in ("lips", "rounding", "velum"))
 

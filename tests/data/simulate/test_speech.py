@@ -4,7 +4,7 @@ import pytest
 from cortext.data.simulate.config import PRESETS, preset_config
 from cortext.data.simulate.speech import STEPS_PER_BIN, gamma_quantiles, speaking_rate, utter
 from cortext.text import to_phonemes
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 DEMO = PRESETS["demo"]
 SENTENCES = (

@@ -15,7 +15,7 @@ from cortext.data.simulate.write import simulate_block, zscore
 from cortext.data.trial import Trial
 from cortext.errors import CortextError, DataError, TextError
 from cortext.text import normalize, to_phonemes
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 TINY = PRESETS["tiny"]
 

@@ -14,8 +14,8 @@ from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.ngram import LanguageModel
+from cortext.text.inventory import RELEASE
 from cortext.text.metrics import error_rate
-from cortext.text.phonemes import RELEASE
 
 SENTENCES = ["how are you", "see you soon", "thank you very much", "good morning"]
 

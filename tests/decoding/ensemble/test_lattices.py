@@ -23,7 +23,7 @@ from cortext.decoding.ensemble.candidates import weighted
 from cortext.decoding.ensemble.posteriors import read_lattices
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
 GRAMS = Grams.random(2, seed=1)

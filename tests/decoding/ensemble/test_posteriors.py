@@ -11,7 +11,7 @@ from cortext.decoding.ensemble.candidates import Candidates
 from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 N_TOKENS = len(RELEASE)
 

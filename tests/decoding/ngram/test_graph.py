@@ -19,7 +19,7 @@ from cortext.decoding.ngram.grammar import Words
 from cortext.decoding.ngram.graph import GraphWords, read_graph
 from cortext.decoding.ngram.kaldi import converted, import_kaldi, read_words
 from cortext.decoding.ngram.openfst import Fst, read_fst
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 pytest.importorskip("kaldifst", reason="makes the graphs")
 pytest.importorskip("kaldilm", reason="makes the graphs")

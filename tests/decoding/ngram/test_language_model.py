@@ -10,7 +10,7 @@ import pytest
 
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import LanguageModelError
-from cortext.text.phonemes import LM
+from cortext.text.inventory import LM
 
 SENTENCES = ["The cat sat.", "the dog sat", "a cat - ran away!"]
 

@@ -20,7 +20,7 @@ from cortext.live.core.statistics import StageTimes
 from cortext.models import AcousticModel, build_model, model_config
 from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
-from cortext.text.phonemes import BLANK, RELEASE, SIL
+from cortext.text.inventory import BLANK, RELEASE, SIL
 
 N_FEATURES = 8
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")

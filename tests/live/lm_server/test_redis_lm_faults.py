@@ -219,7 +219,7 @@ def test_logits_that_cannot_be_are_named_and_the_others_are_searched(
 
 def test_ordinary_logits_are_not_taken_for_another_type():
     from cortext.live.lm_server.utterance import logits_from
-    from cortext.text.phonemes import LM
+    from cortext.text.inventory import LM
 
     generator = np.random.default_rng(0)
     arrays = [

@@ -15,7 +15,7 @@ from cortext.decoding import Decoder
 from cortext.errors import ConfigError
 from cortext.live.core.redis_streams import Entry
 from cortext.live.lm_server.server import make_protocol
-from cortext.text.phonemes import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE
 
 SEE, THERE = spoken_logits("we want to see you"), spoken_logits("are you there")
 

@@ -13,7 +13,7 @@ from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.data import open_dataset
 from cortext.live.page.log_writer import LogWriter
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.usage.writer import UsageLog, session_of_today
 
 # Trial 0 reads "I see you!" and says it: 8 tokens of 3 frames of 4 bins, and 14 bins: 110 bins.

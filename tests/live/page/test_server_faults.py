@@ -29,7 +29,7 @@ from cortext.live.page.sources import Replay
 from cortext.models import AcousticModel
 from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
 FRAME_BYTES = 4 * N_FEATURES

@@ -18,7 +18,7 @@ from cortext.cli import run as run_command
 from cortext.evaluation.decoder_options import FIT
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 
 @pytest.fixture(scope="module")

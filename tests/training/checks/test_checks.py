@@ -16,7 +16,7 @@ from cortext.features.augmentations import ChannelDropoutConfig, TimeMaskConfig
 from cortext.models import GRU, MODELS, AcousticModel, build_model
 from cortext.models.card import Smoothing
 from cortext.plugins import load_plugin
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config, train
 from cortext.training.checks import check_model, check_plugin, examine_first
 from cortext.training.checks.augmentation import check_augmentation

@@ -29,6 +29,7 @@ from cortext.bench.decoder.searcher import (
     with_blank_penalty,
 )
 from cortext.bench.workers import Missing
+from cortext.text.inventory import SIL
 from cortext.text.lexicon import Lexicon
 
 SILENCE_PROBABILITY = 0.95
@@ -241,9 +242,8 @@ def _lexicon_arcs(
     """
     none = -math.log(1 - SILENCE_PROBABILITY)
     silence = -math.log(SILENCE_PROBABILITY)
-    yield (
-        f"0 1 0 0 {none}\n0 2 0 0 {silence}\n2 3 {INVENTORY.sil + 1} 0\n3 1 {after_silence} 0\n1\n"
-    )
+    silent = INVENTORY.index[SIL] + 1
+    yield (f"0 1 0 0 {none}\n0 2 0 0 {silence}\n2 3 {silent} 0\n3 1 {after_silence} 0\n1\n")
     state = 4
     for word, labels in spelt:
         source = 1

@@ -14,8 +14,8 @@ import numpy as np
 
 from cortext.bench.decoder.searcher import INVENTORY, Paths, Settings, distinct, with_blank_penalty
 from cortext.bench.workers import Missing
+from cortext.text.inventory import BLANK, SIL
 from cortext.text.lexicon import CODE_OF, Lexicon
-from cortext.text.phonemes import BLANK, SIL
 
 
 class _Spelt:

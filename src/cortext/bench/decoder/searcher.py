@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cortext.errors import DecodingError, nearest
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 INVENTORY = RELEASE
 NBEST = 100

@@ -35,7 +35,7 @@ from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError, nearest
 from cortext.models import build_model
 from cortext.provenance import provenance
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config
 
 PUBLISHED_BATCHES = 120_000

@@ -18,7 +18,7 @@ import numpy as np
 from cortext.arguments import as_path
 from cortext.data.readers.pickles import read_pickle
 from cortext.errors import DataError, nearest
-from cortext.text.phonemes import BLANK, INVENTORIES, RELEASE, Inventory
+from cortext.text.inventory import BLANK, INVENTORIES, RELEASE, Inventory
 
 FIX = "give the file as it was published"
 VOCABULARIES = (50, 125_000)

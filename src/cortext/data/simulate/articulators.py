@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from cortext.data.simulate.speech import STEP_MS, STEPS_PER_BIN, TimedPhonemes
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 ARTICULATORS = (
     "speaking",  # effort: the vocal tract is not at rest

@@ -18,7 +18,7 @@ from cortext.data.simulate.articulators import ARTICULATORS, SPEAKING, VOICING, 
 from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
 from cortext.data.simulate.speech import TimedPhonemes, utter
 from cortext.data.trial import BIN_MS
-from cortext.text.phonemes import ARPABET
+from cortext.text.inventory import ARPABET
 
 K = len(ARTICULATORS)
 N_CONJUNCTIONS = 16

@@ -16,7 +16,7 @@ import numpy as np
 
 from cortext.data.simulate.config import Purpose, SimulatorConfig, stream
 from cortext.data.trial import BIN_MS
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 STEP_MS = 5
 """The grid on which utterances and articulators live; four steps make a bin."""

@@ -34,7 +34,7 @@ from cortext.files import atomic_directory, disk_errors
 from cortext.processes import Progress, uninterrupted
 from cortext.provenance import version_of
 from cortext.text import to_phonemes
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 MIN_SD = 1e-6
 """Standard deviation under which a feature counts as constant over a block; it becomes zero."""

@@ -24,7 +24,7 @@ from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.errors import DataError, DecodingError
 from cortext.files import read_json
 from cortext.processes import Progress
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 AGAIN = "evaluate the run again"
 

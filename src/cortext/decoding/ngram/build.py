@@ -30,8 +30,8 @@ from cortext.decoding.ngram.vocabulary import (
 from cortext.decoding.ngram.write_model import write_model
 from cortext.errors import LanguageModelError, nearest
 from cortext.files import atomic_directory, disk_error
+from cortext.text.inventory import LM
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import LM
 from cortext.text.pronunciation import lexicon_for
 
 FORMAT_VERSION = 2

@@ -23,8 +23,8 @@ from cortext.decoding.ngram.grammar import NGrams, Words
 from cortext.decoding.ngram.openfst import Fst
 from cortext.decoding.ngram.vocabulary import LN10
 from cortext.errors import LanguageModelError
+from cortext.text.inventory import LM, SIL
 from cortext.text.lexicon import CODE_OF, Lexicon, decode
-from cortext.text.phonemes import LM, SIL
 
 ANOTHER = (
     "get the n-gram model itself: cortext fetch lm-5gram OUT, or cortext lm build TEXT --out OUT"
@@ -37,8 +37,9 @@ SAME = 0.01
 _LONGEST_PATH = 5000  # arcs; CTC takes four for a phoneme
 _START_LOG10_PROB = -99.0  # of <s>, which is never asked for
 _EPSILON = 0
+_SILENCE = 1 + LM.index[SIL]
 _CODES = ["", *(CODE_OF.get(symbol, "") for symbol in LM.symbols)]
-_CODES[1 + LM.index[SIL]] = " "
+_CODES[_SILENCE] = " "
 """A character for each input label: phonemes as a lexicon writes them, a blank for silence."""
 
 
@@ -150,14 +151,14 @@ class _Graph:
     @cached_property
     def n_phonemes(self) -> np.ndarray:
         """Number of arcs with a phoneme that leave each state, int64 [S]."""
-        spoken = (self.inputs != _EPSILON) & (self.inputs != 1 + LM.sil)
+        spoken = (self.inputs != _EPSILON) & (self.inputs != _SILENCE)
         return np.bincount(self.sources[spoken], minlength=len(self.final))
 
     def spoken(self, state: int) -> frozenset[tuple[int, int]]:
         """Return phoneme and target of each arc with a phoneme that leaves a state."""
         arcs = range(self.first[state], self.first[state + 1])
         pairs = ((int(self.inputs[arc]), int(self.targets[arc])) for arc in arcs)
-        return frozenset(pair for pair in pairs if pair[0] not in (_EPSILON, 1 + LM.sil))
+        return frozenset(pair for pair in pairs if pair[0] not in (_EPSILON, _SILENCE))
 
     @cached_property
     def begin(self) -> tuple[int, float]:
@@ -168,7 +169,7 @@ class _Graph:
         around = self.closure(self.start)
         state = max(around, key=lambda one: int(self.n_phonemes[one]))
         arcs = np.arange(self.first[state], self.first[state + 1])
-        silent = (self.inputs[arcs] == 1 + LM.sil) & (self.outputs[arcs] == _EPSILON)
+        silent = (self.inputs[arcs] == _SILENCE) & (self.outputs[arcs] == _EPSILON)
         for target in self.targets[arcs[silent]][:1].tolist():
             after = self.closure(target)
             same = [one for one in after if self.spoken(one) == self.spoken(state)]

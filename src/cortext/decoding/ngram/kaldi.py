@@ -33,8 +33,8 @@ from cortext.decoding.ngram.vocabulary import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file
 from cortext.processes import Progress
+from cortext.text.inventory import SIL
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import SIL
 from cortext.text.pronunciation import pronounce
 
 GRAMMARS = ("G_no_prune.fst", "G.fst")

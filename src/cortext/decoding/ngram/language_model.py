@@ -22,9 +22,9 @@ from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
+from cortext.text.inventory import LM
 from cortext.text.lexicon import Lexicon, Pronunciation
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import LM
 from cortext.text.pronunciation import pronounce
 
 MODELS = ("lm.bin", "lm.arpa", "lm.arpa.gz")

@@ -22,7 +22,7 @@ from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
 from cortext.models.stepper import Stepper
 from cortext.models.stepping import TorchStepper
-from cortext.text.phonemes import Inventory
+from cortext.text.inventory import Inventory
 
 Reason = Literal["silence", "length"]
 
@@ -69,7 +69,7 @@ class Endpoint:
         self._silent_frames = math.ceil(options.silence_ms / frame_ms)
         self._speech_frames = math.ceil(options.speech_ms / frame_ms)
         self._max_frames = math.ceil(options.max_ms / frame_ms)
-        self._silent_tokens = [inventory.blank, inventory.sil]
+        self._silent_tokens = [inventory.index[symbol] for symbol in inventory.roles.values()]
         self.reset()
 
     def reset(self) -> None:

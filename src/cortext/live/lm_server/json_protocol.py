@@ -23,7 +23,7 @@ from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_protocol import Answer
 from cortext.live.lm_server.utterance import ClientUtterance
-from cortext.text.phonemes import get_inventory
+from cortext.text.inventory import get_inventory
 
 INPUT = "cortext_lm_input"
 OUTPUT = "cortext_lm_output"

@@ -14,7 +14,7 @@ from cortext.decoding.saved import to_log_probs
 from cortext.errors import DecodingError
 from cortext.live.core.decoder import in_time
 from cortext.live.core.redis_connection import Stopped
-from cortext.text.phonemes import LM, Inventory
+from cortext.text.inventory import LM, Inventory
 
 LARGEST_LOGIT = 1e6
 """Largest logit: bytes of other types (float64, integers) read as float32 often exceed it."""

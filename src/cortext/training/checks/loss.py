@@ -15,7 +15,7 @@ from cortext.errors import ConfigError
 from cortext.models import build_model
 from cortext.models.precision import full_float32
 from cortext.plugins import place
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training.batches import TrainBatch
 from cortext.training.checks.made_up import (
     bins_for,

@@ -27,7 +27,7 @@ from cortext.models.registry import Output, check_output
 from cortext.models.stepper import patch_shape
 from cortext.models.stepping import TorchStepper
 from cortext.plugins import place
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training.checks.made_up import separate_random_numbers
 from cortext.training.checks.network import NetworkChecks, difference
 from cortext.training.checks.report import CheckReport, Named, NotChecked, Report, examine, skip

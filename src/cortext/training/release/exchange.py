@@ -24,7 +24,7 @@ from cortext.errors import RunError
 from cortext.files import atomic_directory, atomic_file, disk_errors, parse_json_object
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.storage import read_tensors, write_tensors
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training.checkpoint import RunDirectory, RunState
 from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.release import layout

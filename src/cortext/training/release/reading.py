@@ -17,7 +17,7 @@ from cortext.config import from_mapping
 from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, build_model
 from cortext.models.card import Smoothing
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.training.config import TrainConfig
 from cortext.training.release import layout
 from cortext.training.release.settings import lookup, translate

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from cortext.errors import ConfigError
 from cortext.files import MOST_LEVELS
-from cortext.text.phonemes import RELEASE
+from cortext.text.inventory import RELEASE
 
 
 @dataclass(frozen=True)

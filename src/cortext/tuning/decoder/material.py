@@ -28,8 +28,8 @@ from cortext.evaluation.cluster import DecoderFiles
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, read_json
 from cortext.tables import json_text
+from cortext.text.inventory import Inventory, get_inventory
 from cortext.text.normalize import normalize
-from cortext.text.phonemes import Inventory, get_inventory
 from cortext.tuning.decoder.saved_logits import SavedLogits, read_references
 from cortext.tuning.decoder.space import DecoderSearch
 from cortext.tuning.space import Space, space_to_json

@@ -1,0 +1,173 @@
+"""Conventions of recordings: their tokens, their language and the length of a bin.
+
+They stand in `<root>/cortext.json` beside the session files:
+
+    {"format": "cortext-conventions", "format_version": 1, "inventory": "arpabet", "language": "en",
+     "bin_ms": 20, "normalised": "z-scored by block"}
+
+`inventory` and `language` are the name of a built-in one or a mapping of its fields
+(`Inventory.from_json`, `Language.from_json`). Each key but the first two may be left out, and so
+may the file: the release's conventions apply then. Packed data and models carry the conventions,
+and they are compared wherever two meet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cortext.arguments import as_path
+from cortext.errors import CortextError, DataError, TextError, nearest
+from cortext.files import atomic_write, disk_errors, read_json
+from cortext.text.inventory import RELEASE, Inventory
+from cortext.text.language import EN, Language
+
+FILE = "cortext.json"
+FORMAT = "cortext-conventions"
+FORMAT_VERSION = 1
+SHORTEST_BIN_MS, LONGEST_BIN_MS = 5, 50
+_KEYS = ("inventory", "language", "bin_ms", "normalised")
+_MOST_NOTE = 500
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """What the numbers and texts of recordings mean.
+
+    Attributes:
+        inventory: Tokens of the labels.
+        language: Normalisation of the sentences.
+        bin_ms: Length of a bin of features in milliseconds, 5 to 50.
+        normalised: How the features were normalised, in words; not compared.
+    """
+
+    inventory: Inventory = RELEASE
+    language: Language = EN
+    bin_ms: float = 20
+    normalised: str | None = None
+
+    def difference(self, other: Conventions) -> str | None:
+        """Return the first difference from other conventions in words, or None."""
+        if found := self.inventory.difference(other.inventory):
+            return found
+        if self.language != other.language:
+            same_name = self.language.name == other.language.name
+            how = "reads other letters" if same_name else f"is not {other.language.name!r}"
+            return f"the language {self.language.name!r} {how}"
+        if self.bin_ms != other.bin_ms:
+            return f"bins last {self.bin_ms:g} ms, not {other.bin_ms:g} ms"
+        return None
+
+    def require(
+        self,
+        other: Conventions,
+        *,
+        mine: str,
+        theirs: str,
+        where: str | Path | None = None,
+        error: type[CortextError] = DataError,
+        fix: str = "take those that belong together",
+    ) -> None:
+        """Raise `error` unless other conventions are the same.
+
+        Args:
+            other: The conventions to compare with.
+            mine: What has these conventions, such as `the data`.
+            theirs: What has the others, such as `the model`.
+            where: Its file or directory.
+            error: Class of the error.
+            fix: What to do.
+        """
+        if found := self.difference(other):
+            raise error(f"{mine} and {theirs} differ: in {mine} {found}", where=where, fix=fix)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what differs from the release's conventions as plain values."""
+        mapping: dict[str, Any] = {}
+        if self.inventory != RELEASE:
+            mapping["inventory"] = self.inventory.to_json()
+        if self.language != EN:
+            mapping["language"] = self.language.to_json()
+        if self.bin_ms != 20:
+            mapping["bin_ms"] = self.bin_ms
+        if self.normalised is not None:
+            mapping["normalised"] = self.normalised
+        return mapping
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> Conventions:
+        """Return the conventions of plain values; keys that are missing are the release's.
+
+        Raises TextError for an inventory or a language that is none, DataError for anything else.
+        """
+        for key in mapping:
+            if key not in _KEYS:
+                raise DataError(f"unknown key {key!r}; {nearest(key, _KEYS)}")
+        bin_ms = mapping.get("bin_ms", 20)
+        normalised = mapping.get("normalised")
+        if normalised is not None and not (
+            isinstance(normalised, str) and len(normalised) <= _MOST_NOTE
+        ):
+            raise DataError(f"normalised is {normalised!r:.40}; a text is needed")
+        return cls(
+            Inventory.from_json(mapping.get("inventory", "release")),
+            Language.from_json(mapping.get("language", "en")),
+            checked_bin_ms(bin_ms),
+            normalised,
+        )
+
+    @classmethod
+    def read(cls, root: str | Path) -> Conventions:
+        """Read `cortext.json` of a directory; the release's conventions where there is none.
+
+        Raises DataError naming the file.
+        """
+        path = as_path(root, "root") / FILE
+        if not path.exists():
+            return RELEASE_CONVENTIONS
+        fix = "write it as the documentation shows, or remove it for the release's conventions"
+        try:
+            mapping = dict(read_json(path))
+            if (mapping.pop("format", None), mapping.pop("format_version", None)) != (
+                FORMAT,
+                FORMAT_VERSION,
+            ):
+                raise DataError(
+                    f"format {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=fix
+                )
+            return cls.from_json(mapping)
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot be read: {error}", where=path, fix=fix) from None
+        except (DataError, TextError) as error:
+            raise DataError(error.what, where=path, fix=error.fix or fix) from None
+
+    def write(self, root: str | Path) -> None:
+        """Write `cortext.json` into a directory; nothing for the release's conventions."""
+        path = as_path(root, "root") / FILE
+        if not (found := self.to_json()):
+            return
+        mapping = {"format": FORMAT, "format_version": FORMAT_VERSION} | found
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(mapping, indent=2, ensure_ascii=False) + "\n"
+            atomic_write(path, text.encode())
+
+
+def checked_bin_ms(bin_ms: Any) -> float:
+    """Return the length of a bin; raise DataError unless it is 5 to 50 ms."""
+    if (
+        isinstance(bin_ms, bool)
+        or not isinstance(bin_ms, int | float)
+        or not (SHORTEST_BIN_MS <= bin_ms <= LONGEST_BIN_MS)
+    ):
+        raise DataError(
+            f"bin_ms is {bin_ms!r:.40}; {SHORTEST_BIN_MS} to {LONGEST_BIN_MS} ms are possible"
+        )
+    return int(bin_ms) if float(bin_ms).is_integer() else float(bin_ms)
+
+
+RELEASE_CONVENTIONS = Conventions()
+"""Conventions of the public release: ARPABET in its order, English, bins of 20 ms."""

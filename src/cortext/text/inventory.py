@@ -1,0 +1,377 @@
+"""Token inventories: the ordered classes of an acoustic model, and what some of them stand for.
+
+A data set names its inventory in `cortext.json`, and a model keeps the one that it was trained
+with. The data release of participant T15 and the published language models number the same 41
+tokens differently: two inventories. Where two inventories meet they are compared; an order is
+never guessed. Only `Inventory.order_from` reorders arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+from cortext.arguments import check_list, check_type
+from cortext.errors import TextError, nearest
+from cortext.files import read_json
+
+MOST_TOKENS = 250
+"""Most tokens of an inventory, the blank included."""
+LONGEST_SYMBOL = 40
+"""Most characters of a token's symbol."""
+
+BLANK = "BLANK"
+"""Symbol of the CTC blank."""
+SIL = "SIL"
+"""Symbol of the silence between words."""
+UNITS = ("phoneme", "character")
+"""Kinds of tokens: sounds, which a lexicon gives for each word, or the letters of the word."""
+
+_ROLES = ("blank", "silence", "boundary")
+_VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
+_PHONEME_GROUPS = (
+    ("vowels", tuple(_VOWELS.split())),
+    ("stops", tuple("P B T D K G".split())),
+    ("fricatives", tuple("F V TH DH S Z SH ZH HH CH JH".split())),
+    ("nasals", tuple("M N NG".split())),
+    ("liquids and glides", tuple("L R W Y".split())),
+)
+ARPABET: tuple[str, ...] = tuple(
+    "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W"
+    " Y Z ZH".split()
+)
+"""The 39 ARPABET phonemes of English."""
+
+Groups = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """An ordered set of CTC tokens, and the tokens that have a role.
+
+    Attributes:
+        name: Name in messages.
+        symbols: Symbol of each token, by its number.
+        blank_symbol: The CTC blank.
+        silence: The silence. Labels close every word with it, and it may stand anywhere between
+            words. None where there is none.
+        boundary: The mark between words, as the space of characters: labels have it between two
+            words. None where there is none. An inventory has a silence, a boundary or neither.
+        unit: `phoneme`, where a lexicon says how words are pronounced; `character`, where words are
+            spelt with the symbols.
+        groups: Named groups of symbols, in which reports and the page show them. Symbols that are
+            in none come last.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    blank_symbol: str = BLANK
+    silence: str | None = SIL
+    boundary: str | None = None
+    unit: str = UNITS[0]
+    groups: Groups = ()
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Token number by symbol."""
+        return {symbol: number for number, symbol in enumerate(self.symbols)}
+
+    @property
+    def blank(self) -> int:
+        """Token number of the CTC blank."""
+        return self.index[self.blank_symbol]
+
+    @property
+    def sil(self) -> int | None:
+        """Token number of the silence or boundary between words; None where there is neither."""
+        return None if self.separator is None else self.index[self.separator]
+
+    @property
+    def separator(self) -> str | None:
+        """Symbol of the silence or boundary between words; None where there is neither."""
+        return self.silence if self.boundary is None else self.boundary
+
+    @cached_property
+    def spoken(self) -> tuple[str, ...]:
+        """Symbols that pronunciations consist of, in order: all but the blank and the separator."""
+        aside = (self.blank_symbol, self.separator)
+        return tuple(symbol for symbol in self.symbols if symbol not in aside)
+
+    @cached_property
+    def grouped(self) -> Groups:
+        """Groups of all spoken symbols: those that are in none form the last one."""
+        named = {symbol for _, members in self.groups for symbol in members}
+        others = tuple(symbol for symbol in self.spoken if symbol not in named)
+        return (
+            (*self.groups, (f"{'other ' if self.groups else ''}{self.unit}s", others))
+            if others
+            else self.groups
+        )
+
+    def ids(self, symbols: Iterable[str]) -> np.ndarray:
+        """Return token numbers, int64 [U], of symbols.
+
+        Raises TextError for a symbol that is not in the inventory.
+        """
+        symbols = check_list(symbols, "symbols", f"a list of {self.unit} symbols")
+        try:
+            return np.array([self.index[symbol] for symbol in symbols], dtype=np.int64)
+        except KeyError as error:
+            raise self.unknown(error.args[0]) from None
+
+    def unknown(self, symbol: object) -> TextError:
+        """Return the error for a symbol that the inventory lacks."""
+        return TextError(f"unknown {self.unit} {symbol!r}; {nearest(str(symbol), self.symbols)}")
+
+    def names(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """Return symbols of token numbers [U]. Raises TextError for one that is none."""
+        numbers = np.asarray(check_list(ids, "ids", "a list of token numbers"))
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise TextError("ids is no list of whole numbers", fix="give numbers as ids() does")
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise TextError(
+                f"ids has {numbers.max()} or a negative number; 0 to {len(self) - 1}"
+                f" are tokens of inventory {self.name!r}"
+            )
+        return [self.symbols[number] for number in numbers.tolist()]
+
+    def order_from(self, other: Inventory) -> np.ndarray:
+        """Return columns [V] that bring an array in another order into this inventory's.
+
+        `array_in_other_order[..., columns]` is in this inventory's order.
+        """
+        check_type(other, Inventory, "other", "an Inventory")
+        if set(self.symbols) != set(other.symbols):
+            raise TextError(
+                f"inventories {self.name!r} and {other.name!r} do not hold the same tokens"
+            )
+        return np.array([other.index[symbol] for symbol in self.symbols], dtype=np.int64)
+
+    def closed(self, words: Iterable[Iterable[str]]) -> list[str]:
+        """Return the label of pronounced words: a silence after each, a boundary between two."""
+        found: list[str] = []
+        for pronunciation in words:
+            if found and self.boundary is not None:
+                found.append(self.boundary)
+            found += pronunciation
+            if self.boundary is None and self.silence is not None:
+                found.append(self.silence)
+        return found
+
+    def difference(self, other: Inventory) -> str | None:
+        """Return the first difference from another inventory in words, or None.
+
+        The names and the groups may differ. The two published orders agree with each other: what
+        reads both knows them by name.
+        """
+        if {self, other} <= set(PUBLISHED):
+            return None
+        for role in _ROLES:
+            mine, theirs = self.roles.get(role), other.roles.get(role)
+            if mine != theirs:
+                return f"the {role} is {mine or 'none'}, not {theirs or 'none'}"
+        if self.unit != other.unit:
+            return f"the tokens are {self.unit}s, not {other.unit}s"
+        if len(self) != len(other):
+            return f"there are {len(self)} tokens, not {len(other)}"
+        for number, (mine, theirs) in enumerate(zip(self.symbols, other.symbols, strict=True)):
+            if mine != theirs:
+                return f"token {number} is {mine}, not {theirs}"
+        return None
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Symbol by role: `blank`, and `silence` or `boundary` where there is one."""
+        found = (self.blank_symbol, self.silence if self.boundary is None else None, self.boundary)
+        return {role: symbol for role, symbol in zip(_ROLES, found, strict=True) if symbol}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the inventory as plain values, without what is as in the release's."""
+        mapping: dict[str, Any] = {"name": self.name, "symbols": list(self.symbols)}
+        if self.roles != {"blank": BLANK, "silence": SIL}:
+            mapping["roles"] = self.roles
+        if self.unit != UNITS[0]:
+            mapping["unit"] = self.unit
+        if self.groups and set(self.symbols) != set(RELEASE.symbols):
+            mapping["groups"] = {name: list(members) for name, members in self.groups}
+        return mapping
+
+    @classmethod
+    def from_json(cls, mapping: Any) -> Inventory:
+        """Return the inventory of plain values, or the built-in one of a name.
+
+        Keys are `name`, `symbols`, `roles` (default: the blank is `BLANK`, the silence `SIL`),
+        `unit` (default: `phoneme`) and `groups`. Raises TextError for what is no inventory.
+        """
+        if isinstance(mapping, str):
+            return get_inventory(mapping)
+        if not isinstance(mapping, Mapping):
+            raise TextError(
+                f"the inventory is {mapping!r:.40}; a name or a mapping with name and symbols is"
+                " needed"
+            )
+        for key in mapping:
+            if key not in ("name", "symbols", "roles", "unit", "groups"):
+                known = ("name", "symbols", "roles", "unit", "groups")
+                raise TextError(f"unknown key {key!r} of the inventory; {nearest(key, known)}")
+        name = mapping.get("name")
+        symbols = mapping.get("symbols")
+        roles = mapping.get("roles", {"blank": BLANK, "silence": SIL})
+        groups = mapping.get("groups", {})
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
+            raise TextError(f"inventory.name is {name!r:.40}; a text is needed")
+        if not _is_texts(symbols) or symbols is None:
+            raise TextError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed")
+        if not isinstance(roles, Mapping) or not _is_texts(list(roles.values())):
+            raise TextError(f"inventory.roles is {roles!r:.40}; symbols by role are needed")
+        if not isinstance(groups, Mapping) or not all(map(_is_texts, groups.values())):
+            raise TextError(f"inventory.groups is {groups!r:.40}; lists of symbols are needed")
+        for role in roles:
+            if role not in _ROLES:
+                raise TextError(f"unknown role {role!r} of a token; {nearest(role, _ROLES)}")
+        if not groups and tuple(symbols) in {each.symbols for each in PUBLISHED}:
+            groups = dict(_PHONEME_GROUPS)
+        found = cls(
+            name,
+            tuple(symbols),
+            roles.get("blank", BLANK),
+            roles.get("silence"),
+            roles.get("boundary"),
+            mapping.get("unit", UNITS[0]),
+            tuple((str(key), tuple(members)) for key, members in groups.items()),
+        )
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raise TextError unless a model, a language model and a label can use the inventory."""
+        where = f"inventory {self.name!r}"
+        if not 2 <= len(self) <= MOST_TOKENS:
+            raise TextError(
+                f"it has {len(self)} tokens; 2 to {MOST_TOKENS} are possible", where=where
+            )
+        for symbol in self.symbols:
+            plain = symbol.isprintable() and symbol.split() == [symbol]
+            if not plain or len(symbol) > LONGEST_SYMBOL:
+                raise TextError(
+                    f"{symbol!r:.60} is no symbol; printable characters without blanks, at most"
+                    f" {LONGEST_SYMBOL}, are needed",
+                    where=where,
+                )
+        if len(self.index) < len(self):
+            twice = next(s for s in self.symbols if self.symbols.count(s) > 1)
+            raise TextError(f"{twice!r} is there twice", where=where, fix="name each token once")
+        if self.silence and self.boundary:
+            raise TextError("it has a silence and a boundary", where=where, fix="name one of them")
+        if self.unit not in UNITS:
+            raise TextError(f"unit is {self.unit!r:.40}; {nearest(self.unit, UNITS)}", where=where)
+        for role, symbol in self.roles.items():
+            if symbol not in self.index:
+                raise TextError(f"the {role} {symbol!r} is none of its symbols", where=where)
+        if self.blank != 0:
+            raise TextError(
+                f"the blank {self.blank_symbol!r} is token {self.blank}",
+                where=where,
+                fix="make it the first symbol",
+            )
+        if not self.spoken:
+            raise TextError("it has no token but blank and silence", where=where)
+        members = [symbol for _, group in self.groups for symbol in group]
+        for symbol in members:
+            if symbol not in self.spoken or members.count(symbol) > 1:
+                raise TextError(
+                    f"groups names {symbol!r}, which is no spoken symbol or is named twice",
+                    where=where,
+                )
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+
+
+RELEASE = Inventory("release", (BLANK, *ARPABET, SIL), groups=_PHONEME_GROUPS)
+"""Inventory of the public release: blank, phonemes, silence."""
+LM = Inventory("lm", (BLANK, SIL, *ARPABET), groups=_PHONEME_GROUPS)
+"""Inventory in the order of the released language models: blank, silence, phonemes."""
+PUBLISHED = (RELEASE, LM)
+"""The two published orders of the 41 tokens."""
+
+_LETTERS = (("letters", tuple(ascii_lowercase)),)
+CHARACTERS = Inventory(
+    "characters", (BLANK, "|", *ascii_lowercase, "'"), BLANK, None, "|", "character", _LETTERS
+)
+"""Letters a-z, the apostrophe, and `|` for the space between words."""
+HANDWRITING = Inventory(
+    "handwriting",
+    (BLANK, *ascii_lowercase, ">", ",", "'", "~", "?"),
+    BLANK,
+    None,
+    ">",
+    "character",
+    (*_LETTERS, ("marks", (",", "'", "~", "?"))),
+)
+"""The 31 characters of the handwriting release (Willett et al. 2021), after the blank.
+
+`>` is the space between words, `~` the full stop.
+"""
+INVENTORIES = {each.name: each for each in (RELEASE, LM, CHARACTERS, HANDWRITING)} | {
+    "arpabet": RELEASE
+}
+
+
+def get_inventory(inventory: Inventory | str) -> Inventory:
+    """Return the inventory itself, or the built-in one of that name.
+
+    Names are `arpabet` or `release` (the data release's order), `lm` (the released language
+    models' order), `characters` and `handwriting`.
+    """
+    if isinstance(inventory, Inventory):
+        return inventory
+    check_type(inventory, str, "inventory", "an Inventory or the name of one")
+    if inventory not in INVENTORIES:
+        raise TextError(f"unknown inventory {inventory!r}; {nearest(inventory, INVENTORIES)}")
+    return INVENTORIES[inventory]
+
+
+def read_inventory(given: str | Path) -> Inventory:
+    """Return the built-in inventory of a name, or the one in a JSON file.
+
+    The file is a mapping as `Inventory.from_json` takes it, or a `cortext.json` with one in it.
+    Raises TextError naming the file.
+    """
+    if str(given) in INVENTORIES:
+        return INVENTORIES[str(given)]
+    return Inventory.from_json(read_entry(given, "inventory", INVENTORIES))
+
+
+def read_entry(given: str | Path, key: str, known: Iterable[str]) -> Any:
+    """Return what a `cortext.json` has under a key, or all that another JSON file holds.
+
+    Args:
+        given: The file's name, or, by mistake, none of the `known` names.
+        key: `inventory` or `language`.
+        known: Names that would have been right.
+
+    Raises:
+        TextError: For a file that is missing or no JSON object.
+    """
+    path = Path(given)
+    try:
+        mapping = read_json(path)
+    except FileNotFoundError:
+        raise TextError(
+            f"no {key} and no file of that name; {nearest(str(given), known)}", where=given
+        ) from None
+    except (OSError, ValueError) as error:
+        raise TextError(f"cannot read the {key}: {error}", where=path) from None
+    defaults = {"inventory": "release", "language": "en"}  # of a cortext.json
+    return mapping.get(key, defaults[key]) if "format" in mapping else mapping

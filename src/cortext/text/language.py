@@ -1,0 +1,268 @@
+"""Languages: what the words of a text are, for labels, language models and scoring alike.
+
+`en` is the benchmark's normalisation, bit for bit (`cortext.text.normalize`). All others, built in
+or of one's own, follow one rule: Unicode NFC, small letters, typographic apostrophes and hyphens as
+`'` and `-`; then everything becomes a blank that is neither a letter of the language nor an
+apostrophe or hyphen where the language has it. Letters, combining marks and digits that the
+language lacks would vanish: `Language.damage` finds them, and who reads text refuses it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cortext.arguments import check_text, check_type
+from cortext.errors import TextError, nearest
+from cortext.text.inventory import read_entry
+from cortext.text.normalize import normalize as benchmark_normalize
+
+MARKS = ("inside", "beside", "none")
+"""Places where a word may have apostrophes or hyphens: between two letters, also before its first
+and after its last, or nowhere.
+"""
+UNITS = ("word", "character")
+_MOST_LETTERS = 4000
+_LINES_NAMED = 5
+_SAME = str.maketrans("‘’ʼ‐‑", "'''--", "\u00ad\u200b\u200d\u200e\u200f\u2060\ufeff")
+"""Typographic apostrophes and hyphens as typed ones, without characters that nobody sees."""
+
+
+@dataclass(frozen=True)
+class Language:
+    """Normalisation of the text of one language.
+
+    Attributes:
+        name: Name in messages and reports, such as `es`.
+        letters: Small letters that belong to words, with ranges: `a-z áéíóúüñ`. Blanks are not
+            read. A language named `en` has none: it is the benchmark's.
+        apostrophes: Where words have apostrophes, one of `MARKS`.
+        hyphens: Where words have hyphens, one of `MARKS`.
+        unit: `word`, or `character` where every letter is a word of its own.
+        lower_case: Write capitals as small letters.
+    """
+
+    name: str
+    letters: str
+    apostrophes: str = MARKS[0]
+    hyphens: str = MARKS[0]
+    unit: str = UNITS[0]
+    lower_case: bool = True
+
+    @property
+    def is_benchmark(self) -> bool:
+        """Whether this is the benchmark's English."""
+        return self.name == "en"
+
+    def normalize(self, text: str) -> str:
+        """Return the words of a text as they are scored, with single blanks between them.
+
+        What the language lacks vanishes; `damage` says whether that matters.
+        """
+        if self.is_benchmark:
+            return benchmark_normalize(text)
+        check_text(text, "text")
+        found = self._other.sub(" ", self._plain(text))
+        for mark, stray in self._stray:
+            found = stray.sub("" if mark == "'" else " ", found) if mark in found else found
+        words = found.split()
+        return " ".join(words if self.unit == "word" else "".join(words))
+
+    def words(self, text: str) -> list[str]:
+        """Return the normalised words of a text; pieces without a letter are left out."""
+        return [word for word in self.normalize(text).split() if word.strip("-'")]
+
+    def damage(self, text: str) -> str:
+        """Return the letters, combining marks and digits that `normalize` would drop, each once."""
+        check_text(text, "text")
+        if text.isascii() and not any(map(str.isdigit, text)) and self._has_ascii:
+            return ""
+        plain = unicodedata.normalize("NFC", text) if self.is_benchmark else self._plain(text)
+        return "".join(
+            dict.fromkeys(
+                character
+                for character in plain
+                if unicodedata.category(character)[0] in "LMN" and character not in self._kept
+            )
+        )
+
+    def require(self, text: str, where: str | None = None) -> None:
+        """Raise TextError where normalising would damage the text, with the letters.
+
+        Args:
+            text: The text.
+            where: The file and line, for the message.
+        """
+        if lost := self.damage(text):
+            raise self.refused({lost: [where] if where else []}, text)
+
+    def refused(self, found: Mapping[str, Iterable[str]], example: str = "") -> TextError:
+        """Return the error for text that would be damaged.
+
+        Args:
+            found: Places (such as lines) of a file by the letters that were lost there.
+            example: One of the texts.
+        """
+        letters = "".join(dict.fromkeys("".join(found)))
+        places = list(dict.fromkeys(place for each in found.values() for place in each))
+        named = ", ".join(places[:_LINES_NAMED])
+        more = f" and {len(places) - _LINES_NAMED} more" if len(places) > _LINES_NAMED else ""
+        shown = " ".join(letters[:20])
+        said = f" in {example[:60]!r}" if example else ""
+        return TextError(
+            f"language {self.name!r} would lose {shown}{said}",
+            where=f"{named}{more}" if places else None,
+            fix="choose the text's language, or write other letters and numbers as words",
+        )
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        if self.is_benchmark:
+            return frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        return frozenset(chr(n) for low, high in self._ranges for n in range(low, high + 1))
+
+    @cached_property
+    def _has_ascii(self) -> bool:
+        return self.is_benchmark or (
+            self.lower_case and set("abcdefghijklmnopqrstuvwxyz") <= self._kept
+        )
+
+    @cached_property
+    def _ranges(self) -> list[tuple[int, int]]:
+        text = "".join(unicodedata.normalize("NFC", self.letters).split())
+        pairs = re.findall(r"(.)-(.)|(.)", text, re.DOTALL)
+        return [(ord(low or one), ord(high or one)) for low, high, one in pairs]
+
+    @cached_property
+    def _class(self) -> str:
+        return "".join(
+            f"{re.escape(chr(low))}-{re.escape(chr(high))}" for low, high in self._ranges
+        )
+
+    @cached_property
+    def _other(self) -> re.Pattern[str]:
+        return re.compile(f"[^{self._class}'-]+")
+
+    @cached_property
+    def _stray(self) -> list[tuple[str, re.Pattern[str]]]:
+        """Patterns of apostrophes and hyphens that belong to no word."""
+        rules = []
+        for mark, place in (("'", self.apostrophes), ("-", self.hyphens)):
+            letter = f"[{self._class}]"
+            either = f"[{self._class}'-]"
+            rule = {
+                "none": mark,
+                "inside": f"(?<!{letter}){mark}+|{mark}+(?!{letter})",
+                "beside": f"(?<!{either}){mark}+(?!{either})|(?<={mark}){mark}+",
+            }[place]
+            rules.append((mark, re.compile(rule)))
+        return rules
+
+    def _plain(self, text: str) -> str:
+        found = unicodedata.normalize("NFC", text.translate(_SAME))
+        return unicodedata.normalize("NFC", found.lower()) if self.lower_case else found
+
+    def to_json(self) -> str | dict[str, Any]:
+        """Return the name of a built-in language, else the fields."""
+        if LANGUAGES.get(self.name) == self:
+            return self.name
+        return {
+            "name": self.name,
+            "letters": self.letters,
+            "apostrophes": self.apostrophes,
+            "hyphens": self.hyphens,
+            "unit": self.unit,
+            "lower_case": self.lower_case,
+        }
+
+    @classmethod
+    def from_json(cls, mapping: Any) -> Language:
+        """Return the built-in language of a name, or that of a mapping of fields.
+
+        Raises TextError for anything else.
+        """
+        if isinstance(mapping, str):
+            return get_language(mapping)
+        if not isinstance(mapping, Mapping):
+            raise TextError(
+                f"the language is {mapping!r:.40}; a name ({', '.join(LANGUAGES)}) or a mapping is"
+                " needed"
+            )
+        known = ("name", "letters", "apostrophes", "hyphens", "unit", "lower_case")
+        for key in mapping:
+            if key not in known:
+                raise TextError(f"unknown key {key!r} of the language; {nearest(key, known)}")
+        name, letters = mapping.get("name"), mapping.get("letters")
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
+            raise TextError(f"language.name is {name!r:.40}; a text is needed")
+        if name in LANGUAGES:
+            raise TextError(f"the language {name!r} is built in", fix="give yours another name")
+        if not isinstance(letters, str) or not 0 < len(letters) <= _MOST_LETTERS:
+            raise TextError(
+                f"language.letters is {letters!r:.40}; letters such as 'a-z' are needed"
+            )
+        for key, values in (("apostrophes", MARKS), ("hyphens", MARKS), ("unit", UNITS)):
+            value = mapping.get(key, values[0])
+            if not isinstance(value, str) or value not in values:
+                raise TextError(f"language.{key} is {value!r:.40}; {nearest(value, values)}")
+        if not isinstance(mapping.get("lower_case", True), bool):
+            raise TextError("language.lower_case is no truth value; true or false is needed")
+        found = cls(**mapping)
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raise TextError for letters that no word can hold."""
+        for low, high in self._ranges:
+            ends = (chr(low), chr(high))
+            if low > high or not all(unicodedata.category(end)[0] in "LMN" for end in ends):
+                raise TextError(
+                    f"language.letters has {'-'.join(dict.fromkeys(ends))!r}, which is no letter or"
+                    " range of letters"
+                )
+            if self.lower_case and low == high and ends[0].lower() != ends[0]:
+                raise TextError(
+                    f"language.letters has the capital {ends[0]!r}", fix="give small letters"
+                )
+
+
+EN = Language("en", "")
+"""English as the Brain-to-Text benchmark scores it."""
+LANGUAGES = {
+    language.name: language
+    for language in (
+        EN,
+        Language("es", "a-z áéíóúüñ"),
+        Language("de", "a-z äöüß éèêàçñ"),
+        Language("fr", "a-z àâæçéèêëîïôœùûüÿ"),
+        Language("nl", "a-z áéíóúàèäëïöüçêâîôûñ", apostrophes="beside"),
+        Language("zh", "\u3400-\u4dbf\u4e00-\u9fff〇", "none", "none", "character"),
+    )
+}
+"""Built-in languages by name."""
+
+
+def get_language(language: Language | str) -> Language:
+    """Return the language itself, or the built-in one of that name."""
+    if isinstance(language, Language):
+        return language
+    check_type(language, str, "language", "a Language or the name of one")
+    if language not in LANGUAGES:
+        raise TextError(f"unknown language {language!r}; {nearest(language, LANGUAGES)}")
+    return LANGUAGES[language]
+
+
+def read_language(given: str | Path) -> Language:
+    """Return the built-in language of a name, or the one in a JSON file.
+
+    The file is a mapping as `Language.from_json` takes it, or a `cortext.json` with one in it.
+    Raises TextError naming the file.
+    """
+    if str(given) in LANGUAGES:
+        return LANGUAGES[str(given)]
+    return Language.from_json(read_entry(given, "language", LANGUAGES))
