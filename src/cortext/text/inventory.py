@@ -9,7 +9,7 @@ never guessed. Only `Inventory.order_from` reorders arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from string import ascii_lowercase
@@ -75,7 +75,7 @@ class Inventory:
     silence: str | None = SIL
     boundary: str | None = None
     unit: str = UNITS[0]
-    groups: Groups = ()
+    groups: Groups = field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.symbols)
