@@ -94,3 +94,11 @@ def test_labels_close_words_with_silence_and_part_them_with_a_boundary():
     assert CHARACTERS.closed(words) == ["a", "b", "|", "c"]
     assert Inventory("n", ("BLANK", "a"), silence=None).closed(words) == ["a", "b", "c"]
     assert to_tokens("I can't", CHARACTERS) == ["i", "|", "c", "a", "n", "'", "t"]
+
+
+def test_without_its_separator_an_inventory_has_one_spoken_token_more():
+    inventory = CHARACTERS.without_separator
+    assert inventory.symbols == CHARACTERS.symbols
+    assert (inventory.separator, inventory.sil) == (None, None)
+    assert inventory.spoken == CHARACTERS.symbols[1:]
+    assert RELEASE.without_separator.spoken == RELEASE.symbols[1:]

@@ -16,6 +16,7 @@ from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.log_probs import check_log_probs, check_trials
 from cortext.decoding.nbest import Hypothesis, NBest
+from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.stream import (
     DecoderStream,
@@ -32,6 +33,7 @@ from cortext.errors import DecodingError, nearest, wrong_type
 from cortext.processes import Progress
 from cortext.renamed import renamed
 from cortext.text.inventory import Inventory, get_inventory
+from cortext.text.language import Language
 
 ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
     "native": NativeEngine.from_dir,
@@ -117,11 +119,11 @@ class Decoder(Described):
             LanguageModelError: For a word that cannot be pronounced.
         """
         other = copy.copy(self)
-        other._engine = self._engine.with_lm(self._engine.lm.only(words))
+        other._engine = self._engine.with_lm(self.lm.only(words))
         return other
 
     def _facts(self) -> dict[str, Any]:
-        lm = self._engine.lm
+        lm = self.lm
         return {
             "language model": self.lm_dir,
             "order": lm.ngram.order,
@@ -130,6 +132,21 @@ class Decoder(Described):
             "options": self.options.differences() or "the defaults",
             "large model": None if self._llm is None else type(self._llm).__name__,
         }
+
+    @property
+    def lm(self) -> LanguageModel:
+        """The language model: n-gram, lexicon, inventory and language."""
+        return self._engine.lm
+
+    @property
+    def inventory(self) -> Inventory:
+        """The language model's inventory; log-probabilities must be of the same tokens."""
+        return self.lm.inventory
+
+    @property
+    def language(self) -> Language:
+        """The language model's language."""
+        return self.lm.language
 
     @property
     def llm(self) -> LargeModel | None:
@@ -154,9 +171,7 @@ class Decoder(Described):
         """Tell whether utterances that begin from now on can hold the word."""
         if word in self._words.removed:
             return False
-        return word in self._engine.lm.lexicon or any(
-            word == added for added, _ in self._words.added
-        )
+        return word in self.lm.lexicon or any(word == added for added, _ in self._words.added)
 
     def decode(
         self,

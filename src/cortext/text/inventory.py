@@ -9,7 +9,7 @@ never guessed. Only `Inventory.order_from` reorders arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from string import ascii_lowercase
@@ -99,6 +99,14 @@ class Inventory:
     def separator(self) -> str | None:
         """Symbol of the silence or boundary between words; None where there is neither."""
         return self.silence if self.boundary is None else self.boundary
+
+    @cached_property
+    def without_separator(self) -> Inventory:
+        """The same tokens, of which none stands between words: the separator is one like any other.
+
+        The lexicon of a language model of characters is in these: the boundary is a "word", too.
+        """
+        return replace(self, silence=None, boundary=None)
 
     @cached_property
     def spoken(self) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
-from cortext.text.inventory import LM
+from cortext.text.inventory import LM, Inventory
+from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon, Pronunciation
 from cortext.text.normalize import normalize
 from cortext.text.pronunciation import pronounce
@@ -83,15 +84,28 @@ class LanguageModel(Described):
         ngram: The n-gram model, read-only; only the parts of `lm.bin` that are used take memory.
         lexicon: Pronunciations by word.
         tokens: The phoneme symbols of `tokens.txt`, in its order.
+        inventory: Its tokens with their roles; None: those of the lexicon.
+        language: Normalisation of its texts.
+        unit: Unit of the n-gram: `word`, or `character` where its words are the tokens.
     """
 
     def __init__(
-        self, directory: Path, ngram: _native.NGram, lexicon: Lexicon, tokens: tuple[str, ...]
+        self,
+        directory: Path,
+        ngram: _native.NGram,
+        lexicon: Lexicon,
+        tokens: tuple[str, ...],
+        inventory: Inventory | None = None,
+        language: Language = EN,
+        unit: str = "word",
     ) -> None:
         self.directory = directory
         self.ngram = ngram
         self.lexicon = lexicon
         self.tokens = tokens
+        self.inventory = lexicon.inventory if inventory is None else inventory
+        self.language = language
+        self.unit = unit
 
     @classmethod
     def build(
@@ -184,7 +198,15 @@ class LanguageModel(Described):
                 ) from None
         if not len(lexicon):
             raise LanguageModelError("no words to restrict the search to", where=self.directory)
-        return LanguageModel(self.directory, self.ngram, lexicon, self.tokens)
+        return LanguageModel(
+            self.directory,
+            self.ngram,
+            lexicon,
+            self.tokens,
+            self.inventory,
+            self.language,
+            self.unit,
+        )
 
     def _facts(self) -> dict[str, Any]:
         return {
