@@ -321,7 +321,7 @@ MODELS = [
     RunAttack("a card of many digits", content("model.json", '{"n_features": ' + "1" * 5000 + "}"), "64 bits"),
     RunAttack("a card with a key twice", content("model.json", '{"kind": 1, "kind": 2}'), "a key twice"),
     RunAttack("a card that is a pipe", pipe("model.json"), "not a regular file"),
-    RunAttack("tokens without a blank", without_blank, "inventory.symbols lacks 'BLANK'"),
+    RunAttack("tokens without a blank", without_blank, "inventory 'release': the blank 'BLANK' is none of its symbols"),
     RunAttack("a token twice", tokens_twice, "inventory.symbols"),
     RunAttack("tokens that are numbers", card(inventory__symbols=[1, 2]), "inventory.symbols"),
     RunAttack("a session above the run", card(sessions=["../../../x", DAYS[1]]), "cannot name a session"),

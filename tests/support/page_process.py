@@ -17,6 +17,7 @@ import numpy as np
 from opinion import Opinion
 
 from cortext.data import make_trial, write_session
+from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.data.packed import open_data
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
@@ -26,7 +27,7 @@ from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.server import listen, run_server
 from cortext.live.page.sources import Replay
-from cortext.models.card import Smoothing
+from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
 from cortext.usage.writer import UsageLog
 
@@ -37,12 +38,12 @@ SAID = {"i": "AY", "see": "S IY", "you": "Y UW", "me": "M IY", "and": "AH N D"}
 TRIALS = (("I see you!", "i see you"), ("I see you.", "i see me"), ("You and me.", "you and me"))
 
 
-class Hearing:
+class Hearing(Conventional):
     """A stepper whose logits are the features of the first bins of a patch."""
 
     def __init__(self, session: str) -> None:
         self.sessions, self.n_features, self.patch_size, self.patch_stride = DAYS, N_FEATURES, 14, 4
-        self.smoothing, self.inventory = Smoothing(smooth_data=False), RELEASE
+        self.smoothing, self.conventions = Smoothing(smooth_data=False), RELEASE_CONVENTIONS
         self.use(session)
 
     def use(self, session: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from cortext.bench.posteriors import INVENTORY
 from cortext.errors import MissingLibrary
 from cortext.models import AcousticModel, save_model
+from cortext.models.card import Conventional
 from cortext.models.stepper import Stepper
 from cortext.models.stepping import TorchStepper
 
@@ -20,7 +22,7 @@ OURS = ("torch fp32", "torch bf16", "torch int8")
 MODES = (EAGER, *OURS, "onnx fp32", "onnx int8")
 
 
-class Played:
+class Played(Conventional):
     """A stepper that computes as another does and returns given logits."""
 
     def __init__(self, stepper: Stepper) -> None:
@@ -30,7 +32,7 @@ class Played:
         self.patch_size = stepper.patch_size
         self.patch_stride = stepper.patch_stride
         self.smoothing = stepper.smoothing
-        self.inventory = INVENTORY
+        self.conventions = replace(stepper.conventions, inventory=INVENTORY)
         self._stepper = stepper
         self.logits: Iterator[np.ndarray] | None = None
 

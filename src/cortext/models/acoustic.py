@@ -6,6 +6,7 @@ It is saved as two files: `model.json` describes the model, `model.safetensors` 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +16,42 @@ from torch import nn
 
 from cortext.arguments import as_path, check_list, check_type
 from cortext.config import to_mapping
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.describe import Described, some
 from cortext.errors import ConfigError, DataError, RunError, nearest, wrong_type
 from cortext.features import gaussian_kernel, smooth
 from cortext.files import atomic_write
-from cortext.models.card import CTC, ModelCard, Smoothing, read_card
+from cortext.models.card import (
+    CTC,
+    Conventional,
+    ModelCard,
+    Smoothing,
+    patch_shape,
+    read_card,
+)
 from cortext.models.precision import full_float32
 from cortext.models.registry import build_model, check_output, empty_model, model_config
 from cortext.models.storage import check_finite, read_tensors, write_tensors
 from cortext.plugins import blaming
-from cortext.text.inventory import Inventory
+from cortext.text.inventory import RELEASE, Inventory
+from cortext.text.language import EN
 
 NOT_FINITE = "gives logits that are not finite"
 MEND = "look at the features, which may be far too large, or take another model"
 
 
-class AcousticModel(Described):
+class AcousticModel(Conventional, Described):
     """A trained model with its recording days, tokens and smoothing.
 
     Args:
         network: The `nn.Module`; it is put into evaluation mode.
         sessions: Recording days, in the order of the day layers.
         n_features: Features per bin of a recording.
-        inventory: Tokens, in the order of the logits.
         smoothing: Smoothing of the features in training.
+        inventory: Tokens, in the order of the logits; None takes those of `conventions`.
         feature_subset: Numbers of the features that the model uses; None uses all.
         task: Name of the task that it was trained for.
+        conventions: Conventions of the recordings that it was trained on.
     """
 
     def __init__(
@@ -49,17 +60,23 @@ class AcousticModel(Described):
         *,
         sessions: Sequence[str],
         n_features: int,
-        inventory: Inventory,
         smoothing: Smoothing,
+        inventory: Inventory | None = None,
         feature_subset: Sequence[int] | None = None,
         task: str = CTC,
+        conventions: Conventions = RELEASE_CONVENTIONS,
     ) -> None:
         check_type(network, nn.Module, "network", "a torch.nn.Module")
-        check_type(inventory, Inventory, "inventory", "an Inventory")
+        check_type(inventory, (Inventory, type(None)), "inventory", "an Inventory")
+        check_type(conventions, Conventions, "conventions", "Conventions")
         self.network: Any = network.eval()
+        config: Any = network.config
+        self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
         self.sessions = tuple(sessions)
         self.n_features = n_features
-        self.inventory = inventory
+        self.conventions = (
+            conventions if inventory is None else replace(conventions, inventory=inventory)
+        )
         self.smoothing = smoothing
         self.feature_subset = list(feature_subset) if feature_subset is not None else None
         self.task = task
@@ -74,6 +91,8 @@ class AcousticModel(Described):
             "sessions": some(self.sessions),
             "patches": f"{config.patch_size} bins every {config.patch_stride}",
             "tokens": f"{len(self.inventory)} ({self.inventory.name})",
+            "language": None if self.language == EN else self.language.name,
+            "bin": None if self.bin_ms == 20 else f"{self.bin_ms:g} ms",
             "task": None if self.task == CTC else self.task,
             "device": self.device,
         }
@@ -276,9 +295,9 @@ class AcousticModel(Described):
             feature_subset=self.feature_subset,
             patch={"size": config.patch_size, "stride": config.patch_stride},
             smoothing=self.smoothing,
-            inventory={"name": self.inventory.name, "symbols": list(self.inventory.symbols)},
             config=to_mapping(config),
             task=self.task,
+            **{"inventory": RELEASE.to_json()} | self.conventions.to_json(),
         )
 
 
@@ -353,13 +372,16 @@ def load_model(
         what = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"
         raise RunError(what, where=run_dir, fix=f"open it with load_model(run, task={card.task!r})")
     path = run_dir / "model.safetensors"
-    symbols = tuple(card.inventory["symbols"])
     n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
     try:
         weights = read_tensors(path)[0]
         check_finite(weights, path)
         config = model_config(card.config)
-        sizes = {"n_features": n_used, "n_days": len(card.sessions), "n_classes": len(symbols)}
+        sizes = {
+            "n_features": n_used,
+            "n_days": len(card.sessions),
+            "n_classes": len(card.conventions.inventory),
+        }
         # Check the shapes before taking memory: model.json may promise a model of any size.
         if (empty := empty_model(config, **sizes)) is not None:
             _check_shapes(empty, weights, path)
@@ -381,10 +403,10 @@ def load_model(
         network,
         sessions=card.sessions,
         n_features=card.n_features,
-        inventory=Inventory(card.inventory["name"], symbols),
         smoothing=card.smoothing,
         feature_subset=card.feature_subset,
         task=card.task,
+        conventions=card.conventions,
     )
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cortext.config import check_fields, from_mapping
+from cortext.data.conventions import Conventions
 from cortext.data.trial import is_plain_name
-from cortext.errors import ConfigError, CortextError, RunError
+from cortext.errors import ConfigError, CortextError, DataError, RunError, TextError
 from cortext.features.smooth import check_kernel
 from cortext.files import read_json
-from cortext.text.inventory import BLANK, SIL
+from cortext.text.inventory import BLANK, SIL, Inventory
+from cortext.text.language import Language
 
 FORMAT_VERSION = 1
 CTC = "ctc"
@@ -53,7 +56,13 @@ class ModelCard:
     backend: str = "torch"
     format_version: int = FORMAT_VERSION
     task: str = CTC
-    """Task that the run learnt. Only for `ctc` must the inventory hold the blank and SIL."""
+    """Task that the run learnt. Only for `ctc` must the inventory be one of tokens."""
+    language: str | dict[str, Any] = "en"
+    """Language of the sentences: the name of a built-in one, or its fields."""
+    bin_ms: float = 20
+    """Length of a bin of features in milliseconds."""
+    normalised: str | None = None
+    """Normalisation of the features, in words."""
 
     def __post_init__(self) -> None:
         check_sessions(self.sessions)
@@ -73,16 +82,75 @@ class ModelCard:
         size, stride = (self.patch.get(name, -1) for name in ("size", "stride"))
         if not (0 <= size <= MOST_FEATURES and 1 <= stride <= MOST_FEATURES):
             raise ConfigError(f"patch is {self.patch}; a size and a stride in bins are needed")
-        _check_symbols(self.inventory, (BLANK, SIL) if self.task == CTC else ())
+        _ = self.conventions
+
+    @cached_property
+    def conventions(self) -> Conventions:
+        """Conventions of the recordings that the model was trained on; ConfigError if none."""
+        given = {"language": self.language, "bin_ms": self.bin_ms, "normalised": self.normalised}
+        try:
+            return replace(Conventions.from_json(given), inventory=self._inventory())
+        except (DataError, TextError) as error:
+            named = f"{error.where}: {error.what}" if error.where else error.what
+            raise ConfigError(named, fix=error.fix) from None
+
+    def _inventory(self) -> Inventory:
+        """Return the inventory; the outputs of a task other than CTC need not be tokens."""
+        _check_symbols(self.inventory)
+        symbols = self.inventory["symbols"]
+        if self.task == CTC or "roles" in self.inventory or {BLANK, SIL} <= set(symbols):
+            return Inventory.from_json(self.inventory)
+        return Inventory(self.inventory["name"], tuple(symbols))
 
     def to_json(self) -> bytes:
-        """Return the content of `model.json`; the task is left out if it is CTC."""
+        """Return the content of `model.json`, without what is as in models of the release."""
         mapping = asdict(self)
-        # Releases without this field refuse it as an unknown key: they still read models of
-        # phonemes and refuse all others.
-        if self.task == CTC:
-            del mapping["task"]
+        # Versions without these fields refuse them as unknown keys: they still read models of the
+        # release's phonemes and refuse all others.
+        for name in ("task", "language", "bin_ms", "normalised"):
+            if mapping[name] == _DEFAULTS[name]:
+                del mapping[name]
         return json.dumps(mapping, indent=2).encode()
+
+
+_DEFAULTS = {field.name: field.default for field in fields(ModelCard)}
+
+
+class Conventional:
+    """The base of what reads recordings of certain conventions and gives frames of logits.
+
+    Attributes:
+        conventions: Tokens, language and length of a bin of the recordings.
+        patch_stride: Bins from one frame to the next.
+    """
+
+    conventions: Conventions
+    patch_stride: int
+
+    @property
+    def inventory(self) -> Inventory:
+        """Tokens, in the order of the logits."""
+        return self.conventions.inventory
+
+    @property
+    def language(self) -> Language:
+        """Language of the sentences."""
+        return self.conventions.language
+
+    @property
+    def bin_ms(self) -> float:
+        """Length of a bin of features in milliseconds."""
+        return self.conventions.bin_ms
+
+    @property
+    def frame_ms(self) -> float:
+        """Time from one frame of logits to the next in milliseconds."""
+        return self.patch_stride * self.bin_ms
+
+
+def patch_shape(size: int, stride: int) -> tuple[int, int]:
+    """Return a patch's size and stride in bins; size 0 means single bins, (1, 1)."""
+    return (size, stride) if size else (1, 1)
 
 
 def check_sessions(sessions: Sequence[str]) -> None:
@@ -97,7 +165,7 @@ def check_sessions(sessions: Sequence[str]) -> None:
         raise ConfigError("sessions names a session twice", fix="name each once")
 
 
-def _check_symbols(inventory: dict[str, Any], all_of: Sequence[str]) -> None:
+def _check_symbols(inventory: Mapping[str, Any]) -> None:
     """Raise ConfigError unless the mapping has the name and the symbols of an `Inventory`."""
     for key in ("name", "symbols"):
         if key not in inventory:
@@ -108,9 +176,6 @@ def _check_symbols(inventory: dict[str, Any], all_of: Sequence[str]) -> None:
         isinstance(symbol, str) for symbol in (name, *symbols)
     ):
         raise ConfigError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed")
-    for needed in all_of:
-        if needed not in symbols:
-            raise ConfigError(f"inventory.symbols lacks {needed!r}")
     if len(set(symbols)) < len(symbols) or len(symbols) > MOST_FEATURES:
         raise ConfigError(f"inventory.symbols has {len(symbols):,} symbols, or one of them twice")
 

@@ -14,9 +14,8 @@ from cortext.errors import RunError, first_line
 from cortext.extras import need
 from cortext.files import read_json
 from cortext.models.acoustic import day_of
-from cortext.models.card import read_card
-from cortext.models.stepper import check_first_step, check_patch, patch_shape
-from cortext.text.inventory import Inventory
+from cortext.models.card import Conventional, patch_shape, read_card
+from cortext.models.stepper import check_first_step, check_patch
 
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 CARD = "model.json"
@@ -76,7 +75,7 @@ class GraphRunner:
         return logits_V
 
 
-class OnnxStepper:
+class OnnxStepper(Conventional):
     """A `Stepper` in ONNX Runtime, on one thread.
 
     Args:
@@ -99,7 +98,7 @@ class OnnxStepper:
         self.n_features = card.n_features
         self.patch_size, self.patch_stride = patch_shape(card.patch["size"], card.patch["stride"])
         self.smoothing = card.smoothing
-        self.inventory = Inventory(card.inventory["name"], tuple(card.inventory["symbols"]))
+        self.conventions = card.conventions
         self._runner = GraphRunner(content, path)
         needed = [1, self.patch_size, self.n_features]
         if self._runner.shapes.get("features") != needed or "day" not in self._runner.shapes:

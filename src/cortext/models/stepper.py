@@ -9,10 +9,14 @@ from typing import Protocol
 
 import numpy as np
 
+from cortext.data.conventions import Conventions
 from cortext.errors import DataError, RunError
 from cortext.models.acoustic import NOT_FINITE
-from cortext.models.card import Smoothing
+from cortext.models.card import Smoothing, patch_shape
 from cortext.text.inventory import Inventory
+from cortext.text.language import Language
+
+__all__ = ["Stepper", "check_first_step", "check_patch", "patch_shape"]
 
 
 class Stepper(Protocol):
@@ -25,7 +29,12 @@ class Stepper(Protocol):
         patch_size: Bins of a patch.
         patch_stride: Bins from one patch to the next.
         smoothing: Smoothing to apply to the bins before a step.
+        conventions: Tokens, language and length of a bin of the recordings that the model was
+            trained on.
         inventory: Tokens, in the order of the logits.
+        language: Language of the sentences.
+        bin_ms: Length of a bin of features in milliseconds.
+        frame_ms: Time from one step to the next in milliseconds.
     """
 
     session: str
@@ -34,7 +43,27 @@ class Stepper(Protocol):
     patch_size: int
     patch_stride: int
     smoothing: Smoothing
-    inventory: Inventory
+    conventions: Conventions
+
+    @property
+    def inventory(self) -> Inventory:
+        """See the attributes."""
+        ...
+
+    @property
+    def language(self) -> Language:
+        """See the attributes."""
+        ...
+
+    @property
+    def bin_ms(self) -> float:
+        """See the attributes."""
+        ...
+
+    @property
+    def frame_ms(self) -> float:
+        """See the attributes."""
+        ...
 
     def use(self, session: str) -> None:
         """Use another day's layer from the next step on; `latest` is the last day.
@@ -68,11 +97,6 @@ class Stepper(Protocol):
             DataError: For another shape.
         """
         ...
-
-
-def patch_shape(size: int, stride: int) -> tuple[int, int]:
-    """Return a patch's size and stride in bins; size 0 means single bins, (1, 1)."""
-    return (size, stride) if size else (1, 1)
 
 
 def check_first_step(logits_V: np.ndarray) -> np.ndarray:

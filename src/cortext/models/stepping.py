@@ -16,10 +16,11 @@ import torch
 from cortext.arguments import check_text, check_type
 from cortext.errors import RunError
 from cortext.models.acoustic import NOT_FINITE, AcousticModel, day_of, load_model
+from cortext.models.card import Conventional
 from cortext.models.precision import autocast, full_float32
 from cortext.models.registry import check_output
 from cortext.models.single_step import Precision, computes_ahead, for_single_steps
-from cortext.models.stepper import Stepper, check_first_step, check_patch, patch_shape
+from cortext.models.stepper import Stepper, check_first_step, check_patch
 from cortext.plugins import place
 
 Backend = Literal["torch", "onnx"]
@@ -54,7 +55,7 @@ def open_stepper(
     return TorchStepper(load_model(path), session, precision)
 
 
-class TorchStepper:
+class TorchStepper(Conventional):
     """A `Stepper` of a loaded model, on the device where the model is.
 
     The logits agree with the whole trial's to 1e-5.
@@ -79,12 +80,11 @@ class TorchStepper:
             raise RunError(
                 f"no steps in {precision} on {model.device.type}", fix="use fp32 or bf16"
             )
-        config = model.network.config
         self.sessions = model.sessions
         self.n_features = model.n_features
-        self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
+        self.patch_size, self.patch_stride = model.patch_size, model.patch_stride
         self.smoothing = model.smoothing
-        self.inventory = model.inventory
+        self.conventions = model.conventions
         self._network: Any = for_single_steps(model.network, precision) if on_cpu else model.network
         self._device = model.device
         self._autocast = precision == "bf16" and not on_cpu

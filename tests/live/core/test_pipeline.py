@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, DecodingError, LiveError, RunError
@@ -18,7 +19,7 @@ from cortext.live.core.acoustic_stream import (
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.statistics import StageTimes
 from cortext.models import AcousticModel, build_model, model_config
-from cortext.models.card import Smoothing
+from cortext.models.card import Conventional, Smoothing
 from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import BLANK, RELEASE, SIL
 
@@ -33,14 +34,14 @@ CHUNKINGS = {
 }
 
 
-class ScriptedStepper:
+class ScriptedStepper(Conventional):
     """A model that says what the newest bin tells it.
 
     Feature 0 is the number of a token, which it is sure of.
     """
 
     session, sessions, n_features, patch_size, patch_stride = DAYS[1], DAYS, N_FEATURES, 14, 4
-    smoothing, inventory = Smoothing(smooth_data=False), RELEASE
+    smoothing, conventions = Smoothing(smooth_data=False), RELEASE_CONVENTIONS
 
     def start(self):
         self.n_steps = 0
