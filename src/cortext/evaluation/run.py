@@ -344,7 +344,7 @@ def origin_of(
             torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper()
         ),
         "seed": seed,
-        "inventory": asdict(found.model.inventory),
+        "inventory": found.model.inventory.to_json(),
         "frame_ms": frame_ms(found.model),
         "n_parameters": found.model.n_parameters,
     }
