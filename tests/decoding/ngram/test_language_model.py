@@ -197,6 +197,7 @@ def test_a_directory_that_cannot_be_used_is_named(built):
     (directory / "lm.json").write_text("{")
     with pytest.raises(LanguageModelError, match=r"lm.json: not valid JSON"):
         LanguageModel.open(directory).info()
+    (directory / "lm.json").unlink()
     binary = (directory / "lm.bin").read_bytes()
     (directory / "lm.bin").write_bytes(binary[: len(binary) // 2])
     with pytest.raises(LanguageModelError, match=r"lm.bin: "):
@@ -210,6 +211,7 @@ def test_a_directory_that_cannot_be_used_is_named(built):
     (directory / "tokens.txt").unlink()
     with pytest.raises(LanguageModelError, match=r"tokens.txt: cannot read the tokens"):
         LanguageModel.open(directory)
+    (directory / "tokens.txt").write_text("\n".join(LM.symbols))
     (directory / "lexicon.txt").write_text("cat K AE T SIL\ndog D QQ SIL\n")
     with pytest.raises(LanguageModelError, match=r"lexicon.txt, line 2: unknown phoneme 'QQ'"):
         LanguageModel.open(directory)

@@ -1,6 +1,7 @@
 """The language-model directory.
 
-`lexicon.txt`, `tokens.txt`, `lm.bin` and `lm.json` (how it was built).
+`lexicon.txt`, `tokens.txt`, `lm.bin` and `lm.json` (how it was built, and what the tokens and words
+are).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from cortext import _native
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.decoding.ngram.build import BuildOptions, Stage, build
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
-from cortext.decoding.ngram.vocabulary import spelt
+from cortext.decoding.ngram.vocabulary import UNITS, spelt, symbol_lexicon
 from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
-from cortext.text.inventory import LM, Inventory
+from cortext.text.inventory import LM, PUBLISHED, Inventory
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon, Pronunciation
 from cortext.text.normalize import normalize
@@ -83,10 +84,11 @@ class LanguageModel(Described):
         directory: Directory of the model.
         ngram: The n-gram model, read-only; only the parts of `lm.bin` that are used take memory.
         lexicon: Pronunciations by word.
-        tokens: The phoneme symbols of `tokens.txt`, in its order.
-        inventory: Its tokens with their roles; None: those of the lexicon.
-        language: Normalisation of its texts.
-        unit: Unit of the n-gram: `word`, or `character` where its words are the tokens.
+        tokens: The symbols of `tokens.txt`, in its order.
+        inventory: Tokens of the pronunciations; None: those of the lexicon.
+        language: Normalisation of the words.
+        unit: `word`; or `character` for an open vocabulary, whose words are the tokens but the
+            blank. Its lexicon gives each of them itself as the pronunciation, the separator too.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class LanguageModel(Described):
         tokens: tuple[str, ...],
         inventory: Inventory | None = None,
         language: Language = EN,
-        unit: str = "word",
+        unit: str = UNITS[0],
     ) -> None:
         self.directory = directory
         self.ngram = ngram
@@ -166,16 +168,45 @@ class LanguageModel(Described):
                 where=directory,
                 fix="build one: cortext lm build TEXT --out LM",
             )
+        inventory, language, unit = _read_facts(directory)
+        spoken = inventory if unit == UNITS[0] else inventory.without_separator
         try:
-            lexicon = Lexicon.read(directory / "lexicon.txt")
+            lexicon = Lexicon.read(directory / "lexicon.txt", spoken)
         except TextError as error:
             raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
-        tokens = _read_tokens(directory / "tokens.txt")
+        if unit != UNITS[0] and lexicon.codes != symbol_lexicon(inventory).codes:
+            raise LanguageModelError(
+                "an open vocabulary has one line for each token but the blank, such as 'a a'",
+                where=directory / "lexicon.txt",
+                fix="build the model again",
+            )
         model = next((directory / name for name in MODELS if (directory / name).is_file()), None)
         if model is None:
             fix = "give the model as lm.bin, lm.arpa or lm.arpa.gz"
             raise LanguageModelError("no lm.bin or lm.arpa", where=directory, fix=fix)
-        return cls(directory, _native.NGram.open(str(model)), lexicon, tokens)
+        ngram = _native.NGram.open(str(model))
+        return cls(directory, ngram, lexicon, inventory.symbols, inventory, language, unit)
+
+    def require(
+        self, inventory: Inventory, language: Language | None = None, theirs: str = "the model"
+    ) -> None:
+        """Raise LanguageModelError unless tokens and language are those of this language model.
+
+        Args:
+            inventory: Tokens to compare with; the two published orders agree with each other.
+            language: Language to compare with; None where there is none.
+            theirs: What has them, such as `the model`.
+        """
+        from cortext.data.conventions import Conventions  # loads HDF5
+
+        Conventions(self.inventory, self.language).require(
+            Conventions(inventory, self.language if language is None else language),
+            mine="the language model",
+            theirs=theirs,
+            where=self.directory,
+            error=LanguageModelError,
+            fix="build one with the inventory and language of the model: cortext lm build",
+        )
 
     def only(self, words: Iterable[str]) -> LanguageModel:
         """Return a model that shares the n-gram and pronounces no other words than these.
@@ -242,7 +273,7 @@ class LanguageModel(Described):
     def info(self) -> dict[str, Any]:
         """Return the facts of `lm.json`, if there is one, and those of the files on the disk."""
         file = Path(self.ngram.path)
-        return self._recorded() | {
+        return read_recorded(self.directory) | {
             "order": self.ngram.order,
             "counts": list(self.ngram.counts),
             "ngrams": sum(self.ngram.counts),
@@ -255,16 +286,6 @@ class LanguageModel(Described):
             ),
         }
 
-    def _recorded(self) -> dict[str, Any]:
-        path = self.directory / "lm.json"
-        if not path.is_file():
-            return {}
-        try:
-            return read_json(path)
-        except (OSError, ValueError) as error:
-            fix = "build the model again or remove the file"
-            raise LanguageModelError(f"not valid JSON: {error}", where=path, fix=fix) from None
-
     def evaluate(
         self, texts: Path | Iterable[str | Path], progress: Progress = silent
     ) -> dict[str, Any]:
@@ -273,7 +294,7 @@ class LanguageModel(Described):
         `perplexity` is per word and sentence end; `perplexity_known` leaves unknown words out. The
         text of a spelling model is spelt first.
         """
-        respell = spelt if self._recorded().get("kind") == "spelling" else None
+        respell = spelt if read_recorded(self.directory).get("kind") == "spelling" else None
         score = TextScore(0, 0, 0, 0.0, 0.0)
         for text in grouped([texts] if isinstance(texts, Path) else texts):
             sentences = sentences_of(text, respell, progress)
@@ -345,13 +366,50 @@ def _sampled(file: Path) -> str:
     return f"{size} bytes, {digest.hexdigest()[:16]}"
 
 
-def _read_tokens(path: Path) -> tuple[str, ...]:
+def read_recorded(directory: Path) -> dict[str, Any]:
+    """Return the content of `lm.json`; nothing where there is none.
+
+    Raises LanguageModelError for what is no JSON object.
+    """
+    path = directory / "lm.json"
+    if not path.is_file():
+        return {}
     try:
-        check_file(path, _MOST_TOKENS_BYTES)
-        tokens = tuple(path.read_text(encoding="utf-8").split())
+        return read_json(path)
     except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise LanguageModelError(f"cannot read the tokens: {what}", where=path) from None
+        fix = "build the model again or remove the file"
+        raise LanguageModelError(f"not valid JSON: {error}", where=path, fix=fix) from None
+
+
+def _read_facts(directory: Path) -> tuple[Inventory, Language, str]:
+    """Return inventory, language and unit of the words, from `tokens.txt` and `lm.json`."""
+    path = directory / "lm.json"
+    recorded = read_recorded(directory)
+    tokens = _read_tokens(directory / "tokens.txt")
+    described = recorded.get("inventory")
+    unit = recorded.get("unit", UNITS[0])
+    try:
+        if described is None:
+            inventory = _published(tokens, directory / "tokens.txt")
+        elif isinstance(described, dict):
+            inventory = Inventory.from_json(described | {"symbols": list(tokens)})
+        else:
+            raise TextError("inventory is no mapping")
+        language = Language.from_json(recorded.get("language", EN.name))
+    except TextError as error:
+        fix = error.fix or "build the model again"
+        raise LanguageModelError(error.what, where=f"{path} with tokens.txt", fix=fix) from None
+    if unit not in UNITS:
+        raise LanguageModelError(f"unit is {unit!r:.40}; word or character is needed", where=path)
+    if unit != UNITS[0] and inventory.unit != "character":
+        raise LanguageModelError(
+            f"an open vocabulary of {inventory.unit}s is not possible", where=path
+        )
+    return inventory, language, unit
+
+
+def _published(tokens: tuple[str, ...], path: Path) -> Inventory:
+    """Return the inventory of published tokens, in whatever order."""
     missing = set(LM.symbols) - set(tokens)
     if len(set(tokens)) != len(tokens) or missing or len(tokens) != len(LM):
         found = (
@@ -360,6 +418,18 @@ def _read_tokens(path: Path) -> tuple[str, ...]:
             else "has tokens more than once or unknown ones"
         )
         raise LanguageModelError(
-            f"{found}; the {len(LM)} tokens {' '.join(LM.symbols[:3])} ... are needed", where=path
+            f"{found}; the {len(LM)} tokens {' '.join(LM.symbols[:3])} ... are needed",
+            where=path,
+            fix="for others, lm.json must name the inventory: build the model again",
         )
-    return tokens
+    known = (each for each in PUBLISHED if each.symbols == tokens)
+    return next(known, replace(LM, name="tokens.txt", symbols=tokens))
+
+
+def _read_tokens(path: Path) -> tuple[str, ...]:
+    try:
+        check_file(path, _MOST_TOKENS_BYTES)
+        return tuple(path.read_text(encoding="utf-8").split())
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise LanguageModelError(f"cannot read the tokens: {what}", where=path) from None

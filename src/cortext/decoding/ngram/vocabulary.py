@@ -1,4 +1,7 @@
-"""Vocabularies of n-gram models: special words, which words are kept, letters for spelling."""
+"""Vocabularies of n-gram models.
+
+Special words, which words are kept, letters for spelling, symbols of an open vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cortext.errors import LanguageModelError
+from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
 from cortext.text.pronunciation import pronounce, spell
@@ -23,6 +27,8 @@ BOS = "<s>"
 EOS = "</s>"
 SPECIAL = (UNK, BOS, EOS)
 UNK_ID, BOS_ID, EOS_ID = range(3)
+UNITS = ("word", "character")
+"""Words of an n-gram: those of a lexicon, or the tokens of an open vocabulary."""
 MAX_ORDER = 6
 LN10 = math.log(10.0)
 """Natural logarithm of 10: files hold log10, everything else natural logs."""
@@ -101,3 +107,9 @@ def letter_lexicon() -> Lexicon:
     """Return the names of the letters as they are spoken."""
     names = {letter: [spell(letter)] for letter in ascii_lowercase}
     return Lexicon(names | {name: pronounce(name) for name in _NAMES.values()})
+
+
+def symbol_lexicon(inventory: Inventory) -> Lexicon:
+    """Return the lexicon of an open vocabulary: each token but the blank stands for itself."""
+    spoken = inventory.without_separator
+    return Lexicon({symbol: [(symbol,)] for symbol in spoken.spoken}, spoken)
