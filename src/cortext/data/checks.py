@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from cortext.data.trial import MAX_LABEL
+from cortext.data.conventions import Conventions
+from cortext.data.trial import BIN_MS, most_labels
 from cortext.errors import DataError, shown
-from cortext.text.inventory import RELEASE
+from cortext.text.inventory import PUBLISHED, RELEASE, Inventory
 
 FLOAT16_MAX = 65504.0
 SKIP_HINT = "or leave it out with --skip-bad"
@@ -36,6 +37,20 @@ class PatchGeometry:
 
 
 PATCH = PatchGeometry()
+"""Patches of the published baseline."""
+ANY_PATCH = PatchGeometry(1, 1)
+"""The finest patches that a model can have: as many frames as bins."""
+
+
+def patch_for(conventions: Conventions) -> PatchGeometry:
+    """Return the patches that bound trials and labels.
+
+    They are the published baseline's for the release's tokens and bins. Models of other tokens or
+    bins choose their patches themselves: then only what no model can align is refused here, and
+    training refuses what its own model cannot.
+    """
+    usual = conventions.inventory in PUBLISHED and conventions.bin_ms == BIN_MS
+    return PATCH if usual else ANY_PATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,39 +178,55 @@ def check_features(
         raise FaultError(field, found, "z-score the features")
 
 
-def check_labels(labels_U: np.ndarray, n_bins: int, *, patch: PatchGeometry = PATCH) -> None:
-    """Check that tokens are 1..40, fit in a file, and can be aligned by CTC.
+def check_labels(
+    labels_U: np.ndarray,
+    n_bins: int,
+    *,
+    patch: PatchGeometry = PATCH,
+    inventory: Inventory = RELEASE,
+) -> None:
+    """Check that a label has tokens only, fits in a file, and can be aligned by CTC.
 
     Args:
         labels_U: Tokens of the trial, int [U].
         n_bins: Length of the trial in bins.
         patch: Patches of the model; the published baseline's by default.
+        inventory: Inventory of the tokens; the release's by default.
 
     Raises:
         FaultError: At the first of these faults.
     """
     field = "seq_class_ids"
-    last = len(RELEASE) - 1
-    if not 0 < len(labels_U) <= MAX_LABEL:
+    most = most_labels(inventory)
+    last = len(inventory) - 1
+    if not 0 < len(labels_U) <= most:
         raise FaultError(
-            "seq_len", f"{len(labels_U)} found, 1 to {MAX_LABEL} expected", "shorten the sentence"
+            "seq_len", f"{len(labels_U)} found, 1 to {most} expected", "shorten the sentence"
         )
     outside = np.flatnonzero((labels_U < 1) | (labels_U > last))
     if outside.size:
         at = int(outside[0])
-        fix = "use the release's phoneme numbers (0 is the CTC blank, which no label holds)"
         raise FaultError(
-            field, f"token {int(labels_U[at])} found at position {at}, 1 to {last} expected", fix
+            field,
+            f"token {int(labels_U[at])} found at position {at}, 1 to {last} expected",
+            f"use {numbers_of(inventory)} (0 is the CTC blank, which no label holds)",
         )
     needed = frames_needed(labels_U)
     patches = patch.n_patches(n_bins)
     if patches < needed:
         found = (
-            f"{n_bins} bins give {patches} patches, the label of {len(labels_U)} phonemes needs at"
-            f" least {needed}"
+            f"{n_bins} bins give {patches} patches, the label of {len(labels_U)} {inventory.unit}s"
+            f" needs at least {needed}"
         )
         raise FaultError(
             "n_time_steps",
             found,
             "the trial is too short for its label (CTC cannot align it): fix either",
         )
+
+
+def numbers_of(inventory: Inventory) -> str:
+    """Return the name of an inventory's numbers in messages."""
+    if inventory in PUBLISHED:
+        return "the release's phoneme numbers"
+    return f"the {inventory.unit} numbers of inventory {inventory.name!r}"

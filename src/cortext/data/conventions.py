@@ -14,7 +14,8 @@ and they are compared wherever two meet.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ class Conventions:
             mapping["normalised"] = self.normalised
         return mapping
 
+    def facts(self) -> dict[str, Any]:
+        """Return what differs from the release's conventions in words, for people."""
+        inventory = self.inventory
+        n_tokens = f"{len(inventory) - 1} {inventory.unit}s and the blank"
+        named = {
+            "inventory": f"{inventory.name}: {n_tokens}" if inventory != RELEASE else None,
+            "language": self.language.name if self.language != EN else None,
+            "bins": f"{self.bin_ms:g} ms" if self.bin_ms != 20 else None,
+            "normalised": self.normalised,
+        }
+        return {name: fact for name, fact in named.items() if fact is not None}
+
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> Conventions:
         """Return the conventions of plain values; keys that are missing are the release's.
@@ -126,7 +139,7 @@ class Conventions:
         Raises DataError naming the file.
         """
         path = as_path(root, "root") / FILE
-        if not path.exists():
+        if not conventions_given(path.parent):
             return RELEASE_CONVENTIONS
         fix = "write it as the documentation shows, or remove it for the release's conventions"
         try:
@@ -145,15 +158,38 @@ class Conventions:
             raise DataError(error.what, where=path, fix=error.fix or fix) from None
 
     def write(self, root: str | Path) -> None:
-        """Write `cortext.json` into a directory; nothing for the release's conventions."""
-        path = as_path(root, "root") / FILE
-        if not (found := self.to_json()):
-            return
-        mapping = {"format": FORMAT, "format_version": FORMAT_VERSION} | found
+        """Write `cortext.json` into a directory; there is none for the release's conventions.
+
+        Raises DataError where session files of other conventions lie there.
+        """
+        root = as_path(root, "root")
+        path = root / FILE
+        if next(session_files_in(root), None):
+            self.require(
+                Conventions.read(root),
+                mine="the conventions to write",
+                theirs="the session files there",
+                where=root,
+                fix="choose a directory of its own",
+            )
         with disk_errors(path):
+            if not (found := self.to_json()):
+                path.unlink(missing_ok=True)
+                return
+            mapping = {"format": FORMAT, "format_version": FORMAT_VERSION} | found
             path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(mapping, indent=2, ensure_ascii=False) + "\n"
             atomic_write(path, text.encode())
+
+
+def conventions_given(root: Path) -> bool:
+    """Return whether a directory has a `cortext.json`, be it readable or not."""
+    return os.path.lexists(root / FILE)  # `exists` does not see a link that leads nowhere
+
+
+def session_files_in(root: Path) -> Iterator[Path]:
+    """Yield the session files of a directory."""
+    return root.absolute().glob("*/data_*.hdf5")
 
 
 def checked_bin_ms(bin_ms: Any) -> float:

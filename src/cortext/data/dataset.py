@@ -1,7 +1,8 @@
 """A directory of session files: `<root>/<session>/data_{train,val,test}.hdf5`.
 
 The release's table of blocks lies in it or beside it. It has the corpus and the days after
-implantation of each block.
+implantation of each block. `<root>/cortext.json` states the conventions where they are not the
+release's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
-from cortext.data.checks import LIMITS, PATCH, FaultError, Limits, OnBad, PatchGeometry, Problem
+from cortext.data.checks import LIMITS, FaultError, Limits, OnBad, PatchGeometry, Problem
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.session_files import read_trials, trial_names, usual_features
 from cortext.data.trial import SPLITS, Session, Trial, is_plain_name
 from cortext.describe import Described, some
@@ -124,12 +126,14 @@ class Dataset(Described):
         sessions: Recording days in the order of their names, which for `t15.YYYY.MM.DD` is by date.
         description: The release's table of blocks where the directory has it.
         limits: The largest trial that is read.
+        conventions: Tokens, language and length of a bin, from `cortext.json`.
     """
 
     root: Path
     sessions: tuple[Session, ...]
     description: tuple[BlockDescription, ...] = field(default=(), repr=False)
     limits: Limits = LIMITS
+    conventions: Conventions = RELEASE_CONVENTIONS
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -195,7 +199,7 @@ class Dataset(Described):
         *,
         on_bad: OnBad | None = None,
         max_abs: float | None = None,
-        patch: PatchGeometry = PATCH,
+        patch: PatchGeometry | None = None,
     ) -> Iterator[Trial]:
         """Yield the trials of a split, one in memory at a time, by session and trial.
 
@@ -207,7 +211,8 @@ class Dataset(Described):
             skip_bad: Leave bad trials and files out; otherwise the first one is a DataError.
             on_bad: Gets the Problem of each one that is left out; given, they all are.
             max_abs: The largest magnitude that a feature may have; any by default.
-            patch: Its size is the shortest trial, and its stride bounds the length of a label.
+            patch: Its size is the shortest trial, and its stride bounds the length of a label
+                (default: `checks.patch_for` the conventions).
         """
         self._check_split(split)
         chosen = self._chosen(sessions)
@@ -221,7 +226,7 @@ class Dataset(Described):
         sessions: Iterable[Session],
         on_bad: OnBad | None,
         max_abs: float | None,
-        patch: PatchGeometry,
+        patch: PatchGeometry | None,
     ) -> Iterator[Trial]:
         """Yield the trials of `trials`, which has checked the names at once."""
         for session in sessions:
@@ -236,6 +241,7 @@ class Dataset(Described):
                     patch=patch,
                     corpora=self.corpora(session),
                     limits=self.limits,
+                    conventions=self.conventions,
                 )
 
     def corpora(self, session: Session) -> dict[int, str]:
@@ -254,6 +260,7 @@ class Dataset(Described):
             "session files in": self.root,
             "sessions": some(self.session_names),
             "splits": ", ".join(self.splits),
+            **self.conventions.facts(),
         }
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -313,10 +320,20 @@ def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
         limits: The largest trial that is read, 60,000 bins of 16,384 features by default.
 
     Raises:
-        DataError: Where there are none.
+        DataError: Where there are none, and for a damaged `cortext.json` or table of blocks.
     """
     root = as_path(root, "data")
     check_type(limits, Limits, "limits", "Limits")
+    sessions = find_sessions(root)
+    table = next(
+        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None
+    )
+    description = tuple(read_description(table)) if table else ()
+    return Dataset(root, sessions, description, limits, Conventions.read(root))
+
+
+def find_sessions(root: Path) -> tuple[Session, ...]:
+    """Return the sessions of a directory of session files; raise DataError where there are none."""
     if not root.is_dir():
         found = (
             "is a file; a directory of session files is needed"
@@ -348,7 +365,4 @@ def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
             where=root,
             fix=fix,
         )
-    table = next(
-        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None
-    )
-    return Dataset(root, tuple(sessions), tuple(read_description(table)) if table else (), limits)
+    return tuple(sessions)

@@ -119,7 +119,7 @@ def _write(
         "source_files": files,
         "splits": splits,
     }
-    write_index(folder, index, arrays)
+    write_index(folder, index, arrays, dataset.conventions)
     for path in folder.iterdir():
         sync(path)
 
@@ -256,7 +256,9 @@ def _usable(cache: Path, dataset: Dataset) -> PackedDataset | None:
         packed = open_packed(cache)
     except DataError:
         return None
-    same = packed.source == dataset.root.resolve() and packed.source_files == source_files(
-        dataset.root
+    same = (
+        packed.source == dataset.root.resolve()
+        and packed.source_files == source_files(dataset.root)
+        and packed.conventions == dataset.conventions  # bins may have been made longer
     )
     return packed if same else None

@@ -24,7 +24,13 @@ import numpy as np
 from cortext.arguments import as_path, check_function, check_list
 from cortext.data.bin_source import BinSource, MappedBins, MemoryBins, RecordBins
 from cortext.data.checks import Problem
-from cortext.data.dataset import open_session_files
+from cortext.data.conventions import (
+    FILE,
+    RELEASE_CONVENTIONS,
+    Conventions,
+    conventions_given,
+)
+from cortext.data.dataset import find_sessions
 from cortext.data.packed_index import AGAIN, read_index
 from cortext.data.packed_split import BadTrials, PackedSplit
 from cortext.data.trial import SPLITS, Trial
@@ -43,6 +49,7 @@ class PackedDataset(Described):
         post_implant_day: Days since implantation by session, where the release's table of blocks
             has them.
         source: The directory of session files, with the size and time of change (ns) of each.
+        conventions: Tokens, language and length of a bin.
     """
 
     path: Path
@@ -55,6 +62,7 @@ class PackedDataset(Described):
     checksums: dict[str, int] = field(repr=False)
     """crc32 of each split's bins, the same whether they lie in a map or in TFRecords."""
     _splits: dict[str, PackedSplit] = field(repr=False)
+    conventions: Conventions = RELEASE_CONVENTIONS
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -111,7 +119,7 @@ class PackedDataset(Described):
     def stale(self) -> bool:
         """Return whether a session file was added, removed or changed since packing.
 
-        False where the whole source is gone.
+        So for `cortext.json`. False where the whole source is gone.
         """
         try:
             return source_files(self.source) != self.source_files
@@ -126,6 +134,7 @@ class PackedDataset(Described):
             "features": self.n_features,
             "trials": counts,
             "left out as bad": len(self.bad_trials) or None,
+            **self.conventions.facts(),
         }
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -171,14 +180,15 @@ def _crc32(bins: BinSource, advance: Callable[[int], None]) -> int:
 
 
 def source_files(root: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of change (ns) of every session file under `root`, by relative path."""
-    files = [
-        path for session in open_session_files(root).sessions for path in session.files.values()
-    ]
-    return {
-        str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns)
-        for path in files
-    }
+    """Return size and time of change (ns) of every session file under `root`, by relative path.
+
+    So of `cortext.json`, where there is one.
+    """
+    files = [path for session in find_sessions(root) for path in session.files.values()]
+    if conventions_given(root):
+        files.append(root / FILE)
+    status = {str(path.relative_to(root)): path.stat() for path in files}
+    return {name: (found.st_size, found.st_mtime_ns) for name, found in status.items()}
 
 
 def open_packed(path: str | Path) -> PackedDataset:
@@ -187,7 +197,7 @@ def open_packed(path: str | Path) -> PackedDataset:
     Raises DataError for anything else or a damaged one.
     """
     path = as_path(path, "data")
-    index, arrays = read_index(path)
+    index, arrays, conventions = read_index(path)
     named = {name: index["splits"][name] for name in SPLITS if name in index["splits"]}
     return PackedDataset(
         path,
@@ -198,12 +208,17 @@ def open_packed(path: str | Path) -> PackedDataset:
         Path(index["source"]),
         {name: (size, changed) for name, (size, changed) in index["source_files"].items()},
         {name: int(entry["crc32"]) for name, entry in named.items()},
-        {name: _open_split(path, name, index, arrays) for name in named},
+        {name: _open_split(path, name, index, arrays, conventions) for name in named},
+        conventions,
     )
 
 
 def _open_split(
-    path: Path, name: str, index: dict[str, Any], arrays: dict[str, np.ndarray]
+    path: Path,
+    name: str,
+    index: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    conventions: Conventions,
 ) -> PackedSplit:
     entry = index["splits"][name]
     n_bins_N = arrays[f"{name}/n_bins"]
@@ -242,6 +257,7 @@ def _open_split(
         label_tokens=arrays[f"{name}/labels"],
         sentences=tuple(entry["sentences"]),
         corpora=tuple(entry["corpora"]),
+        conventions=conventions,
     )
 
 
@@ -249,8 +265,14 @@ def joined(datasets: Sequence[PackedDataset]) -> PackedDataset:
     """Copy the trials that the datasets show into memory, as one dataset with the first one's path.
 
     Its sessions are those of all, in the order in which they first come. The datasets have the same
-    number of features.
+    number of features. Raises DataError where their conventions differ.
     """
+    for other in datasets[1:]:
+        datasets[0].conventions.require(
+            other.conventions,
+            mine=f"the data in {datasets[0].path}",
+            theirs=f"the data in {other.path}",
+        )
     sessions = tuple(dict.fromkeys(name for data in datasets for name in data.sessions))
     names = dict.fromkeys(name for data in datasets for name in data.splits)
     splits = {
@@ -295,4 +317,5 @@ def _joined(parts: Sequence[PackedSplit], sessions: tuple[str, ...]) -> PackedSp
         label_tokens=np.concatenate(labels),
         sentences=tuple(part.sentences[i] for part, i in trials),
         corpora=tuple(part.corpora[i] for part, i in trials),
+        conventions=parts[0].conventions,
     )

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from cortext.data.trial import MAX_LABEL, SPLITS, is_plain_name
-from cortext.errors import DataError
-from cortext.files import read_json
-from cortext.text.inventory import RELEASE
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
+from cortext.data.trial import SPLITS, is_plain_name, most_labels
+from cortext.errors import DataError, TextError
+from cortext.files import parse_json_object, read_json
+from cortext.text.inventory import Inventory
 
 FORMAT = "cortext-packed"
 FORMAT_VERSION = 1
@@ -57,22 +58,35 @@ def is_packed(path: Path) -> bool:
     return (path / _JSON).is_file()
 
 
-def write_index(folder: Path, index: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def write_index(
+    folder: Path,
+    index: dict[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    conventions: Conventions = RELEASE_CONVENTIONS,
+) -> None:
     """Write `index.json` and `index.npz`.
 
     Args:
         folder: Packed directory.
         index: Content of `index.json`, without its checksum.
         arrays: Content of `index.npz`.
+        conventions: Tokens, language and length of a bin; they are written where they differ from
+            the release's.
     """
     np.savez(folder / _ARRAYS, allow_pickle=False, **arrays)
+    if differing := conventions.to_json():
+        # A text: the index sorts its keys, and the order of an inventory's groups has a meaning.
+        index = index | {"conventions": json.dumps(differing, ensure_ascii=False)}
     index = index | {"arrays": _digest((folder / _ARRAYS).read_bytes())}
     outer = {"format": FORMAT, "format_version": FORMAT_VERSION, "checksum": _digest(_dump(index))}
     (folder / _JSON).write_bytes(_dump(outer | {"index": index}))
 
 
-def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read and check the index of a packed directory and its arrays by name. Raises DataError."""
+def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], Conventions]:
+    """Read and check the index of a packed directory, its arrays by name, and its conventions.
+
+    Raises DataError.
+    """
     if not is_packed(path):
         found = f"not a packed directory (no {_JSON})" if path.is_dir() else "no such directory"
         raise DataError(found, where=path, fix="make one with cortext pack")
@@ -93,15 +107,19 @@ def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         )
         arrays = _arrays(content, index["splits"])
         _check(index)
+        conventions = _conventions(index)
         for name, entry in index["splits"].items():
             _check_split(
-                {key.removeprefix(f"{name}/"): array for key, array in arrays.items()}, entry, index
+                {key.removeprefix(f"{name}/"): array for key, array in arrays.items()},
+                entry,
+                index,
+                conventions.inventory,
             )
     except _DAMAGE as error:
         raise DataError(
             f"the index is damaged ({error or type(error).__name__})", where=path, fix=AGAIN
         ) from None
-    return index, arrays
+    return index, arrays, conventions
 
 
 def _arrays(content: bytes, splits: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -149,8 +167,20 @@ def _check(index: Mapping[str, Any]) -> None:
         )
 
 
+def _conventions(index: Mapping[str, Any]) -> Conventions:
+    text = index.get("conventions", "{}")
+    _need(_text(text), "conventions")
+    try:
+        return Conventions.from_json(parse_json_object(text))
+    except (DataError, TextError) as error:
+        raise ValueError(f"conventions: {error.what}") from None
+
+
 def _check_split(
-    arrays: Mapping[str, np.ndarray], entry: Mapping[str, Any], index: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray],
+    entry: Mapping[str, Any],
+    index: Mapping[str, Any],
+    inventory: Inventory,
 ) -> None:
     numbers = [arrays[name] for name in (*_NUMBERS, *(_RECORDS if "records" in entry else ()))]
     n_bins_N, day_N, _, _, n_labels_N, *records = numbers
@@ -165,7 +195,7 @@ def _check_split(
         "a day without a session",
     )
     _need(
-        0 <= n_labels_N.min(initial=0) <= n_labels_N.max(initial=0) <= MAX_LABEL,
+        0 <= n_labels_N.min(initial=0) <= n_labels_N.max(initial=0) <= most_labels(inventory),
         "n_labels out of range",
     )
     labels = arrays["labels"]
@@ -173,8 +203,8 @@ def _check_split(
         labels.dtype == np.int16 and labels.shape == (n_labels_N.sum(),), "labels of another number"
     )
     _need(
-        1 <= labels.min(initial=1) <= labels.max(initial=1) < len(RELEASE),
-        "a label that is no phoneme",
+        1 <= labels.min(initial=1) <= labels.max(initial=1) < len(inventory),
+        f"a label that is no {inventory.unit}",
     )
     _need(_integer(entry["crc32"]), "crc32 is no number")
     for texts in (entry["sentences"], entry["corpora"]):

@@ -15,7 +15,8 @@ import numpy as np
 
 from cortext.arguments import as_count, check_list, check_type
 from cortext.data.bin_source import BinSource
-from cortext.data.trial import BIN_MS, Trial
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
+from cortext.data.trial import Trial
 from cortext.describe import Described, some
 from cortext.errors import ConfigError, DataError, nearest
 
@@ -118,7 +119,7 @@ class PackedSplit(Described):
     block_N: np.ndarray
     trial_N: np.ndarray
     n_labels_N: np.ndarray
-    """Phonemes in the label; 0 where labels are withheld."""
+    """Tokens in the label; 0 where labels are withheld."""
     first_bin_N: np.ndarray
     first_label_N: np.ndarray
     label_tokens: np.ndarray = field(repr=False)
@@ -127,6 +128,8 @@ class PackedSplit(Described):
     corpora: tuple[str | None, ...] = field(repr=False)
     columns: np.ndarray | None = None
     """Features shown, as columns of the file; all by default."""
+    conventions: Conventions = RELEASE_CONVENTIONS
+    """Tokens, language and length of a bin."""
 
     def __len__(self) -> int:
         return len(self.n_bins_N)
@@ -138,7 +141,7 @@ class PackedSplit(Described):
 
     def _facts(self) -> dict[str, Any]:
         days = [self.sessions[day] for day in np.unique(self.day_N)]
-        minutes = int(self.n_bins_N.sum()) * BIN_MS / 60_000
+        minutes = int(self.n_bins_N.sum()) * self.conventions.bin_ms / 60_000
         return {
             "split": self.name,
             "trials": len(self),
@@ -146,6 +149,7 @@ class PackedSplit(Described):
             "sessions": some(days),
             "features": self.n_features,
             "minutes": f"{minutes:.1f}",
+            **self.conventions.facts(),
             "in": self.path.parent,
         }
 
@@ -205,7 +209,7 @@ class PackedSplit(Described):
         return self.bins.location(int(self.first_bin_N[self._position(i)]))
 
     def labels(self, i: int) -> np.ndarray | None:
-        """Return the phonemes of trial `i`, int64 [U]; None where labels are withheld."""
+        """Return the tokens of trial `i`, int64 [U]; None where labels are withheld."""
         i = self._position(i)
         first = int(self.first_label_N[i])
         n_labels = int(self.n_labels_N[i])
@@ -232,6 +236,7 @@ class PackedSplit(Described):
             self.sentences[i],
             self.labels(i),
             self.corpora[i],
+            self.conventions,
         )
 
     def batch(self, indices: Sequence[int] | np.ndarray, pad_to: int | None = None) -> Batch:

@@ -2,11 +2,13 @@
 
 Layout (Card et al. 2024, release code `model_training/dataset.py` and `evaluate_model_helpers.py`):
 one group per trial, `trial_0000` and so on, with `input_features [T, C] float32`,
-`seq_class_ids [500] int32` (zero-padded), `transcription [500] int32` (character codes,
-zero-ended), and the attributes `n_time_steps, seq_len, sentence_label, session, block_num,
-trial_num`; in `test` the labels are absent. `corpus` is an attribute of ours, written where it is
-known; for the release's own files it comes from `t15_copyTaskData_description.csv` in the root or
-beside it.
+`seq_class_ids [500] int32` (zero-padded), `transcription [500] int32` (code points, zero-ended),
+and the attributes `n_time_steps, seq_len, sentence_label, session, block_num, trial_num`; in `test`
+the labels are absent. `corpus` is an attribute of ours, written where it is known; for the
+release's own files it comes from `t15_copyTaskData_description.csv` in the root or beside it.
+
+The tokens, the language and the length of a bin are those of `<root>/cortext.json`, and the
+release's where there is none. With an inventory of one's own both arrays may be longer than 500.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import (
     LIMITS,
-    PATCH,
     FaultError,
     Limits,
     OnBad,
@@ -34,12 +35,16 @@ from cortext.data.checks import (
     Problem,
     check_features,
     check_labels,
+    numbers_of,
+    patch_for,
 )
+from cortext.data.conventions import Conventions, conventions_given, session_files_in
 from cortext.data.hdf5_output import new_hdf5
-from cortext.data.trial import MAX_LABEL, Trial, is_plain_name
+from cortext.data.trial import MAX_LABEL, Trial, is_plain_name, most_labels
 from cortext.errors import DataError
 
 _TRIAL = re.compile(r"trial_\d+")
+_APART = "write trials of other conventions to a directory of their own"
 _LABELS = ("seq_class_ids", "transcription", "seq_len", "sentence_label")
 
 
@@ -51,9 +56,10 @@ def read_trials(
     session: str | None = None,
     n_features: int | None = None,
     max_abs: float | None = None,
-    patch: PatchGeometry = PATCH,
+    patch: PatchGeometry | None = None,
     corpora: Mapping[int, str] | None = None,
     limits: Limits = LIMITS,
+    conventions: Conventions | None = None,
 ) -> Iterator[Trial]:
     """Yield the trials of one session file, one in memory at a time, in the order of their names.
 
@@ -67,12 +73,18 @@ def read_trials(
         n_features: The number of features that every trial must have (default: most trials' in this
             file).
         max_abs: The largest magnitude that a feature may have.
-        patch: Its size is the shortest trial, and its stride bounds the length of a label.
+        patch: Its size is the shortest trial, and its stride bounds the length of a label (default:
+            `checks.patch_for` the conventions).
         corpora: The corpus by block number, for files that do not state it themselves.
         limits: The largest trial that is read; what a file declares is checked before memory is
             taken.
+        conventions: Tokens, language and length of a bin (default: those of the directory that
+            holds the session's folder).
     """
     path = as_path(path, "path")
+    conventions = Conventions.read(root_of(path)) if conventions is None else conventions
+    inventory = conventions.inventory
+    patch = patch_for(conventions) if patch is None else patch
 
     def bad(fault: FaultError, group: str | None) -> None:
         problem = fault.problem(path, group)
@@ -88,10 +100,13 @@ def read_trials(
             for name in names:
                 try:
                     with hdf5_input.damage():
-                        trial = _read(_group(file, name), labels_required, session, limits)
+                        trial = _read(
+                            _group(file, name), labels_required, session, limits, conventions
+                        )
                         check_features(trial.features_TC, expected, max_abs=max_abs, patch=patch)
-                        if trial.phoneme_ids is not None:
-                            check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
+                        ids = trial.phoneme_ids
+                        if ids is not None:
+                            check_labels(ids, trial.n_bins, patch=patch, inventory=inventory)
                     _check_unique(trial, name, seen)
                 except FaultError as fault:
                     bad(fault, name)
@@ -102,6 +117,11 @@ def read_trials(
                 yield trial
     except FaultError as fault:
         bad(fault, None)
+
+
+def root_of(path: Path) -> Path:
+    """Return the directory of session files that a session file lies in."""
+    return path.absolute().parent.parent
 
 
 def trial_names(file: h5py.File) -> list[str]:
@@ -135,7 +155,13 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
     return h5py.Group(found)
 
 
-def _read(group: h5py.Group, labels_required: bool, session: str | None, limits: Limits) -> Trial:
+def _read(
+    group: h5py.Group,
+    labels_required: bool,
+    session: str | None,
+    limits: Limits,
+    conventions: Conventions,
+) -> Trial:
     n_bins = hdf5_input.number(group, "n_time_steps")
     dataset = hdf5_input.dataset(group, "input_features", 2)
     hdf5_input.check_size(dataset, limits)
@@ -154,32 +180,32 @@ def _read(group: h5py.Group, labels_required: bool, session: str | None, limits:
     sentence = None
     phoneme_ids = None
     if labels_required or any(hdf5_input.has(group, label) for label in _LABELS):
-        sentence, phoneme_ids = _labels(group, limits)
+        sentence, phoneme_ids = _labels(group, limits, conventions)
     block = hdf5_input.number(group, "block_num")
     trial = hdf5_input.number(group, "trial_num")
     corpus = hdf5_input.text(group, "corpus") if hdf5_input.has(group, "corpus") else None
     # What float32 cannot hold becomes Inf, which check_features names.
     with np.errstate(over="ignore"):
         features_TC = hdf5_input.first_rows(dataset, n_bins, limits).astype(np.float32, copy=False)
-    return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus)
+    return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus, conventions)
 
 
-def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
+def _labels(group: h5py.Group, limits: Limits, conventions: Conventions) -> tuple[str, np.ndarray]:
+    inventory = conventions.inventory
     n_labels = hdf5_input.number(group, "seq_len")
     ids = hdf5_input.dataset(group, "seq_class_ids", 1)
     hdf5_input.dataset(group, "transcription", 1)  # only checked: an attribute has the sentence
-    bound = min(MAX_LABEL, ids.shape[0])
+    bound = min(most_labels(inventory), ids.shape[0])
     if not 0 < n_labels <= bound:
-        raise FaultError(
-            "seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes"
-        )
+        fix = f"write the number of {inventory.unit}s"
+        raise FaultError("seq_len", f"{n_labels} found, 1 to {bound} expected", fix)
     labels_U = hdf5_input.first_rows(ids, n_labels, limits)
     with np.errstate(invalid="ignore"):  # NaN and Inf become numbers, which differ from them
         tokens_U = labels_U.astype(np.int64)
     broken = np.flatnonzero(tokens_U != labels_U)
     if broken.size:
         found = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
-        raise FaultError("seq_class_ids", found, "use the release's phoneme numbers")
+        raise FaultError("seq_class_ids", found, f"use {numbers_of(inventory)}")
     return hdf5_input.text(group, "sentence_label"), tokens_U
 
 
@@ -191,7 +217,7 @@ def _check_unique(trial: Trial, group: str, seen: dict[tuple[str, int, int], str
 
 
 def write_session(
-    path: str | Path, trials: Iterable[Trial], *, patch: PatchGeometry = PATCH
+    path: str | Path, trials: Iterable[Trial], *, patch: PatchGeometry | None = None
 ) -> None:
     """Write one session file; every trial is checked as it will be when read.
 
@@ -199,50 +225,78 @@ def write_session(
     make reading 12 and writing 30 times slower. The file is written under a temporary name in the
     same folder, flushed to disk, then renamed, so a reader never meets half a file.
 
+    The first session file of a directory also decides its conventions: `cortext.json` is written
+    where the trials' differ from the release's. All others must have the same.
+
     Args:
         path: `<root>/<session>/data_{train,val,test}.hdf5`; folders are made. The folder has the
             name of the trials' session.
         trials: May be a generator; one trial is in memory at a time.
-        patch: Its size is the shortest trial, and its stride bounds the length of a label.
+        patch: Its size is the shortest trial, and its stride bounds the length of a label (default:
+            `checks.patch_for` the trials' conventions).
 
     Raises:
-        DataError: For a bad trial or a full disk.
+        DataError: For a bad trial, a full disk, and trials of other conventions than the
+            directory's or the first trial's.
     """
     path = as_path(path, "path")
     with new_hdf5(path) as (file, check_disk):
-        _write_trials(file, path, trials, patch, check_disk)
+        conventions = _write_trials(file, path, trials, patch, check_disk)
+        # Before the session file has its name: labels are never read with another inventory.
+        if not conventions_given(root_of(path)):
+            conventions.write(root_of(path))
 
 
 def _write_trials(
     file: h5py.File,
     path: Path,
     trials: Iterable[Trial],
-    patch: PatchGeometry,
+    patch: PatchGeometry | None,
     check_disk: Callable[[], None],
-) -> None:
+) -> Conventions:
     n_features: int | None = None
+    conventions: Conventions | None = None
     seen: dict[tuple[str, int, int], str] = {}
     folder = path.absolute().parent.name
     for number, trial in enumerate(check_list(trials, "trials", "a list of trials")):
         check_type(trial, Trial, f"trial {number}", "a Trial (make_trial)")
         name = f"trial_{number:04d}"
+        if conventions is None:
+            conventions = trial.conventions
+            _check_directory(conventions, path)
+        if trial.conventions is not conventions:
+            conventions.require(
+                trial.conventions, mine="the first trial", theirs=name, where=path, fix=_APART
+            )
         try:
             _check_fields(trial)
             if trial.features_TC.ndim != 2:
                 found = f"shape {trial.features_TC.shape} found, [bins, features] expected"
-                raise FaultError("input_features", found, "give one row per 20 ms bin")
+                fix = f"give one row per {conventions.bin_ms:g} ms bin"
+                raise FaultError("input_features", found, fix)
             if trial.session != folder:
                 found = f"{trial.session!r} found, {folder!r} (the folder) expected"
                 raise FaultError("session", found, f"write it to a folder named {trial.session}")
-            check_features(trial.features_TC, n_features, patch=patch)
+            shortest = patch or patch_for(conventions)
+            check_features(trial.features_TC, n_features, patch=shortest)
             _check_unique(trial, name, seen)
-            _write(file.create_group(name), trial, patch)
+            _write(file.create_group(name), trial, shortest)
             check_disk()
         except FaultError as fault:
             raise Problem(str(path), name, fault.field, fault.message).error() from None
         n_features = trial.features_TC.shape[1]
-    if n_features is None:
+    if conventions is None:
         raise DataError("no trials to write", where=path, fix="give at least one")
+    return conventions
+
+
+def _check_directory(conventions: Conventions, path: Path) -> None:
+    """Raise DataError unless a new session file may have these conventions."""
+    root = root_of(path)
+    if conventions_given(root) or any(other != path.absolute() for other in session_files_in(root)):
+        conventions.require(
+            Conventions.read(root), mine="the trials", theirs="the data", where=root, fix=_APART
+        )
 
 
 def _check_fields(trial: Trial) -> None:
@@ -275,16 +329,14 @@ def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
         )
         raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
     if trial.sentence is not None and trial.phoneme_ids is not None:
-        check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
+        inventory = trial.conventions.inventory
+        check_labels(trial.phoneme_ids, trial.n_bins, patch=patch, inventory=inventory)
         codes = [ord(character) for character in trial.sentence]
-        if len(codes) >= MAX_LABEL:
-            raise FaultError(
-                "transcription",
-                f"{len(codes)} characters found, under {MAX_LABEL} expected",
-                "shorten it",
-            )
+        if len(codes) >= most_labels(inventory):
+            found = f"{len(codes)} characters found, under {most_labels(inventory)} expected"
+            raise FaultError("transcription", found, "shorten it")
         group.create_dataset("seq_class_ids", data=_padded(trial.phoneme_ids))
-        group.create_dataset("transcription", data=_padded(codes))
+        group.create_dataset("transcription", data=_padded([*codes, 0]))
         attributes |= {"seq_len": len(trial.phoneme_ids), "sentence_label": trial.sentence}
     if trial.corpus is not None:
         attributes["corpus"] = trial.corpus
@@ -294,6 +346,6 @@ def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
 
 def _padded(values: Iterable[int] | np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.int32)
-    padded = np.zeros(MAX_LABEL, dtype=np.int32)
+    padded = np.zeros(max(MAX_LABEL, len(values)), dtype=np.int32)
     padded[: len(values)] = values
     return padded

@@ -4,7 +4,7 @@ A record is a `tf.train.Example` of one trial, with the features
 
     features   bytes, float16 [T, C] little-endian, a bin after the other       shape    int64 [2]:
     T, C
-    labels     int64 [U], phonemes in the release's order                       session  bytes, its
+    labels     int64 [U], tokens of the data's inventory                        session  bytes, its
     name
     day        int64, position of the session in the data set's list            block, trial   int64
     sentence, corpus   bytes

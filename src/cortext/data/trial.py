@@ -14,6 +14,7 @@ from cortext.arguments import as_count, check_text, check_type
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.describe import Described
 from cortext.errors import DataError
+from cortext.text.inventory import PUBLISHED, Inventory
 from cortext.text.lexicon import Lexicon
 
 BIN_MS = 20
@@ -22,6 +23,13 @@ SPLITS = ("train", "val", "test")
 """Names of the splits."""
 MAX_LABEL = 500
 """Length of the zero-padded label and transcription arrays in a session file of the release."""
+LONGEST_LABEL = 10_000
+"""Most tokens of a label, and under so many characters in its sentence, of any other inventory."""
+
+
+def most_labels(inventory: Inventory) -> int:
+    """Return the most tokens of a label: 500, as in the release's files, for its inventory."""
+    return MAX_LABEL if inventory in PUBLISHED else LONGEST_LABEL
 
 
 def is_plain_name(name: object) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from cortext.arguments import as_path
 from cortext.data.readers.pickles import read_pickle
 from cortext.errors import DataError, nearest
-from cortext.text.inventory import BLANK, INVENTORIES, RELEASE, Inventory
+from cortext.text.inventory import BLANK, PUBLISHED, RELEASE, Inventory, get_inventory
 
 FIX = "give the file as it was published"
 VOCABULARIES = (50, 125_000)
@@ -266,8 +266,8 @@ def find_order(trials: Sequence[CopyTrial]) -> Inventory:
     right: Counter[str] = Counter()
     for trial in trials:
         best_P = trial.logits_PV.argmax(axis=1)
-        for name, inventory in INVENTORIES.items():
-            right[name] += collapse(best_P, inventory) == trial.decoded_phonemes
+        for inventory in PUBLISHED:
+            right[inventory.name] += collapse(best_P, inventory) == trial.decoded_phonemes
     name, count = right.most_common(1)[0]
     if count < 0.95 * len(trials):
         raise DataError(
@@ -275,7 +275,7 @@ def find_order(trials: Sequence[CopyTrial]) -> Inventory:
             f" {len(trials)} trials",
             fix="name it: cortext import t15-analyses FILE --order ORDER",
         )
-    return INVENTORIES[name]
+    return get_inventory(name)
 
 
 def collapse(best_P: np.ndarray, inventory: Inventory) -> tuple[str, ...]:
