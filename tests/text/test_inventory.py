@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from cortext.data.conventions import Conventions
 from cortext.errors import TextError
 from cortext.text import CHARACTERS, HANDWRITING, LM, RELEASE, Inventory, get_inventory, to_tokens
 
@@ -66,6 +67,8 @@ def test_what_differs_is_named():
         == "the silence is none, not y"
     )
     assert RELEASE.difference(LM) is None
+    assert RELEASE.difference(LM, by_number=True) == "token 1 is AA, not SIL"
+    assert Conventions(LM).difference(Conventions()) == "token 1 is SIL, not AA"
     assert CHARACTERS.difference(RELEASE) == "the silence is none, not SIL"
 
 
@@ -102,3 +105,8 @@ def test_without_its_separator_an_inventory_has_one_spoken_token_more():
     assert (inventory.separator, inventory.sil) == (None, None)
     assert inventory.spoken == CHARACTERS.symbols[1:]
     assert RELEASE.without_separator.spoken == RELEASE.symbols[1:]
+
+
+def test_wrong_tokens_are_counted_under_the_name_of_their_unit():
+    assert [each.error_rate for each in (RELEASE, LM)] == ["PER", "PER"]
+    assert CHARACTERS.error_rate == "character errors"

@@ -52,7 +52,7 @@ class Conventions:
 
     def difference(self, other: Conventions) -> str | None:
         """Return the first difference from other conventions in words, or None."""
-        if found := self.inventory.difference(other.inventory):
+        if found := self.inventory.difference(other.inventory, by_number=True):
             return found
         if self.language != other.language:
             same_name = self.language.name == other.language.name

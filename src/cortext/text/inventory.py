@@ -96,6 +96,11 @@ class Inventory:
         return None if self.separator is None else self.index[self.separator]
 
     @property
+    def error_rate(self) -> str:
+        """Name of the error rate of its tokens in messages: `PER`, or `character errors`."""
+        return "PER" if self.unit == UNITS[0] else f"{self.unit} errors"
+
+    @property
     def separator(self) -> str | None:
         """Symbol of the silence or boundary between words; None where there is neither."""
         return self.silence if self.boundary is None else self.boundary
@@ -175,13 +180,17 @@ class Inventory:
                 found.append(self.silence)
         return found
 
-    def difference(self, other: Inventory) -> str | None:
+    def difference(self, other: Inventory, *, by_number: bool = False) -> str | None:
         """Return the first difference from another inventory in words, or None.
 
-        The names and the groups may differ. The two published orders agree with each other: what
-        reads both knows them by name.
+        The names and the groups may differ. The two published orders agree with each other where
+        tokens are known by symbol, as those of language models are.
+
+        Args:
+            other: The inventory to compare with.
+            by_number: Tokens are known by number alone, as in labels: every order counts.
         """
-        if self.is_published and other.is_published:
+        if not by_number and self.is_published and other.is_published:
             return None
         for role in _ROLES:
             mine, theirs = self.roles.get(role), other.roles.get(role)
