@@ -50,9 +50,14 @@ class Conventions:
     bin_ms: float = 20
     normalised: str | None = None
 
-    def difference(self, other: Conventions) -> str | None:
-        """Return the first difference from other conventions in words, or None."""
-        if found := self.inventory.difference(other.inventory, by_number=True):
+    def difference(self, other: Conventions, *, by_number: bool = True) -> str | None:
+        """Return the first difference from other conventions in words, or None.
+
+        Args:
+            other: The conventions to compare with.
+            by_number: Tokens are known by number alone; see `Inventory.difference`.
+        """
+        if found := self.inventory.difference(other.inventory, by_number=by_number):
             return found
         if self.language != other.language:
             same_name = self.language.name == other.language.name
@@ -70,6 +75,7 @@ class Conventions:
         theirs: str,
         where: str | Path | None = None,
         error: type[CortextError] = DataError,
+        by_number: bool = True,
         fix: str = "take those that belong together",
     ) -> None:
         """Raise `error` unless other conventions are the same.
@@ -80,9 +86,10 @@ class Conventions:
             theirs: What has the others, such as `the model`.
             where: Its file or directory.
             error: Class of the error.
+            by_number: Tokens are known by number alone; see `Inventory.difference`.
             fix: What to do.
         """
-        if found := self.difference(other):
+        if found := self.difference(other, by_number=by_number):
             raise error(f"{mine} and {theirs} differ: in {mine} {found}", where=where, fix=fix)
 
     def to_json(self) -> dict[str, Any]:

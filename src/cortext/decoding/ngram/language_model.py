@@ -205,6 +205,7 @@ class LanguageModel(Described):
             theirs=theirs,
             where=self.directory,
             error=LanguageModelError,
+            by_number=False,
             fix="build one with the inventory and language of the model: cortext lm build",
         )
 
