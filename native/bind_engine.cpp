@@ -44,15 +44,27 @@ void check(const Model& model, const Options& options) {
     check_options(options, static_cast<std::size_t>(model.tokens().count()));
 }
 
-// Pronunciations as text: one character a phoneme, from 'A' on; blanks between pronunciations.
+// Pronunciations as text: one character a phoneme, blanks between pronunciations. The first 58
+// phonemes are the characters from 'A' to 'z', the others those from U+0100 on, two bytes each in
+// UTF-8 (cortext/text/lexicon.py). Any other byte is a phoneme that no inventory has.
 Spelling spelling_of(std::string_view codes) {
+    constexpr int kAscii = 'z' - 'A' + 1;
+    constexpr std::uint8_t kNoPhoneme = 255;
     Spelling spelling(1);
-    for (char code : codes) {
-        if (code == ' ') {
+    for (std::size_t at = 0; at < codes.size(); ++at) {
+        const auto byte = static_cast<std::uint8_t>(codes[at]);
+        if (byte == ' ') {
             spelling.emplace_back();
-        } else {
-            spelling.back().tokens.push_back(static_cast<std::uint8_t>(code - 'A'));
+            continue;
         }
+        int phoneme = byte - 'A';
+        if (byte >= 0xC4 && byte < 0xC8 && at + 1 < codes.size()) {
+            phoneme = kAscii + (byte - 0xC4) * 64 + (static_cast<std::uint8_t>(codes[++at]) & 0x3F);
+        } else if (phoneme < 0 || phoneme >= kAscii) {
+            phoneme = kNoPhoneme;
+        }
+        spelling.back().tokens.push_back(
+            static_cast<std::uint8_t>(std::min<int>(phoneme, kNoPhoneme)));
     }
     for (Pronunciation& pronunciation : spelling) pronunciation.log_weight = 0.0;
     return spelling;
@@ -61,7 +73,7 @@ Spelling spelling_of(std::string_view codes) {
 std::shared_ptr<Model> make_model(std::shared_ptr<NGram> ngram,
                                   const std::vector<std::string_view>& words,
                                   const std::vector<std::string_view>& codes,
-                                  const Weights& weights, int n_phonemes) {
+                                  const Weights& weights, int n_phonemes, bool has_sil) {
     check(words.size() == codes.size(), "as many pronunciations as words are needed");
     std::vector<Entry> entries(words.size());
     for (std::size_t word = 0; word < words.size(); ++word) {
@@ -77,7 +89,7 @@ std::shared_ptr<Model> make_model(std::shared_ptr<NGram> ngram,
     auto vocabulary = std::make_shared<Vocabulary>(
         std::move(ngram), std::move(lexicon), std::vector<Entry>{}, std::vector<std::string>{},
         std::unordered_map<std::string, double>{}, n_phonemes);
-    return std::make_shared<Model>(std::move(vocabulary), Tokens{n_phonemes});
+    return std::make_shared<Model>(std::move(vocabulary), Tokens{n_phonemes, has_sil});
 }
 
 std::shared_ptr<Model> changed_model(const Model& model, const Added& added,
@@ -133,16 +145,19 @@ const Options& checked(const Model& model, const Options& options) {
 }
 
 std::vector<int> checked(const Model& model, std::vector<int> columns) {
-    int n_tokens = model.tokens().count();
-    auto is_column = [n_tokens](int column) { return column >= 0 && column < n_tokens; };
-    bool are_columns = std::all_of(columns.begin(), columns.end(), is_column);
-    check(are_columns && columns.size() == static_cast<std::size_t>(n_tokens),
-          "one column a token is needed");
+    const Tokens tokens = model.tokens();
+    bool are_columns = columns.size() == static_cast<std::size_t>(tokens.count());
+    for (int token = 0; are_columns && token < tokens.count(); ++token) {
+        const int column = columns[static_cast<std::size_t>(token)];
+        const bool is_none = token == tokens.sil() && !tokens.has_sil;
+        are_columns = is_none ? column == -1 : column >= 0 && column < tokens.n_columns();
+    }
+    check(are_columns, "one column a token is needed");
     return columns;
 }
 
 void check(const Model& model, const LogProbs& log_probs) {
-    check(log_probs.shape(1) == static_cast<std::size_t>(model.tokens().count()),
+    check(log_probs.shape(1) == static_cast<std::size_t>(model.tokens().n_columns()),
           "one log-probability a token is needed");
 }
 
@@ -242,7 +257,7 @@ void bind_engine(nb::module_& module) {
     bind_options(module);
     nb::class_<Model>(module, "Model")
         .def_static("make", &make_model, nb::arg("ngram"), nb::arg("words"), nb::arg("codes"),
-                    nb::arg("weights"), nb::arg("n_phonemes"))
+                    nb::arg("weights"), nb::arg("n_phonemes"), nb::arg("has_sil") = true)
         .def("changed", &changed_model, nb::arg("added"), nb::arg("removed"), nb::arg("bonuses"),
              nb::call_guard<nb::gil_scoped_release>())
         .def("__contains__",

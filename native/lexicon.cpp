@@ -23,7 +23,7 @@ struct Lexicon::Spoken {
 
 Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId first_word,
                  int n_tokens) {
-    if (n_tokens < 1 || n_tokens > kMostPhonemes) throw Error("1 to 64 phonemes are possible");
+    if (n_tokens < 1 || n_tokens > kMostPhonemes) throw Error("1 to 250 phonemes are possible");
     for (const Entry& entry : entries) store(entry, ngram, n_tokens);
     first_spoken_.push_back(static_cast<std::uint32_t>(token_ends_.size()));
     std::vector<Spoken> spoken;
@@ -34,7 +34,7 @@ Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId f
             spoken.push_back({first, token_ends_[each] - first, word, log_weights_[each]});
         }
     }
-    build_tree(spoken, first_word);
+    build_tree(spoken, first_word, n_tokens <= kMostMasked);
 }
 
 void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
@@ -68,7 +68,7 @@ void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
 
 // Breadth first over the sorted pronunciations: a node is a range of them that agree up to its
 // depth.
-void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
+void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word, bool has_masks) {
     auto tokens_of = [this](const Spoken& each) {
         return std::string_view(reinterpret_cast<const char*>(tokens_.data()) + each.first,
                                 each.length);
@@ -83,7 +83,7 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
     for (std::size_t number = 0; number < ranges.size(); ++number) {
         Range range = ranges[number];
         std::size_t at = range.first;
-        TreeNode node{0, static_cast<NodeId>(ranges.size()),
+        TreeNode node{0, static_cast<NodeId>(ranges.size()), 0,
                       static_cast<std::uint32_t>(tree_words_.size()), 0};
         for (; at < range.end && spoken[at].length == range.depth; ++at) {
             tree_words_.push_back({first_word + spoken[at].word, spoken[at].log_weight});
@@ -97,8 +97,9 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
                 ++at;
             ranges.push_back({first, at, range.depth + 1});
             phonemes_.push_back(phoneme);
-            node.phonemes |= std::uint64_t{1} << phoneme;
+            if (has_masks) node.phonemes |= std::uint64_t{1} << phoneme;
         }
+        node.end_child = static_cast<NodeId>(ranges.size());
         nodes_.push_back(node);
     }
 }
@@ -183,7 +184,7 @@ void LookAhead::add_up(const Vocabulary& vocabulary) {
     // Backwards: children have higher numbers than their parents, so they are complete by then.
     for (auto number = static_cast<NodeId>(ahead_.size()); number-- > 0;) {
         TreeNode node = vocabulary.node(number);
-        for (NodeId child = node.first_child; child < node.end_child(); ++child) {
+        for (NodeId child = node.first_child; child < node.end_child; ++child) {
             ahead_[number] = std::max(ahead_[number], bounds_[child]);
         }
         bounds_[number] = ahead_[number];
@@ -198,7 +199,7 @@ void LookAhead::add_up(const Vocabulary& vocabulary) {
     // Nodes whose words were all removed stay at -infinity, so that nothing enters them; leaves are
     // never entered.
     for (NodeId number = 0; number < ahead_.size(); ++number) {
-        if (vocabulary.node(number).phonemes == 0) ahead_[number] = 0.0f;
+        if (vocabulary.node(number).is_leaf()) ahead_[number] = 0.0f;
     }
 }
 

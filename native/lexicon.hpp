@@ -30,25 +30,27 @@ struct TreeWord {
     float log_weight;
 };
 
-constexpr int kMostPhonemes = 64;
+// A byte numbers the phonemes, and the positions of a search after them.
+constexpr int kMostPhonemes = 250;
+// As many as a mask of 64 bits can hold. With more, the search tries a node's children one by one.
+constexpr int kMostMasked = 64;
 
 // A node of the tree. Its children lie side by side, in the order of their phonemes; so do the
 // words that end in it. A node thus takes 24 bytes and no list of its own, and a child is found by
 // counting bits, without a search.
 struct TreeNode {
-    std::uint64_t phonemes;  // of the children, one bit each
+    std::uint64_t phonemes;  // of the children, one bit each; 0 beyond kMostMasked phonemes
     NodeId first_child;
+    NodeId end_child;
     std::uint32_t first_word;
     std::uint32_t end_word;
 
-    // The child by a phoneme that there is one for.
+    // The child by a phoneme of the mask.
     NodeId child(int phoneme) const {
         std::uint64_t before = phonemes & ((std::uint64_t{1} << phoneme) - 1);
         return first_child + static_cast<NodeId>(__builtin_popcountll(before));
     }
-    NodeId end_child() const {
-        return first_child + static_cast<NodeId>(__builtin_popcountll(phonemes));
-    }
+    bool is_leaf() const { return first_child == end_child; }
 };
 
 // Immutable. Node 0 is the root; children have higher numbers than their parents.
@@ -71,7 +73,7 @@ public:
 private:
     struct Spoken;
     void store(const Entry& entry, const NGram& ngram, int n_tokens);
-    void build_tree(std::vector<Spoken>& spoken, WordId first_word);
+    void build_tree(std::vector<Spoken>& spoken, WordId first_word, bool has_masks);
 
     std::string texts_;
     std::vector<std::uint32_t> text_ends_;
@@ -116,6 +118,7 @@ public:
         if (number < n_base_nodes_) return base_nodes_[number];
         TreeNode node = added_->nodes()[number - n_base_nodes_];
         node.first_child += n_base_nodes_;
+        node.end_child += n_base_nodes_;
         node.first_word += static_cast<std::uint32_t>(base_->tree_words().size());
         node.end_word += static_cast<std::uint32_t>(base_->tree_words().size());
         return node;

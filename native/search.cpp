@@ -32,7 +32,7 @@ Search::Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& opti
     const NodeId roots[] = {0, vocabulary_.added_root()};
     for (std::size_t tree = 0; tree < (vocabulary_.has_added() ? 2u : 1u); ++tree) {
         TreeNode root = vocabulary_.node(roots[tree]);
-        for (NodeId child = root.first_child; child < root.end_child(); ++child) {
+        for (NodeId child = root.first_child; child < root.end_child; ++child) {
             entries_[2 * std::size_t{vocabulary_.phoneme(child)} + tree] = child;
         }
     }
@@ -65,17 +65,19 @@ Search::Use& Search::use(ContextId context) {
 }
 
 void Search::begin_frame(const float* scores) {
-    // Phonemes best first, and a mask of the first n for each n: `move` and `enter` try only those
-    // that can survive, without trying the others.
+    // Phonemes best first, and a mask of the first n for each n, as far as there is one: `move` and
+    // `enter` try only those that can survive, without trying the others.
     ranked_.clear();
     for (int phoneme = 0; phoneme < tokens_.n_phonemes; ++phoneme) {
         if (scores[phoneme] > kNever)
             ranked_.emplace_back(scores[phoneme], static_cast<std::uint8_t>(phoneme));
     }
     std::sort(ranked_.begin(), ranked_.end(), std::greater<>());
-    ranked_masks_.assign(1, 0);
-    for (const auto& each : ranked_)
-        ranked_masks_.push_back(ranked_masks_.back() | std::uint64_t{1} << each.second);
+    if (tokens_.n_phonemes <= kMostMasked) {
+        ranked_masks_.assign(1, 0);
+        for (const auto& each : ranked_)
+            ranked_masks_.push_back(ranked_masks_.back() | std::uint64_t{1} << each.second);
+    }
     scores_ = scores;
     reached_.clear();
     ends_.clear();
@@ -238,6 +240,7 @@ void Search::remember_stay(ContextId context, float score) {
 void Search::move(const Hypothesis& hypothesis) {
     NodeId number = hypothesis.position >> 1;
     TreeNode node = vocabulary_.node(number);
+    if (ranked_masks_.empty()) return move_unmasked(hypothesis, node);
     std::uint64_t allowed = node.phonemes & likely(least_ - hypothesis.score);
     // CTC: the same phoneme again, with no blank between, is a repeat (`stay`) and not the next
     // one.
@@ -246,6 +249,22 @@ void Search::move(const Hypothesis& hypothesis) {
     for (; allowed; allowed &= allowed - 1) {
         auto phoneme = static_cast<std::uint8_t>(__builtin_ctzll(allowed));
         NodeId child = node.child(phoneme);
+        float change = scores_[phoneme] - before;
+        if (hypothesis.score + change + ahead_->bound(child) < least_) continue;
+        reach({hypothesis.context, 0, hypothesis.score + change, hypothesis.start, hypothesis.late,
+               hypothesis.late_score + change},
+              child, phoneme);
+    }
+}
+
+// `move` with more phonemes than a mask holds: each child is tried.
+void Search::move_unmasked(const Hypothesis& hypothesis, const TreeNode& node) {
+    NodeId number = hypothesis.position >> 1;
+    const bool repeats = hypothesis.position & 1u;
+    const float before = (*ahead_)[number];
+    for (NodeId child = node.first_child; child < node.end_child; ++child) {
+        std::uint8_t phoneme = vocabulary_.phoneme(child);
+        if (repeats && phoneme == vocabulary_.phoneme(number)) continue;
         float change = scores_[phoneme] - before;
         if (hypothesis.score + change + ahead_->bound(child) < least_) continue;
         reach({hypothesis.context, 0, hypothesis.score + change, hypothesis.start, hypothesis.late,
@@ -292,7 +311,7 @@ void Search::reach(const Hypothesis& from, NodeId child, std::uint8_t phoneme) {
             end_word(from, word, phoneme);
     }
     float ahead = (*ahead_)[child];
-    if (node.phonemes == 0 || from.score + ahead < least_) return;
+    if (node.is_leaf() || from.score + ahead < least_) return;
     insert({from.context, child << 1 | 1u, from.score + ahead, from.start, from.late,
             from.late_score + ahead});
 }

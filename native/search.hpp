@@ -25,12 +25,16 @@
 
 namespace cortext {
 
-// The engine's own numbers of tokens: phonemes from 0, then SIL, then the blank.
+// The engine's own numbers of tokens: phonemes from 0, then what stands between words (here SIL,
+// whatever the inventory calls it), then the blank. Where nothing stands between words SIL is there
+// all the same, and impossible: its score is -infinity in every frame.
 struct Tokens {
     int n_phonemes;
+    bool has_sil;
     int sil() const { return n_phonemes; }
     int blank() const { return n_phonemes + 1; }
     int count() const { return n_phonemes + 2; }
+    int n_columns() const { return n_phonemes + 1 + has_sil; }  // of log-probabilities
 };
 
 class Search {
@@ -128,6 +132,7 @@ private:
     void stay_between(const Hypothesis& hypothesis);
     void remember_stay(ContextId context, float score);
     void move(const Hypothesis& hypothesis);
+    void move_unmasked(const Hypothesis& hypothesis, const TreeNode& node);
     std::uint64_t likely(float score) const;
     void enter(const Hypothesis& hypothesis);
     void reach(const Hypothesis& from, NodeId child, std::uint8_t phoneme);
@@ -157,7 +162,7 @@ private:
     std::vector<End> ends_;
     std::vector<ContextId> ended_;
     std::vector<std::pair<float, std::uint8_t>> ranked_;  // phonemes of the frame, best first
-    std::vector<std::uint64_t> ranked_masks_;             // the first so many of them, one bit each
+    std::vector<std::uint64_t> ranked_masks_;             // the first so many of them, one bit each; empty beyond kMostMasked
     const float* scores_ = nullptr;                       // of the frame
     std::vector<NodeId> entries_;  // children of the roots by phoneme, two a phoneme
     float sil_cost_ = 0.0f;

@@ -42,6 +42,10 @@ bool Frames::add(const float* log_probs, const Options& options) {
     std::size_t first = scores_.size();
     scores_.resize(first + width());
     for (std::size_t token = 0; token < width(); ++token) {
+        if (columns_[token] < 0) {
+            scores_[first + token] = -std::numeric_limits<double>::infinity();
+            continue;
+        }
         // Whatever the array holds (another thread may write into it): NaN becomes the floor, too,
         // as std::max returns its first argument where the comparison fails.
         double log_prob = std::min(std::max(kFloor, number(log_probs + columns_[token])), kCeiling);
@@ -166,7 +170,7 @@ void Stream::set_options(const Options& options) {
 
 void Stream::advance(const float* log_probs, std::size_t n_frames) {
     for (std::size_t frame = 0; frame < n_frames; ++frame) {
-        bool only_blank = frames_.add(log_probs + frame * frames_.width(), options_);
+        bool only_blank = frames_.add(log_probs + frame * frames_.n_columns(), options_);
         const double* scores = frames_.last();
         if (only_blank) {
             search_.advance_blank(static_cast<float>(scores[model_->tokens().blank()]));

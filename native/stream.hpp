@@ -31,7 +31,8 @@ struct NBestEntry {
 // Frames as scaled scores, in the engine's order of tokens, one row after another.
 class Frames {
 public:
-    // `columns` gives the place of each of the engine's tokens in a row of log-probabilities.
+    // `columns` gives the place of each of the engine's tokens in a row of log-probabilities; -1
+    // for a SIL that there is not.
     Frames(Tokens tokens, std::vector<int> columns)
         : tokens_(tokens), columns_(std::move(columns)) {}
 
@@ -40,6 +41,7 @@ public:
 
     std::size_t size() const { return scores_.size() / width(); }
     std::size_t width() const { return static_cast<std::size_t>(tokens_.count()); }
+    std::size_t n_columns() const { return static_cast<std::size_t>(tokens_.n_columns()); }
     const double* data() const { return scores_.data(); }
     const double* last() const { return scores_.data() + scores_.size() - width(); }
 

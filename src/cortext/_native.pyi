@@ -147,11 +147,14 @@ class Model:
         codes: Sequence[str],
         weights: Sequence[tuple[int, int, float]],
         n_phonemes: int,
+        has_sil: bool = True,
     ) -> Model:
         """A model of words with their pronunciations, as `cortext.text.lexicon.encode` writes them.
 
         Args:
             weights: Word number, pronunciation number and log weight, where that is not 0.
+            n_phonemes: Number of spoken tokens, at most 250.
+            has_sil: Whether a silence or boundary stands between words.
         """
 
     def changed(

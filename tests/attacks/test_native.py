@@ -110,8 +110,7 @@ class There:
 
     def searched_with(self, name: str, value: float) -> None:
         """A whole search with a value that `DecoderOptions` takes."""
-        options = native_options(DecoderOptions(**{name: value}))
-        options.offsets = [*options.offsets[:N_PHONEMES], *options.offsets[-2:]]
+        options = native_options(DecoderOptions(**{name: value}), ("a", "b", "c", "SIL", "BLANK"))
         search(_native.Stream(self.model, options, COLUMNS, None, False))
 
 
@@ -340,7 +339,13 @@ SEARCH = [
     Attack("a given sentence of a lone surrogate", lambda t: given(t, ["\ud800"])),
     Attack("a model of -2 phonemes", lambda t: made(t, [], [], n_phonemes=-2), "phonemes"),
     Attack("a model of no phonemes", lambda t: made(t, [], [], n_phonemes=0), "phonemes"),
-    Attack("a model of 65 phonemes", lambda t: made(t, ["a"], ["A"], n_phonemes=65), "phonemes"),
+    Attack("a model of 251 phonemes", lambda t: made(t, ["a"], ["A"], n_phonemes=251), "phonemes"),
+    Attack("a code above those", lambda t: made(t, ["a"], ["\u01c0"], n_phonemes=250), "phoneme"),
+    Attack(
+        "a code of three bytes", lambda t: made(t, ["a"], ["\u2603"], n_phonemes=250), "phoneme"
+    ),
+    Attack("a code below A", lambda t: made(t, ["a"], ["1"], n_phonemes=250), "phoneme"),
+    Attack("a code above z", lambda t: made(t, ["a"], ["~"], n_phonemes=250), "phoneme"),
     Attack(
         "a model of 2^31 - 1 phonemes",
         lambda t: made(t, ["a"], ["A"], n_phonemes=2**31 - 1),

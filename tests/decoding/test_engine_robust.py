@@ -277,7 +277,7 @@ def test_the_compiled_part_refuses_arrays_that_do_not_fit_each_other(decoder):
     model, columns, options = (
         decoder._engine._model,
         list(range(41)),
-        native_options(decoder.options),
+        native_options(decoder.options, decoder._engine._tokens),
     )
     for wrong in (columns[1:], [*columns[:-1], 41], [-1, *columns[1:]]):
         with pytest.raises(DecodingError, match="one column a token is needed"):

@@ -10,6 +10,7 @@ from cortext.decoding.engine import native_options
 from cortext.decoding.options import DecoderOptions, bounds_of
 from cortext.errors import DecodingError
 
+TOKENS = ("AA", "SIL", "BLANK")
 OF_PYTHON = {"blank_penalty", "label_priors", "prior_weight", "recombine", "llm"}
 """Fields that reach the compiled search as `offsets` and `logadd`, or not at all."""
 
@@ -29,11 +30,11 @@ def test_bounds_and_defaults_are_the_same_in_python_and_in_the_search(name: str)
 def test_the_search_gets_the_value_of_every_option(name: str):
     low, high = bounds_of(DecoderOptions)[name]
     for value in (low, high):
-        assert getattr(native_options(DecoderOptions(**{name: value})), name) == value
+        assert getattr(native_options(DecoderOptions(**{name: value}), TOKENS), name) == value
 
 
 def test_the_search_gets_flags():
-    given = native_options(DecoderOptions(sil_required=True, recombine="max"))
+    given = native_options(DecoderOptions(sil_required=True, recombine="max"), TOKENS)
     assert (given.sil_required, given.logadd) == (True, False)
 
 
@@ -44,4 +45,4 @@ def test_a_compiled_module_older_than_an_option_is_refused(monkeypatch):
         DecodingError,
         match=r"^the compiled search does not know the option 'llm'; run `make native`$",
     ):
-        native_options(DecoderOptions())
+        native_options(DecoderOptions(), TOKENS)

@@ -17,6 +17,7 @@ from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.log_probs import check_log_probs, check_trials
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.open_vocabulary import OpenVocabularyEngine
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.stream import (
     DecoderStream,
@@ -59,7 +60,9 @@ class Decoder(Described):
         self.lm_dir = lm_dir
         self.options = options
         self.engine = engine
-        self._engine = ENGINES[engine](lm_dir, second_lm)
+        found = ENGINES[engine](lm_dir, second_lm)
+        self._engine = OpenVocabularyEngine(found) if found.lm.unit == "character" else found
+        options.require_tokens(self.inventory)
         self._words = WordChanges()
         self._llm: LargeModel | None = None
 
@@ -96,6 +99,7 @@ class Decoder(Described):
         """Return a decoder with some options changed that shares the model in memory."""
         other = copy.copy(self)
         other.options = self.options.changed(changes)
+        other.options.require_tokens(self.inventory)
         return other
 
     def with_llm(self, llm: LargeModel | None) -> Decoder:
@@ -160,12 +164,16 @@ class Decoder(Described):
             words: Words, pronounced as they are spelt, or a mapping of words to pronunciations
                 without the closing SIL (`{"avni": [("AA", "V", "N", "IY")]}`). A word that the
                 n-gram does not know scores as unknown.
+
+        Raises:
+            DecodingError: For a word that cannot be pronounced in the language model's inventory,
+                and for any word where the language model is of characters.
         """
-        self._words = self._words.with_words(words)
+        self._words = self._words.with_words(words, self.lm)
 
     def remove_words(self, words: Iterable[str]) -> None:
         """Take words out of the search, for all utterances that begin from now on."""
-        self._words = self._words.without_words(words)
+        self._words = self._words.without_words(words, self.lm)
 
     def __contains__(self, word: object) -> bool:
         """Tell whether utterances that begin from now on can hold the word."""
@@ -190,14 +198,15 @@ class Decoder(Described):
             context: See `stream`.
 
         Raises:
+            LanguageModelError: For another inventory than the language model's.
             DecodingError: For anything else: nothing is guessed, converted or reordered.
         """
-        inventory = get_inventory(inventory)
+        inventory = self._checked(inventory)
         check_log_probs(log_probs_PV, inventory)
         nbest = self._search(
             log_probs_PV,
             inventory,
-            self._words.with_bonuses({} if hotwords is None else hotwords),
+            self._words.with_bonuses({} if hotwords is None else hotwords, self.lm),
             context,
         )
         return self.rank([nbest], context)[0]
@@ -248,7 +257,7 @@ class Decoder(Described):
         Raises:
             DecodingError: As in `decode`; it says which utterance it is.
         """
-        inventory = get_inventory(inventory)
+        inventory = self._checked(inventory)
         log_probs = list(check_list(log_probs, "log_probs", "a list of arrays [frames, tokens]"))
         threads = as_count(threads, "threads")
         check_function(progress, "progress")
@@ -285,6 +294,13 @@ class Decoder(Described):
             if self._llm is None
             else self._llm.rank(lists, self.options, context, progress)
         )
+
+    def _checked(self, inventory: Inventory | str) -> Inventory:
+        """Return the inventory; raise LanguageModelError unless it is the language model's."""
+        inventory = get_inventory(inventory)
+        if inventory != self.inventory:
+            self.lm.require(inventory, theirs="the log-probabilities")
+        return inventory
 
     def _search(
         self, log_probs_PV: np.ndarray, inventory: Inventory, words: WordChanges, context: str
@@ -327,9 +343,11 @@ class Decoder(Described):
             every_frames: Frames between two calls of the hook; it is also called at the end.
             context: Text said before, for a large model.
         """
-        inventory = get_inventory(inventory)
+        inventory = self._checked(inventory)
         check_function(hook, "hook")
-        changes = self._words.with_words(words).with_bonuses({} if hotwords is None else hotwords)
+        changes = self._words.with_words(words, self.lm).with_bonuses(
+            {} if hotwords is None else hotwords, self.lm
+        )
         if hook is None:
             model = self._hook(context)
             search = self._start(inventory, changes, model)
@@ -358,7 +376,7 @@ class Decoder(Described):
         Raises:
             DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
         """
-        inventory = get_inventory(inventory)
+        inventory = self._checked(inventory)
         check_text(text, "text")
         check_log_probs(log_probs_PV, inventory)
         return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)

@@ -18,11 +18,13 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import LARGEST, DecoderOptions
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
-from cortext.text.inventory import ARPABET, BLANK, SIL, Inventory
+from cortext.text.inventory import Inventory
 from cortext.text.lexicon import encode
 
-TOKENS = (*ARPABET, SIL, BLANK)
-"""The engine's own order of tokens."""
+Tokens = tuple[str | None, ...]
+"""Symbols in the engine's own order: spoken ones, the separator (None where there is none), the
+blank.
+"""
 
 NOT_READ_BY_NAME = frozenset({"blank_penalty", "label_priors", "prior_weight", "recombine", "llm"})
 """Fields of `DecoderOptions` that the compiled search gets as `offsets` or `logadd`, or not at all.
@@ -75,8 +77,14 @@ class NativeEngine:
         self.lm = lm
         self._second = second
         codes = lm.lexicon.codes
+        self._tokens = _tokens(lm.lexicon.inventory)
         self._model = _native.Model.make(
-            lm.ngram, list(codes), list(codes.values()), _log_weights(lm), len(ARPABET)
+            lm.ngram,
+            list(codes),
+            list(codes.values()),
+            _log_weights(lm),
+            len(lm.lexicon.inventory.spoken),
+            None not in self._tokens,
         )
         self._changed: dict[WordChanges, _native.Model] = {}
         self._lock = threading.Lock()
@@ -113,9 +121,13 @@ class NativeEngine:
         """
         model = self._model_with(words)
         stream = _native.Stream(
-            model, native_options(options), _columns(inventory), self._second, hook is not None
+            model,
+            native_options(options, self._tokens),
+            self._columns(inventory),
+            self._second,
+            hook is not None,
         )
-        return NativeStream(stream, options, hook, every_frames)
+        return NativeStream(stream, options, self._tokens, hook, every_frames)
 
     def score(
         self,
@@ -144,12 +156,21 @@ class NativeEngine:
                 raise DecodingError(
                     f"the word {word!r} is not in the lexicon", where=self.lm.directory
                 )
-        result = model.score(sentence, log_probs_PV, _columns(inventory), native_options(options))
+        result = model.score(
+            sentence,
+            log_probs_PV,
+            self._columns(inventory),
+            native_options(options, self._tokens),
+        )
         if not len(result):
             raise DecodingError(
                 f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames"
             )
         return _hypothesis(result, 0, options, has_hook=False, has_confidence=False)
+
+    def _columns(self, inventory: Inventory) -> list[int]:
+        """Return the column of each of the engine's tokens in an inventory's order; -1 for none."""
+        return [-1 if symbol is None else inventory.index[symbol] for symbol in self._tokens]
 
     def _model_with(self, words: WordChanges) -> _native.Model:
         if not words:
@@ -173,7 +194,7 @@ class NativeEngine:
             known = dict(
                 zip(lexicon.codes.get(word, "").split(), lexicon.weights(word), strict=True)
             )
-            weights = {encode(variant): 1.0 for variant in variants} | known
+            weights = {encode(variant, lexicon.inventory): 1.0 for variant in variants} | known
             spelt.append(
                 (word, " ".join(weights), [math.log(weight) for weight in weights.values()])
             )
@@ -187,6 +208,7 @@ class NativeStream:
         self,
         stream: _native.Stream,
         options: DecoderOptions,
+        tokens: Tokens,
         hook: Hook | None,
         every_frames: int,
     ) -> None:
@@ -196,6 +218,7 @@ class NativeStream:
             )
         self._stream = stream
         self._options = options
+        self._tokens = tokens
         self._hook = hook
         self._every = every_frames
         self._frame = 0
@@ -222,7 +245,7 @@ class NativeStream:
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on; the final scores use the last ones."""
-        self._stream.set_options(native_options(options))
+        self._stream.set_options(native_options(options, self._tokens))
         self._options = options
 
     def finish(self) -> NBest:
@@ -304,8 +327,16 @@ class NativeNBest(NBest):
         return _hypothesis(self._result, number, self._options, self._has_hook, has_confidence=True)
 
 
-def native_options(options: DecoderOptions) -> _native.Options:
+def _tokens(inventory: Inventory) -> Tokens:
+    return (*inventory.spoken, inventory.separator, inventory.blank_symbol)
+
+
+def native_options(options: DecoderOptions, tokens: Tokens) -> _native.Options:
     """Return the options as the compiled search takes them.
+
+    Args:
+        options: Options of the search.
+        tokens: The engine's tokens.
 
     Raises:
         DecodingError: Where the compiled module is older than `DecoderOptions`. Without this error
@@ -321,13 +352,14 @@ def native_options(options: DecoderOptions) -> _native.Options:
     for name in names:
         setattr(native, name, getattr(options, name))
     native.logadd = options.recombine == "logadd"
+    if None in tokens:  # nothing stands between words, and nothing is missing there
+        native.sil_cost = 0.0
+        native.sil_required = False
     # Penalty and priors are constants of a token, so all of them become one subtraction a frame.
     priors = dict(options.label_priors)
-    offsets = {
-        symbol: options.prior_weight * math.log(priors.get(symbol, 1.0)) for symbol in TOKENS
-    }
-    offsets[BLANK] += math.log(options.blank_penalty)
-    native.offsets = list(offsets.values())
+    offsets = [options.prior_weight * math.log(priors.get(symbol or "", 1.0)) for symbol in tokens]
+    offsets[-1] += math.log(options.blank_penalty)
+    native.offsets = offsets
     return native
 
 
@@ -355,11 +387,6 @@ def _hypothesis(
         sil_score=sil_score,
         hotword_score=hotword_score,
     )
-
-
-def _columns(inventory: Inventory) -> list[int]:
-    """Return the column of each of the engine's tokens in the inventory's order."""
-    return [inventory.index[symbol] for symbol in TOKENS]
 
 
 def _log_weights(lm: LanguageModel) -> list[tuple[int, int, float]]:

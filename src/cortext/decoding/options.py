@@ -15,7 +15,7 @@ from typing import Any
 
 from cortext.arguments import check_type
 from cortext.errors import DecodingError, nearest
-from cortext.text.inventory import LM
+from cortext.text.inventory import Inventory
 
 LARGEST = 1e6
 """Largest size of a number without narrower bounds, of a word's bonus and of a score that a hook
@@ -193,7 +193,8 @@ class DecoderOptions:
     """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`.
 
     Its logarithm times `prior_weight` is subtracted from the token's log-probability in every
-    frame; for a token not named it is 0.
+    frame; for a token not named it is 0. The decoder checks the symbols: they are those of its
+    inventory.
     """
     prior_weight: float = number(1.0, 0, 1e3)
     """Factor on the logarithm of the label priors."""
@@ -247,6 +248,15 @@ class DecoderOptions:
             if not low <= value <= high:
                 raise DecodingError(
                     f"{name} is {value}; it must be at least {low:g} and at most {high:g}"
+                )
+
+    def require_tokens(self, inventory: Inventory) -> None:
+        """Raise DecodingError for a label prior of a token that the inventory lacks."""
+        for symbol in dict(self.label_priors):
+            if symbol not in inventory.index:
+                raise DecodingError(
+                    f"label_priors names an unknown token {symbol!r};"
+                    f" {nearest(symbol, inventory.symbols)}"
                 )
 
     def differences(self) -> str:
@@ -307,11 +317,8 @@ def _checked_priors(priors: object) -> tuple[tuple[str, float], ...]:
             f"label_priors is {priors!r}; a mapping of token symbols to probabilities is needed"
         ) from None
     for symbol, prior in pairs:
-        if symbol not in LM.index:
-            raise DecodingError(
-                f"label_priors names an unknown token {symbol!r};"
-                f" {nearest(str(symbol), LM.symbols)}"
-            )
+        if not isinstance(symbol, str):
+            raise DecodingError(f"label_priors names {symbol!r}; the symbol of a token is needed")
         if not is_finite(prior) or not 0 < prior <= 1:
             raise DecodingError(
                 f"the label prior of {symbol} is {prior!r}; a probability above 0 is needed"

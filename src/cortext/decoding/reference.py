@@ -13,6 +13,18 @@ directly after the last phoneme of another costs `sil_cost`, the start and the e
 cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as
 within a word. A word counts when its last phoneme is there; a sentence ends only between words.
 
+SIL stands here for what the inventory has between words, a silence or a boundary. An inventory
+with neither has nothing there: the sentence is read if what remains is
+
+    pron(w1) pron(w2) ... pron(wn)
+
+and entering a word costs nothing; `sil_cost` and `sil_required` do not apply. Equal phonemes that
+meet still need a blank between them.
+
+With an open vocabulary (a language model of characters) the words of this page are the tokens
+themselves, the separator among them, so nothing stands between these words.
+`cortext.decoding.open_vocabulary` makes text of them.
+
 A path is one token per frame, read as words in one way (`AA B` may be two ways to read one
 sentence, as where one word has the pronunciations `AA` and `AA B`). Its score is the sum of
 `cortext.decoding.nbest.Hypothesis.score`, with
@@ -50,6 +62,7 @@ import numpy as np
 
 from cortext._native import NGram, State
 from cortext.decoding.options import DecoderOptions
+from cortext.decoding.sentences import boundary_cost
 from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Lexicon
 
@@ -180,8 +193,8 @@ class Graph:
             {token: self._arc(node, child) for token, child in children.items()}
             for node, children in enumerate(tree.children)
         ]
-        cost = options.sil_cost
-        direct = {} if options.sil_required else self.arcs[ROOT]
+        cost = boundary_cost(options, inventory)
+        direct = {} if cost == math.inf else self.arcs[ROOT]
         self.arcs.append(
             {
                 token: (

@@ -32,13 +32,24 @@ class SentencePaths:
 
     Attributes:
         score: Joined score of all paths, without the n-gram and word scores.
-        boundaries: Times that the best path enters a word directly after another, without SIL.
+        boundaries: Times that the best path enters a word directly after another, without SIL; 0
+            where nothing stands between words.
         spans: First frame and end frame (exclusive) of the phonemes of each word on the best path.
     """
 
     score: float
     boundaries: int
     spans: tuple[tuple[int, int], ...]
+
+
+def boundary_cost(options: DecoderOptions, inventory: Inventory) -> float:
+    """Return the cost of entering a word directly after another; infinite where that is forbidden.
+
+    Where nothing stands between words it is 0, whatever the options.
+    """
+    if inventory.sil is None:
+        return 0.0
+    return np.inf if options.sil_required else options.sil_cost
 
 
 class _States:
@@ -51,7 +62,7 @@ class _States:
         self.blank = inventory.blank
         self.sil = inventory.sil
         self.scale = options.acoustic_scale
-        self.cost = np.inf if options.sil_required else options.sil_cost
+        self.cost = boundary_cost(options, inventory)
         self.tokens: list[int] = []
         self.words: list[int] = []
         self.sources: list[list[tuple[int, float]]] = []
@@ -235,12 +246,13 @@ def _read(
     last = [_NO_WORD] * n_words
     boundaries = 0
     silent = True
+    has_sil = states.sil is not None
     for frame, state in enumerate(path):
         word = states.words[state]
         if word != _NO_WORD:
             if last[word] == _NO_WORD:
                 first[word] = frame
-                boundaries += not silent
+                boundaries += has_sil and not silent
             last[word] = frame
             silent = False
         elif states.tokens[state] == states.sil:

@@ -184,6 +184,7 @@ class DecoderStream:
         stay as they were at the start of the utterance, and so does `history_words`.
         """
         changed = self._options.changed(changes)
+        changed.require_tokens(self._inventory)
         if changed.history_words != self._options.history_words:
             raise DecodingError(
                 "history_words cannot change during an utterance", fix="open a new stream"

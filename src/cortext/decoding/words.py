@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cortext.arguments import check_list, check_type
+from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import LARGEST, is_finite
 from cortext.errors import DecodingError, TextError
 from cortext.text.lexicon import Pronunciation, encode
-from cortext.text.pronunciation import pronounce
+from cortext.text.pronunciation import Pronouncer, pronouncer
 
 Words = Iterable[str] | Mapping[str, Iterable[Sequence[str]]]
 """Words, pronounced as they are spelt, or pronunciations by word (`{"avni": [("AA", "V", "N",
@@ -34,13 +35,14 @@ class WordChanges:
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.bonuses)
 
-    def with_words(self, words: Words) -> WordChanges:
-        """Return the changes with more words.
+    def with_words(self, words: Words, lm: LanguageModel) -> WordChanges:
+        """Return the changes with more words, pronounced as the language model's are.
 
         Raises:
-            DecodingError: For a word that cannot be pronounced, or with an unknown phoneme.
+            DecodingError: For a word that cannot be pronounced, or with an unknown phoneme; for any
+                word where the vocabulary is open.
         """
-        new = dict(_pronounced(words))
+        new = dict(_pronounced(words, lm))
         added = {word: variants for word, variants in self.added if word not in new} | new
         return replace(
             self,
@@ -48,12 +50,16 @@ class WordChanges:
             removed=tuple(word for word in self.removed if word not in new),
         )
 
-    def without_words(self, words: Iterable[str]) -> WordChanges:
-        """Return the changes with fewer words."""
+    def without_words(self, words: Iterable[str], lm: LanguageModel) -> WordChanges:
+        """Return the changes with fewer words.
+
+        Raises DecodingError for what is no word, and for any word where the vocabulary is open.
+        """
         check_type(words, Iterable, "words", "a list of words")
         gone = dict.fromkeys([words] if isinstance(words, str) else words)
         for word in gone:
             _check_word(word)
+            _require_words(lm, "removed")
         return replace(
             self,
             added=tuple((word, variants) for word, variants in self.added if word not in gone),
@@ -61,11 +67,15 @@ class WordChanges:
             bonuses=tuple((word, bonus) for word, bonus in self.bonuses if word not in gone),
         )
 
-    def with_bonuses(self, bonuses: Mapping[str, float]) -> WordChanges:
-        """Return the changes with other bonuses for these words; 0 takes one away."""
+    def with_bonuses(self, bonuses: Mapping[str, float], lm: LanguageModel) -> WordChanges:
+        """Return the changes with other bonuses for these words; 0 takes one away.
+
+        Raises DecodingError for a bonus out of bounds, and for any where the vocabulary is open.
+        """
         check_type(bonuses, Mapping, "hotwords", "a mapping of words to bonuses")
         for word, bonus in bonuses.items():
             _check_word(word)
+            _require_words(lm, "favoured")
             if not is_finite(bonus):
                 raise DecodingError(
                     f"the bonus of {word!r} is {bonus!r}; a finite number is needed"
@@ -85,25 +95,44 @@ def _check_word(word: object) -> None:
         raise DecodingError(f"{word!r} is not a word", fix="give words without blanks")
 
 
+def _require_words(lm: LanguageModel, what: str) -> None:
+    if lm.unit == "character":
+        raise DecodingError(
+            f"words cannot be {what}: the language model is of characters and knows no words",
+            where=lm.directory,
+            fix="use a language model of words",
+        )
+
+
 def _is_unicode(text: str) -> bool:
     """Return whether text can be written; undecodable bytes of a command line cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _pronounced(words: Words) -> Iterable[tuple[str, tuple[Pronunciation, ...]]]:
+def _pronouncer(lm: LanguageModel) -> Pronouncer:
+    """Return the inventory's own way to pronounce words, or the lexicon where it has none."""
+    try:
+        return pronouncer(lm.inventory, lm.language)
+    except TextError:
+        return pronouncer(lm.inventory, lm.language, lm.lexicon)
+
+
+def _pronounced(words: Words, lm: LanguageModel) -> Iterable[tuple[str, tuple[Pronunciation, ...]]]:
     check_type(words, Iterable, "words", "a list of words")
     if isinstance(words, str):
         words = [words]
+    pronounce = words.__getitem__ if isinstance(words, Mapping) else _pronouncer(lm)
     for word in words:
         _check_word(word)
+        _require_words(lm, "added")
         try:
-            given = words[word] if isinstance(words, Mapping) else pronounce(word)
+            given = pronounce(word)
             variants = tuple(
                 tuple(check_list(variant, f"{word!r}", "a list of phonemes"))
                 for variant in check_list(given, f"{word!r}", "a list of pronunciations")
             )
             for variant in variants:
-                encode(variant)
+                encode(variant, lm.lexicon.inventory)
         except TextError as error:
             raise DecodingError(error.what, where=f"word {word!r}", fix=error.fix) from None
         if not variants:

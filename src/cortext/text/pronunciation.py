@@ -105,7 +105,7 @@ def pronouncer(
     if lexicon is not None:
         return _Listed(lexicon)
     if inventory in PUBLISHED and language.is_benchmark:
-        return _pronounce
+        return pronounce
     if inventory.unit == "character":
         return _Spelt(inventory)
     raise TextError(
