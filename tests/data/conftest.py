@@ -11,6 +11,7 @@ import pytest
 from cortext.data import Trial, write_session
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # Needs 7 frames: 6 tokens and a blank between the equal ones.
 LABELS = np.array([8, 3, 40, 12, 12, 40])
 
@@ -27,7 +28,7 @@ def trials_of(
             session,
             block,
             number,
-            f"sentence number {number}" if labelled else None,
+            f"sentence number {NUMBERS[number]}" if labelled else None,
             LABELS if labelled else None,
         )
         for number in range(n_trials)

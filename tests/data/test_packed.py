@@ -47,11 +47,11 @@ def test_every_trial_is_the_session_file_s_in_half_precision(
         assert split.n_bins_N[i] == len(expected)
         assert split.labels(i).tolist() == LABELS
         assert split.labels(i).dtype == np.int64
-        assert split.sentence(i) == f"sentence number {i % 4}"
+        assert split.sentence(i) == f"sentence number {('zero', 'one', 'two', 'three')[i % 4]}"
     trial = split.trial(5)
     assert (trial.name, trial.sentence, trial.corpus) == (
         "t15.2023.08.13/block 1/trial 1",
-        "sentence number 1",
+        "sentence number one",
         None,
     )
     assert trial.features_TC.dtype == np.float32

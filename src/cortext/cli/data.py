@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
+from cortext.errors import ConfigError
 
 MOST_BINS = typer.Option(
     60_000, "--max-bins", min=1, help="Longest trial that is read from session files, in bins."
@@ -145,7 +146,7 @@ def inspect(
     with progress_bar("reading") as progress:
         report = examine(data, progress=progress, limits=Limits(max_bins, max_features))
     if as_json:
-        print_json(dataclasses.asdict(report))
+        print_json(report.plain())
         return
     print_lines(*str(report).split("\n"))
 
@@ -156,6 +157,21 @@ def pack(
     format: Annotated[
         str, typer.Option(help="f16, memory maps, or tfrecord, which TensorFlow's readers take.")
     ] = "f16",
+    bin_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=5,
+            max=50,
+            help="Length of the packed bins in ms; the bins of the session files are joined.",
+        ),
+    ] = None,
+    sums: Annotated[
+        str | None,
+        typer.Option(
+            help="With --bin-ms: features whose bins are summed, such as 0-255 for spike counts."
+            " All others are averaged."
+        ),
+    ] = None,
     skip_bad: bool = SKIP_BAD,
     max_bins: int = MOST_BINS,
     max_features: int = MOST_FEATURES,
@@ -171,7 +187,14 @@ def pack(
     limits = Limits(max_bins, max_features)
     with progress_bar("packing") as progress:
         packed = pack_data(
-            data, out, format=format, skip_bad=skip_bad, progress=progress, limits=limits
+            data,
+            out,
+            format=format,
+            bin_ms=bin_ms,
+            sums=_numbers(sums),
+            skip_bad=skip_bad,
+            progress=progress,
+            limits=limits,
         )
     counts = {name: len(packed.split(name)) for name in packed.splits}
     if as_json:
@@ -185,3 +208,17 @@ def pack(
         return
     print_table("", ["split", "trials"], list(counts.items()))
     print_left_out(packed.bad_trials)
+
+
+def _numbers(ranges: str | None) -> list[int]:
+    """Return the numbers of ranges such as `0-255,300`."""
+    found: list[int] = []
+    for part in ranges.split(",") if ranges is not None else ():
+        matched = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        low, high = (int(n) for n in (matched[1], matched[2] or matched[1])) if matched else (1, 0)
+        if low > high:
+            raise ConfigError(
+                f"--sums is {ranges!r:.100}; numbers and ranges such as 0-255,300 are needed"
+            )
+        found += range(low, high + 1)
+    return found

@@ -22,7 +22,7 @@ from typing import Any
 
 from cortext.arguments import as_path
 from cortext.errors import CortextError, DataError, TextError, nearest
-from cortext.files import atomic_write, disk_errors, read_json
+from cortext.files import atomic_write, check_file, disk_errors, read_json
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import EN, Language
 
@@ -32,6 +32,7 @@ FORMAT_VERSION = 1
 SHORTEST_BIN_MS, LONGEST_BIN_MS = 5, 50
 _KEYS = ("inventory", "language", "bin_ms", "normalised")
 _MOST_NOTE = 500
+_MOST_BYTES = 1 << 20  # ten times the largest inventory and language
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ class Conventions:
             return RELEASE_CONVENTIONS
         fix = "write it as the documentation shows, or remove it for the release's conventions"
         try:
-            mapping = dict(read_json(path))
+            check_file(path, _MOST_BYTES)
+            mapping = dict(read_json(path, finite=True))
             if (mapping.pop("format", None), mapping.pop("format_version", None)) != (
                 FORMAT,
                 FORMAT_VERSION,
@@ -160,7 +162,8 @@ class Conventions:
                 )
             return cls.from_json(mapping)
         except (OSError, ValueError) as error:
-            raise DataError(f"cannot be read: {error}", where=path, fix=fix) from None
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"cannot be read: {reason}", where=path, fix=fix) from None
         except (DataError, TextError) as error:
             raise DataError(error.what, where=path, fix=error.fix or fix) from None
 

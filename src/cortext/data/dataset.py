@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, FaultError, Limits, OnBad, PatchGeometry, Problem
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
+from cortext.data.rebin import Rebinning
 from cortext.data.session_files import read_trials, trial_names, usual_features
 from cortext.data.trial import SPLITS, Session, Trial, is_plain_name
 from cortext.describe import Described, some
@@ -127,6 +128,7 @@ class Dataset(Described):
         description: The release's table of blocks where the directory has it.
         limits: The largest trial that is read.
         conventions: Tokens, language and length of a bin, from `cortext.json`.
+        rebinning: Joins bins while trials are read (`rebinned`).
     """
 
     root: Path
@@ -134,6 +136,7 @@ class Dataset(Described):
     description: tuple[BlockDescription, ...] = field(default=(), repr=False)
     limits: Limits = LIMITS
     conventions: Conventions = RELEASE_CONVENTIONS
+    rebinning: Rebinning | None = field(default=None, repr=False)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -242,7 +245,27 @@ class Dataset(Described):
                     corpora=self.corpora(session),
                     limits=self.limits,
                     conventions=self.conventions,
+                    rebinning=self.rebinning,
                 )
+
+    def rebinned(self, bin_ms: float, sums: Iterable[int] = ()) -> Dataset:
+        """Return the dataset with trials in bins of another length, computed as they are read.
+
+        Args:
+            bin_ms: Length of the new bins, 5 to 50 ms.
+            sums: Numbers of the features to sum, such as spike counts; all others are averaged
+                (`cortext.features.rebin`).
+
+        Raises:
+            DataError, ConfigError, WrongType: For a length or a feature that is not possible.
+        """
+        if self.rebinning is not None:
+            raise DataError("the bins are joined already", where=self.root, fix="open it again")
+        rebinning = Rebinning.of(self.conventions, bin_ms, sums, self.n_features)
+        if rebinning.to_ms == self.conventions.bin_ms:
+            return self
+        conventions = rebinning.conventions(self.conventions)
+        return replace(self, conventions=conventions, rebinning=rebinning)
 
     def corpora(self, session: Session) -> dict[int, str]:
         """Return the corpus by block number of a session, as far as the table of blocks has it."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed import PackedDataset, is_packed, open_packed
-from cortext.data.trial import BIN_MS, Session, Trial
+from cortext.data.trial import Session, Trial
 from cortext.errors import DataError, shown
 from cortext.processes import Progress
 from cortext.tables import json_text
-from cortext.text.inventory import RELEASE
 
 
 @dataclass
@@ -32,6 +32,7 @@ class SplitReport:
     n_sentences: int = 0
     """Trials with a sentence."""
     n_phonemes: int = 0
+    """Tokens in the labels, which may be characters."""
     corpora: dict[str, int] = field(default_factory=dict)
     """Trials by corpus."""
     shortest_bins: int | None = None
@@ -55,16 +56,26 @@ class DatasetReport:
     """One per split."""
     n_distinct_sentences: int
     phonemes_missing: list[str]
-    """Phonemes that occur in no label."""
+    """Tokens that occur in no label, which may be characters."""
     problems: list[Problem]
+    conventions: Conventions = RELEASE_CONVENTIONS
+
+    def plain(self) -> dict[str, Any]:
+        """Return the report as plain values; conventions that are the release's are left out."""
+        conventions = self.conventions.to_json()
+        found = asdict(replace(self, conventions=RELEASE_CONVENTIONS))
+        del found["conventions"]
+        return found | ({"conventions": conventions} if conventions else {})
 
     def to_json(self) -> str:
         """Return the report as a JSON object."""
-        return json_text(asdict(self), indent=2)
+        return json_text(self.plain(), indent=2)
 
     def __str__(self) -> str:
+        tokens = f"{self.conventions.inventory.unit}s"
         lines = [
             f"{self.path}: {self.kind}, {self.n_features or 'an unknown number of'} features",
+            *(f"{name}: {shown(fact)}" for name, fact in self.conventions.facts().items()),
             "",
         ]
         header = (
@@ -74,7 +85,7 @@ class DatasetReport:
             "bad",
             "minutes",
             "sentences",
-            "phonemes",
+            tokens,
             "bins",
             "values",
             "corpora",
@@ -82,7 +93,7 @@ class DatasetReport:
         lines += _aligned([header, *map(_cells, [*self.rows, *self.totals])])
         labels = [f"distinct sentences: {self.n_distinct_sentences}"]
         if self.totals and any(row.n_phonemes for row in self.totals):
-            labels.append(f"phonemes that never occur: {' '.join(self.phonemes_missing) or 'none'}")
+            labels.append(f"{tokens} that never occur: {' '.join(self.phonemes_missing) or 'none'}")
         lines += ["", *labels, "", f"problems: {len(self.problems) or 'none'}"]
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
@@ -93,7 +104,8 @@ def inspect(
     """Read every trial of a directory of session files, or of a packed one, and report.
 
     Bad trials do not raise; they are listed in `problems`. So are files that number trials as
-    another split does.
+    another split does, and sentences with letters that the data's language would lose. Labels are
+    not compared with their sentences.
 
     Args:
         path: The directory.
@@ -101,24 +113,24 @@ def inspect(
         limits: The largest trial that is read from session files.
 
     Raises:
-        DataError: Where it is neither of them.
+        DataError: Where it is neither of them, and for a damaged `cortext.json`.
     """
     path = Path(path)
-    survey = _Survey()
     if is_packed(path):
         packed = open_packed(path)
+        survey = _Survey(packed.conventions)
         total = sum(len(packed.split(name)) for name in packed.splits)
+        trials = _packed_trials(packed, survey)
         if progress:  # checking counts as reading every trial once, looking at them as once more
             packed.verify(lambda done, all_: progress(done * total // all_, 2 * total))
-            survey.take(
-                _packed_trials(packed), lambda done, _: progress(total + done, 2 * total), total
-            )
+            survey.take(trials, lambda done, _: progress(total + done, 2 * total), total)
         else:
             packed.verify()
-            survey.take(_packed_trials(packed), None, total)
+            survey.take(trials, None, total)
         survey.problems.extend(packed.bad_trials)
         return survey.report(path, "packed", packed.n_features)
     dataset = open_session_files(path, limits=limits)
+    survey = _Survey(dataset.conventions)
     total = sum(dataset.n_trials(split) for split in dataset.splits)
     survey.take(_session_trials(dataset, survey), progress, total)
     try:
@@ -128,7 +140,9 @@ def inspect(
     return survey.report(path, "session files", n_features)
 
 
-def _packed_trials(packed: PackedDataset) -> Iterator[tuple[SplitReport, Trial | None]]:
+def _packed_trials(
+    packed: PackedDataset, survey: _Survey
+) -> Iterator[tuple[SplitReport, Trial | None]]:
     bad = Counter(
         (Path(problem.file).parent.name, Path(problem.file).stem) for problem in packed.bad_trials
     )
@@ -139,7 +153,9 @@ def _packed_trials(packed: PackedDataset) -> Iterator[tuple[SplitReport, Trial |
             rows[day] = _row(Session(session, {}), name, packed.post_implant_day)
             rows[day].n_bad = bad[session, f"data_{name}"]
         for i in range(len(split)):
-            yield rows[int(split.day_N[i])], split.trial(i)
+            trial = split.trial(i)
+            survey.check_sentence(trial, split.path)
+            yield rows[int(split.day_N[i])], trial
 
 
 def _session_trials(
@@ -159,6 +175,7 @@ def _session_trials(
                 first = seen.setdefault((trial.block, trial.trial), split)
                 if first != split:
                     twice.append(f"{trial.name} in {first}")
+                survey.check_sentence(trial, session.files[split])
                 yield row, trial
             row.n_bad = len(survey.problems) - before
             if twice:
@@ -177,7 +194,8 @@ def _row(session: Session, split: str, days: dict[str, int]) -> SplitReport:
 class _Survey:
     """Counts, while the trials pass by once."""
 
-    def __init__(self) -> None:
+    def __init__(self, conventions: Conventions) -> None:
+        self.conventions = conventions
         self.rows: list[SplitReport] = []
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
@@ -200,9 +218,17 @@ class _Survey:
                 if progress:
                     progress(done, total)
 
+    def check_sentence(self, trial: Trial, file: Path) -> None:
+        """Note a sentence with letters that the language would lose. The trial is not left out."""
+        language = self.conventions.language
+        if trial.sentence is not None and (lost := language.damage(trial.sentence)):
+            error = language.refused({lost: []}, trial.sentence)
+            message = f"{error.what}; {error.fix}"
+            self.notes.append(Problem(str(file), trial.name, "sentence_label", message))
+
     def _count(self, row: SplitReport, trial: Trial) -> None:
         row.n_trials += 1
-        row.minutes += trial.n_bins * BIN_MS / 60_000
+        row.minutes += trial.n_bins * self.conventions.bin_ms / 60_000
         lengths = [n for n in (row.shortest_bins, row.longest_bins, trial.n_bins) if n is not None]
         row.shortest_bins = min(lengths)
         row.longest_bins = max(lengths)
@@ -225,13 +251,21 @@ class _Survey:
             _add(totals.setdefault(row.split, SplitReport("all", row.split)), row)
         missing = [
             symbol
-            for token, symbol in enumerate(RELEASE.symbols)
+            for token, symbol in enumerate(self.conventions.inventory.symbols)
             if token and not self.tokens[token]
         ]
         problems = [*self.problems, *self.notes]
         order = sorted(totals.values(), key=lambda row: ("train", "val", "test").index(row.split))
         return DatasetReport(
-            str(path), kind, n_features, self.rows, order, len(self.sentences), missing, problems
+            str(path),
+            kind,
+            n_features,
+            self.rows,
+            order,
+            len(self.sentences),
+            missing,
+            problems,
+            self.conventions,
         )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from cortext.arguments import as_path
+from cortext.arguments import as_path, check_list
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
+from cortext.data.conventions import FILE, Conventions
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
 from cortext.data.packed_index import is_packed, write_index
@@ -33,6 +35,8 @@ def pack(
     out: str | Path,
     *,
     format: str = "f16",
+    bin_ms: float | None = None,
+    sums: Iterable[int] = (),
     skip_bad: bool = False,
     progress: Progress | None = None,
     limits: Limits = LIMITS,
@@ -46,6 +50,9 @@ def pack(
         out: The packed directory to write.
         format: `f16`, a memory map for each split, or `tfrecord`, TFRecord files (needs
             TensorFlow); both can be read by everything.
+        bin_ms: Length of the packed bins, 5 to 50 ms; as in the session files by default.
+        sums: With `bin_ms`: features whose bins are summed, such as spike counts; all others are
+            averaged (`cortext.features.rebin`).
         skip_bad: Leave bad trials out and record why in `bad_trials`; otherwise the first one is
             raised as DataError.
         progress: Called with trials done and in all.
@@ -53,12 +60,16 @@ def pack(
 
     Raises:
         DataError: For a bad trial, a full disk, or an `out` that holds something else.
-        ConfigError: For another format.
+        ConfigError: For another format, and features to sum that the data lack.
         MissingLibrary: Where TensorFlow is needed and not installed.
     """
     if not isinstance(format, str) or format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
     dataset = data if isinstance(data, Dataset) else _unpacked(data, limits)
+    if bin_ms is not None:
+        dataset = dataset.rebinned(bin_ms, sums)
+    elif list(check_list(sums, "sums", "a list of features' numbers")):
+        raise ConfigError("sums is given without bin_ms", fix="give the length of the packed bins")
     out = as_path(out, "out")
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
         raise DataError(
@@ -89,6 +100,7 @@ def _write(
 ) -> None:
     # Before reading: a file that changes meanwhile makes the result stale.
     files = source_files(dataset.root)
+    _check_unchanged(dataset)
     problems: list[Problem] = []
     arrays: dict[str, np.ndarray] = {}
     splits: dict[str, Any] = {}
@@ -122,6 +134,15 @@ def _write(
     write_index(folder, index, arrays, dataset.conventions)
     for path in folder.iterdir():
         sync(path)
+
+
+def _check_unchanged(dataset: Dataset) -> None:
+    """Raise DataError where `cortext.json` has changed since the dataset was opened."""
+    opened = dataset.conventions
+    if dataset.rebinning is not None:
+        opened = replace(opened, bin_ms=dataset.rebinning.from_ms)
+    if opened.difference(Conventions.read(dataset.root)):
+        raise DataError(f"{FILE} has changed meanwhile", where=dataset.root, fix="open it again")
 
 
 def _write_split(
@@ -225,7 +246,10 @@ def open_data(
     if is_packed(path):
         packed = open_packed(path)
         if packed.stale():
-            fix = f"run cortext pack {packed.source} --out {path} again"
+            length = packed.conventions.bin_ms
+            rebinned = Conventions.read(packed.source).bin_ms != length
+            options = f" --bin-ms {length:g}" if rebinned else ""
+            fix = f"run cortext pack {packed.source} --out {path}{options} again"
             raise DataError(
                 f"the session files in {packed.source} have changed since it was packed",
                 where=path,

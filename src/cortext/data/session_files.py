@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import numpy as np
 from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import (
+    ANY_PATCH,
     LIMITS,
     FaultError,
     Limits,
@@ -40,6 +42,7 @@ from cortext.data.checks import (
 )
 from cortext.data.conventions import Conventions, conventions_given, session_files_in
 from cortext.data.hdf5_output import new_hdf5
+from cortext.data.rebin import Rebinning
 from cortext.data.trial import MAX_LABEL, Trial, is_plain_name, most_labels
 from cortext.errors import DataError
 
@@ -60,6 +63,7 @@ def read_trials(
     corpora: Mapping[int, str] | None = None,
     limits: Limits = LIMITS,
     conventions: Conventions | None = None,
+    rebinning: Rebinning | None = None,
 ) -> Iterator[Trial]:
     """Yield the trials of one session file, one in memory at a time, in the order of their names.
 
@@ -80,6 +84,8 @@ def read_trials(
             taken.
         conventions: Tokens, language and length of a bin (default: those of the directory that
             holds the session's folder).
+        rebinning: Joins the bins of every trial; `max_abs`, `patch` and `conventions` then belong
+            to the new bins.
     """
     path = as_path(path, "path")
     conventions = Conventions.read(root_of(path)) if conventions is None else conventions
@@ -103,6 +109,10 @@ def read_trials(
                         trial = _read(
                             _group(file, name), labels_required, session, limits, conventions
                         )
+                        if rebinning is not None:
+                            # First, for the places of NaN in the file.
+                            check_features(trial.features_TC, expected, patch=ANY_PATCH)
+                            trial = replace(trial, features_TC=rebinning(trial.features_TC))
                         check_features(trial.features_TC, expected, max_abs=max_abs, patch=patch)
                         ids = trial.phoneme_ids
                         if ids is not None:

@@ -132,7 +132,7 @@ def make_trial(
         ids = np.asarray(phoneme_ids, dtype=np.int64)
     check_text(session, "session")
     check_type(corpus, (str, type(None)), "corpus", "a text")
-    features = _float32(features_TC)
+    features = as_features(features_TC).astype(np.float32, copy=False)
     return Trial(
         features,
         session,
@@ -145,14 +145,14 @@ def make_trial(
     )
 
 
-def _float32(features_TC: Any) -> np.ndarray:
-    """Return features [T, C] as float32; raise DataError for what has no such form."""
+def as_features(features_TC: Any) -> np.ndarray:
+    """Return features [T, C] as an array of numbers; raise DataError for what has no such form."""
     if hasattr(features_TC, "detach"):  # a tensor, also one with a gradient
         features_TC = features_TC.detach().cpu()
     try:
         array = np.asarray(features_TC)
         if array.dtype.kind in "fiub" and array.ndim == 2:
-            return array.astype(np.float32, copy=False)
+            return array
         found = f"shape {list(array.shape)} and type {array.dtype}"
     except ValueError:  # rows of different lengths
         found = "rows of different lengths"

@@ -1,5 +1,6 @@
 """Neural features between the recording and the model: smoothing, normalising, augmentation."""
 
+from cortext.data.rebin import rebin
 from cortext.features.augment import (
     Augmentation,
     Augmenter,
@@ -23,6 +24,7 @@ __all__ = [
     "build_augmentations",
     "gaussian_kernel",
     "prepare",
+    "rebin",
     "register_augmentation",
     "smooth",
 ]

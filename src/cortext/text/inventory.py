@@ -292,6 +292,9 @@ class Inventory:
         if len(self.index) < len(self):
             twice = next(s for s in self.symbols if self.symbols.count(s) > 1)
             raise TextError(f"{twice!r} is there twice", where=where, fix="name each token once")
+        named = [self.blank_symbol, *(each for each in (self.silence, self.boundary) if each)]
+        if len(set(named)) < len(named) or "" in (*named, self.silence, self.boundary):
+            raise TextError("two roles have one symbol, or one has none", where=where)
         if self.silence and self.boundary:
             raise TextError("it has a silence and a boundary", where=where, fix="name one of them")
         if self.unit not in UNITS:
@@ -307,6 +310,12 @@ class Inventory:
             )
         if not self.spoken:
             raise TextError("it has no token but blank and silence", where=where)
+        for name, group in self.groups:
+            if not name.isprintable() or not 0 < len(name) <= 100 or not group:
+                raise TextError(
+                    f"{name!r:.60} is no group; a printable name and its symbols are needed",
+                    where=where,
+                )
         members = [symbol for _, group in self.groups for symbol in group]
         for symbol in members:
             if symbol not in self.spoken or members.count(symbol) > 1:
