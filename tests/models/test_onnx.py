@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
+from own_recordings import LETTERS, OTHERS, OWN
 from small_models import N_FEATURES, SESSIONS, make_model, trial
 
 from cortext.errors import DataError, MissingLibrary, RunError
@@ -254,3 +255,51 @@ def test_an_export_that_fails_its_check_writes_nothing(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"by up to 2e-05"):
         export_onnx(tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """An export of a model of Spanish characters in bins of 10 ms."""
+    root = tmp_path_factory.mktemp("own")
+    save_model(make_model(GRUConfig(n_units=4, n_layers=1), conventions=OWN), root / "run")
+    export_onnx(root / "run", root / "onnx")
+    return root / "onnx"
+
+
+def test_an_export_keeps_tokens_language_and_bins(own, exported):
+    kept = {each.key: each.value for each in onnx.load(own / "model.onnx").metadata_props}
+    found = json.loads(kept["cortext.conventions"])
+    assert found["inventory"]["symbols"] == list(LETTERS.symbols)
+    assert found["inventory"]["roles"] == {"blank": "_", "boundary": "|"}
+    assert (found["language"], found["bin_ms"]) == ("es", 10)
+    stepper = OnnxStepper(own)
+    assert (stepper.conventions, stepper.frame_ms) == (OWN, 40)
+    assert stepper.step(np.ones((14, N_FEATURES), np.float32)).shape == (len(LETTERS),)
+    graph = onnx.load(exported("gru") / "onnx" / "model.onnx")
+    assert "cortext.conventions" not in {each.key for each in graph.metadata_props}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_graph_beside_the_card_of_other_conventions_is_refused(own, tmp_path, other):
+    conventions, said = OTHERS[other]
+    directory = shutil.copytree(own, tmp_path / "onnx")
+    card = make_model(GRUConfig(n_units=4, n_layers=1), conventions=conventions).card().to_json()
+    (directory / "model.json").write_bytes(card)
+    description = json.loads((directory / "onnx.json").read_text())
+    description["card"] = f"{zlib.crc32(card):08x}"
+    (directory / "onnx.json").write_text(json.dumps(description))
+    with pytest.raises(RunError, match=f"the graph and model.json differ: in the graph {said}"):
+        OnnxStepper(directory)
+
+
+@pytest.mark.parametrize("damage", ["[", '{"bin_ms": 2}', '{"language": "xx"}', "{" * 9999])
+def test_damaged_conventions_of_a_graph_are_refused_in_a_line(own, tmp_path, damage):
+    directory = shutil.copytree(own, tmp_path / "onnx")
+    graph = onnx.load(directory / "model.onnx")
+    graph.metadata_props[-1].value = damage
+    replace_graph(directory, graph.SerializeToString())
+    with pytest.raises(
+        RunError, match=r"the graph's cortext\.conventions cannot be read: "
+    ) as error:
+        OnnxStepper(directory)
+    assert "\n" not in str(error.value)

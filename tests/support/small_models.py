@@ -3,18 +3,19 @@
 import numpy as np
 import torch
 
+from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.models import AcousticModel, build_model
 from cortext.models.card import Smoothing
-from cortext.text.inventory import RELEASE
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 6
 
 
-def make_model(config, feature_subset=None):
+def make_model(config, feature_subset=None, conventions=RELEASE_CONVENTIONS):
     torch.manual_seed(0)
     n_used = N_FEATURES if feature_subset is None else len(feature_subset)
-    network = build_model(config, n_features=n_used, n_days=len(SESSIONS), n_classes=len(RELEASE))
+    n_classes = len(conventions.inventory)
+    network = build_model(config, n_features=n_used, n_days=len(SESSIONS), n_classes=n_classes)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.1)
@@ -22,9 +23,9 @@ def make_model(config, feature_subset=None):
         network,
         sessions=SESSIONS,
         n_features=N_FEATURES,
-        inventory=RELEASE,
         smoothing=Smoothing(),
         feature_subset=feature_subset,
+        conventions=conventions,
     )
 
 

@@ -105,7 +105,7 @@ def train(
     if not first.here:
         return
     if as_json:
-        print_json(dataclasses.asdict(summary))
+        print_json(summary.to_json())
         return
     print_lines(summary)
     print_left_out(summary.skipped)

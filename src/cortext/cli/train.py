@@ -149,7 +149,7 @@ def train(
     if not first.here:
         return
     if as_json:
-        print_json(dataclasses.asdict(summary) | _word_errors(fit.fitted))
+        print_json(summary.to_json() | _word_errors(fit.fitted))
         return
     print_lines(summary)
     _print_fitted(fit.fitted)
@@ -275,7 +275,7 @@ def adapt(
         then=fit.on_trained,
     )
     if as_json:
-        print_json(dataclasses.asdict(summary) | _word_errors(fit.fitted))
+        print_json(summary.to_json() | _word_errors(fit.fitted))
         return
     ranked = sorted(summary.loss_by_session.items(), key=lambda item: item[1])
     rows = [

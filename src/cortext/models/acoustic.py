@@ -34,7 +34,6 @@ from cortext.models.registry import build_model, check_output, empty_model, mode
 from cortext.models.storage import check_finite, read_tensors, write_tensors
 from cortext.plugins import blaming
 from cortext.text.inventory import RELEASE, Inventory
-from cortext.text.language import EN
 
 NOT_FINITE = "gives logits that are not finite"
 MEND = "look at the features, which may be far too large, or take another model"
@@ -83,6 +82,8 @@ class AcousticModel(Conventional, Described):
 
     def _facts(self) -> dict[str, Any]:
         config = self.network.config
+        facts = self.conventions.facts()
+        facts.pop("inventory", None)  # the tokens say it
         return {
             "kind": config.kind,
             "parameters": self.n_parameters,
@@ -91,8 +92,7 @@ class AcousticModel(Conventional, Described):
             "sessions": some(self.sessions),
             "patches": f"{config.patch_size} bins every {config.patch_stride}",
             "tokens": f"{len(self.inventory)} ({self.inventory.name})",
-            "language": None if self.language == EN else self.language.name,
-            "bin": None if self.bin_ms == 20 else f"{self.bin_ms:g} ms",
+            **facts,
             "task": None if self.task == CTC else self.task,
             "device": self.device,
         }

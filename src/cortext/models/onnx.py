@@ -30,7 +30,15 @@ from cortext.errors import RunError
 from cortext.extras import need
 from cortext.files import atomic_write
 from cortext.models.acoustic import AcousticModel, load_model
-from cortext.models.onnx_stepper import CARD, DESCRIPTION, FILES, STATES, GraphRunner, crc32
+from cortext.models.onnx_stepper import (
+    CARD,
+    CONVENTIONS,
+    DESCRIPTION,
+    FILES,
+    STATES,
+    GraphRunner,
+    crc32,
+)
 from cortext.models.registry import read_output
 from cortext.models.single_step import with_forwards
 from cortext.models.stepper import patch_shape
@@ -214,13 +222,19 @@ def _graph(model: AcousticModel) -> Any:
 
 @torch.no_grad()
 def _with_first_state(graph: Any, model: AcousticModel) -> bytes:
-    """Return the graph as a file; its inputs for the state default to the learnt first state."""
+    """Return the graph as a file; its inputs for the state default to the learnt first state.
+
+    Its metadata have the model's conventions where they differ from the release's.
+    """
     numpy_helper = need("onnx.numpy_helper", "onnx")
     graph = type(graph).FromString(graph.SerializeToString())
     leaves = tree_leaves(model.network.first_state(1))
     for name, leaf in zip(_state_names(STATES[0], len(leaves)), leaves, strict=True):
         # An initialiser that has the name of an input is its default.
         graph.graph.initializer.append(numpy_helper.from_array(leaf.numpy(), name))
+    if differing := model.conventions.to_json():
+        text = json.dumps(differing, ensure_ascii=False)
+        graph.metadata_props.add(key=CONVENTIONS, value=text)
     content: bytes = graph.SerializeToString()
     return content
 

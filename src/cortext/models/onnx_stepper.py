@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.errors import RunError, first_line
+from cortext.data.conventions import Conventions
+from cortext.errors import CortextError, RunError, first_line
 from cortext.extras import need
-from cortext.files import read_json
+from cortext.files import parse_json_object, read_json
 from cortext.models.acoustic import day_of
 from cortext.models.card import Conventional, patch_shape, read_card
 from cortext.models.stepper import check_first_step, check_patch
@@ -22,6 +23,8 @@ CARD = "model.json"
 DESCRIPTION = "onnx.json"
 STATES = "state", "next_state"
 """Stems of the names of the state's inputs and of its outputs."""
+CONVENTIONS = "cortext.conventions"
+"""Key of the graph's metadata for the conventions of the recordings, as JSON."""
 
 
 def crc32(content: bytes) -> str:
@@ -38,6 +41,7 @@ class GraphRunner:
 
     Attributes:
         shapes: Shapes of the inputs, by name.
+        metadata: Texts that the file has beside the graph, by name.
         state: The recurrent state, by name of the input; empty for the learnt first state.
     """
 
@@ -57,6 +61,7 @@ class GraphRunner:
             raise RunError(what, where=where, fix="export the run again") from None
         self._outputs = [output.name for output in self._session.get_outputs()]
         self.shapes = {value.name: value.shape for value in self._session.get_inputs()}
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.state: dict[str, np.ndarray] = {}
 
     def step(self, bins_SC: np.ndarray, day: int) -> np.ndarray:
@@ -100,6 +105,14 @@ class OnnxStepper(Conventional):
         self.smoothing = card.smoothing
         self.conventions = card.conventions
         self._runner = GraphRunner(content, path)
+        _conventions(self._runner, path).require(
+            self.conventions,
+            mine="the graph",
+            theirs=CARD,
+            where=path,
+            error=RunError,
+            fix="the files are not of one export; export the run again",
+        )
         needed = [1, self.patch_size, self.n_features]
         if self._runner.shapes.get("features") != needed or "day" not in self._runner.shapes:
             what = (
@@ -128,6 +141,15 @@ class OnnxStepper(Conventional):
         """See `Stepper`."""
         check_patch(self, bins_SC)
         return self._runner.step(np.ascontiguousarray(bins_SC, dtype=np.float32), self._day)
+
+
+def _conventions(runner: GraphRunner, path: Path) -> Conventions:
+    """Return the conventions in a graph's metadata; those of the release where it has none."""
+    try:
+        return Conventions.from_json(parse_json_object(runner.metadata.get(CONVENTIONS, "{}")))
+    except (ValueError, CortextError) as error:
+        what = f"the graph's {CONVENTIONS} cannot be read: {first_line(error)}"
+        raise RunError(what, where=path, fix="export the run again") from None
 
 
 def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:

@@ -92,13 +92,22 @@ class AdaptSummary:
     seconds: float
     n_unlabelled: int = 0
     """Number of the day's training trials that were left out because they have no label."""
+    errors: str = "PER"
+    """Name of `val_per`, as the inventory gives it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as plain values, without what is as in runs on the release."""
+        mapping = asdict(self)
+        if self.errors == "PER":
+            del mapping["errors"]
+        return mapping
 
     def __str__(self) -> str:
         learnt = "the whole model" if self.whole_model else "its day layer"
         old = f" and {self.n_old_trials} old ones" if self.n_old_trials else ""
         before = 100 * self.val_per_before
         after = 100 * self.val_per
-        found = f"PER {before:.1f} % with the layer of {self.nearest}, {after:.1f} % now"
+        found = f"{self.errors} {before:.1f} % with the layer of {self.nearest}, {after:.1f} % now"
         what = (
             f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in"
             f" {self.seconds:.0f} s"
@@ -199,7 +208,7 @@ def adapt(
 
 
 def _write_summary(out: Path, summary: AdaptSummary) -> None:
-    content = asdict(summary) | {"provenance": provenance()}
+    content = summary.to_json() | {"provenance": provenance()}
     text = json.dumps(content, indent=2, default=str)
     atomic_write(out / "adaptation.json", text.encode())
 
@@ -273,7 +282,7 @@ def _with_day(source: AcousticModel, session: str) -> AcousticModel:
         network,
         sessions=sessions,
         n_features=source.n_features,
-        inventory=source.inventory,
+        conventions=source.conventions,
         smoothing=source.smoothing,
         feature_subset=source.feature_subset,
     )
@@ -400,4 +409,5 @@ def _summary(
         best_step=result.best_step,
         skipped=result.skipped,
         seconds=seconds,
+        errors=result.errors,
     )

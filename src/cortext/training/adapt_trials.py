@@ -25,19 +25,26 @@ def opened(
 
     Args:
         data: Packed directory, directory of session files, or data that are open already; these
-            are only checked for their number of features.
+            are only checked for their conventions and number of features.
         model: The model that is adapted.
         splits: Names of the splits to verify, where the data have them.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         reading: Progress callback, called with the parts done and their total.
 
     Raises:
-        DataError: For data that cannot be read, whose number of features is not the model's, or
-            without a training trial.
+        DataError: For data that cannot be read, and for those whose conventions or number of
+            features are not the model's.
     """
     if not isinstance(data, PackedDataset):
         data = open_data(data, skip_bad=skip_bad, progress=reading)
         data.verify(reading, splits=[name for name in splits if name in data.splits])
+    data.conventions.require(
+        model.conventions,
+        mine="the data",
+        theirs="the run",
+        where=data.path,
+        fix="give recordings like those the run was trained on",
+    )
     if data.n_features != model.n_features:
         found = f"{data.n_features} features found, the model needs {model.n_features}"
         raise DataError(

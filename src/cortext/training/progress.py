@@ -11,24 +11,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cortext.errors import plain
 
 Advance = Callable[[int, float, float | None, float], None]
-"""Called with batches done, loss, PER (None before the first validation) and trials per second."""
+"""Called with batches done, loss, share of wrong tokens (None before the first validation) and
+trials per second.
+"""
 
 
 @contextmanager
-def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
-    """Show a bar on stderr with loss, PER, trials per second and time left.
+def training_bar(total: int, done: int, shown: bool, errors: str = "PER") -> Iterator[Advance]:
+    """Show a bar on stderr with loss, wrong tokens, trials per second and time left.
 
     Args:
         total: Batches of the run.
         done: Batches done before.
         shown: False shows nothing. Nothing is shown either if stderr is not a terminal.
+        errors: Name of the share of wrong tokens.
 
     Yields:
         The function that moves the bar.
     """
     console = Console(stderr=True)
     status = TextColumn(
-        "loss {task.fields[loss]}  PER {task.fields[per]}  {task.fields[rate]:.0f} trials/s"
+        f"loss {{task.fields[loss]}}  {errors} {{task.fields[per]}}"
+        "  {task.fields[rate]:.0f} trials/s"
     )
     columns = (
         TextColumn("training"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,16 @@ import torch
 from torch import nn
 
 from cortext.arguments import check_type
+from cortext.config import first_difference
+from cortext.data.checks import PATCH
+from cortext.data.conventions import Conventions
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
-from cortext.errors import ConfigError, DataError, RunError, nearest
+from cortext.data.trial import BIN_MS
+from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.models import AcousticModel, build_model, load_model
-from cortext.models.card import Smoothing
-from cortext.text.inventory import RELEASE, Inventory
+from cortext.models.card import CTC, Smoothing
+from cortext.text.inventory import Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.distributed import own_random_numbers
 
@@ -46,7 +50,9 @@ class Setup:
 
     def identity(self, data: PackedDataset) -> dict[str, Any]:
         """Return the properties of the data that must be the same when the run is resumed."""
+        conventions = replace(data.conventions, normalised=None).to_json()
         return {
+            **({"conventions": conventions} if conventions else {}),
             "sessions": list(self.model.sessions),
             "n_features": data.n_features,
             "n_train": len(self.train),
@@ -88,6 +94,7 @@ def prepare(
     if model is None:
         with own_random_numbers(torch.device("cpu")):
             model = task.new_model(data, sessions, init_from)
+    _check_conventions(config, data, model)
     # model.json holds the task, so that commands for phonemes can name it when they refuse.
     model.task = config.task_name
     freeze(model.network, config.trainable)
@@ -96,6 +103,61 @@ def prepare(
     sampler = batch_sampler(settings, train, layer_of_day, len(sessions))
     n_unlabelled = data.n_trials("train") - labelled.n_trials("train")
     return Setup(model, train, val, layer_of_day, sampler, n_unlabelled)
+
+
+def _check_conventions(config: TrainConfig, data: PackedDataset, model: AcousticModel) -> None:
+    """Raise DataError unless the model was made for such data.
+
+    The outputs of a task other than CTC need not be the tokens of the labels.
+    """
+    found = model.conventions
+    if config.task_name != CTC:
+        found = replace(found, inventory=data.conventions.inventory)
+    data.conventions.require(found, mine="the data", theirs="the model", where=data.path)
+
+
+def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> None:
+    """Raise RunError unless a run is resumed with the data that it was begun with.
+
+    Args:
+        before: Identity of the data (`Setup.identity`) that the run has saved.
+        now: Identity of the data that are given now.
+        run: The run directory.
+    """
+    fix = "resume with the same data and language model"
+    try:
+        begun, given = (
+            Conventions.from_json(each.get("conventions", {})) for each in (before, now)
+        )
+    except (AttributeError, TypeError, CortextError):
+        what = "the saved state does not say what data it was begun with"
+        raise RunError(what, where=run, fix="start another run") from None
+    begun.require(given, mine="the run", theirs="the data", where=run, error=RunError, fix=fix)
+    if changed := first_difference(before, now):
+        key, old, new = changed
+        what = f"the run was begun with {key} = {old!r}, now it is {new!r}"
+        raise RunError(what, where=run, fix=fix)
+
+
+def bins_note(config: TrainConfig, conventions: Conventions) -> str | None:
+    """Return a note where bins are not of 20 ms and the patches are the published ones in bins.
+
+    It is no error: nobody knows the best patches of such recordings yet.
+    """
+    bin_ms, model = conventions.bin_ms, config.model
+    published = (PATCH.size, PATCH.stride)
+    if bin_ms == BIN_MS or (model.patch_size, model.patch_stride) != published:
+        return None
+    size, stride = (max(1, round(bins * BIN_MS / bin_ms)) for bins in published)
+    wanted = f"model.patch_size={size} model.patch_stride={stride}"
+    transforms = config.dataset.data_transforms
+    if transforms.smooth_data:
+        std = transforms.smooth_kernel_std * BIN_MS / bin_ms
+        wanted += f" dataset.data_transforms.smooth_kernel_std={std:g}"
+    return (
+        f"note: bins last {bin_ms:g} ms, so a patch covers {PATCH.size * bin_ms:g} ms, one every"
+        f" {PATCH.stride * bin_ms:g} ms; as long as in the published recipe are {wanted}"
+    )
 
 
 def with_labels(data: PackedDataset) -> PackedDataset:
@@ -228,7 +290,7 @@ def new_model(
     data: PackedDataset,
     sessions: tuple[str, ...],
     init_from: str | Path | None,
-    inventory: Inventory = RELEASE,
+    inventory: Inventory | None = None,
 ) -> AcousticModel:
     """Build a model with fresh weights, or with those of a run.
 
@@ -238,11 +300,11 @@ def new_model(
         sessions: The recording days, in the order of the day layers.
         init_from: A run whose weights to start from; None for fresh ones. Day layers are matched by
             session name; those of new days start afresh.
-        inventory: Tokens, in the order of the logits.
+        inventory: Tokens, in the order of the logits; None for those of the data's labels.
 
     Raises:
         ConfigError: For a number of features that the data do not have.
-        RunError: For weights that do not fit.
+        RunError: For weights that do not fit, and for a run on data of other conventions.
     """
     check_type(config, TrainConfig, "config", "a TrainConfig (read_train_config)")
     check_type(data, PackedDataset, "data", "packed data (open_packed)")
@@ -252,20 +314,33 @@ def new_model(
     if wanted not in (None, n_features):
         what = f"model.n_input_features is {wanted}; the data have {n_features} features"
         raise ConfigError(what, fix="leave it out, or use the matching data")
+    conventions = data.conventions
+    if inventory is not None:
+        conventions = replace(conventions, inventory=inventory)
     torch.default_generator.manual_seed(config.seed)  # `torch.manual_seed` would seed the GPUs too
     network = build_model(
-        config.model, n_features=n_features, n_days=len(sessions), n_classes=len(inventory)
+        config.model,
+        n_features=n_features,
+        n_days=len(sessions),
+        n_classes=len(conventions.inventory),
     )
     if init_from is not None:
-        _start_from(
-            network, sessions, load_model(init_from, task=config.task_name), Path(init_from)
+        source = load_model(init_from, task=config.task_name)
+        conventions.require(
+            source.conventions,
+            mine="the data",
+            theirs="the run to start from",
+            where=init_from,
+            error=RunError,
+            fix="start from a run on such data, or leave out --init-from",
         )
+        _start_from(network, sessions, source, Path(init_from))
     transforms = config.dataset.data_transforms
     return AcousticModel(
         network,
         sessions=sessions,
         n_features=data.n_features,
-        inventory=inventory,
+        conventions=conventions,
         smoothing=Smoothing(
             transforms.smooth_data, transforms.smooth_kernel_std, transforms.smooth_kernel_size
         ),

@@ -31,7 +31,7 @@ class RunSummary(Described):
     best_metric: str
     best_value: float
     val_per: float | None
-    """None where the task has no phonemes."""
+    """Share of wrong tokens; None where the task has none."""
     val_loss: float
     val_wer: float | None
     """On at most `val_wer_trials` trials with a narrow search; None without a language model."""
@@ -51,6 +51,8 @@ class RunSummary(Described):
     """Name of `val_loss`, as the task gives it."""
     n_unlabelled: int = 0
     """Training trials that were left out because they have no label."""
+    errors: str = "PER"
+    """Name of `val_per`, as the inventory gives it."""
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -58,7 +60,7 @@ class RunSummary(Described):
             "model": self.kind,
             "batches": self.steps,
             "best at": self.best_step,
-            "PER": None if self.val_per is None else percent(self.val_per),
+            self.errors: None if self.val_per is None else percent(self.val_per),
             "WER": None if self.val_wer is None else percent(self.val_wer),
             self.loss: self.val_loss,
             "parameters": self.n_parameters,
@@ -69,8 +71,15 @@ class RunSummary(Described):
             "seconds": f"{self.seconds:.0f}",
         }
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as plain values, without what is as in runs on the release."""
+        mapping = asdict(self)
+        if self.errors == "PER":
+            del mapping["errors"]
+        return mapping
+
     def __str__(self) -> str:
-        per = "" if self.val_per is None else f"PER {100 * self.val_per:.1f} %, "
+        per = "" if self.val_per is None else f"{self.errors} {100 * self.val_per:.1f} %, "
         wer = "" if self.val_wer is None else f"WER {100 * self.val_wer:.1f} %, "
         best = f"best at batch {self.best_step}: {per}{wer}{self.loss} {self.val_loss:.2f}"
         return (
@@ -124,6 +133,7 @@ def summarise(
         seconds=round(progress.seconds, 2),
         loss=loss,
         n_unlabelled=n_unlabelled,
+        errors=model.inventory.error_rate,
     )
 
 
@@ -135,7 +145,7 @@ def write_summary(path: Path, summary: RunSummary, config: TrainConfig) -> None:
         summary: The summary.
         config: Configuration of the run.
     """
-    content: dict[str, Any] = asdict(summary) | {
+    content: dict[str, Any] = summary.to_json() | {
         "config": to_mapping(config),
         "provenance": provenance(),
     }

@@ -131,7 +131,7 @@ class CTCTaskConfig:
 
 @register_task(CTC)
 class CTCTask(Task):
-    """Phonemes by connectionist temporal classification, the default task.
+    """The tokens of the labels by connectionist temporal classification, the default task.
 
     With a language model, validations also count word errors.
     """
@@ -170,7 +170,7 @@ class CTCTask(Task):
 
     def validator(self, model: AcousticModel, batches: Batches, backend: Backend) -> Validator:
         """See `Task`."""
-        return Validator(batches, model.inventory, self.config, self.lm)
+        return Validator(batches, model.inventory, self.config, self.lm, language=model.language)
 
 
 def check_all_labels_fit(

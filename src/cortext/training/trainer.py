@@ -14,7 +14,6 @@ from typing import Any, Self
 import torch
 
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
-from cortext.config import first_difference
 from cortext.data.packed import PackedDataset, open_data
 from cortext.describe import Described, percent
 from cortext.errors import ConfigError, RunError, first_line
@@ -31,7 +30,7 @@ from cortext.training.loop import run_batches, validate
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.progress import reading_bar, say, training_bar
 from cortext.training.runlog import MetricsLog, RunLog
-from cortext.training.setup import Setup, prepare
+from cortext.training.setup import Setup, bins_note, check_same_data, prepare
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.task import Task, build_task
 from cortext.training.validate import Validates
@@ -159,6 +158,8 @@ class Trainer(Described):
             try:
                 packed = packed or self.run_directory.path / "packed"
                 dataset = _opened(data, packed, skip_bad, self.processes, self.shown)
+                if not resume and (note := bins_note(self.config, dataset.conventions)):
+                    self._note(note)
                 world = self.processes.world
                 setup = prepare(self.config, self.task, dataset, init_from, model, world)
                 self.model = setup.model
@@ -268,7 +269,12 @@ class Trainer(Described):
         with (
             self.backend.running(),
             self.log.open(state),
-            training_bar(total, state.step, self.shown and self.processes.first) as bar,
+            training_bar(
+                total,
+                state.step,
+                self.shown and self.processes.first,
+                self.model.inventory.error_rate,
+            ) as bar,
             interrupts() as interrupted,
             profile or nullcontext(lambda: None) as after_batch,
         ):
@@ -330,12 +336,8 @@ class Trainer(Described):
 
     def _go_on_from(self, tensors: dict[str, torch.Tensor], state: RunState) -> None:
         identity = self.state.data
-        # An imported run has no identity.
-        if state.data and (changed := first_difference(state.data, identity)):
-            key, before, now = changed
-            what = f"the run was begun with {key} = {before!r}, now it is {now!r}"
-            fix = "resume with the same data and language model"
-            raise RunError(what, where=self.run_directory.path, fix=fix)
+        if state.data:  # an imported run has no identity
+            check_same_data(state.data, identity, self.run_directory.path)
         parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")

@@ -17,8 +17,8 @@ from cortext.files import atomic_directory, disk_errors
 from cortext.models import Output
 from cortext.models.acoustic import NOT_FINITE
 from cortext.text.inventory import Inventory
+from cortext.text.language import EN, Language
 from cortext.text.metrics import EditCounts, edit_counts
-from cortext.text.normalize import normalize
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
@@ -126,6 +126,7 @@ class Validator:
         config: The configuration of the run.
         lm: Language-model directory for decoding words. Without it and without `texts` there is no
             WER.
+        language: Language of the sentences.
         read: Gives logits and losses; None for `read_ctc`.
         texts: Decodes words; None for a narrow search with `lm`.
     """
@@ -137,17 +138,19 @@ class Validator:
         config: TrainConfig,
         lm: str | Path | None = None,
         *,
+        language: Language = EN,
         read: ReadBatch | None = None,
         texts: FindTexts | None = None,
     ) -> None:
         self.batches = batches
         self.inventory = inventory
+        self.language = language
         self.keep_logits = config.save_val_logits
         self.chunks = chunks_by_length(batches.split, config.dataset.batch_size)
         self.wer_trials = set(wer_trials(config, len(batches.split)))
         self.read = read or read_ctc
         if texts is None and lm is not None and self.wer_trials:
-            texts = NarrowSearch(lm, config, inventory)
+            texts = NarrowSearch(lm, config, inventory, language)
         self.texts = texts
 
     @torch.no_grad()
@@ -204,7 +207,10 @@ class Validator:
         per_day = dict[int, EditCounts]()
         for day, result in zip(split.day_N.tolist(), results, strict=True):
             per_day[day] = per_day.get(day, EditCounts()) + result.phonemes
-        words = [_word_errors(split.sentence(i), result.text) for i, result in enumerate(results)]
+        words = [
+            _word_errors(split.sentence(i), result.text, self.language)
+            for i, result in enumerate(results)
+        ]
         looked_for = [counts for counts in words if counts is not None]
         means = {
             f"val_{name}": float(np.mean([result.losses[name] for result in results]))
@@ -220,12 +226,12 @@ class Validator:
         }
 
 
-def _word_errors(reference: str | None, text: str | None) -> EditCounts | None:
-    """Return the word errors of a text, counted as the benchmark does; None without a text."""
-    return (
-        None
-        if text is None
-        else edit_counts(normalize(reference or "").split(), normalize(text).split())
+def _word_errors(reference: str | None, text: str | None, language: Language) -> EditCounts | None:
+    """Return the word errors of a text; None without a text."""
+    if text is None:
+        return None
+    return edit_counts(
+        language.normalize(reference or "").split(), language.normalize(text).split()
     )
 
 
@@ -249,10 +255,13 @@ def read_ctc(forward: Forward, batch: TrainBatch) -> tuple[torch.Tensor, dict[st
 class NarrowSearch:
     """A search for words with a language model, narrow enough for a validation."""
 
-    def __init__(self, lm: str | Path, config: TrainConfig, inventory: Inventory) -> None:
+    def __init__(
+        self, lm: str | Path, config: TrainConfig, inventory: Inventory, language: Language
+    ) -> None:
         from cortext.decoding import Decoder  # only loaded where there are words to find
 
         self.decoder = Decoder.from_dir(lm, config.val_wer_options)
+        self.decoder.lm.require(inventory, language, theirs="the data")
         self.inventory = inventory
 
     def __call__(

@@ -20,6 +20,7 @@ import torch
 import yaml
 
 from cortext.config import read_mapping, to_mapping
+from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import RunError
 from cortext.files import atomic_directory, atomic_file, disk_errors, parse_json_object
 from cortext.models import AcousticModel, load_model, save_model
@@ -127,10 +128,14 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
             where=run,
             fix="export a GRU run",
         )
-    if model.inventory != RELEASE:
-        raise RunError(
-            f"has the tokens {model.inventory.name!r}; the release has its own", where=run
-        )
+    model.conventions.require(
+        RELEASE_CONVENTIONS,
+        mine="the run",
+        theirs="the release",
+        where=run,
+        error=RunError,
+        fix="export it with --format onnx",
+    )
     config = read_run_config(run)
     kept = _read_kept(run)
     arguments, notes = _arguments(config, model, kept, run)
