@@ -89,7 +89,7 @@ class Notes:
     def __init__(self, take_s=0.0, stop=None):
         self.log, self.times, self._take_s, self._stop = [], [], take_s, stop
 
-    def ready(self):
+    def ready(self, conventions):
         self.log.append("ready")
 
     def begin(self, number, trial):

@@ -1,6 +1,6 @@
 """Recordings sent as if they were recorded now: at real speed, or as fast as they are taken.
 
-T bins of 20 ms, C features.
+T bins, C features.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from cortext.data import PackedSplit, Trial
-from cortext.data.trial import BIN_MS
 from cortext.errors import DataError, nearest
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.statistics import RunningStatistics
@@ -154,10 +153,13 @@ def replay(
 
     Raises:
         LiveError: No server answers.
+        DataError: The recordings have other tokens, another language or another length of a bin
+            than the model.
     """
     summary = ReplaySummary()
-    statistics = RunningStatistics()
-    pacer = Pacer(BIN_MS / 1000 * client.bins_per_entry, speed, stop)
+    conventions = split.conventions
+    statistics = RunningStatistics(conventions.language)
+    pacer = Pacer(conventions.bin_ms / 1000 * client.bins_per_entry, speed, stop)
     total = int(split.n_bins_N[list(numbers)].sum())
 
     def sent(n_bins: int) -> None:
@@ -167,7 +169,7 @@ def replay(
 
     start = time.monotonic()
     try:
-        client.ready()
+        client.ready(conventions)
         start = time.monotonic()
         for number in _rounds(numbers, loop):
             trial = split.trial(number)

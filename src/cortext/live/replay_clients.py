@@ -1,6 +1,6 @@
 """The clients of a replay: a BRAND stream of features, or logits to a language-model server.
 
-T bins of 20 ms, C features, P frames of 80 ms, V tokens.
+T bins, C features, P frames, V tokens.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from cortext.data import Trial
-from cortext.errors import ConfigError, LiveError
+from cortext.data.conventions import Conventions
+from cortext.decoding.nbest import FRAME_MS
+from cortext.errors import ConfigError, CortextError, LiveError, first_line
+from cortext.files import parse_json_object
 from cortext.live.brand.entries import index_of, timestamp, uint64
 from cortext.live.brand.parameters import NodeParameters, with_names
 from cortext.live.brand.position import NodePosition
@@ -28,7 +31,8 @@ from cortext.live.core.redis_streams import StreamId
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext.live.lm_server.published_protocol import PublishedStreams
 from cortext.models.stepper import Stepper
-from cortext.text.inventory import LM
+from cortext.text.inventory import LM, PUBLISHED
+from cortext.text.language import EN
 
 WAITING_S = 3.0
 """Seconds of waiting after which the log says what is waited for."""
@@ -49,8 +53,11 @@ class Client(Protocol):
     bins_per_entry: int
     """Bins that `send` takes at once."""
 
-    def ready(self) -> None:
-        """Wait until a server is ready."""
+    def ready(self, conventions: Conventions) -> None:
+        """Wait until a server is ready.
+
+        Raises DataError or LiveError where recordings of these conventions are not for it.
+        """
 
     def begin(self, number: int, trial: Trial) -> None:
         """Begin a trial."""
@@ -148,12 +155,20 @@ class BrandStream:
         self._final: StreamId = link.newest_id(self._p.final_stream) or (0, 0)
         self._number = -1
 
-    def ready(self) -> None:
+    def ready(self, conventions: Conventions) -> None:
         """See `Client`."""
+        if self._p.bin_ms is not None:
+            self._check(conventions, replace(conventions, bin_ms=self._p.bin_ms))
         if self._node is None:
             return
         fix = f"start it: cortext brand-node -n {self._node} -i HOST -p PORT"
-        self._patience.wait(self._node_is_ready, f"node {self._node}", fix)
+        state: dict[bytes, bytes] = self._patience.wait(
+            self._node_is_ready, f"node {self._node}", fix
+        )
+        self._check(conventions, _stated(state.get(b"conventions", b"{}"), f"node {self._node}"))
+
+    def _check(self, recorded: Conventions, needed: Conventions) -> None:
+        recorded.require(needed, mine="the recordings", theirs=f"node {self._node}")
 
     def begin(self, number: int, trial: Trial) -> None:
         """See `Client`."""
@@ -214,14 +229,14 @@ class BrandStream:
         last = index_of(newest[0][1].get(self._p.index_field.encode())) if newest else None
         return 0 if last is None else last + 1
 
-    def _node_is_ready(self) -> bool | None:
-        """Return True where the newest of the node's states, without messages, is ready."""
+    def _node_is_ready(self) -> dict[bytes, bytes] | None:
+        """Return the newest of the node's states, without messages, where that is ready."""
         stream = f"{self._node}_state"
         found = self._link.call(lambda redis: redis.xrevrange(stream, count=100))
-        states = [fields.get(b"status") for _, fields in found]
-        state = next((s for s in states if s not in (b"NODE_WARNING", b"NODE_INFO")), None)
-        if state == b"NODE_READY":
-            return True
+        passing = (b"NODE_WARNING", b"NODE_INFO")
+        states = [fields for _, fields in found if fields.get(b"status") not in passing]
+        if states and states[0].get(b"status") == b"NODE_READY":
+            return dict(states[0])
         time.sleep(0.02)
         return None
 
@@ -254,9 +269,18 @@ class PublishedClient:
         self._seen = {name: link.newest_id(name) or (0, 0) for name in answers}
         self._sent = False
 
-    def ready(self) -> None:
+    def ready(self, conventions: Conventions) -> None:
         """See `Client`."""
+        check_recordings(conventions, self._stream)
         self._ask(self._names.reset, {"done": 0}, self._names.reset_done)
+        newest = self._link.call(lambda redis: redis.xrevrange(self._names.args, count=1))
+        told = newest[0][1] if newest else {}
+        found = [
+            f'"{name}": {told[name.encode()].decode(errors="replace")}'
+            for name in ("inventory", "language")
+            if name.encode() in told
+        ]
+        check_server(self._stream, _stated(f"{{{', '.join(found)}}}", SERVER))
 
     def begin(self, number: int, trial: Trial) -> None:
         """See `Client`."""
@@ -308,14 +332,26 @@ class JsonClient:
         self._seen = link.newest_id(self._output) or (0, 0)
         self._name = ""
 
-    def ready(self) -> None:
+    def ready(self, conventions: Conventions) -> None:
         """See `Client`: the first answer shows that the server is there."""
+        check_recordings(conventions, self._stream)
 
     def begin(self, number: int, trial: Trial) -> None:
         """See `Client`."""
         begin_trial(self._stream, trial)
         self._name = f"replay-{time.monotonic_ns()}-{number}"
-        self._ask({"type": "begin", "order": LM.name}, "begun")
+        mine = self._stream.conventions
+        published = mine.inventory in PUBLISHED
+        order = LM.name if published else mine.inventory.to_json()
+        begin: dict[str, Any] = {"type": "begin", "order": order}
+        if mine.language != EN:
+            begin["language"] = mine.language.to_json()
+        if self._stream.frame_ms != FRAME_MS:
+            begin["frame_ms"] = self._stream.frame_ms
+        begun = self._ask(begin, "begun")
+        language = {"language": begun["language"]} if "language" in begun else {}
+        found = _stated(json.dumps(language), SERVER)
+        check_server(self._stream, replace(found, inventory=mine.inventory))
 
     def send(self, bins_TC: np.ndarray) -> None:
         """See `Client`."""
@@ -353,9 +389,45 @@ def begin_trial(stream: AcousticStream, trial: Trial) -> None:
 
 
 def in_lm_order(stream: AcousticStream, logits_PV: np.ndarray) -> bytes:
-    """Return bytes of logits, float32 [P, V], in the order of the language model's files."""
-    columns = LM.order_from(stream.stepper.inventory)
+    """Return bytes of logits, float32 [P, V], in the order of the language model's files.
+
+    Of the two published orders that is the language models'; any other inventory has one order.
+    """
+    inventory = stream.conventions.inventory
+    columns = LM.order_from(inventory) if inventory in PUBLISHED else np.arange(len(inventory))
     return np.ascontiguousarray(logits_PV[:, columns], dtype=np.float32).tobytes()
+
+
+SERVER = "the language-model server"
+
+
+def check_recordings(recorded: Conventions, stream: AcousticStream) -> None:
+    """Raise DataError unless the model of a stream reads recordings of these conventions."""
+    recorded.require(
+        stream.conventions,
+        mine="the recordings",
+        theirs="the model",
+        fix="give the run that was trained on such recordings",
+    )
+
+
+def check_server(stream: AcousticStream, served: Conventions) -> None:
+    """Raise LiveError unless a server's language model is for the model of a stream."""
+    stream.conventions.require(
+        replace(served, bin_ms=stream.conventions.bin_ms),
+        mine="the model",
+        theirs=SERVER,
+        error=LiveError,
+        fix="start cortext lm-server with the language model of these tokens and language",
+    )
+
+
+def _stated(written: bytes | str, by: str) -> Conventions:
+    """Return the conventions in a JSON object that a node or a server wrote."""
+    try:
+        return Conventions.from_json(parse_json_object(written))
+    except (ValueError, CortextError) as error:
+        raise LiveError(f"its conventions cannot be read: {first_line(error)}", where=by) from None
 
 
 JSON_STREAMS = (INPUT, OUTPUT)

@@ -77,6 +77,10 @@ class Language:
         """Return the normalised words of a text; pieces without a letter are left out."""
         return [word for word in self.normalize(text).split() if word.strip("-'")]
 
+    def n_words(self, decoded: str) -> int:
+        """Return the number of words of a decoded text, whose words need no normalising."""
+        return len(decoded.split() if self.unit == "word" else self.words(decoded))
+
     def damage(self, text: str) -> str:
         """Return the letters, combining marks and digits that `normalize` would drop, each once."""
         check_text(text, "text")

@@ -1,9 +1,10 @@
 """The usage log: one JSON object a line, only ever appended to, read here.
 
 A line is an utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
-and, where it was kept, `nbest`, and `degraded` (why) where a large model had no part in it; or a
-person's feedback, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last
-utterance above it that has it, and of several corrections or ratings the last one counts.
+and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, and
+`language` where that is not English; or a person's feedback, `{id, when, correction}` or `{id,
+when, rating}`. An `id` means the last utterance above it that has it, and of several corrections or
+ratings the last one counts.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import os
 import stat
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cortext.data.trial import is_plain_name
-from cortext.errors import DataError, shown
+from cortext.errors import DataError, TextError, shown
 from cortext.files import lines_within, parse_json
+from cortext.text.language import EN, Language
 from cortext.text.prose import sentences
 
 LOG = "utterances.jsonl"
@@ -36,9 +39,12 @@ MOST_NOTES = 20
 """Damaged lines of a log that are named one by one; the others are counted."""
 
 
-def spoken(text: str) -> str:
-    """Return typed text as spoken words: small letters, numbers written out, plain marks."""
-    return " ".join(sentences([text]))
+def spoken(text: str, language: Language = EN) -> str:
+    """Return typed text as spoken words.
+
+    In English numbers are written out; in other languages the text is normalised.
+    """
+    return " ".join(sentences([text])) if language.is_benchmark else language.normalize(text)
 
 
 @dataclass
@@ -55,6 +61,7 @@ class LoggedUtterance:
         correction: The sentence that was meant, as typed; None without a correction.
         rating: One of `RATINGS`, or None.
         degraded: Whether something that was asked for, such as a large model, had no part in it.
+        language: Language of its text.
     """
 
     id: str
@@ -66,17 +73,18 @@ class LoggedUtterance:
     correction: str | None = None
     rating: str | None = None
     degraded: bool = False
+    language: Language = EN
 
     @property
     def n_words(self) -> int:
         """Number of words of the decoded text."""
-        return len(self.text.split())
+        return self.language.n_words(self.text)
 
     @property
     def label(self) -> str | None:
         """The words that were meant: the correction, or the text that was rated right; or None."""
         if self.correction is not None:
-            return spoken(self.correction)
+            return spoken(self.correction, self.language)
         return self.text if self.rating == "right" and self.text.split() else None
 
 
@@ -109,8 +117,13 @@ class LogContents:
     def check(self, line: dict[str, Any]) -> LoggedUtterance | Feedback:
         """Return the content of a line, every field checked. Raises ValueError for a wrong one."""
         parsed = _feedback(line) if "correction" in line or "rating" in line else _entry(line)
-        if isinstance(parsed, Feedback) and self.find(parsed.id) is None:
-            raise ValueError(f"nothing above it has the id {shown(repr(parsed.id), 40)}")
+        if isinstance(parsed, Feedback):
+            number = self.find(parsed.id)
+            if number is None:
+                raise ValueError(f"nothing above it has the id {shown(repr(parsed.id), 40)}")
+            meant = parsed.correction
+            if meant is not None and not spoken(meant, self.entries[number].language):
+                raise ValueError("the correction has no words")
         return parsed
 
     def add(self, parsed: LoggedUtterance | Feedback) -> None:
@@ -195,15 +208,30 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
         None if line.get(key) is None else _text(line, key) for key in ("source", "degraded")
     )
     return LoggedUtterance(
-        id_, when, session, float(duration_s), text, source or "", degraded=bool(degraded)
+        id_,
+        when,
+        session,
+        float(duration_s),
+        text,
+        source or "",
+        degraded=bool(degraded),
+        language=_language(json.dumps(line.get("language", EN.name))),
     )
+
+
+@lru_cache(maxsize=16)
+def _language(written: str) -> Language:
+    try:
+        return Language.from_json(json.loads(written))
+    except TextError as error:
+        raise ValueError(error.what) from None
 
 
 def _feedback(line: dict[str, Any]) -> Feedback:
     id_ = _text(line, "id")
     _time(line)  # not used, but a line without a time is damaged
     if "correction" in line:
-        return Feedback(id_, _words(line), None)
+        return Feedback(id_, _text(line, "correction"), None)
     return Feedback(id_, None, _rating(line))
 
 
@@ -248,13 +276,6 @@ def wrong_with_session(name: str) -> str | None:
     if is_plain_name(name) and not name.startswith("."):
         return None
     return f"session {shown(repr(name), 60)} cannot name a folder"
-
-
-def _words(line: dict[str, Any]) -> str:
-    text = _text(line, "correction")
-    if not spoken(text):
-        raise ValueError("the correction has no words")
-    return text
 
 
 def _rating(line: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ It is private, and kept only where the user asked for it.
 
     DIR/utterances.jsonl                      one line an utterance or its feedback (usage/log.py)
     DIR/recordings/<session>/data_train.hdf5  corrected and confirmed utterances, labelled
+    DIR/recordings/cortext.json               their conventions, where they are not the release's
 
 A kept trial's number is that of its utterance in the log, from 0, and its block is the second of
 the log's first utterance: recordings that lie there from another log, or written by hand, are not
@@ -18,21 +19,26 @@ from __future__ import annotations
 import json
 import os
 import threading
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import Session, Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError
 from cortext.files import lock, sync, unfinished
 from cortext.renamed import renamed
+from cortext.text.inventory import PUBLISHED, RELEASE
+from cortext.text.language import EN, Language
+from cortext.text.lexicon import Lexicon
 from cortext.usage.log import (
     LOG,
     MOST_LINE_BYTES,
@@ -111,9 +117,9 @@ class UtteranceRecord:
         if problem := wrong_with(self.when):
             raise LiveError(f"when is {self.when}, {problem}")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the utterance's line in the log."""
-        n_words = len(self.text.split())
+    def to_json(self, language: Language = EN) -> dict[str, Any]:
+        """Return the utterance's line in the log; it names a language other than English."""
+        n_words = language.n_words(self.text)
         line = {
             "id": str(self.id),
             "when": self.when.isoformat(timespec="milliseconds"),
@@ -126,6 +132,8 @@ class UtteranceRecord:
             "text": self.text,
             "source": self.source,
         }
+        if language != EN:
+            line["language"] = language.to_json()
         if self.degraded is not None:
             line["degraded"] = self.degraded
         return line if self.nbest is None else line | {"nbest": list(self.nbest)}
@@ -138,10 +146,27 @@ class UsageLog:
     and where features are kept the writing of the day's session file (some milliseconds for each
     trial in it). Every failure is a LiveError and leaves the log as it was before the call, or with
     the line that the error names; later calls work again when the cause is gone.
+
+    Args:
+        folder: Directory of the log.
+        conventions: The model's tokens, language and length of a bin.
+        lexicon: Pronunciations for the labels of an inventory of one's own.
+
+    Raises:
+        LiveError: The log is written by another process, or its recordings have other conventions.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        conventions: Conventions = RELEASE_CONVENTIONS,
+        lexicon: Lexicon | None = None,
+    ) -> None:
         self.folder = Path(folder)
+        if conventions.inventory in PUBLISHED:  # session files are in the release's order
+            conventions = replace(conventions, inventory=RELEASE)
+        self._conventions = conventions
+        self._lexicon = lexicon
         self._path = self.folder / LOG
         self._mutex = threading.Lock()
         self._held: OrderedDict[int, np.ndarray] = OrderedDict()
@@ -155,6 +180,7 @@ class UsageLog:
                 self._log: LogContents = read_log(self.folder)
                 self._end_torn_line()
                 sync(self.folder)
+            self._check_conventions()
             self._tidy()
         except BaseException:
             self.close()
@@ -170,13 +196,13 @@ class UsageLog:
 
         Args:
             utterance: The utterance.
-            features_TC: float32 [T, C] in 20 ms bins as in a session file, z-scored and not
+            features_TC: float32 [T, C] in bins as in a session file, z-scored and not
                 smoothed. They stay in memory so that the utterance can be corrected or rated right,
                 until others need the memory.
         """
         features_TC = None if features_TC is None else np.array(features_TC, dtype=np.float32)
         with self._mutex:
-            self._write(utterance.to_json())
+            self._write(utterance.to_json(self._conventions.language))
             if features_TC is not None:
                 self._held[len(self._log.entries) - 1] = features_TC
                 while (
@@ -186,8 +212,15 @@ class UsageLog:
                     self._held.popitem(last=False)
 
     def correct(self, id_: str | int, text: str) -> bool:
-        """Log the sentence that was meant; return whether the recording is kept with it."""
-        if not spoken(text):
+        """Log the sentence that was meant; return whether the recording is kept with it.
+
+        Raises TextError for letters that its language lacks.
+        """
+        text = unicodedata.normalize("NFC", text)
+        language = self._conventions.language
+        if not language.is_benchmark:  # in English numbers are written out
+            language.require(text)
+        if not spoken(text, language):
             raise LiveError(
                 "a correction needs at least one word", fix="rate the utterance 'wrong' instead"
             )
@@ -218,6 +251,22 @@ class UsageLog:
         if not lock(self._descriptor):
             fix = "give another --session-log, or end that process"
             raise LiveError("another process is writing this log", where=self._path, fix=fix)
+
+    def _check_conventions(self) -> None:
+        """Raise LiveError where recordings that the log keeps have other conventions."""
+        root = self.folder / RECORDINGS
+        if not any(root.glob("*/data_train.hdf5")):
+            return
+        with _failures(root):
+            kept = Conventions.read(root)
+        self._conventions.require(
+            kept,
+            mine="the model",
+            theirs="the recordings of this log",
+            where=root,
+            error=LiveError,
+            fix="give another --session-log",
+        )
 
     def _end_torn_line(self) -> None:
         """End a line that a killed process left unfinished, so that the next one is its own."""
@@ -323,9 +372,9 @@ class UsageLog:
                 if (trial.block, trial.trial) != key:
                     yield trial
                 elif label is not None:
-                    yield make_trial(trial.features_TC, session, *key, label)
+                    yield self._trial(trial.features_TC, session, key, label)
             if label is not None and key not in labels:
-                yield make_trial(self._held[key[1]], session, *key, label)
+                yield self._trial(self._held[key[1]], session, key, label)
 
         for folder in (path.parents[1], path.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -333,11 +382,24 @@ class UsageLog:
         if label is not None:
             left[key] = label
         if left:
+            self._conventions.write(path.parents[1])
             write_session(path, trials())
             path.chmod(0o600)  # until here its folder alone keeps others out
         else:
             path.unlink()
         self._labels[session] = left
+
+    def _trial(
+        self, features_TC: np.ndarray, session: str, key: tuple[int, int], label: str
+    ) -> Trial:
+        return make_trial(
+            features_TC,
+            session,
+            *key,
+            label,
+            conventions=self._conventions,
+            lexicon=self._lexicon,
+        )
 
 
 @contextmanager

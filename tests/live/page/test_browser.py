@@ -643,7 +643,8 @@ DRAWN = """async () => {
     made.getContext('2d', {willReadFrequently: true}); document.body.append(made); return made; };
   const canvases = {features: canvas(), phonemes: canvas(), marks: canvas()};
   const groups = [{name: 'one', rows: [0]}, {name: 'other', rows: [1]}];
-  const timeline = new Timeline(canvases, groups, 2, [{name: 'both', rows: [0, 1]}], ['BLANK', 'AA']);
+  const timeline = new Timeline(canvases, groups, 2, [{name: 'both', rows: [0, 1]}], [null, 'AA'],
+    {bin_ms: 20, frame_ms: 80});
   const ends = Object.fromEntries(['low', 'high', 'mid'].map((end) =>
     [getComputedStyle(document.getElementById(`key-${end}`)).color.match(/\\d+/g).join(), end]));
   const at = (canvas, x, y) => { timeline.paint();

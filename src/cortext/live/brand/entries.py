@@ -1,6 +1,6 @@
 """Entries of BRAND streams: array bytes, running numbers, states, and problems of an utterance.
 
-T bins of 20 ms, C features.
+T bins, C features.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class NodeStates:
         self._link = link
         self._nickname = nickname
 
-    def write(self, status: str, message: str = "") -> None:
-        """Write a state to the stream and to the log.
+    def write(self, status: str, message: str = "", **facts: str) -> None:
+        """Write a state to the stream and to the log; `facts` are more fields of the stream.
 
         Nodes in Python have the state in `status`, those in C in `state`: both fields are written.
         """
@@ -149,7 +149,7 @@ class NodeStates:
             "message": message,
             "ts": timestamp(),
         }
-        self._link.add(f"{self._nickname}_state", fields)
+        self._link.add(f"{self._nickname}_state", fields | facts)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 
@@ -62,7 +63,7 @@ class BrandNode:
         """
         self._read_s = 0.0
         self._utterance: NodeUtterance | None = None
-        self._outputs = NodeOutputs(link, nickname, parameters)
+        self._outputs = NodeOutputs(link, nickname, parameters, pipeline.conventions.bin_ms)
         self._outside = deque[OrderedEntry](maxlen=N_RECENT)
         """The newest entries between trials.
 
@@ -74,10 +75,7 @@ class BrandNode:
     def run(self) -> None:
         """Work until `stop` is set; an utterance in progress is then finished, with an error."""
         self._take_over()
-        day = self._pipeline.session
-        self._states.write(
-            "NODE_READY", f"day {day}, look-ahead {self._pipeline.look_ahead_ms:.0f} ms"
-        )
+        self._write_ready()
         while not self._link.stop.is_set():
             entries = self._link.read(self._read, self._wait_ms(), ENTRIES_AT_ONCE)
             for entry in entries:
@@ -125,7 +123,7 @@ class BrandNode:
             )
         self._position = before or NodePosition()
         known = before is not None and not before.clean
-        missed = catch_up(self._link, p, self._position, known)
+        missed = catch_up(self._link, p, self._position, known, self._pipeline.conventions.bin_ms)
         self._sequence = Sequencer(p.bins_per_entry, self._position.i_in)
         if p.control_stream is not None:
             self._read[p.control_stream] = self._position.control_id
@@ -405,6 +403,14 @@ class BrandNode:
         self._utterance = None
         self._position.running = False
 
+    def _write_ready(self) -> None:
+        """Write the state ready, with the model's conventions where they are not the release's."""
+        pipeline = self._pipeline
+        message = f"day {pipeline.session}, look-ahead {pipeline.look_ahead_ms:g} ms"
+        found = pipeline.conventions.to_json()
+        facts = {"conventions": json.dumps(found)} if found else {}
+        self._states.write("NODE_READY", message, **facts)
+
     def _save(self, first: bool = False) -> None:
         """Write the position; if the previous one is gone, Redis was emptied."""
         was_there = self._position.save(self._link, self._key)
@@ -415,4 +421,4 @@ class BrandNode:
         )
         if self._utterance is not None:
             self._utterance.add_problem("Redis was emptied in mid-utterance")
-        self._states.write("NODE_READY")
+        self._write_ready()

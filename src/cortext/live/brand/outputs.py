@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from cortext.data.trial import BIN_MS
 from cortext.decoding.nbest import NBest, hypothesis_json
 from cortext.live.brand.control import LONGEST_LABEL
 from cortext.live.brand.entries import NodeUtterance, timestamp, uint64
@@ -26,12 +25,16 @@ class NodeOutputs:
         link: The connection.
         nickname: The node's nickname.
         parameters: Names of the streams and fields.
+        bin_ms: Length of a bin.
     """
 
-    def __init__(self, link: RedisLink, nickname: str, parameters: NodeParameters) -> None:
+    def __init__(
+        self, link: RedisLink, nickname: str, parameters: NodeParameters, bin_ms: float
+    ) -> None:
         self._link = link
         self._nickname = nickname
         self._parameters = parameters
+        self._bin_ms = bin_ms
         self.newest_entry = Entry(parameters.input_stream, (0, 0), {})
         """Data entry that was taken last; every output copies its labels."""
 
@@ -120,7 +123,7 @@ class NodeOutputs:
             {"text": text},
             node=self._nickname,
             utterance=position.utterance,
-            seconds=utterance.n_bins * BIN_MS / 1000,
+            seconds=utterance.n_bins * self._bin_ms / 1000,
             **facts,
         )
 

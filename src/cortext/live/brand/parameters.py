@@ -75,8 +75,10 @@ class NodeParameters:
     """Any dtype that NumPy knows by name; a leading `>` for big-endian numbers."""
     n_features: int | None = None
     """Features in a bin; by default as many as the model has. Another number is refused."""
+    bin_ms: float | None = None
+    """Length of a bin in milliseconds; by default the model's. Another length is refused."""
     bins_per_entry: int | None = 1
-    """Bins of 20 ms in an entry; null for any number.
+    """Bins in an entry; null for any number.
 
     With null a wrong dtype goes unnoticed if the bytes still make whole bins.
     """
@@ -109,7 +111,7 @@ class NodeParameters:
     """Length at which an utterance ends in any case."""
 
     output_stream: str = ""
-    """An entry per 80 ms step; NICK_output by default."""
+    """An entry per frame (step of the model); NICK_output by default."""
     logits_field: str = "logits"
     """Field that holds the logits of the step."""
     partial_field: str = "text"

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cortext.data.trial import BIN_MS
 from cortext.live.brand.control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand.entries import index_of
 from cortext.live.brand.parameters import NodeParameters
@@ -135,15 +134,17 @@ class Missed:
         n_entries: Data entries, None where they have no running numbers.
         ms: Milliseconds, by the ids of the entries.
         trials: Starts of trials that have begun since.
+        bin_ms: Length of a bin, and of an entry as far as is known.
     """
 
     n_entries: int | None
     ms: int
     trials: tuple[Mark, ...]
+    bin_ms: float
 
     def __str__(self) -> str:
         if self.n_entries is None:
-            return f"about {round(self.ms / BIN_MS)} entries ({self.ms} ms) were missed"
+            return f"about {round(self.ms / self.bin_ms)} entries ({self.ms} ms) were missed"
         return f"{self.n_entries} entries ({self.ms} ms) were missed"
 
     def __bool__(self) -> bool:
@@ -151,7 +152,11 @@ class Missed:
 
 
 def catch_up(
-    link: RedisLink, parameters: NodeParameters, position: NodePosition, known: bool
+    link: RedisLink,
+    parameters: NodeParameters,
+    position: NodePosition,
+    known: bool,
+    bin_ms: float,
 ) -> Missed:
     """Move a position to the streams' ends; return what lies between.
 
@@ -161,6 +166,7 @@ def catch_up(
         position: It is changed.
         known: Whether a node before this one wrote the position; else only a trial that has begun
             and not ended is missed.
+        bin_ms: Length of a bin.
     """
     newest = newest_of(link, parameters.input_stream)
     n_entries, ms = (None, 0) if known else (0, 0)
@@ -177,7 +183,7 @@ def catch_up(
         position.id_in = newest.id
         position.i_in = index
     trials = _trials(link, parameters, position, known) if parameters.control_stream else ()
-    return Missed(n_entries if newest is not None else 0, ms, trials)
+    return Missed(n_entries if newest is not None else 0, ms, trials, bin_ms)
 
 
 def _trials(

@@ -22,7 +22,7 @@ from cortext.extras import need
 from cortext.live.brand.entries import NodeStates
 from cortext.live.brand.node import BrandNode
 from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
-from cortext.live.core.decoder import no_long_pauses, with_llm
+from cortext.live.core.decoder import checked_hotwords, no_long_pauses, with_llm
 from cortext.live.core.log import LOGGER, event
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_connection import Stopped
@@ -125,6 +125,12 @@ def _load(parameters: NodeParameters) -> Pipeline:
             f" {stepper.n_features}"
         )
         raise ConfigError(found, where=parameters.run)
+    if parameters.bin_ms not in (None, stepper.bin_ms):
+        raise ConfigError(
+            f"parameters.bin_ms is {parameters.bin_ms:g}; the model reads bins of"
+            f" {stepper.bin_ms:g} ms",
+            where=parameters.run,
+        )
     decoder = None
     if parameters.lm is not None:
         options, note = options_for(parameters.run, parameters.lm, parameters.options)
@@ -136,7 +142,7 @@ def _load(parameters: NodeParameters) -> Pipeline:
         None, decoder, options=parameters.pipeline, stepper=stepper, context=parameters.context
     )
     if decoder is not None:
-        pipeline.hotwords = parameters.hotwords
+        pipeline.hotwords = checked_hotwords(parameters.hotwords, decoder.language)
     pipeline.push(np.zeros((50, stepper.n_features), dtype=np.float32))
     pipeline.reset()
     return pipeline

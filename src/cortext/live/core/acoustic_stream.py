@@ -1,6 +1,7 @@
 """Bins of neural features in, logits out, as they come; and where an utterance ends.
 
-T bins of 20 ms, C features, P frames of logits (80 ms), S bins in a patch, V tokens.
+T bins, C features, P frames of logits, S bins in a patch, V tokens. The model says how long a bin
+lasts; a frame lasts as many bins as lie between two patches.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from cortext.arguments import check_type
 from cortext.config import check_fields
-from cortext.data.trial import BIN_MS
+from cortext.data.conventions import Conventions
 from cortext.decoding.nbest import FRAME_MS
 from cortext.decoding.options import is_finite
 from cortext.errors import ConfigError, DataError, wrong_type
@@ -34,7 +35,8 @@ class EndpointOptions:
     silence_ms: float = 1500.0
     """Silence after speech that ends an utterance.
 
-    A frame is silent if blank and SIL together are more probable than all other tokens.
+    A frame is silent if the blank and the silence, where the inventory has one, are together more
+    probable than all other tokens.
     """
     speech_ms: float = 160.0
     """Least speech, in all, after which silence can end an utterance.
@@ -69,7 +71,9 @@ class Endpoint:
         self._silent_frames = math.ceil(options.silence_ms / frame_ms)
         self._speech_frames = math.ceil(options.speech_ms / frame_ms)
         self._max_frames = math.ceil(options.max_ms / frame_ms)
-        self._silent_tokens = [inventory.index[symbol] for symbol in inventory.roles.values()]
+        # Not a boundary: it is written or said between words, and no pause.
+        silent = [inventory.blank_symbol, *([inventory.silence] if inventory.silence else [])]
+        self._silent_tokens = inventory.ids(silent).tolist()
         self.reset()
 
     def reset(self) -> None:
@@ -92,6 +96,11 @@ class Endpoint:
         if self._n_speech >= self._speech_frames and self._n_silent >= self._silent_frames:
             return "silence"
         return "length" if self._n_frames >= self._max_frames else None
+
+
+def conventions_of(stepper: Stepper) -> Conventions:
+    """Return a stepper's conventions; one of a user's own may name its inventory alone."""
+    return getattr(stepper, "conventions", None) or Conventions(stepper.inventory)
 
 
 LARGEST_FEATURE = 1e9
@@ -158,6 +167,7 @@ class AcousticStream:
             if smoothing.smooth_data
             else None
         )
+        self.conventions = conventions_of(self.stepper)
         self._normaliser = (
             RollingZScore(self.stepper.n_features) if options.normalise == "rolling" else None
         )
@@ -172,7 +182,12 @@ class AcousticStream:
     @property
     def look_ahead_ms(self) -> float:
         """Milliseconds from a bin until its smoothed value is known."""
-        return self._smoother.look_ahead_bins * BIN_MS if self._smoother else 0.0
+        return self._smoother.look_ahead_bins * self.conventions.bin_ms if self._smoother else 0.0
+
+    @property
+    def frame_ms(self) -> float:
+        """Milliseconds of a frame of logits."""
+        return float(self.stepper.patch_stride * self.conventions.bin_ms)
 
     @property
     def bins_to_frame(self) -> int:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import gc
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest
+from cortext.decoding.nbest import FRAME_MS
 from cortext.errors import DecodingError
 from cortext.live.core.log import event
+from cortext.text.language import EN, Language
 
 LIVE_BUDGET_MS = 40.0
 """Milliseconds that a query of the large model may hold up a step of 80 ms, where `llm.budget_ms`
-is 0.
+is 0; steps of another length in proportion.
 """
 
 
-def in_time(options: DecoderOptions) -> DecoderOptions:
+def in_time(options: DecoderOptions, frame_ms: float = FRAME_MS) -> DecoderOptions:
     """Return the options with a bound on the wait for a large model; live decoding needs one."""
     return (
         options
         if options.llm.budget_ms
-        else options.changed({"llm": {"budget_ms": LIVE_BUDGET_MS}})
+        else options.changed({"llm": {"budget_ms": LIVE_BUDGET_MS * frame_ms / FRAME_MS}})
     )
 
 
@@ -101,15 +104,37 @@ def check_options(options: DecoderOptions) -> None:
         raise DecodingError(what)
 
 
-def check_hotwords(bonuses: Mapping[str, float]) -> None:
-    """Raise DecodingError for too many or too long hotwords."""
+def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> dict[str, float]:
+    """Return hotwords in Unicode NFC, as lexicons have them.
+
+    Args:
+        bonuses: Bonus by word.
+        language: The language model's.
+
+    Raises:
+        DecodingError: For too many or too long words, for characters that nobody sees, and for
+            letters that the language lacks.
+    """
     if len(bonuses) > MOST_HOTWORDS:
         raise DecodingError(f"{len(bonuses)} hotwords; at most {MOST_HOTWORDS} can be favoured")
-    for word in bonuses:
+    found = {unicodedata.normalize("NFC", word): bonus for word, bonus in bonuses.items()}
+    for word in found:
         if len(word) > LONGEST_WORD:
             raise DecodingError(
                 f"{word[:20]!r}... has {len(word)} letters; at most {LONGEST_WORD} are a word"
             )
+        # Marks of direction, for one, would turn around the line that shows the word.
+        if any(unicodedata.category(character) == "Cf" for character in word):
+            raise DecodingError(
+                f"hotword {word!r} has a character that nobody sees", fix="leave it out"
+            )
+        # English words are those of the lexicon, however they were written there.
+        if not language.is_benchmark and (lost := language.damage(word)):
+            raise DecodingError(
+                f"hotword {word!r} has {' '.join(lost)}, which language {language.name!r} lacks",
+                fix="write it with the language's letters",
+            )
+    return found
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Bins of neural features in, words out, as they come; without files or sockets.
 
-T bins of 20 ms, C features, P frames of logits (80 ms), V tokens.
+T bins, C features, P frames of logits, V tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import check_text, check_type
-from cortext.data.trial import BIN_MS
+from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder, DecoderOptions, DecoderStream, Hypothesis, NBest, Partial
 from cortext.decoding.log_probs import log_softmax
 from cortext.describe import Described
@@ -104,14 +104,18 @@ class Pipeline(Described):
         self._stopwatch = Stopwatch()
         self._stream = AcousticStream(source, session, options, self._stopwatch)
         self._inventory = self._stream.stepper.inventory
-        self._frame_ms = float(self._stream.stepper.patch_stride * BIN_MS)
+        self._frame_ms = self._stream.frame_ms
+        if decoder is not None:
+            decoder.lm.require(self._inventory, self.conventions.language, theirs="the model")
         self._endpoint = (
             Endpoint(options.endpoint, self._inventory, self._frame_ms)
             if options.endpoint
             else None
         )
         self._decoder = (
-            None if decoder is None else decoder.with_options(**vars(in_time(decoder.options)))
+            None
+            if decoder is None
+            else decoder.with_options(**vars(in_time(decoder.options, self._frame_ms)))
         )
         self._hotwords = dict[str, float]()
         self._context = context
@@ -124,8 +128,8 @@ class Pipeline(Described):
         return {
             "session": self.session,
             "features": stepper.n_features,
-            "frame": f"{self._frame_ms:.0f} ms",
-            "look-ahead": f"{self.look_ahead_ms:.0f} ms",
+            "frame": f"{self._frame_ms:g} ms",
+            "look-ahead": f"{self.look_ahead_ms:g} ms",
             "decoder": "none" if self._decoder is None else self._decoder.lm_dir,
             "bins so far": self.n_bins,
             "words so far": repr(self._partial.text),
@@ -142,6 +146,16 @@ class Pipeline(Described):
         return self._stream.look_ahead_ms
 
     @property
+    def conventions(self) -> Conventions:
+        """The model's tokens, language and length of a bin."""
+        return self._stream.conventions
+
+    @property
+    def frame_ms(self) -> float:
+        """Milliseconds of a frame, the time that a step may take."""
+        return self._frame_ms
+
+    @property
     def stepper(self) -> Stepper:
         """The stepper that runs the model."""
         return self._stream.stepper
@@ -149,7 +163,7 @@ class Pipeline(Described):
     @property
     def seconds(self) -> float:
         """Length of the utterance so far."""
-        return self.n_bins * BIN_MS / 1000
+        return self.n_bins * self.conventions.bin_ms / 1000
 
     @property
     def decoder(self) -> Decoder | None:
@@ -213,7 +227,7 @@ class Pipeline(Described):
         """
         if self._decoder is None:
             raise ConfigError("a pipeline without a decoder has no decoder options")
-        options = in_time(self._decoder.options.changed(changes))
+        options = in_time(self._decoder.options.changed(changes), self._frame_ms)
         if self._search is not None:
             self._search.set_options(**vars(options))
         self._decoder = self._decoder.with_options(**vars(options))

@@ -13,8 +13,8 @@ import numpy as np
 # numpy imports it at the first percentile: in mid-utterance, where a descriptor may lack
 import numpy.ma
 
+from cortext.text.language import EN, Language
 from cortext.text.metrics import EditCounts, edit_counts
-from cortext.text.normalize import normalize
 
 STAGES = ("normalise", "smooth", "model", "search")
 """Stages of a step, which lasts from the arrival of a frame's last bin to its words."""
@@ -107,9 +107,13 @@ class RunningStatistics:
     """Counts of utterances, words and errors.
 
     Error rates are those of the benchmark: all edits over all words of the references.
+
+    Args:
+        language: Normalisation of references and texts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, language: Language = EN) -> None:
+        self.language = language
         self.n_utterances = self.n_words = 0
         self.speech_s = 0.0
         self.times = StageTimes()
@@ -139,6 +143,7 @@ class RunningStatistics:
             again: More of the sentence has been decoded since the last call, which then does not
                 count.
         """
+        normalize = self.language.normalize
         edits = edit_counts(normalize(reference).split(), normalize(text).split())
         if not again:
             self._edits += self._latest_edits

@@ -14,16 +14,17 @@ from typing import Any
 
 from cortext import __version__
 from cortext.decoding.decoder import Decoder
-from cortext.decoding.nbest import hypothesis_json
-from cortext.decoding.options import DecoderOptions
+from cortext.decoding.nbest import FRAME_MS, hypothesis_json
+from cortext.decoding.options import DecoderOptions, is_finite
 from cortext.errors import LiveError, nearest, shown
-from cortext.live.core.decoder import LIVE_BOUNDS, Notes, check_hotwords, check_options
+from cortext.live.core.decoder import LIVE_BOUNDS, Notes, check_options, checked_hotwords
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_protocol import Answer
-from cortext.live.lm_server.utterance import ClientUtterance
-from cortext.text.inventory import get_inventory
+from cortext.live.lm_server.utterance import ClientUtterance, conventions_json
+from cortext.text.inventory import Inventory, get_inventory
+from cortext.text.language import Language
 
 INPUT = "cortext_lm_input"
 OUTPUT = "cortext_lm_output"
@@ -33,6 +34,8 @@ LARGEST_MESSAGE = 2**20
 """Bytes of a message, beside its logits."""
 SILENT_S = 600.0
 """Seconds without a request after which an utterance may be dropped for a new one."""
+
+SHORTEST_FRAME_MS, LONGEST_FRAME_MS = 5, 10_000
 
 Message = dict[str, Any]
 
@@ -87,9 +90,8 @@ class JsonProtocol:
     def announcement(self) -> Answer:
         """Return the message `ready`: the server's version, language model and options."""
         options = asdict(self._options) | {"label_priors": dict(self._options.label_priors)}
-        return self._say(
-            "ready", None, version=__version__, lm=str(self._decoder.lm_dir), options=options
-        )
+        facts = {"version": __version__, "lm": str(self._decoder.lm_dir), "options": options}
+        return self._say("ready", None, **facts, **conventions_json(self._decoder))
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         """Handle a request and return its answers."""
@@ -152,15 +154,44 @@ class JsonProtocol:
         hotwords = _mapping(message, "hotwords")
         options = self._options.changed(changes)
         check_options(_bounded(changes))
-        check_hotwords(hotwords)
-        inventory = get_inventory(_text(message, "order", "lm"))
+        hotwords = checked_hotwords(hotwords, self._decoder.language)
+        inventory = self._order(message)
         context = _text(message, "context", self._context)
         self._utterances[name] = ClientUtterance(
-            self._decoder, options, self._stop, inventory, hotwords, context
+            self._decoder,
+            options,
+            self._stop,
+            inventory,
+            hotwords,
+            context,
+            _frame_ms(message),
         )
         self._began[name] = entry.id
         self._last_request_s[name] = time.monotonic()
-        return [*answers, self._say("begun", name, order=inventory.name)]
+        language = conventions_json(self._decoder)
+        language.pop("inventory", None)
+        return [*answers, self._say("begun", name, order=inventory.name, **language)]
+
+    def _order(self, message: Message) -> Inventory:
+        """Return the order of the client's tokens.
+
+        Raises LanguageModelError where its tokens or its language are not the language model's.
+        """
+        mine = self._decoder.inventory
+        given = message.get("order")
+        if given is None:
+            found = mine
+        elif isinstance(given, list):  # an order alone: the roles are those of the language model
+            found = Inventory.from_json(mine.to_json() | {"name": "client", "symbols": given})
+        elif isinstance(given, dict):
+            found = Inventory.from_json({"name": "client"} | given)
+        else:
+            found = get_inventory(_text(message, "order", ""))
+        language = self._decoder.language
+        if message.get("language") is not None:
+            language = Language.from_json(message["language"])
+        self._decoder.lm.require(found, language, theirs="the client")
+        return found
 
     def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
         utterance = self._under_way(name)
@@ -274,6 +305,16 @@ def _bounded(changes: Mapping[str, Any]) -> DecoderOptions:
     bounded = {name: changes[name] for name in LIVE_BOUNDS if name in changes}
     budget_ms = dict(changes.get("llm") or {}).get("budget_ms", 0.0)
     return DecoderOptions().changed(bounded | {"llm": {"budget_ms": budget_ms}})
+
+
+def _frame_ms(message: Message) -> float:
+    found = message.get("frame_ms", FRAME_MS)
+    if not is_finite(found) or not SHORTEST_FRAME_MS <= found <= LONGEST_FRAME_MS:
+        raise LiveError(
+            f"frame_ms is {shown(repr(found), 40)}; {SHORTEST_FRAME_MS} to {LONGEST_FRAME_MS} are"
+            " possible"
+        )
+    return float(found)
 
 
 def _text(message: Message, name: str, default: str) -> str:

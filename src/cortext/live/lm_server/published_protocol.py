@@ -6,6 +6,7 @@ of the public NEJM 2024 release. `docs/reference/redis-messages.md` describes it
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -27,7 +28,7 @@ from cortext.live.lm_server.published_params import (
     scoring,
     without_separator,
 )
-from cortext.live.lm_server.utterance import ClientUtterance
+from cortext.live.lm_server.utterance import ClientUtterance, conventions_json
 
 CONTEXT_KEY = "contextual_decoding_current_context"
 """Redis key of the text before this sentence, for a large model."""
@@ -181,8 +182,11 @@ class PublishedProtocol:
 
     def announcement(self) -> Answer:
         """Return the parameters in force."""
+        conventions = conventions_json(self._decoder)
+        facts = {name: json.dumps(value) for name, value in conventions.items()}
         return Answer(
-            self.streams.args, {"lm_path": str(self._decoder.lm_dir), **self.params.announced()}
+            self.streams.args,
+            {"lm_path": str(self._decoder.lm_dir), **self.params.announced(), **facts},
         )
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:

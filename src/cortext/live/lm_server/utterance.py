@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
+from cortext.data.conventions import Conventions
 from cortext.decoding.decoder import Decoder
-from cortext.decoding.nbest import NBest, Partial
+from cortext.decoding.nbest import FRAME_MS, NBest, Partial
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import DecodingError
 from cortext.live.core.decoder import in_time
 from cortext.live.core.redis_connection import Stopped
-from cortext.text.inventory import LM, Inventory
+from cortext.text.inventory import PUBLISHED, RELEASE, Inventory
 
 LARGEST_LOGIT = 1e6
 """Largest logit: bytes of other types (float64, integers) read as float32 often exceed it."""
@@ -32,9 +34,10 @@ class ClientUtterance:
         decoder: The word search.
         options: Its options for this utterance.
         stop: Asked during long searches; True ends them with `Stopped`.
-        inventory: The order of the client's tokens.
+        inventory: The order of the client's tokens; None for the language model's.
         hotwords: Bonus by word.
         context: What was said before, for a large model.
+        frame_ms: Milliseconds of a frame.
     """
 
     def __init__(
@@ -42,14 +45,17 @@ class ClientUtterance:
         decoder: Decoder,
         options: DecoderOptions,
         stop: Callable[[], bool],
-        inventory: Inventory = LM,
+        inventory: Inventory | None = None,
         hotwords: Mapping[str, float] | None = None,
         context: str = "",
+        frame_ms: float = FRAME_MS,
     ) -> None:
-        decoder = decoder.with_options(**vars(in_time(options)))
+        inventory = decoder.inventory if inventory is None else inventory
+        decoder = decoder.with_options(**vars(in_time(options, frame_ms)))
         self._stream = decoder.stream(inventory, hotwords=hotwords, context=context)
         self._stop = stop
         self._inventory = inventory
+        self._frame_ms = frame_ms
         self.partial = Partial("", "")
         self.n_frames = 0
         self.n_entries = 0
@@ -90,7 +96,7 @@ class ClientUtterance:
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on."""
-        self._stream.set_options(**vars(in_time(options)))
+        self._stream.set_options(**vars(in_time(options, self._frame_ms)))
 
     def finish(self, context: str | None = None) -> NBest:
         """Return the candidate sentences.
@@ -99,7 +105,13 @@ class ClientUtterance:
         """
         if context is not None:
             self._stream.context = context
-        return self._stream.finish()
+        return self._stream.finish().timed(self._frame_ms)
+
+
+def conventions_json(decoder: Decoder) -> dict[str, Any]:
+    """Return `inventory` and `language` of a language model where they are not the published."""
+    published = decoder.inventory in PUBLISHED
+    return Conventions(RELEASE if published else decoder.inventory, decoder.language).to_json()
 
 
 def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import LiveError, RunError, nearest
 from cortext.live.core.acoustic_stream import PipelineOptions
-from cortext.live.core.decoder import Notes, check_hotwords, check_options
+from cortext.live.core.decoder import Notes, check_options, checked_hotwords
 from cortext.live.core.pipeline import Pipeline
 from cortext.models.stepper import Stepper
 
@@ -89,8 +89,8 @@ class DayPipeline:
         merged = self.pipeline.hotwords | {
             word: 0.0 if bonus is None else bonus for word, bonus in bonuses.items()
         }
-        check_hotwords(merged)
-        self.pipeline.hotwords = {word: bonus for word, bonus in merged.items() if bonus != 0}
+        checked = checked_hotwords(merged, self.pipeline.conventions.language)
+        self.pipeline.hotwords = {word: bonus for word, bonus in checked.items() if bonus != 0}
 
     def set_context(self, text: str) -> None:
         """Set what was said before. Raises LiveError without a large model, which reads it."""

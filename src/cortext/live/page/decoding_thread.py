@@ -115,7 +115,8 @@ class DecodingThread:
         about: More for the `hello` message: names of the run and of the language model, version.
 
     Raises:
-        DataError: The recordings have another number of features than the model.
+        DataError: The recordings have another number of features than the model, or other tokens,
+            another language or another length of a bin.
     """
 
     def __init__(
@@ -134,6 +135,13 @@ class DecodingThread:
                 f" {self.n_features}"
             )
             raise DataError(found, fix="give recordings, or a preset, that the run was trained for")
+        if source is not None:
+            source.conventions.require(
+                days.pipeline.conventions,
+                mine="the recordings",
+                theirs="the model",
+                fix="give recordings, or a preset, that the run was trained for",
+            )
         self.log_writer = log_writer
         self.readers = Fanout()
         self._days = days

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from cortext.data.trial import BIN_MS, Trial
+from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError
 from cortext.live.page.sources import Source
 from cortext.live.page.utterance import CHUNK_BINS, BinOrigin, UtteranceDecoder
@@ -78,6 +78,7 @@ class TrialPlayer:
         changed: Callable[[], None],
     ) -> None:
         self._source = source
+        self._bin_s = source.conventions.bin_ms / 1000
         self._speed = speed
         self._utterances = utterances
         self._changed = changed
@@ -147,7 +148,7 @@ class TrialPlayer:
             return
         until = min(playback.next_bin + (1 if self._speed < math.inf else CHUNK_BINS), n_bins)
         self._utterances.push(playback.trial.features_TC[playback.next_bin : until])
-        self._due_s += (until - playback.next_bin) * BIN_MS / 1000 / self._speed
+        self._due_s += (until - playback.next_bin) * self._bin_s / self._speed
         playback.next_bin = until
         if until == n_bins:
             self._utterances.finish("end of trial")

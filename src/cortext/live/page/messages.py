@@ -1,15 +1,17 @@
 """The messages to the pages, as JSON, and the queues from the decoding thread to each page.
 
-T bins of 20 ms, C features, P frames of 80 ms, V tokens.
+T bins, C features, P frames, V tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
+import unicodedata
 from base64 import b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from cortext.data.simulate.config import ARRAYS
-from cortext.data.trial import BIN_MS
 from cortext.errors import LiveError
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.page.sources import Source
+from cortext.text.inventory import Inventory
+from cortext.text.language import Language
 
 MAX_FRAMES = 64
 """Most frames in one message; a page that reads slowly gets steps joined up to here."""
@@ -64,7 +67,7 @@ class StepMessage:
     """
 
     utterance: int
-    t_ms: int
+    t_ms: float
     bins_TC: np.ndarray
     posteriors_PV: np.ndarray
     stable: str
@@ -153,6 +156,30 @@ def feature_groups(n_features: int) -> list[dict[str, Any]]:
     ]
 
 
+def token_groups(inventory: Inventory) -> list[dict[str, Any]]:
+    """Return names and token numbers of the inventory's groups, the silence or boundary last."""
+    groups = list(inventory.grouped)
+    if inventory.separator is not None:
+        groups.append(("silence" if inventory.silence else "word boundary", (inventory.separator,)))
+    return [{"name": name, "tokens": inventory.ids(symbols).tolist()} for name, symbols in groups]
+
+
+def language_facts(language: Language) -> dict[str, Any]:
+    """Return what a page needs to show texts of a language.
+
+    `lang` is a BCP 47 tag, for the browser's choice of fonts and voices, or empty; `direction` is
+    the one in which lines are read; `unit` is `character` where each letter is a word.
+    """
+    sides = Counter(unicodedata.bidirectional(letter) for letter in language.letters)
+    is_tag = re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*", language.name)
+    return {
+        "name": language.name,
+        "lang": language.name if is_tag else "",
+        "direction": "rtl" if sides["R"] + sides["AL"] > sides["L"] else "ltr",
+        "unit": language.unit,
+    }
+
+
 def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> dict[str, Any]:
     """Return the constant part of a `hello` message: the model and the source.
 
@@ -162,16 +189,22 @@ def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> 
         source: Source of trials; None for a feed.
     """
     stepper = pipeline.stepper
-    frame_ms = BIN_MS * stepper.patch_stride
+    inventory = pipeline.conventions.inventory
+    bin_ms = pipeline.conventions.bin_ms
+    frame_ms = bin_ms * stepper.patch_stride
     return {
         "days": list(days),
         "n_features": stepper.n_features,
         "arrays": feature_groups(stepper.n_features),
-        "bin_ms": BIN_MS,
+        "bin_ms": bin_ms,
         "frame_ms": frame_ms,
         "budget_ms": frame_ms,
         "look_ahead_ms": pipeline.look_ahead_ms,
-        "tokens": list(stepper.inventory.symbols),
+        "tokens": list(inventory.symbols),
+        "groups": token_groups(inventory),
+        "unit": inventory.unit,
+        "separator": inventory.sil,
+        "language": language_facts(pipeline.conventions.language),
         "source": {
             "kind": source.kind if source else "feed",
             "sessions": list(source.sessions) if source else [],

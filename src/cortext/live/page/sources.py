@@ -1,6 +1,6 @@
 """The sources of trials: recordings, or a simulated participant without end.
 
-T bins of 20 ms, C features.
+T bins, C features.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from cortext.data import PackedSplit, Trial, open_data
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.simulate import preset_config
 from cortext.data.simulate.brain import electrodes
 from cortext.data.simulate.plan import PlannedBlock, PlannedTrial, Prompt, plan_days, trial_counts
@@ -34,11 +35,13 @@ class Source(Protocol):
     Attributes:
         kind: Its kind.
         n_features: Features of a bin.
+        conventions: Tokens, language and length of a bin.
         sessions: Recording days that there are trials of.
     """
 
     kind: Kind
     n_features: int
+    conventions: Conventions
     sessions: tuple[str, ...]
 
     def listing(self) -> list[dict[str, Any]]:
@@ -85,6 +88,7 @@ class Replay:
         self._split: PackedSplit = packed.split(split)
         self._loop = loop
         self.n_features = packed.n_features
+        self.conventions = packed.conventions
         days = np.unique(self._split.day_N)
         self.sessions = tuple(packed.sessions[day] for day in days)
 
@@ -124,7 +128,14 @@ class Replay:
             )
         features_TC = stored.reshape(n_bins, width).astype(np.float32)
         block, trial = int(split.block_N[number]), int(split.trial_N[number])
-        return Trial(features_TC, split.session(number), block, trial, split.sentence(number))
+        return Trial(
+            features_TC,
+            split.session(number),
+            block,
+            trial,
+            split.sentence(number),
+            conventions=self.conventions,
+        )
 
     def after(self, number: int | None, session: str | None) -> int | None:
         """See `Source`. Raises DataError for a session without trials."""
@@ -179,6 +190,7 @@ class Simulator:
         e = electrodes(config, day.history)
         self.sessions: tuple[str, ...] = (day.session,)
         self.n_features = config.n_features
+        self.conventions = getattr(config, "conventions", RELEASE_CONVENTIONS)
 
         @lru_cache(maxsize=2)
         def block(number: int) -> list[Trial]:

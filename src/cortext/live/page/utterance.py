@@ -1,6 +1,6 @@
 """One utterance after the other: bins in, messages to the page and records for the usage log out.
 
-T bins of 20 ms, C features, P frames.
+T bins, C features, P frames.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.data.trial import BIN_MS
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.decoding.nbest import Hypothesis, NBest, hypothesis_json
 from cortext.decoding.options import DecoderOptions
 from cortext.live.core.log import event, internal_error
@@ -24,8 +24,8 @@ from cortext.usage.writer import session_of_today
 
 MAX_NBEST = 20
 """Candidates that a page is sent."""
-BINS_PER_STEP = 4
-"""Bins after which a page is sent a step even if no frame is complete."""
+STEP_MS = 80
+"""Milliseconds of bins after which a page is sent a step even if no frame is complete."""
 CHUNK_BINS = 4
 """Most bins that are decoded at once; a request to the thread waits for no more than these."""
 STATS_S = 1.0
@@ -59,6 +59,7 @@ class PageUtterance:
         trial: Number of its trial, None for a feed.
         reference: What was to be said, where that is known.
         keep: Whether its features are kept for the usage log.
+        conventions: The language of its text and the length of its bins.
     """
 
     id: int
@@ -66,6 +67,7 @@ class PageUtterance:
     trial: int | None = None
     reference: str | None = None
     keep: bool = False
+    conventions: Conventions = RELEASE_CONVENTIONS
     n_bins: int = 0
     _kept: list[np.ndarray] = field(default_factory=list)
     _unsent: list[np.ndarray] = field(default_factory=list)
@@ -78,7 +80,8 @@ class PageUtterance:
         self._n_unsent += len(bins_TC)
         if self.keep:
             self._kept.append(bins_TC.copy())
-        if not len(update.logits_PV) and self._n_unsent < BINS_PER_STEP:
+        unsent_ms = self._n_unsent * self.conventions.bin_ms
+        if not len(update.logits_PV) and unsent_ms < STEP_MS:
             return None
         shown_TC = shown_bins(np.concatenate(self._unsent))
         self._unsent = []
@@ -86,7 +89,7 @@ class PageUtterance:
         stage_ms = {stage: round(max(ms), 3) for stage, ms in update.stage_ms.items() if ms} or None
         return StepMessage(
             self.id,
-            self.n_bins * BIN_MS,
+            self.n_bins * self.conventions.bin_ms,
             shown_TC,
             shown_posteriors(update.logits_PV),
             update.stable,
@@ -121,7 +124,7 @@ class PageUtterance:
         """
         hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
         words = hypotheses[0]["words"]
-        duration_s = self.n_bins * BIN_MS / 1000
+        duration_s = self.n_bins * self.conventions.bin_ms / 1000
         if ended in ("silence", "length") and words:
             # A feed goes on without end: what counts is from the first word to the last.
             duration_s = (words[-1]["end_ms"] - words[0]["start_ms"]) / 1000
@@ -137,7 +140,9 @@ class PageUtterance:
             ],
             "reference": self.reference,
             "wer": None,
-            "words_per_minute": words_per_minute(len(nbest[0].text.split()), duration_s),
+            "words_per_minute": words_per_minute(
+                self.conventions.language.n_words(nbest[0].text), duration_s
+            ),
             "duration_s": duration_s,
             "latency_ms": final_ms,
             "ended": ended,
@@ -183,7 +188,7 @@ class UtteranceDecoder:
     ) -> None:
         self.days = days
         self.origin = BinOrigin()
-        self.statistics = RunningStatistics()
+        self.statistics = RunningStatistics(days.pipeline.conventions.language)
         self.latest: Event | None = None
         self._readers = readers
         self._log_writer = log_writer
@@ -272,6 +277,7 @@ class UtteranceDecoder:
             origin.trial,
             origin.reference,
             keep=self._log_writer is not None,
+            conventions=pipeline.conventions,
         )
 
     def _count(self, body: dict[str, Any], final_ms: float) -> None:
@@ -282,7 +288,8 @@ class UtteranceDecoder:
             again = bool(texts)
             texts.append(body["text"])
             body["wer"] = self.statistics.compare(body["reference"], " ".join(texts), again)
-        self.statistics.add(len(body["text"].split()), body["duration_s"], final_ms)
+        n_words = self.statistics.language.n_words(body["text"])
+        self.statistics.add(n_words, body["duration_s"], final_ms)
 
     def _report(self, utterance: PageUtterance, body: dict[str, Any]) -> None:
         # The log comes first, so that a reader of the message can correct it at once.

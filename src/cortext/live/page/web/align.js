@@ -1,8 +1,6 @@
 // Which words of two sentences do not match, by the alignment with the fewest edits.
 
-export const words = (text) => text.split(/\s+/).filter(Boolean);
-
-const bare = (word) => word.toLowerCase().replace(/[^a-z' -]/g, "");
+import { bare } from "./language.js";
 
 // -> { wrong: of each word of `said`, missed: of each word of `meant`, errors }
 export function align(said, meant) {

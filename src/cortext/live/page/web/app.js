@@ -1,5 +1,6 @@
 // cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/reference/web-socket.md.
 
+import { isOfCharacters, said, setLanguage, written } from "./language.js";
 import { Link } from "./link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
 import { Sentence } from "./sentence.js";
@@ -7,14 +8,6 @@ import { Hotwords, Options, Source, keys, theme } from "./settings.js";
 import { Timeline } from "./timeline.js";
 
 const $ = (id) => document.getElementById(id);
-
-const KINDS = [
-  ["vowels", "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"],
-  ["stops", "P B T D K G CH JH"],
-  ["fricatives", "F V TH DH S Z SH ZH HH"],
-  ["sonorants", "M N NG L R W Y"],
-  ["silence", "SIL"],
-];
 
 let timeline = null;
 let hello = null;
@@ -78,6 +71,8 @@ function welcome(message) {
   $("judge-off").hidden = message.session_log;
   $("latency-note").textContent = `median, 99th percentile; limit ${message.budget_ms}\u202fms`;
   source.show(message.source);
+  setLanguage(message.language);
+  describe(message);
   timeline?.end();
   timeline = makeTimeline(message);
   current = last = null; // numbers of utterances begin anew with the server, which sends the last one again
@@ -85,14 +80,27 @@ function welcome(message) {
   judge();
 }
 
-function makeTimeline({ arrays, n_features, tokens }) {
+// The texts that the model's tokens and its times decide.
+function describe({ unit, bin_ms, frame_ms }) {
+  const isPhoneme = unit === "phoneme";
+  $("features-note").textContent = `one column every ${bin_ms}\u202fms`;
+  $("tokens-name").textContent = isPhoneme ? "Phonemes" : "Characters";
+  $("tokens-note").textContent = `probability of each ${isPhoneme ? "speech sound" : unit}, one column every ${frame_ms}\u202fms`;
+  $("phonemes-names").ariaLabel = `Kinds of ${unit}s`;
+  $("phonemes").ariaLabel = `Probability of each ${unit} over the last seconds`;
+  $("marks").ariaLabel = `The most likely ${unit}s, the words and the time`;
+}
+
+function makeTimeline({ arrays, n_features, tokens, groups, separator, bin_ms, frame_ms }) {
   const range = ([first, end]) => Array.from({ length: end - first + 1 }, (_, i) => first + i);
   const features = arrays.map(({ name, columns }) => ({ name, rows: range(columns) }));
-  const phonemes = KINDS.map(([name, symbols]) => ({ name, rows: symbols.split(" ").map((it) => tokens.indexOf(it)) }));
+  const phonemes = groups.map(({ name, tokens: rows }) => ({ name, rows }));
+  const spoken = new Set(groups.flatMap((group) => group.tokens)); // the blank is in no group
+  const symbols = tokens.map((symbol, i) => (spoken.has(i) && i !== separator ? symbol : null));
   label($("features-names"), features);
   label($("phonemes-names"), phonemes);
   const canvases = { features: $("features"), phonemes: $("phonemes"), marks: $("marks") };
-  return new Timeline(canvases, features, n_features, phonemes, tokens);
+  return new Timeline(canvases, features, n_features, phonemes, symbols, { bin_ms, frame_ms });
 }
 
 function label(list, groups) {
@@ -121,7 +129,7 @@ function step(message) {
 }
 
 function decided(utterance) {
-  if (utterance.id === current) timeline.addWords(utterance.words, hello.bin_ms);
+  if (utterance.id === current) timeline.addWords(utterance.words);
   current = null;
   last = { ...utterance, rating: null };
   sentence.decided(utterance);
@@ -136,7 +144,7 @@ function announce(utterance) {
   const received = JSON.stringify(utterance);
   if (received === announced) return;
   announced = received;
-  say(utterance.text ? `Decoded: ${utterance.text}` : "No words");
+  say(utterance.text ? `Decoded: ${written(utterance.text)}` : "No words");
 }
 
 // Whose sentence it is, and the day's layer where that is another one's.
@@ -147,27 +155,35 @@ function showTrial() {
   $("now").textContent = [trial && `${trial.session}, block ${trial.block}, trial ${trial.trial}`, day].filter(Boolean).join(" \u00b7 ");
 }
 
+// A decoded sentence within the page's own English.
+function quoted(text) {
+  const sentence = said(document.createElement("bdi"));
+  sentence.textContent = `\u201c${written(text)}\u201d`;
+  return sentence;
+}
+
 // What the large model had to do with a sentence; nothing where there is none, or it failed.
 function ranking({ text, ngram_text, degraded }) {
   if (degraded) return null;
   if (ngram_text === null || ngram_text === undefined) return null;
   if (ngram_text === text) return "the large model agrees";
-  return `chosen by the large model; the n-gram\u2019s choice was \u201c${ngram_text || "(no words)"}\u201d`;
+  return ["chosen by the large model; the n-gram\u2019s choice was ", ngram_text ? quoted(ngram_text) : "\u201c(no words)\u201d"];
 }
 
 // What the buttons for rating and correcting are about; it stays in view while the next sentence forms.
 function judge() {
+  const unit = isOfCharacters() ? "character" : "word";
   const facts = last && [
-    current === null ? null : `\u201c${last.text}\u201d`,
-    last.wer === null ? null : `word error rate ${Math.round(100 * last.wer)}\u2009%`,
+    current === null ? null : [quoted(last.text)],
+    last.wer === null ? null : `${unit} error rate ${Math.round(100 * last.wer)}\u2009%`,
     `${last.duration_s.toFixed(1)}\u2009s`,
-    last.words_per_minute ? `${Math.round(last.words_per_minute)} words per minute` : null,
+    last.words_per_minute ? `${Math.round(last.words_per_minute)} ${unit}s per minute` : null,
     last.latency_ms === null ? null : `text ${ms(last.latency_ms)}\u2009ms after the end`,
     ranking(last),
   ];
-  const told = facts ? facts.filter(Boolean).join(" \u00b7 ") : "";
+  const told = (facts ?? []).filter(Boolean).flatMap((fact, i) => [i ? " \u00b7 " : "", ...[fact].flat()]);
   const lacking = Object.assign(document.createElement("span"), { className: "degraded", textContent: last?.degraded ?? "" });
-  $("judged").replaceChildren(last?.degraded ? `${told} \u00b7 ` : told, lacking);
+  $("judged").replaceChildren(...told, ...(last?.degraded ? [" \u00b7 "] : []), lacking);
   for (const button of document.querySelectorAll("[data-rating]"))
     button.ariaPressed = String(last?.rating === button.dataset.rating);
   enable();
@@ -187,7 +203,7 @@ function changed(message) {
   $("run-text").textContent = running ? "Stop" : "Start";
   document.body.dataset.state = state.state;
   document.title = running ? "cortext \u00b7 decoding" : "cortext";
-  options.show(state, hello.days, hello.llm);
+  options.show(state, hello);
   hotwords.show(state.hotwords);
   if (running && current === null) sentence.reference(state.reference);
   else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Waiting for a sentence");

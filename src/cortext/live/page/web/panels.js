@@ -1,6 +1,7 @@
 // The most likely sentences, latency and the totals since the server started. Rows are made once and filled again.
 
-import { align, words } from "./align.js";
+import { align } from "./align.js";
+import { isOfCharacters, said, words } from "./language.js";
 import { showWords } from "./sentence.js";
 
 const $ = (id) => document.getElementById(id);
@@ -39,13 +40,14 @@ function candidate(choose) {
 
 // What differs from the best stands out: the rest of a candidate is the same sentence again.
 export function showCandidates(nbest, choose) {
-  const best = nbest[0];
+  const best = nbest[0], bestWords = words(best.text);
   rows($("nbest"), nbest.length, () => candidate(choose)).forEach((row, i) => {
     const { text, score, acoustic, ngram, llm } = nbest[i], below = best.score - score;
-    const [button, line, number] = row.children, said = words(text);
+    const [button, line, number] = row.children, texts = words(text);
     row.dataset.text = text;
-    const different = i ? align(said, words(best.text)).wrong : said.map(() => false);
-    showWords(button, said.length ? said : ["(no words)"], different, "different");
+    const different = i ? align(texts, bestWords).wrong : texts.map(() => false);
+    said(button, texts.length > 0);
+    showWords(button, texts.length ? texts : ["(no words)"], different, "different");
     const parts = [["acoustic model", acoustic], ["n-gram", ngram], ["large model", llm]];
     row.title = parts.filter(([, value]) => value !== null && value !== undefined)
       .map(([name, value]) => `${name} ${value.toFixed(1)}`).join(", ");
@@ -80,9 +82,12 @@ export function showLatency(latency, final_ms, budget_ms) {
 
 export function showStats({ n_utterances, n_words, wer, words_per_minute }) {
   const or = (value, text) => (value === null || value === undefined ? "\u2013" : text());
+  const unit = isOfCharacters() ? "character" : "word";
+  $("stat-wer-name").textContent = `${unit} error rate`;
+  $("stat-wpm-name").textContent = `${unit}s per minute`;
   $("stat-wer").textContent = or(wer, () => `${(100 * wer).toFixed(1)}\u2009%`);
   $("stat-wpm").textContent = or(words_per_minute, () => Math.round(words_per_minute).toString());
   $("stat-count").textContent = n_utterances.toString();
   $("stat-count-name").textContent = n_utterances === 1 ? "sentence" : "sentences";
-  $("stat-count").title = `${n_words} words`;
+  $("stat-count").title = `${n_words} ${unit}s`;
 }

@@ -1,6 +1,7 @@
 // The sentence: forming, decided, compared with its reference, and corrected in place.
 
-import { align, words } from "./align.js";
+import { align } from "./align.js";
+import { gap, isOfCharacters, joined, said, words, written } from "./language.js";
 
 const $ = (id) => document.getElementById(id);
 const PARTS = ["stable", "settled", "tail"];
@@ -16,7 +17,7 @@ export function wordSpan(text, mark) {
 
 // The words of a sentence in `box`, with `mark` as class of those for which `marked` is true.
 export function showWords(box, texts, marked, mark) {
-  box.replaceChildren(...texts.flatMap((text, i) => [i ? " " : "", wordSpan(text, marked[i] && mark)]));
+  box.replaceChildren(...texts.flatMap((text, i) => [i ? gap() : "", wordSpan(text, marked[i] && mark)]));
 }
 
 export class Sentence {
@@ -44,14 +45,14 @@ export class Sentence {
 
   // The guess after t_ms of the utterance: words that will not change any more, and those that may.
   forming(stable, tail, t_ms) {
-    const said = words(`${stable} ${tail}`), nStable = words(stable).length;
+    const guess = words(`${stable} ${tail}`), nStable = words(stable).length;
     const again = this.kind === "forming", before = again ? this.heard : [];
-    this.heard = said.map((word, i) => (before[i]?.word === word ? before[i] : { word, since_ms: t_ms }));
+    this.heard = guess.map((word, i) => (before[i]?.word === word ? before[i] : { word, since_ms: t_ms }));
     const fresh = this.heard.findIndex(({ since_ms }, i) => i >= nStable && t_ms - since_ms < SETTLED_MS);
-    const end = fresh < 0 ? said.length : fresh;
-    const parts = [said.slice(0, nStable), said.slice(nStable, end), said.slice(end)].map((part) => part.join(" "));
+    const end = fresh < 0 ? guess.length : fresh;
+    const parts = [guess.slice(0, nStable), guess.slice(nStable, end), guess.slice(end)].map(joined);
     // type that only shrinks while words come in
-    if (this.show(parts, "forming")) this.fit(again && said.length >= before.length ? this.size : 0);
+    if (this.show(parts, "forming")) this.fit(again && guess.length >= before.length ? this.size : 0);
   }
 
   // Returns whether anything changed.
@@ -59,10 +60,10 @@ export class Sentence {
     const shown = JSON.stringify([kind, ...parts]);
     if (shown === this.shown) return false;
     [this.shown, this.kind] = [shown, kind];
-    $("sentence").dataset.kind = kind;
+    said($("sentence"), kind !== "waiting").dataset.kind = kind;
     PARTS.forEach((id, i) => {
       const follows = parts[i] && parts.slice(i + 1).some(Boolean);
-      $(id).textContent = follows ? `${parts[i]} ` : parts[i];
+      $(id).textContent = follows ? parts[i] + gap() : parts[i];
     });
     $("corrected-line").hidden = true;
     return true;
@@ -78,11 +79,13 @@ export class Sentence {
   decided(utterance) {
     this.show(["", "", ""], "decided");
     $("corrected-line").hidden = true;
-    const texts = utterance.words.length ? utterance.words.map(({ word }) => word) : words(utterance.text);
-    const wrong = this.compare(texts.join(" "), utterance.reference);
+    const texts = words(utterance.text);
+    const timed = utterance.words.length === texts.length ? utterance.words : []; // else they are characters of words
+    const wrong = this.compare(utterance.text, utterance.reference);
+    said($("sentence"), texts.length > 0);
     const spans = texts.map((text, i) => {
       const span = wordSpan(text, wrong[i] && "wrong");
-      const confidence = utterance.words[i]?.confidence;
+      const confidence = timed[i]?.confidence;
       if (confidence !== null && confidence !== undefined) {
         span.style.setProperty("--confidence", confidence.toFixed(3));
         span.title = `confidence ${Math.round(100 * confidence)} %`;
@@ -90,7 +93,7 @@ export class Sentence {
       }
       return span;
     });
-    $("stable").replaceChildren(...spans.flatMap((span, i) => (i ? [" ", span] : [span])));
+    $("stable").replaceChildren(...spans.flatMap((span, i) => (i ? [gap(), span] : [span])));
     $("tail").textContent = texts.length ? "" : (utterance.error ?? "No words");
     this.fit(0);
   }
@@ -101,7 +104,8 @@ export class Sentence {
     const meant = words(reference);
     const { wrong, missed, errors } = align(words(text), meant);
     showWords($("reference"), meant, missed, "missed");
-    $("verdict").textContent = errors ? `${errors} of ${meant.length} words wrong` : "every word right";
+    const unit = isOfCharacters() ? "character" : "word";
+    $("verdict").textContent = errors ? `${errors} of ${meant.length} ${unit}s wrong` : `every ${unit} right`;
     return wrong;
   }
 
@@ -113,7 +117,7 @@ export class Sentence {
   // Opens the sentence as text to change; `text` is a candidate that is nearer, if any.
   edit(utterance, text) {
     this.editing = utterance.id;
-    $("correction").value = text;
+    $("correction").value = written(text);
     $("editor").hidden = false;
     $("sentence").hidden = true;
     $("correction").focus();

@@ -1,5 +1,7 @@
 // What a person chooses: the trial, the search's options, hotwords; and the look and the keys of the page.
 
+import { byAlphabet, said } from "./language.js";
+
 const $ = (id) => document.getElementById(id);
 
 const OPTIONS = [
@@ -79,8 +81,9 @@ export class Options {
   }
 
   // day: the one chosen for all trials, or null; llm: name of the large model, or null; context: what it reads first.
-  show({ options, day_chosen: day, context }, days, llm) {
-    const names = [...(llm ? [WEIGHT] : []), ...OPTIONS];
+  show({ options, day_chosen: day, context }, { days, llm, separator }) {
+    const usable = OPTIONS.filter(([name]) => name !== "sil_cost" || separator !== null);
+    const names = [...(llm ? [WEIGHT] : []), ...usable];
     this.first ??= Object.fromEntries(names.map(([name]) => [name, valueOf(options, name)]));
     [this.current, this.day, this.context] = [options, day, context];
     if (!$("options-fields").children.length) this.build(names, days, llm);
@@ -107,6 +110,7 @@ export class Options {
     $("options-fields").replaceChildren(label("Day layer of", day), ...fields);
     if (!llm) return;
     const context = Object.assign(document.createElement("input"), { id: "context", autocomplete: "off" });
+    said(context);
     context.title = `${llm} reads it before the sentence`;
     $("options-fields").append(label("What was said before", context));
   }
@@ -141,7 +145,7 @@ export class Hotwords {
   }
 
   show(hotwords) {
-    const entries = Object.entries(hotwords).sort(([a], [b]) => a.localeCompare(b));
+    const entries = Object.entries(hotwords).sort(([a], [b]) => byAlphabet(a, b));
     $("hotwords-count").textContent = entries.length || "";
     const shown = JSON.stringify(entries);
     if (shown === this.shown) return;
@@ -152,7 +156,7 @@ export class Hotwords {
   row(word, bonus) {
     const row = document.createElement("li"), name = document.createElement("b"), value = document.createElement("span");
     const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "Remove" });
-    name.textContent = word;
+    said(name).textContent = word;
     value.textContent = (bonus > 0 ? "+" : "\u2212") + Math.abs(bonus);
     remove.setAttribute("aria-label", `Remove ${word}`);
     remove.addEventListener("click", () => {

@@ -1,16 +1,15 @@
 // Features and phoneme probabilities against time, as moving pictures.
 //
-// Everything has a column: one 20 ms bin, counted since the page was loaded. A strip keeps the last COLUMNS of them in a
+// Everything has a column: one bin of features, counted since the page was loaded. A strip keeps the last COLUMNS of them in a
 // ring, as values and as a picture one pixel a column; to paint is to copy that picture, so that memory and work do not
 // depend on how long one watches. Who wants less motion gets a sweep: the picture stands still and a gap moves over it.
 
 import { scales } from "./colour.js";
 
 const COLUMNS = 1024;
-const FRAME_COLUMNS = 4; // a frame of phonemes lasts 80 ms
 const PAUSE_COLUMNS = 12; // between two utterances
 const SWEEP_GAP = 8;
-const SHOWN = 460; // about so many columns, wherever whole pixels allow it
+const SHOWN_MS = 9200; // about so long a time, wherever whole pixels allow it
 
 const fewMotions = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -105,12 +104,14 @@ class Strip {
 }
 
 export class Timeline {
-  // groups of features: [{name, rows}]; of phonemes likewise; tokens: the symbol of each.
-  constructor({ features, phonemes, marks }, featureGroups, nFeatures, phonemeGroups, tokens) {
+  // groups of features: [{name, rows}]; of phonemes likewise; tokens: the symbol of each, null where it is not written.
+  constructor({ features, phonemes, marks }, featureGroups, nFeatures, phonemeGroups, tokens, { bin_ms, frame_ms }) {
     this.features = new Strip(features, featureGroups, nFeatures);
     this.phonemes = new Strip(phonemes, phonemeGroups, tokens.length);
     this.marks = marks;
     this.tokens = tokens;
+    this.bin_ms = bin_ms;
+    this.frameColumns = Math.round(frame_ms / bin_ms);
     this.now = this.origin = this.nFrames = 0;
     this.late = 0; // columns from the end of the newest frame to the newest bin
     this.winner = 0;
@@ -134,7 +135,7 @@ export class Timeline {
     this.phonemes.fit(this.ratio, this.colours.phonemes);
     this.marks.width = Math.max(1, Math.round(this.marks.clientWidth * this.ratio));
     this.marks.height = Math.max(1, Math.round(this.marks.clientHeight * this.ratio));
-    this.scale = Math.max(1, Math.round(this.marks.width / SHOWN));
+    this.scale = Math.max(1, Math.round((this.marks.width * this.bin_ms) / SHOWN_MS));
     this.width = Math.min(COLUMNS - PAUSE_COLUMNS, Math.ceil(this.marks.width / this.scale));
     this.soon();
   }
@@ -167,31 +168,31 @@ export class Timeline {
 
   // After a gap: the next n frames end as long before the newest bin as those before the gap did.
   resume(until, n) {
-    this.nFrames = Math.max(0, Math.round((until - this.late) / FRAME_COLUMNS) - n);
+    this.nFrames = Math.max(0, Math.round((until - this.late) / this.frameColumns) - n);
   }
 
   // posteriors [n, tokens]; they come later than the bins they tell of, and are drawn under them.
   addFrames(posteriors, n) {
-    const nTokens = this.tokens.length;
+    const nTokens = this.tokens.length, { frameColumns } = this;
     for (let i = 0; i < n; i++) {
-      const column = this.origin + FRAME_COLUMNS * this.nFrames++;
-      if (column + FRAME_COLUMNS > this.now) this.advance(column + FRAME_COLUMNS - this.now);
+      const column = this.origin + frameColumns * this.nFrames++;
+      if (column + frameColumns > this.now) this.advance(column + frameColumns - this.now);
       if (column < this.now - COLUMNS) continue;
-      for (let k = 0; k < FRAME_COLUMNS; k++) this.phonemes.write(column + k, posteriors, i * nTokens);
+      for (let k = 0; k < frameColumns; k++) this.phonemes.write(column + k, posteriors, i * nTokens);
       let best = 0;
       for (let v = 1; v < nTokens; v++) if (posteriors[i * nTokens + v] > posteriors[i * nTokens + best]) best = v;
       const text = this.tokens[best];
-      if (best !== this.winner && text !== "BLANK" && text !== "SIL")
-        this.written.push({ column: column + FRAME_COLUMNS / 2, text });
+      if (best !== this.winner && text !== null)
+        this.written.push({ column: column + frameColumns / 2, text });
       this.winner = best;
     }
-    if (n) this.late = this.now - this.origin - FRAME_COLUMNS * this.nFrames;
+    if (n) this.late = this.now - this.origin - frameColumns * this.nFrames;
     this.soon();
   }
 
-  addWords(words, bin_ms) {
+  addWords(words) {
     for (const { word, start_ms, end_ms } of words)
-      this.spoken.push({ start: this.origin + start_ms / bin_ms, end: this.origin + end_ms / bin_ms, text: word });
+      this.spoken.push({ start: this.origin + start_ms / this.bin_ms, end: this.origin + end_ms / this.bin_ms, text: word });
     this.soon();
   }
 
@@ -247,7 +248,8 @@ export class Timeline {
     pen.fillStyle = style.getPropertyValue("caret-color");
     pen.font = `400 ${0.85 * size}px ${style.fontFamily}`;
     pen.textAlign = "center";
-    for (let second = 1; second * 50 < this.width - 15; second++)
-      pen.fillText(`\u2212${second} s`, (this.width - second * 50) * this.scale, line * 3.5);
+    const columns = 1000 / this.bin_ms; // of a second
+    for (let second = 1; second * columns < this.width - 0.3 * columns; second++)
+      pen.fillText(`\u2212${second} s`, (this.width - second * columns) * this.scale, line * 3.5);
   }
 }
