@@ -9,7 +9,7 @@ import pytest
 from cortext.decoding import Decoder, greedy
 from cortext.decoding.fake import fake_log_probs
 from cortext.errors import DecodingError, TextError
-from cortext.text.inventory import LM, RELEASE
+from cortext.text.inventory import CHARACTERS, LM, RELEASE, Inventory
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_phonemes
 
@@ -51,6 +51,19 @@ def test_a_seed_gives_the_same_noise_again_and_another_gives_other():
 def test_the_order_of_the_tokens_and_the_lexicon_are_obeyed():
     log_probs = fake_log_probs("zed", 0.0, inventory="lm", lexicon=Lexicon({"zed": [("W", "IY")]}))
     assert LM.names(greedy(log_probs, LM)) == ["W", "IY", "SIL"]
+
+
+def test_any_inventory_and_language_can_be_said():
+    characters = fake_log_probs("Go on", 0.0, inventory=CHARACTERS)
+    assert CHARACTERS.names(greedy(characters, CHARACTERS)) == [*"go|on"]
+    syllables = Inventory("syllables", ("_", "ni", "hao"), "_", None)
+    lexicon = Lexicon({"\u4f60": [("ni",)], "\u597d": [("hao",)]}, syllables)
+    frames = fake_log_probs(
+        "\u4f60\u597d", 0.0, inventory=syllables, lexicon=lexicon, language="zh"
+    )
+    assert syllables.names(greedy(frames, syllables)) == ["ni", "hao"]
+    with pytest.raises(TextError, match="no pronunciations are known for inventory 'syllables'"):
+        fake_log_probs("\u597d", 0.0, inventory=syllables, language="zh")
 
 
 def test_what_cannot_be_said_is_refused():

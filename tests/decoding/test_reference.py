@@ -6,19 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_cases import NEUTRAL, token_paths
+from engine_cases import NEUTRAL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ngram_oracle import NGram, read_arpa
+from path_oracle import enumerated, lm_score
 
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
-from cortext.decoding.reference import FLOOR
-from cortext.text.inventory import Inventory
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.lexicon import Lexicon
 
 TOY = Inventory("toy", ("BLANK", "AA", "B", "SIL"))
+BARE = Inventory("bare", ("BLANK", "AA", "B"), silence=None)
+SPACED = Inventory("spaced", ("BLANK", "AA", "|", "B"), silence=None, boundary="|")
 TOY_LM_ORDER = Inventory("toy-lm", ("BLANK", "SIL", "AA", "B"))
 UNLIMITED = dict(beam=1e9, lattice_beam=1e9, max_active=10**9, max_arcs=10**9, nbest=10**9)
 WIDE = NEUTRAL | UNLIMITED
@@ -45,78 +47,11 @@ def decode(lexicon, model, log_probs_PV, options, inventory=TOY):
     return stream.finish()
 
 
-def lexicon_of(entries):
-    lexicon = Lexicon()
+def lexicon_of(entries, inventory=RELEASE):
+    lexicon = Lexicon(inventory=inventory)
     for word, pronunciation, weight in entries:
         lexicon.add(word, pronunciation.split(), weight)
     return lexicon
-
-
-def readings(labels, lexicon):
-    """All ways to read labels as words.
-
-    (words, boundaries without SIL, log weights of the pronunciations).
-    """
-    entries = [
-        (word, list(pronunciation), math.log(weight))
-        for word in lexicon
-        for pronunciation, weight in zip(
-            lexicon.pronunciations(word), lexicon.weights(word), strict=True
-        )
-    ]
-
-    def read(rest, after_word):
-        if not rest:
-            yield (), 0, 0.0
-            return
-        if rest[0] == "SIL":
-            yield from read(rest[1:], False)
-        for word, pronunciation, log_weight in entries:
-            if rest[: len(pronunciation)] == pronunciation:
-                for words, boundaries, log_weights in read(rest[len(pronunciation) :], True):
-                    yield (word, *words), boundaries + after_word, log_weight + log_weights
-
-    yield from read(labels, False)
-
-
-def enumerated(lexicon, model, log_probs_PV, options, inventory=TOY):
-    """The score of every sentence, by enumeration of all sequences of one token per frame."""
-    by_labels, scores = {}, {}
-    log_probs_PV = np.maximum(log_probs_PV, FLOOR)
-    paths_NP, read = token_paths(len(inventory), inventory.blank, len(log_probs_PV))
-    for path, (labels, _) in zip(paths_NP.tolist(), read, strict=True):
-        frames = list(enumerate(path))
-        if options.blank_skip < 1 and any(
-            token != inventory.blank
-            and math.exp(log_probs_PV[frame, inventory.blank]) >= options.blank_skip
-            for frame, token in frames
-        ):
-            continue
-        acoustic = sum(log_probs_PV[frame, token] for frame, token in frames)
-        acoustic -= path.count(inventory.blank) * math.log(options.blank_penalty)
-        by_labels.setdefault(labels, []).append(acoustic)
-    for labels, acoustic in by_labels.items():
-        symbols = [inventory.symbols[token] for token in labels]
-        for words, boundaries, log_weight in readings(symbols, lexicon):
-            rest = options.acoustic_scale * log_weight - options.sil_cost * boundaries
-            scores.setdefault(words, []).extend(
-                options.acoustic_scale * each + rest for each in acoustic
-            )
-    join = np.logaddexp.reduce if options.recombine == "logadd" else max
-    return {
-        " ".join(words): (
-            float(join(paths))
-            + options.lm_weight * lm_score(model, words, options)
-            + options.word_score * len(words)
-        )
-        for words, paths in scores.items()
-    }
-
-
-def lm_score(model, words, options):
-    return model.sentence(" ".join(words)) + sum(
-        options.unk_score for word in words if word not in model
-    )
 
 
 def random_log_probs(generator, n_frames, spread, n_tokens=len(TOY)):
@@ -129,13 +64,14 @@ lexicons = st.lists(
     st.tuples(st.sampled_from("abcde"), pronunciations, st.sampled_from([1.0, 0.3])),
     min_size=1,
     max_size=7,
-).map(lexicon_of)
+)
 settings_of_the_search = st.builds(
     DecoderOptions,
     acoustic_scale=st.sampled_from([1.0, 0.4, 0.8]),
     lm_weight=st.sampled_from([1.0, 0.0, 2.5]),
     word_score=st.sampled_from([0.0, 0.7, -1.0]),
     sil_cost=st.sampled_from([0.0, 1.3, 10.0]),
+    sil_required=st.booleans(),
     unk_score=st.sampled_from([-10.0, -1.0]),
     blank_penalty=st.sampled_from([1.0, 7.0, 32.0]),
     blank_skip=st.sampled_from([1.0, 0.6]),
@@ -146,7 +82,8 @@ settings_of_the_search = st.builds(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    lexicon=lexicons,
+    inventory=st.sampled_from([TOY, SPACED, BARE]),
+    entries=lexicons,
     model=st.sampled_from(NGRAMS),
     options=settings_of_the_search,
     n_frames=st.integers(0, 5),
@@ -155,15 +92,17 @@ settings_of_the_search = st.builds(
     impossible=st.booleans(),
 )
 def test_a_wide_search_finds_every_sentence_with_its_exact_score(
-    lexicon, model, options, n_frames, seed, spread, impossible
+    inventory, entries, model, options, n_frames, seed, spread, impossible
 ):
-    log_probs_PV = random_log_probs(np.random.default_rng(seed), n_frames, spread)
+    lexicon = lexicon_of(entries, inventory)
+    generator = np.random.default_rng(seed)
+    log_probs_PV = random_log_probs(generator, n_frames, spread, len(inventory))
     if impossible and n_frames:
         log_probs_PV[0, 1] = -np.inf
         log_probs_PV -= np.logaddexp.reduce(log_probs_PV, axis=1, keepdims=True)
-    expected = enumerated(lexicon, model, log_probs_PV, options)
+    expected = enumerated(lexicon, model, log_probs_PV, options, inventory)
 
-    stream = engine(lexicon, model).start(options, TOY)
+    stream = engine(lexicon, model).start(options, inventory)
     stream.advance(log_probs_PV)
     found = {" ".join(history.words()): score for score, history in stream._search.finish()}
     assert found == pytest.approx(expected, abs=1e-9)
@@ -184,6 +123,7 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
             + hypothesis.sil_score,
             abs=1e-9,
         )
+        assert hypothesis.sil_score == 0.0 or inventory.separator is not None
         assert [word.word for word in hypothesis.words] == list(words)
         times = [time for word in hypothesis.words for time in (word.start_ms, word.end_ms)]
         assert times == sorted(times)
@@ -217,6 +157,49 @@ A = [("a", "AA", 1.0)]
 )
 def test_blanks_repeats_and_silence_follow_the_rules_of_ctc(frames, text):
     assert best(frames, A).text == text
+
+
+AMBIGUOUS = [("a", "AA", 1.0), ("b", "B", 1.0), ("c", "AA B", 1.0), ("d", "B AA", 1.0)]
+
+
+def heard(frames, lexicon=AMBIGUOUS, **options):
+    """All texts where nothing stands between words, with their scores."""
+    found = decode(
+        lexicon_of(lexicon, BARE),
+        NGRAMS[0],
+        spoken(frames, inventory=BARE),
+        DecoderOptions.of(WIDE | options),
+        BARE,
+    )
+    return {each.text: each for each in found}
+
+
+def test_without_a_separator_words_may_be_read_in_several_ways():
+    found = heard("AA B AA", recombine="max", lm_weight=0.0)
+    clear = 3 * float(spoken("AA", inventory=BARE)[0, 1])
+    likeliest = {text for text, each in found.items() if each.score == pytest.approx(clear)}
+    assert likeliest == {"a b a", "c a", "a d"}
+    by_ngram = max(likeliest, key=NGRAMS[0].sentence)
+    assert next(iter(heard("AA B AA", recombine="max"))) == by_ngram
+
+
+def test_without_a_separator_equal_phonemes_that_meet_need_a_blank():
+    once = [("a", "AA", 1.0)]
+    assert next(iter(heard("AA AA", once, lm_weight=0.0))) == "a"
+    assert next(iter(heard("AA BLANK AA", once, lm_weight=0.0))) == "a a"
+    # c and d end and begin with B: "AA B B AA" is not both of them.
+    frames = "AA B B AA"
+    assert "c d" not in heard(frames, beam=1.0, min_active=1, lm_weight=0.0)
+    assert next(iter(heard("AA B BLANK B AA", AMBIGUOUS[2:], lm_weight=0.0))) == "c d"
+
+
+def test_without_a_separator_words_that_meet_cost_nothing():
+    plain = heard("AA B")
+    costly = heard("AA B", sil_cost=5.0, sil_required=True)
+    assert {text: each.score for text, each in costly.items()} == {
+        text: each.score for text, each in plain.items()
+    }
+    assert all(each.sil_score == 0.0 for each in costly.values())
 
 
 def test_a_word_may_be_the_beginning_of_another():
@@ -298,7 +281,7 @@ def test_an_unfinished_word_is_dropped():
     )
     assert [each.text for each in nbest] == ["a"]
     assert nbest[0].score == pytest.approx(
-        dict(enumerated(lexicon_of(A), NGRAMS[0], spoken("AA SIL B AA"), options))["a"]
+        dict(enumerated(lexicon_of(A), NGRAMS[0], spoken("AA SIL B AA"), options, TOY))["a"]
     )
 
 
@@ -324,7 +307,7 @@ def test_the_order_of_the_tokens_does_not_matter():
 
 @settings(max_examples=40)
 @given(
-    lexicon=lexicons,
+    lexicon=lexicons.map(lexicon_of),
     seed=st.integers(0, 2**32),
     beam=st.sampled_from([0.0, 2.0, 6.0]),
     active=st.tuples(st.integers(1, 20), st.integers(1, 20)),
@@ -337,7 +320,7 @@ def test_a_narrow_search_keeps_to_its_limits_and_scores_exactly(
     narrow = DecoderOptions(
         beam=beam, min_active=min(active), max_active=max(active), nbest=3, recombine=recombine
     )
-    expected = enumerated(lexicon, NGRAMS[1], log_probs_PV, narrow)
+    expected = enumerated(lexicon, NGRAMS[1], log_probs_PV, narrow, TOY)
     stream = engine(lexicon, NGRAMS[1]).start(narrow, TOY)
     for frame_V in log_probs_PV:
         stream.advance(frame_V[None])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 from cortext.decoding import DecoderOptions, NBest
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.ngram import LanguageModel
-from cortext.text.inventory import LM, RELEASE
+from cortext.text.inventory import LM, RELEASE, Inventory
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import lexicon_for, to_phonemes
 
@@ -200,13 +201,23 @@ def reference(
     return stream.finish()
 
 
-def write_lm(directory: Path, entries: Iterable[Entry], grams: Grams) -> Path:
+def write_lm(
+    directory: Path,
+    entries: Iterable[Entry],
+    grams: Grams,
+    inventory: Inventory = LM,
+    unit: str = "word",
+) -> Path:
     """A language-model directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    lines = [f"{word}\t{weight!r} {phonemes} SIL\n" for word, phonemes, weight in entries]
+    closing = f" {inventory.silence}" if inventory.silence else ""
+    lines = [f"{word}\t{weight!r} {phonemes}{closing}\n" for word, phonemes, weight in entries]
     (directory / "lexicon.txt").write_text("".join(lines))
-    (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+    (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in inventory.symbols))
     (directory / "lm.arpa").write_text(grams.arpa())
+    if inventory != LM:
+        own = {"name": inventory.name, "roles": inventory.roles, "unit": inventory.unit}
+        (directory / "lm.json").write_text(json.dumps({"inventory": own, "unit": unit}))
     return directory
 
 

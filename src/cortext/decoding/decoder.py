@@ -28,7 +28,7 @@ from cortext.decoding.stream import (
     marked,
     search_options,
 )
-from cortext.decoding.words import WordChanges, Words
+from cortext.decoding.words import WordChanges, Words, require_words
 from cortext.describe import Described
 from cortext.errors import DecodingError, nearest, wrong_type
 from cortext.processes import Progress
@@ -121,7 +121,9 @@ class Decoder(Described):
 
         Raises:
             LanguageModelError: For a word that cannot be pronounced.
+            DecodingError: For a language model of characters.
         """
+        require_words(self.lm, "chosen")
         other = copy.copy(self)
         other._engine = self._engine.with_lm(self.lm.only(words))
         return other
@@ -177,6 +179,8 @@ class Decoder(Described):
 
     def __contains__(self, word: object) -> bool:
         """Tell whether utterances that begin from now on can hold the word."""
+        if isinstance(self._engine, OpenVocabularyEngine):
+            return isinstance(word, str) and self._engine.can_spell(word)
         if word in self._words.removed:
             return False
         return word in self.lm.lexicon or any(word == added for added, _ in self._words.added)

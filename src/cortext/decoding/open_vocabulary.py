@@ -149,6 +149,13 @@ class OpenVocabularyEngine:
         search = self._engine.start(options, inventory.without_separator, words)
         return OpenVocabularyStream(search, self._text, options)
 
+    def can_spell(self, word: str) -> bool:
+        """Return whether a word can be part of a text."""
+        try:
+            return word.split() == [word] and bool(self._text.tokens(word))
+        except DecodingError:
+            return False
+
     def score(
         self,
         text: str,
@@ -170,9 +177,13 @@ class OpenVocabularyEngine:
             DecodingError: For a character without a token or a sentence too long for the frames.
         """
         tokens = " ".join(self._text.tokens(text))
-        found = self._engine.score(
-            tokens, log_probs_PV, options, inventory.without_separator, words
-        )
+        try:
+            found = self._engine.score(
+                tokens, log_probs_PV, options, inventory.without_separator, words
+            )
+        except DecodingError as error:
+            what = error.what.replace(repr(tokens), repr(text))
+            raise DecodingError(what, where=error.where, fix=error.fix) from None
         return self._text.hypothesis(found, options)
 
 

@@ -59,7 +59,7 @@ class WordChanges:
         gone = dict.fromkeys([words] if isinstance(words, str) else words)
         for word in gone:
             _check_word(word)
-            _require_words(lm, "removed")
+            require_words(lm, "removed")
         return replace(
             self,
             added=tuple((word, variants) for word, variants in self.added if word not in gone),
@@ -75,7 +75,7 @@ class WordChanges:
         check_type(bonuses, Mapping, "hotwords", "a mapping of words to bonuses")
         for word, bonus in bonuses.items():
             _check_word(word)
-            _require_words(lm, "favoured")
+            require_words(lm, "favoured")
             if not is_finite(bonus):
                 raise DecodingError(
                     f"the bonus of {word!r} is {bonus!r}; a finite number is needed"
@@ -95,7 +95,8 @@ def _check_word(word: object) -> None:
         raise DecodingError(f"{word!r} is not a word", fix="give words without blanks")
 
 
-def _require_words(lm: LanguageModel, what: str) -> None:
+def require_words(lm: LanguageModel, what: str) -> None:
+    """Raise DecodingError where a language model knows no words that could be `what` it says."""
     if lm.unit == "character":
         raise DecodingError(
             f"words cannot be {what}: the language model is of characters and knows no words",
@@ -124,7 +125,7 @@ def _pronounced(words: Words, lm: LanguageModel) -> Iterable[tuple[str, tuple[Pr
     pronounce = words.__getitem__ if isinstance(words, Mapping) else _pronouncer(lm)
     for word in words:
         _check_word(word)
-        _require_words(lm, "added")
+        require_words(lm, "added")
         try:
             given = pronounce(word)
             variants = tuple(
