@@ -197,7 +197,10 @@ def _presets() -> str:
     default = to_mapping(SimulatorConfig())
     rows = []
     for name, preset in PRESETS.items():
-        changed = [f"`{k}={v}`" for k, v in to_mapping(preset).items() if v != default[k]]
+        keys = {field.name for field in _keys(SimulatorConfig)}
+        changed = [
+            f"`{k}={v}`" for k, v in to_mapping(preset).items() if k in keys and v != default[k]
+        ]
         rows.append((code(name), ", ".join(changed) or "the defaults"))
     return "The presets differ in these keys:\n\n" + table(("Preset", "Keys"), rows)
 
@@ -205,8 +208,9 @@ def _presets() -> str:
 def _nested(section: Section) -> Iterator[Section]:
     """Yield the section, and a section for each dataclass in its fields."""
     yield section
-    for name, hint in typing.get_type_hints(section.cls).items():
-        inner = _section_of(hint)
+    hints = typing.get_type_hints(section.cls)
+    for name in (field.name for field in _keys(section.cls)):
+        inner = _section_of(hint := hints[name])
         if inner is not None and typing.get_origin(hint) is not list:
             path = section.prefix + name
             about = (inner.__doc__ or "").split("\n\n")[0].partition(": ")[2] or inner.__doc__ or ""
@@ -217,7 +221,7 @@ def _nested(section: Section) -> Iterator[Section]:
 def _rows(section: Section) -> Iterator[tuple[str, str, str]]:
     hints = typing.get_type_hints(section.cls)
     meanings = documented(section.cls)
-    for field in dataclasses.fields(section.cls):
+    for field in _keys(section.cls):
         hint = hints[field.name]
         key = section.prefix + field.name
         kind = _type(hint)
@@ -226,6 +230,11 @@ def _rows(section: Section) -> Iterator[tuple[str, str, str]]:
         if _section_of(hint) is not None and typing.get_origin(hint) is not list:
             kind = f"[keys](#{_anchor(key)})" + (" or null" if type(None) in _parts(hint) else "")
         yield code(key), _default(field), f"{meanings.get(field.name, '')} *({kind})*"
+
+
+def _keys(cls: type) -> list[dataclasses.Field[Any]]:
+    """Return the fields that people set by key; others are set in other ways."""
+    return [field for field in dataclasses.fields(cls) if field.metadata.get("key", True)]
 
 
 def _section_of(hint: Any) -> type | None:

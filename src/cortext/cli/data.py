@@ -30,7 +30,9 @@ MOST_FEATURES = typer.Option(
 
 def simulate(
     out: Annotated[Path, typer.Argument(help="Directory to write; it must not exist or be empty.")],
-    preset: Annotated[str, typer.Option(help="Size and difficulty: tiny, demo or t15.")] = "demo",
+    preset: Annotated[
+        str, typer.Option(help="Size and difficulty: tiny, demo, t15, spanish or handwriting.")
+    ] = "demo",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     workers: Annotated[
         int | None,
@@ -40,6 +42,25 @@ def simulate(
         ),
     ] = None,
     text: Annotated[Path | None, typer.Option(help="Your own sentences, one per line.")] = None,
+    lexicon: Annotated[
+        Path | None,
+        typer.Option(help="Pronunciations of their words, one a line: WORD P1 P2 ..."),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Their language: en, es, de, fr, nl, zh or a file."),
+    ] = None,
+    inventory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Tokens to speak: arpabet, characters, handwriting or a file. Default: the symbols"
+            " of the lexicon, or the preset's.",
+        ),
+    ] = None,
+    bin_ms: Annotated[
+        int | None, typer.Option(help="Length of a bin: 5 to 50 ms, in steps of 5. Default: 20.")
+    ] = None,
     truth: Annotated[
         bool, typer.Option("--truth", help="Save articulators, alignments and drift too.")
     ] = False,
@@ -59,8 +80,11 @@ def simulate(
             seed=seed,
             workers=workers,
             text=text,
+            lexicon=lexicon,
+            language=language,
+            inventory=inventory,
             truth=truth,
-            overrides=overrides,
+            overrides=[*overrides, *([] if bin_ms is None else [f"bin_ms={bin_ms}"])],
             progress=progress,
         )
     if as_json:

@@ -8,6 +8,7 @@ never guessed. Only `Inventory.order_from` reorders arrays.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -118,6 +119,24 @@ class Inventory:
         """Symbols that pronunciations consist of, in order: all but the blank and the separator."""
         aside = (self.blank_symbol, self.separator)
         return tuple(symbol for symbol in self.symbols if symbol not in aside)
+
+    @cached_property
+    def marks(self) -> dict[str, str]:
+        """Symbol by punctuation mark of a text, for the marks that are tokens; often none.
+
+        Apostrophes and hyphens belong to words. `~` is the handwriting release's full stop; the
+        exclamation mark, too, is written as a full stop where it is no token.
+        """
+        if self.unit != "character":
+            return {}
+        own = [
+            symbol
+            for symbol in self.spoken
+            if len(symbol) == 1 and unicodedata.category(symbol)[0] in "PS" and symbol not in "'-"
+        ]
+        stop = next((symbol for symbol in (".", "~") if symbol in own), None)
+        ends = {} if stop is None else dict.fromkeys(".!", stop)
+        return ends | {symbol: symbol for symbol in own}
 
     @cached_property
     def grouped(self) -> Groups:

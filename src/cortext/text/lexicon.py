@@ -16,7 +16,7 @@ from pathlib import Path
 from cortext.arguments import as_path, check_list, check_type
 from cortext.errors import TextError
 from cortext.files import atomic_path, check_file
-from cortext.text.inventory import RELEASE, Inventory
+from cortext.text.inventory import BLANK, MOST_TOKENS, RELEASE, SIL, Inventory
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
 """File of the dictionary: one line per word, `word<TAB>CODE CODE ...`, xz-compressed.
@@ -192,22 +192,11 @@ class Lexicon:
         """
         path = as_path(path, "path")
         lexicon = cls(inventory=inventory)
-        try:
-            check_file(path, MOST_BYTES)
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            what = getattr(error, "strerror", None) or error
-            raise TextError(
-                f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt"
-            ) from None
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    lexicon.add(*_parse_line(line, inventory.silence, closed))
-                except TextError as error:
-                    raise TextError(
-                        error.what, where=f"{path}, line {number}", fix=error.fix
-                    ) from None
+        for number, line in _lines(path):
+            try:
+                lexicon.add(*_parse_line(line, inventory.silence, closed))
+            except TextError as error:
+                raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
         if not len(lexicon):
             raise TextError(
                 "no pronunciations in the lexicon",
@@ -239,6 +228,49 @@ class Lexicon:
                 lines.append(" ".join([f"{word}{mark}", *variant, *closing]) + "\n")
         with atomic_path(path) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def inventory_of(path: str | Path) -> Inventory:
+    """Return the inventory that a `lexicon.txt` defines, named after the file.
+
+    A lexicon lists all symbols that its words are made of. The inventory is the blank `BLANK`,
+    these symbols in sorted order and the silence `SIL`, whether lines close with it or not.
+
+    Raises:
+        TextError: As `Lexicon.read`, and for more symbols than an inventory may have.
+    """
+    path = as_path(path, "path")
+    symbols: set[str] = set()
+    for number, line in _lines(path):
+        try:
+            symbols.update(_parse_line(line, SIL, closed=False)[1])
+        except TextError as error:
+            raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
+        if len(symbols) > MOST_TOKENS:
+            raise TextError(
+                f"more than {MOST_TOKENS} symbols, the tokens of an inventory",
+                where=f"{path}, line {number}",
+                fix="one line a word: WORD P1 P2 ...",
+            )
+    found = Inventory(path.stem[:100], (BLANK, *sorted(symbols), SIL))
+    try:
+        found.check()
+    except TextError as error:
+        raise TextError(error.what, where=path, fix=error.fix) from None
+    return found
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines of a lexicon that are not empty, with their numbers."""
+    try:
+        check_file(path, MOST_BYTES)
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise TextError(
+            f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt"
+        ) from None
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _closing(silence: str | None) -> tuple[str, ...]:

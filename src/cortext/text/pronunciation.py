@@ -80,11 +80,37 @@ def to_tokens(
     Raises:
         TextError: For a sentence without words, and words without a pronunciation, which it names.
     """
-    words = language.words(sentence)
-    if not words:
-        raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter")
+    return inventory.closed(pronounced(sentence, inventory, language, lexicon))
+
+
+def pronounced(
+    sentence: str,
+    inventory: Inventory = RELEASE,
+    language: Language = EN,
+    lexicon: Lexicon | None = None,
+) -> list[Pronunciation]:
+    """Return the most usual pronunciation of each word of a sentence; see `to_tokens`.
+
+    Where the inventory has punctuation marks, a word's spelling ends with the mark that follows it.
+    """
+    check_text(sentence, "sentence")
     find = pronouncer(inventory, language, lexicon)
-    return inventory.closed([find(word)[0] for word in words])
+    chunks = sentence.split() if inventory.marks else [sentence]
+    found: list[Pronunciation] = []
+    for chunk in chunks:
+        words = [find(word)[0] for word in language.words(chunk)]
+        if words and (mark := _mark_after(chunk, inventory)):
+            words[-1] = (*words[-1], mark)
+        found += words
+    if not found:
+        raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter")
+    return found
+
+
+def _mark_after(chunk: str, inventory: Inventory) -> str | None:
+    """Return the first mark after the last letter of a text, as the inventory writes it."""
+    after = re.split(r"\w", chunk)[-1]
+    return next((inventory.marks[sign] for sign in after if sign in inventory.marks), None)
 
 
 def pronouncer(
@@ -129,7 +155,10 @@ class _Listed:
 
 
 class _Spelt:
-    """Words spelt with the symbols of an inventory, of which the longest that fits comes first."""
+    """Words spelt with the symbols of an inventory, of which the longest that fits comes first.
+
+    Variants end with each punctuation mark of the inventory, which may follow any word.
+    """
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -153,7 +182,8 @@ class _Spelt:
                 continue
             symbols.append(found[0])
             at = found.end()
-        return (tuple(symbols),)
+        marks = dict.fromkeys(self._inventory.marks.values())
+        return (tuple(symbols), *((*symbols, mark) for mark in marks))
 
 
 def lexicon_for(words: Iterable[str]) -> Lexicon:

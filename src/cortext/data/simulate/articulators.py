@@ -4,15 +4,20 @@ Motor cortex encodes the movement of articulators, not phonemes as such: electro
 trajectories with coarticulation (Bouchard et al. 2013, Nature 495; Chartier et al. 2018, Neuron
 98), and a detailed articulatory representation outlives the ability to speak (Willett et al. 2023,
 Nature 620). So a phoneme reaches the electrodes only through this module. Aims are textbook
-articulatory phonetics of General American, in arbitrary units.
+articulatory phonetics of General American, in arbitrary units. The seed draws the aims of other
+tokens, such as phonemes of another language and characters.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
-from cortext.data.simulate.speech import STEP_MS, STEPS_PER_BIN, TimedPhonemes
-from cortext.text.inventory import RELEASE
+from cortext.data.simulate.config import STEP_MS, Purpose, stream
+from cortext.data.simulate.speech import TimedPhonemes, is_known, rest_symbol
+from cortext.text.inventory import RELEASE, Inventory
 
 ARTICULATORS = (
     "speaking",  # effort: the vocal tract is not at rest
@@ -155,29 +160,97 @@ def _aims() -> dict[str, tuple[dict[str, float], dict[str, float]]]:
     return halves
 
 
-def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """Return aims and their weights, each float64 [tokens, 2 halves, K].
+class Targets(NamedTuple):
+    """Aims of the articulators for each token of an inventory, and how firmly they are held.
 
-    Silence aims at rest everywhere.
+    Attributes:
+        aims_VHK: float64 [V, 2 halves, K].
+        weights_VHK: float64 [V, 2 halves, K].
     """
-    aims = np.zeros((len(RELEASE), 2, len(ARTICULATORS)))
-    weights = np.full_like(aims, _FREE)
-    for phoneme, halves in _aims().items():
-        for half, aim in enumerate(halves):
-            for name, value in (aim | {"speaking": 1.0}).items():
-                aims[RELEASE.index[phoneme], half, _INDEX[name]] = value
-                weights[RELEASE.index[phoneme], half, _INDEX[name]] = 1.0
-    weights[RELEASE.sil] = 0.5
-    return aims, weights
+
+    aims_VHK: np.ndarray
+    weights_VHK: np.ndarray
 
 
-AIMS, WEIGHTS = _tables()
 VOICING = _INDEX["voicing"]
 SPEAKING = _INDEX["speaking"]
 
+REACH = 0.7
+"""Largest drawn aim: drawn tokens are then as far apart as phonemes of English, 3.2 on average."""
+APART = 1.5
+"""Smallest distance between the aims of a drawn token and those of any other token.
 
-def articulate(utterance: TimedPhonemes, undershoot: float = 1.0, pad_bins: int = 0) -> np.ndarray:
-    """Return positions of the articulators in 20 ms bins: float32 [T + pad_bins, K].
+It is the Euclidean distance over both halves. The nearest phonemes of English, IH and EH, are 1.0
+apart, N and D 1.4.
+"""
+
+
+@lru_cache(maxsize=8)
+def targets(inventory: Inventory = RELEASE, seed: int = 0) -> Targets:
+    """Return the aims of all tokens.
+
+    Phonemes of English have those of phonetics. The seed draws those of other tokens at least
+    `APART` from all others, the same ones in any order of the inventory. A drawn phoneme is one
+    posture; a drawn character, and the boundary between words, is a movement between two, so that
+    the same character can follow itself. A rest aims at rest everywhere.
+
+    Args:
+        inventory: Tokens.
+        seed: Seed of the simulation; not used for English.
+    """
+    aims = np.zeros((len(inventory), 2, len(ARTICULATORS)))
+    weights = np.full_like(aims, _FREE)
+    for phoneme, halves in _aims().items():
+        if phoneme not in inventory.index or not is_known(phoneme, inventory):
+            continue
+        for half, aim in enumerate(halves):
+            for name, value in (aim | {"speaking": 1.0}).items():
+                aims[inventory.index[phoneme], half, _INDEX[name]] = value
+                weights[inventory.index[phoneme], half, _INDEX[name]] = 1.0
+    rest = inventory.index[rest_symbol(inventory)]
+    weights[rest] = 0.5
+    known = [s for s in inventory.spoken if is_known(s, inventory)]
+    gestures = {*inventory.spoken, inventory.boundary} - {*known, None}
+    taken = [aims[number] for number in (rest, *inventory.ids(known))]
+    generator = stream(seed, Purpose.TARGETS)
+    for symbol in sorted(map(str, gestures)):
+        moving = inventory.unit == "character" or symbol == inventory.boundary
+        drawn = _draw_apart(generator, taken, moving)
+        taken.append(drawn)
+        aims[inventory.index[symbol]] = drawn
+        weights[inventory.index[symbol]] = 1.0
+    return Targets(aims, weights)
+
+
+def _draw_apart(
+    generator: np.random.Generator, taken: list[np.ndarray], moving: bool
+) -> np.ndarray:
+    """Draw aims [2 halves, K] that are at least `APART` from all that are taken.
+
+    Args:
+        generator: Source of the random numbers.
+        taken: Aims of other tokens, each [2 halves, K].
+        moving: Whether the halves differ.
+    """
+    others = np.stack(taken)
+    while True:
+        drawn = generator.uniform(-REACH, REACH, (2 if moving else 1, len(ARTICULATORS)))
+        drawn[:, SPEAKING] = 1.0
+        halves = np.broadcast_to(drawn, others.shape[1:])
+        if np.sqrt(((others - halves) ** 2).sum(axis=(1, 2))).min() >= APART:
+            return halves
+
+
+AIMS, WEIGHTS = targets()
+
+
+def articulate(
+    utterance: TimedPhonemes,
+    undershoot: float = 1.0,
+    pad_bins: int = 0,
+    tokens: Targets | None = None,
+) -> np.ndarray:
+    """Return positions of the articulators by bin: float32 [T + pad_bins, K].
 
     Every articulator is the weighted mean of the aims around it, under a Gaussian window. What a
     phoneme leaves free is decided by its neighbours (Cohen & Massaro 1993), so that trajectories
@@ -187,14 +260,18 @@ def articulate(utterance: TimedPhonemes, undershoot: float = 1.0, pad_bins: int 
         utterance: Phonemes with their times, T bins long.
         undershoot: Factor on the width of each articulator's window.
         pad_bins: Bins that continue the last posture, for neural activity that leads the movement.
+        tokens: Aims of the utterance's tokens; those of English by default.
     """
-    segment = _half_segments(utterance, pad_bins * STEPS_PER_BIN)
-    weights = WEIGHTS.reshape(-1, len(ARTICULATORS))[segment]
-    weighted = weights * AIMS.reshape(-1, len(ARTICULATORS))[segment]
+    aims, all_weights = tokens or targets()
+    segment = _half_segments(utterance, pad_bins * utterance.steps_per_bin)
+    weights = all_weights.reshape(-1, len(ARTICULATORS))[segment]
+    weighted = weights * aims.reshape(-1, len(ARTICULATORS))[segment]
     kernels = _kernels(undershoot)
     blended = _convolve(weighted, kernels) / _convolve(weights, kernels)
     positions: np.ndarray = (
-        blended.reshape(-1, STEPS_PER_BIN, len(ARTICULATORS)).mean(axis=1).astype(np.float32)
+        blended.reshape(-1, utterance.steps_per_bin, len(ARTICULATORS))
+        .mean(axis=1)
+        .astype(np.float32)
     )
     return positions
 

@@ -14,11 +14,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from cortext.data.simulate.articulators import ARTICULATORS, SPEAKING, VOICING, articulate
+from cortext.data.simulate.articulators import (
+    ARTICULATORS,
+    SPEAKING,
+    VOICING,
+    articulate,
+    targets,
+)
 from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
-from cortext.data.simulate.speech import TimedPhonemes, utter
+from cortext.data.simulate.speech import TimedPhonemes, utter, with_pauses
 from cortext.data.trial import BIN_MS
-from cortext.text.inventory import ARPABET
 
 K = len(ARTICULATORS)
 N_CONJUNCTIONS = 16
@@ -45,6 +50,8 @@ ARRAY_KINEMATIC = np.array([0.5, 0.9, 0.4, 0.5])
 """Weight of velocities over positions: area 4 follows movement most closely."""
 DEPTH_SPREAD = 0.6
 """Standard deviation of log modulation depth: a few electrodes carry much, many little."""
+DEAD_RATE = 0.02
+"""Threshold crossings of a dead electrode in 20 ms."""
 MAX_DEPTH = 1.2
 """The deepest modulation: three times the rate at one standard deviation of drive."""
 
@@ -112,10 +119,11 @@ class Vocabulary:
 def vocabulary(config: SimulatorConfig) -> Vocabulary:
     """Return the basis of a simulated brain.
 
-    It is standardised on 60 nonsense utterances that use every phoneme alike.
+    It is standardised on 60 nonsense utterances that use every token alike.
     """
     generator = stream(config.seed, Purpose.BRAIN)
-    positions = [articulate(u, config.undershoot) for u in _nonsense(config)]
+    tokens = targets(config.inventory, config.seed)
+    positions = [articulate(u, config.undershoot, tokens=tokens) for u in _nonsense(config)]
     stacked = np.concatenate(positions).astype(np.float64)
     conjunctions = generator.standard_normal((K, N_CONJUNCTIONS)) * (
         generator.random((K, N_CONJUNCTIONS)) < 4 / K
@@ -133,11 +141,13 @@ def vocabulary(config: SimulatorConfig) -> Vocabulary:
 
 def _nonsense(config: SimulatorConfig) -> list[TimedPhonemes]:
     generator = stream(config.seed, Purpose.BRAIN, trial=1)
+    spoken = config.inventory.spoken
     utterances = []
     for trial in range(60):
-        words = generator.integers(0, len(ARPABET), size=(6, 3))
-        phonemes = [name for word in words for name in [*(ARPABET[i] for i in word), "SIL"]]
-        utterances.append(utter(phonemes, config, 2**32, 0, trial))
+        drawn = generator.integers(0, len(spoken), size=(6, 3))
+        words = [tuple(spoken[number] for number in word) for word in drawn]
+        said = with_pauses(words, config.inventory)
+        utterances.append(utter(said, config, 2**32, 0, trial))
     return utterances
 
 
@@ -158,8 +168,8 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     first = stream(config.seed, Purpose.BRAIN, trial=2)
     spread = np.exp(DEPTH_SPREAD * _normal(first, len(arrays)))
     depth0 = np.minimum(config.modulation * ARRAY_DEPTH[arrays] * spread, MAX_DEPTH)
-    base0 = np.log(config.baseline_hz * BIN_MS / 1000) + 0.5 * _normal(first, len(arrays))
-    shortest, longest = (int(lead / BIN_MS) for lead in config.lead_ms)
+    base0 = np.log(config.baseline_hz * config.bin_ms / 1000) + 0.5 * _normal(first, len(arrays))
+    shortest, longest = (int(lead / config.bin_ms) for lead in config.lead_ms)
     lead = first.integers(shortest, longest + 1, size=len(arrays))
     shared = _normal(first, len(arrays), config.n_latents + N_MOVEMENTS + 1)
     directions = _normal(first, N_BASIS, config.n_latents + N_MOVEMENTS)
@@ -178,11 +188,12 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     tuning = _unit_drive(tuning, words)
     loads = _shared_loads(config, tuning, directions, shared[:, :-1])
     living = np.where(alive, 1.0, 0.2)
+    dead_rate = DEAD_RATE * (config.bin_ms / BIN_MS)
     depth = depth0 * np.exp(gain) * alive * np.sqrt(config.snr)
     return Electrodes(
         tuning_EF=tuning.astype(np.float32),
         depth_E=(depth * (SILENT_DRIVE if config.attempt == "silent" else 1.0)).astype(np.float32),
-        baseline_E=np.where(alive, base0 + base, np.log(0.02)).astype(np.float32),
+        baseline_E=np.where(alive, base0 + base, np.log(dead_rate)).astype(np.float32),
         lead_E=lead,
         latent_EL=(loads[:, : config.n_latents] * living[:, None]).astype(np.float32),
         movement_EM=(loads[:, config.n_latents :] * living[:, None]).astype(np.float32),

@@ -1,21 +1,28 @@
-"""Settings of a simulation, the three presets, and the random streams of a seed."""
+"""Settings of a simulation, the presets, and the random streams of a seed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
-from cortext.config import check_fields, with_overrides
+from cortext.config import check_fields, to_mapping, with_overrides
+from cortext.data.conventions import LONGEST_BIN_MS, SHORTEST_BIN_MS, Conventions
+from cortext.data.trial import BIN_MS
 from cortext.errors import ConfigError, nearest
+from cortext.text.inventory import BLANK, HANDWRITING, RELEASE, SIL, Inventory
+from cortext.text.language import EN, LANGUAGES, Language
 
 N_ARRAYS = 4
 ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")
 """The four arrays of participant T15, in the order of the features (Card et al. 2024)."""
+STEP_MS = 5
+"""The grid on which utterances and articulators live; bins are whole multiples of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,13 @@ class SimulatorConfig:
     trials_per_block: int = 50
     """Most trials of a block; features are z-scored per block (Card et al. 2024)."""
 
+    bin_ms: int = BIN_MS
+    """Length of a bin of features in milliseconds, 5 to 50 in steps of 5."""
+    inventory: Inventory = field(default=RELEASE, metadata={"key": False})
+    """Tokens that are spoken; `simulate` sets them."""
+    language: Language = field(default=EN, metadata={"key": False})
+    """Language of the sentences; `simulate` sets it."""
+
     # Speech
     attempt: Literal["vocalized", "silent"] = "vocalized"
     """Manner of speaking: `vocalized`, or `silent`, mouthing without voice.
@@ -52,7 +66,7 @@ class SimulatorConfig:
     `silent` is slower and drives the electrodes less, the larynx least of all.
     """
     phoneme_ms: float = 215.0
-    """Mean duration of a phoneme of intermediate length.
+    """Mean duration of a phoneme, or a character, of intermediate length.
 
     The default gives about 60 words a minute with the default pauses.
     """
@@ -211,8 +225,14 @@ class SimulatorConfig:
         _require(self.n_latents >= 10, "n_latents", self.n_latents, "10 or more")
         for name in ("phoneme_ms", "phoneme_shape", "baseline_hz", "undershoot", "oscillation_s"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
+        possible = SHORTEST_BIN_MS <= self.bin_ms <= LONGEST_BIN_MS and self.bin_ms % STEP_MS == 0
+        needed = f"{SHORTEST_BIN_MS} to {LONGEST_BIN_MS} in steps of {STEP_MS} ms"
+        _require(possible, "bin_ms", self.bin_ms, needed)
         # Beyond, counts of the busiest electrodes leave the range of `neural.poisson`.
-        _require(self.baseline_hz <= 100, "baseline_hz", self.baseline_hz, "100 or less")
+        most_hz = min(100, 2000 / self.bin_ms)
+        _require(
+            self.baseline_hz <= most_hz, "baseline_hz", self.baseline_hz, f"{most_hz:g} or less"
+        )
         shares = (
             "dead_fraction",
             "conjunctive",
@@ -227,7 +247,7 @@ class SimulatorConfig:
                 getattr(self, name),
                 "at least 0 and less than 1",
             )
-        for name in (field.name for field in fields(self) if field.type == "float"):
+        for name in (each.name for each in fields(self) if each.type == "float"):
             _require(
                 0 <= getattr(self, name) < math.inf,
                 name,
@@ -241,10 +261,32 @@ class SimulatorConfig:
             )
         for name in ("latent_s", "oscillation_hz", "artefact_s"):
             _require(getattr(self, name)[0] > 0, name, list(getattr(self, name)), "positive")
-        # A bin is 20 ms: what is faster than 25 Hz cannot be seen in it.
-        _require(
-            self.oscillation_hz[1] < 25, "oscillation_hz", list(self.oscillation_hz), "below 25 Hz"
-        )
+        # Faster oscillations than half a cycle a bin cannot be seen: 25 Hz in bins of 20 ms.
+        most_hz = 500 / (self.bin_ms if self.structured_noise else min(self.bin_ms, BIN_MS))
+        hz = list(self.oscillation_hz)
+        _require(hz[1] < most_hz, "oscillation_hz", hz, f"below {most_hz:g} Hz")
+        self.inventory.check()
+
+    @cached_property
+    def conventions(self) -> Conventions:
+        """Conventions of the recordings."""
+        return Conventions(self.inventory, self.language, self.bin_ms)
+
+    @property
+    def steps_per_bin(self) -> int:
+        """Steps of the grid of utterances in a bin."""
+        return self.bin_ms // STEP_MS
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as plain values, without the conventions, which `cortext.json` has.
+
+        The length of a bin is there where it is not the release's.
+        """
+        mapping = to_mapping(self)
+        for each in fields(self):
+            if not each.metadata.get("key", True) or (each.name, self.bin_ms) == ("bin_ms", BIN_MS):
+                del mapping[each.name]
+        return mapping
 
     @property
     def n_features(self) -> int:
@@ -256,6 +298,21 @@ def _require(condition: bool, name: str, value: object, needed: str) -> None:
     if not condition:
         raise ConfigError(f"{name} is {value}; it must be {needed}")
 
+
+_SPANISH_GROUPS = {
+    "vowels": "a e i o u",
+    "glides": "j w",
+    "stops": "p b t d k g",
+    "fricatives": "f θ s x ʝ tʃ",
+    "nasals": "m n ɲ",
+    "liquids": "l ɾ r",
+}
+SPANISH = Inventory(
+    "spanish",
+    (BLANK, *sorted(" ".join(_SPANISH_GROUPS.values()).split()), SIL),
+    groups=tuple((name, tuple(symbols.split())) for name, symbols in _SPANISH_GROUPS.items()),
+)
+"""The 25 phonemes of the Spanish example, in the order that its lexicon defines."""
 
 PRESETS: dict[str, SimulatorConfig] = {
     "tiny": SimulatorConfig(
@@ -280,10 +337,23 @@ PRESETS: dict[str, SimulatorConfig] = {
         lead_in_ms=800.0,
         trail_ms=1000.0,
     ),
+    "spanish": SimulatorConfig(inventory=SPANISH, language=LANGUAGES["es"]),
+    "handwriting": SimulatorConfig(
+        train_per_day=110,
+        val_per_day=17,
+        test_per_day=8,
+        bin_ms=10,
+        inventory=HANDWRITING,
+        phoneme_ms=450.0,
+        word_pause_ms=500.0,
+        undershoot=1.5,
+    ),
 }
 """Presets by name: `tiny` is easy and takes seconds, for tests.
 
-`demo` trains in minutes on two cores; `t15` has the release's shape.
+`demo` trains in minutes on two cores; `t15` has the release's shape. `spanish` is as large as
+`demo`, with sentences, phonemes and a lexicon of Castilian Spanish. `handwriting` writes the
+characters of Willett et al. 2021 in bins of 10 ms, slower than phonemes are spoken.
 """
 
 
@@ -322,6 +392,7 @@ class Purpose(IntEnum):
     POWER = 1_000_007
     STRUCTURED = 1_000_008
     STEPS = 1_000_009
+    TARGETS = 1_000_010
 
 
 def stream(

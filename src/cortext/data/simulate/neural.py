@@ -1,4 +1,4 @@
-"""From articulators to features: threshold crossings and spike-band power in 20 ms bins.
+"""From articulators to features: threshold crossings and spike-band power in bins.
 
 Threshold crossings are Poisson given a log-linear rate; spike-band power is log-normal, follows the
 same rate and the very spikes that were counted (Nason et al. 2020, Nat. Biomed. Eng. 4: its power
@@ -9,6 +9,8 @@ hundreds of features.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -55,7 +57,7 @@ def record(
     n_bins = len(positions_TK) - max_lead_bins(config)
     log_rate = drive(positions_TK, e, config)[:n_bins]
     generator = stream(config.seed, Purpose.LATENTS, day, block, trial)
-    arousal = autoregressive(generator, n_bins, np.array([AROUSAL_S]))
+    arousal = autoregressive(generator, n_bins, np.array([AROUSAL_S]), config.bin_ms)
     log_rate *= np.exp(config.arousal_sd * arousal)  # a gain on the tuned activity
     log_rate += _shared(generator, n_bins, config, arousal) @ _loads(e).T
     if structured_TE is not None:
@@ -95,11 +97,14 @@ def drive(positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig) -> n
 
 def max_lead_bins(config: SimulatorConfig) -> int:
     """Return the bins by which the most anticipating electrode may lead the articulators."""
-    return int(config.lead_ms[1] / BIN_MS)
+    return int(config.lead_ms[1] / config.bin_ms)
 
 
 def autoregressive(
-    generator: np.random.Generator, n_bins: int, time_constants_s: np.ndarray
+    generator: np.random.Generator,
+    n_bins: int,
+    time_constants_s: np.ndarray,
+    bin_ms: float = BIN_MS,
 ) -> np.ndarray:
     """Draw stationary first-order processes of unit variance, float32 [T, L].
 
@@ -107,8 +112,9 @@ def autoregressive(
         generator: Source of the random numbers.
         n_bins: T, the length in bins.
         time_constants_s: Time constant of each process in seconds, [L].
+        bin_ms: Length of a bin.
     """
-    keep = np.exp(-BIN_MS / 1000 / time_constants_s)
+    keep = np.exp(-bin_ms / 1000 / time_constants_s)
     x = generator.standard_normal((n_bins, len(keep))) * np.sqrt(1 - keep**2)
     x[0] = generator.standard_normal(len(keep))
     span = 1
@@ -162,7 +168,8 @@ def _shared(
     generator: np.random.Generator, n_bins: int, config: SimulatorConfig, arousal: np.ndarray
 ) -> np.ndarray:
     """Draw shared components [T, L + M + 1]: slow latents, movements, arousal."""
-    latents = autoregressive(generator, n_bins, np.geomspace(*config.latent_s, config.n_latents))
+    time_constants_s = np.geomspace(*config.latent_s, config.n_latents)
+    latents = autoregressive(generator, n_bins, time_constants_s, config.bin_ms)
     return np.concatenate([latents, _movements(generator, n_bins, config), arousal], axis=1)
 
 
@@ -173,9 +180,9 @@ def _loads(e: Electrodes) -> np.ndarray:
 def _movements(generator: np.random.Generator, n_bins: int, config: SimulatorConfig) -> np.ndarray:
     """Draw bursts of 0.3 to 1 s, raised cosines of unit height and random sign: float32 [T, M]."""
     bursts = np.zeros((n_bins, N_MOVEMENTS), dtype=np.float32)
-    minutes = n_bins * BIN_MS / 60_000
+    minutes = n_bins * config.bin_ms / 60_000
     for _ in range(generator.poisson(config.movement_per_min * minutes)):
-        length = int(generator.integers(300 // BIN_MS, 1000 // BIN_MS))
+        length = int(generator.integers(300 // config.bin_ms, 1000 // config.bin_ms))
         start = int(generator.integers(0, n_bins))
         kind = int(generator.integers(N_MOVEMENTS))
         burst = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
@@ -193,11 +200,12 @@ def _power(
 ) -> np.ndarray:
     """Draw spike-band power float32 [T, E], log-normal, with a common reference in each array."""
     n_bins, n_electrodes = log_rate.shape
+    # White noise of the amplifier: the shorter the bin, the more of it remains in the mean.
+    per_bin = math.sqrt(BIN_MS / config.bin_ms)
     noise = generator.standard_normal(log_rate.shape, dtype=np.float32)
-    noise *= config.power_noise_sd
-    reference = (
-        generator.standard_normal((n_bins, N_ARRAYS), dtype=np.float32) * config.reference_noise_sd
-    )
+    noise *= config.power_noise_sd * per_bin
+    reference = generator.standard_normal((n_bins, N_ARRAYS), dtype=np.float32)
+    reference *= config.reference_noise_sd * per_bin
     noise += np.repeat(reference, n_electrodes // N_ARRAYS, axis=1)
     power: np.ndarray = np.exp(POWER_SCALE * (log_rate + 0.4 * surprise + noise))
     return power

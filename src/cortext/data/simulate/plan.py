@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from importlib import resources
 from itertools import groupby, pairwise
@@ -20,10 +20,17 @@ HELD_OUT = ("val", "test")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A sentence to attempt and its corpus (`handwritten`, `grammar`, or the text file's name)."""
+    """A sentence to attempt.
+
+    Attributes:
+        text: The sentence.
+        corpus: `handwritten`, `grammar`, or the text file's name.
+        spoken: Its tokens with pauses (`speech.with_pauses`); None: those of an English sentence.
+    """
 
     text: str
     corpus: str
+    spoken: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def _planned(block: _Block, waiting: dict[str, Iterator[Prompt]]) -> PlannedBloc
     for number, split in enumerate(block.splits):
         prompt = next(waiting[split])
         trials.append(
-            PlannedTrial(number, split, Prompt(prompt.text, block.corpus or prompt.corpus))
+            PlannedTrial(number, split, replace(prompt, corpus=block.corpus or prompt.corpus))
         )
     return PlannedBlock(block.number, tuple(trials))
 

@@ -4,13 +4,12 @@ Half of the sentences are hand-written (`text/home.txt`, `people.txt`, `care.txt
 half come from the grammar (`text/grammar.txt`). Nothing of the validation or test text can be known
 to a language model built from the LM text: no five-word sequence of theirs occurs in it, no shorter
 sentence of theirs as a whole, and none of their grammar sentences comes from a template that writes
-LM text. Words are compared after `cortext.text.normalize`.
+LM text. Words are compared as the language normalises them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -23,7 +22,9 @@ import numpy as np
 from cortext.data.simulate import grammar
 from cortext.data.trial import MAX_LABEL
 from cortext.errors import TextError
+from cortext.files import check_file
 from cortext.text import normalize
+from cortext.text.language import EN, Language
 
 HANDWRITTEN_FILES = ("home.txt", "people.txt", "care.txt", "world.txt")
 N_LM_GRAMMAR = 6_000
@@ -33,6 +34,8 @@ MAX_HELD_SHARE = 0.2
 
 Beyond it they repeat their own.
 """
+MOST_BYTES = 16 << 20
+"""Most bytes of a file of sentences: some 300,000."""
 SEQUENCE_WORDS = 5
 """No sequence of so many words of val or test occurs in train or LM text."""
 
@@ -65,7 +68,13 @@ def handwritten() -> list[Sentence]:
 
 
 def splits(
-    n_train: int, n_val: int, n_test: int, seed: int, *, text: Sequence[str] | None = None
+    n_train: int,
+    n_val: int,
+    n_test: int,
+    seed: int,
+    *,
+    text: Sequence[str] | None = None,
+    language: Language = EN,
 ) -> Splits:
     """Draw exactly `n_train`, `n_val` and `n_test` sentences, and the LM text that goes with them.
 
@@ -83,12 +92,15 @@ def splits(
         seed: Seed of the draws.
         text: Sentences to use instead of the package's own. The seed splits them 80/10/10, and
             every split repeats its part as often as needed.
+        language: Language of `text`.
 
     Raises:
         TextError: If `text` is too small to be split.
     """
     if text is not None:
-        return _splits_of_text(text, n_train, n_val, n_test, seed)
+        return _splits_of_text(
+            text, {"train": n_train, "val": n_val, "test": n_test}, seed, language
+        )
     # One generator shuffles the text, val, test and train, in this order: another order would give
     # every seed other sentences.
     rng = _generator(seed, "text", 0)
@@ -117,14 +129,22 @@ def splits(
     )
 
 
-def read_sentences(path: str | Path) -> list[str]:
-    """Read the sentences of a text file, one a line; lines without a letter a-z are passed over.
+def read_sentences(
+    path: str | Path, language: Language = EN, too_long: int = MAX_LABEL
+) -> list[str]:
+    """Read the sentences of a text file, one a line; lines without a word are passed over.
+
+    Args:
+        path: The file, which is not trusted.
+        language: Language of the sentences.
+        too_long: Characters that no sentence may have.
 
     Raises:
-        TextError: If the file is missing, not UTF-8, holds no sentence, or one too long for a
-            session file.
+        TextError: If the file is missing, larger than `MOST_BYTES`, not UTF-8, holds no sentence,
+            one too long for a session file, or letters that the language lacks, with their lines.
     """
     try:
+        check_file(Path(path), MOST_BYTES)
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or str(error)
@@ -134,17 +154,24 @@ def read_sentences(path: str | Path) -> list[str]:
     except UnicodeDecodeError as error:
         fix = "save it as UTF-8, one sentence a line"
         raise TextError(f"not UTF-8 text (byte {error.start})", where=path, fix=fix) from None
-    sentences = [
-        " ".join(line.split()) for line in text.splitlines() if re.search("[a-zA-Z]", line)
-    ]
+    except ValueError as error:
+        raise TextError(f"cannot read text: {error}", where=path, fix="give a text file") from None
+    sentences = [" ".join(line.split()) for line in text.splitlines() if language.words(line)]
     if not sentences:
         raise TextError(
             "no sentence found, expected one a line", where=path, fix="give a file with text"
         )
+    lost: dict[str, list[str]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if letters := language.damage(line):
+            lost.setdefault(letters, []).append(f"line {number}")
+    if lost:
+        refused = language.refused(lost)
+        raise TextError(refused.what, where=f"{path}, {refused.where}", fix=refused.fix)
     longest = max(sentences, key=len)
-    if len(longest) >= MAX_LABEL:
+    if len(longest) >= too_long:
         found = (
-            f"a line of {len(longest)} characters found ({longest[:30]!r} ...), under {MAX_LABEL}"
+            f"a line of {len(longest)} characters found ({longest[:30]!r} ...), under {too_long}"
             " expected"
         )
         raise TextError(found, where=path, fix="put each sentence on a line of its own")
@@ -154,17 +181,20 @@ def read_sentences(path: str | Path) -> list[str]:
 class Known:
     """The word sequences of some sentences: what must not occur elsewhere."""
 
-    def __init__(self, sentences: Iterable[str]) -> None:
-        self._sequences = {sequence for sentence in sentences for sequence in _sequences(sentence)}
+    def __init__(self, sentences: Iterable[str], language: Language = EN) -> None:
+        self._language = language
+        self._sequences = {
+            sequence for sentence in sentences for sequence in _sequences(sentence, language)
+        }
 
     def shares(self, sentence: str) -> bool:
         """Return whether the sentence holds a five-word sequence, or a whole sentence, of these."""
-        return not self._sequences.isdisjoint(_sequences(sentence))
+        return not self._sequences.isdisjoint(_sequences(sentence, self._language))
 
 
-def _sequences(sentence: str) -> list[tuple[str, ...]]:
+def _sequences(sentence: str, language: Language) -> list[tuple[str, ...]]:
     """Return every five-word sequence of the normalised sentence; a shorter one is its only one."""
-    words = normalize(sentence).split()
+    words = language.normalize(sentence).split()
     n = max(1, len(words) - SEQUENCE_WORDS + 1)
     return [tuple(words[start : start + SEQUENCE_WORDS]) for start in range(n)]
 
@@ -190,11 +220,11 @@ def _handwritten() -> tuple[Sentence, ...]:
     )
 
 
-def _distinct(sentences: Iterable[str]) -> list[str]:
+def _distinct(sentences: Iterable[str], language: Language = EN) -> list[str]:
     """Return the sentences without those whose words all equal an earlier one's, in order."""
     first: dict[str, str] = {}
     for sentence in sentences:
-        first.setdefault(normalize(sentence), sentence)
+        first.setdefault(language.normalize(sentence), sentence)
     return list(first.values())
 
 
@@ -246,15 +276,21 @@ def _shuffled(items: Sequence[Sentence], rng: np.random.Generator) -> list[Sente
 
 
 def _splits_of_text(
-    text: Sequence[str], n_train: int, n_val: int, n_test: int, seed: int
+    text: Sequence[str], counts: Mapping[str, int], seed: int, language: Language
 ) -> Splits:
     rng = _generator(seed, "text", 0)
-    pool = _shuffled([Sentence(line, "handwritten", None) for line in _distinct(text)], rng)
+    distinct = _distinct(text, language)
+    pool = _shuffled([Sentence(line, "handwritten", None) for line in distinct], rng)
+    if len(pool) < 3:
+        raise TextError(
+            f"{len(pool)} different sentences are too few to split into train, val and test",
+            fix="give at least 3",
+        )
     n_held = max(1, len(pool) // 10)
     val = pool[:n_held]
     test = pool[n_held : 2 * n_held]
     rest = pool[2 * n_held :]
-    known = Known(sentence.text for sentence in [*val, *test])
+    known = Known((sentence.text for sentence in [*val, *test]), language)
     train = [sentence for sentence in rest if not known.shares(sentence.text)]
     if not train:
         raise TextError(
@@ -264,8 +300,8 @@ def _splits_of_text(
             fix="give more, and more varied, sentences",
         )
     return Splits(
-        _repeated(train, n_train),
-        _repeated(val, n_val),
-        _repeated(test, n_test),
+        _repeated(train, counts["train"]),
+        _repeated(val, counts["val"]),
+        _repeated(test, counts["test"]),
         [sentence.text for sentence in train],
     )

@@ -28,14 +28,19 @@ class SignalStatistics:
     spectrum: tuple[float, ...]
 
 
-def signal_statistics(features_TC: np.ndarray) -> SignalStatistics:
-    """Return statistics of one trial [T, C], T at least 100; constant features are left out."""
+def signal_statistics(features_TC: np.ndarray, bin_ms: float = BIN_MS) -> SignalStatistics:
+    """Return statistics of one trial; constant features are left out.
+
+    Args:
+        features_TC: Features [T, C], T at least 100.
+        bin_ms: Length of a bin.
+    """
     varying = features_TC[:, features_TC.std(axis=0) > 0].astype(np.float64)
     z = (varying - varying.mean(axis=0)) / varying.std(axis=0)
     n_bins, n_features = z.shape
     pairs = np.corrcoef(z.T)[np.triu_indices(n_features, 1)]
     power = (np.abs(np.fft.rfft(z, axis=0)) ** 2).mean(axis=1)[1:]
-    frequencies = np.fft.rfftfreq(n_bins, BIN_MS / 1000)[1:]
+    frequencies = np.fft.rfftfreq(n_bins, bin_ms / 1000)[1:]
     bands = [
         power[(frequencies > low) & (frequencies <= high)].mean() / power.mean()
         for low, high in BANDS_HZ

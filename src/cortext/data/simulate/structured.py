@@ -17,7 +17,6 @@ import numpy as np
 from cortext.data.simulate.brain import N_BASIS, Electrodes
 from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
 from cortext.data.simulate.neural import autoregressive
-from cortext.data.trial import BIN_MS
 
 N_WAVEFORMS = 3
 OTHER_ARRAYS = 0.3
@@ -115,9 +114,12 @@ def oscillations(
     """
     frequencies_O = np.geomspace(*config.oscillation_hz, config.n_oscillations)
     amplitudes = autoregressive(
-        generator, n_bins, np.full(2 * config.n_oscillations, config.oscillation_s)
+        generator,
+        n_bins,
+        np.full(2 * config.n_oscillations, config.oscillation_s),
+        config.bin_ms,
     )
-    angle_TO = 2 * np.pi * np.outer(np.arange(n_bins) * BIN_MS / 1000, frequencies_O)
+    angle_TO = 2 * np.pi * np.outer(np.arange(n_bins) * config.bin_ms / 1000, frequencies_O)
     cosine, sine = np.split(amplitudes, 2, axis=1)
     course: np.ndarray = (cosine * np.cos(angle_TO) + sine * np.sin(angle_TO)).astype(np.float32)
     return course
@@ -138,8 +140,8 @@ def _draw_artefacts(
     config: SimulatorConfig, generator: np.random.Generator, n_bins: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw waveforms, bins and heights (log-normal about 1) of a trial's artefacts."""
-    n = int(generator.poisson(config.artefacts_per_min * n_bins * BIN_MS / 60_000))
-    shortest, longest = (max(1, round(1000 * s / BIN_MS)) for s in config.artefact_s)
+    n = int(generator.poisson(config.artefacts_per_min * n_bins * config.bin_ms / 60_000))
+    shortest, longest = (max(1, round(1000 * s / config.bin_ms)) for s in config.artefact_s)
     kinds = generator.integers(N_WAVEFORMS, size=n)
     starts = np.sort(generator.integers(n_bins, size=n))
     lengths = generator.integers(shortest, longest + 1, size=n)

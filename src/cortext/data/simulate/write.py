@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import platform
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,25 +16,25 @@ import h5py
 import numpy as np
 
 from cortext.arguments import as_count, as_path
-from cortext.config import to_mapping
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.hdf5_output import new_hdf5
 from cortext.data.session_files import write_session
-from cortext.data.simulate.articulators import ARTICULATORS, articulate
+from cortext.data.simulate.articulators import ARTICULATORS, articulate, targets
 from cortext.data.simulate.brain import Electrodes, electrodes
-from cortext.data.simulate.config import SimulatorConfig, preset_config
+from cortext.data.simulate.config import STEP_MS, SimulatorConfig, preset_config
+from cortext.data.simulate.material import Material, material_of
 from cortext.data.simulate.neural import max_lead_bins, record
 from cortext.data.simulate.plan import PlannedBlock, PlannedDay, Prompt, plan_days, trial_counts
-from cortext.data.simulate.sentences import read_sentences, splits
-from cortext.data.simulate.speech import STEP_MS, TimedPhonemes, utter
+from cortext.data.simulate.speech import TimedPhonemes, utter, with_pauses
 from cortext.data.simulate.structured import BlockNoise, TrialNoise
-from cortext.data.trial import BIN_MS, SPLITS, Trial
+from cortext.data.trial import SPLITS, Trial
 from cortext.errors import DataError
 from cortext.files import atomic_directory, disk_errors
 from cortext.processes import Progress, uninterrupted
 from cortext.provenance import version_of
-from cortext.text import to_phonemes
-from cortext.text.inventory import RELEASE
+from cortext.text.inventory import Inventory
+from cortext.text.language import Language
+from cortext.text.pronunciation import pronounced
 
 MIN_SD = 1e-6
 """Standard deviation under which a feature counts as constant over a block; it becomes zero."""
@@ -56,6 +56,9 @@ def simulate(
     seed: int | None = None,
     workers: int | None = 1,
     text: str | Path | None = None,
+    lexicon: str | Path | None = None,
+    language: Language | str | Path | None = None,
+    inventory: Inventory | str | Path | None = None,
     truth: bool = False,
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
@@ -63,17 +66,24 @@ def simulate(
     """Write simulated session files of an attempted-speech experiment, and their texts.
 
     Besides `<session>/data_{train,val,test}.hdf5` there are `text/{train,val,test,lm}.txt` and
-    `simulation.json`.
+    `simulation.json`; where they differ from the release's conventions, `cortext.json`; and with a
+    lexicon, `text/lexicon.txt`.
 
     Args:
         out: Directory to make; it must not exist, or be empty. It appears when all is written, or
             not at all.
-        preset: `tiny`, `demo` or `t15` (see PRESETS).
+        preset: `tiny`, `demo`, `t15`, `spanish` or `handwriting` (see PRESETS).
         seed: Seed of all random draws; the preset's own when None.
         workers: Processes; the files are the same, bit by bit, with any number of them. With None
             as many as there are processors, or fewer where the days are too small to be worth
             starting one.
         text: A file of sentences, one a line, to be attempted instead of the project's own.
+        lexicon: A `lexicon.txt` with a pronunciation of each word. English phonemes and characters
+            need none.
+        language: Language of the text, by name or in a file; the preset's by default.
+        inventory: Tokens of the lexicon, by name or in a file. By default they are the lexicon's
+            symbols in sorted order (`cortext.text.lexicon.inventory_of`); without a lexicon, the
+            preset's.
         truth: Also write `<session>/truth.hdf5`: articulators and alignments of every trial, tuning
             and drift.
         overrides: `key=value` changes to the preset's SimulatorConfig.
@@ -82,26 +92,29 @@ def simulate(
     Raises:
         ConfigError: For a preset, key or value that cannot be right.
         DataError: When `out` is not empty or the disk is too small.
-        TextError: For a text that cannot be used.
+        TextError: For a text, a lexicon, a language or an inventory that cannot be used.
     """
     config = preset_config(preset, overrides, seed)
     out = as_path(out, "out")
-    text = None if text is None else as_path(text, "text")
+    config, material = material_of(config, preset, text, lexicon, language, inventory)
     workers = None if workers is None else as_count(workers, "workers", 1)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(
             "exists and is not empty", where=out, fix="choose another directory or remove it"
         )
-    prompts, lm_text = _prompts(config, text)
+    prompts, lm_text = material.prompts(config)
     days = plan_days(config, prompts)
     n_bins = sum(
         u.n_bins for day in days for block in day.blocks for u in _utter(config, day, block)
     )
     with disk_errors(out), atomic_directory(out) as temporary:
         _check_space(temporary, n_bins * config.n_features * 4, out)
+        config.conventions.write(temporary)
         _write_texts(temporary / "text", prompts, lm_text)
+        if material.lexicon is not None:
+            material.lexicon.write(temporary / "text" / "lexicon.txt")
         _write_days(temporary, config, days, truth, workers, progress)
-        _write_record(temporary / "simulation.json", config, preset, text, days, n_bins)
+        _write_record(temporary / "simulation.json", config, preset, material, days, n_bins)
     return open_session_files(out)
 
 
@@ -116,13 +129,15 @@ def simulate_block(
         block: Trials to simulate.
         e: The day's electrodes.
     """
+    inventory = config.inventory
+    tokens = targets(inventory, config.seed)
     utterances = _utter(config, day, block)
     bounds = np.cumsum([0, *(utterance.n_bins for utterance in utterances)])
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
     pad = max_lead_bins(config)
     noise = _noise(config, day, block, e, bounds[-1])
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
-        positions = articulate(utterance, config.undershoot, pad)
+        positions = articulate(utterance, config.undershoot, pad, tokens)
         added = (
             None
             if noise is None
@@ -133,10 +148,14 @@ def simulate_block(
     zscore(features)
     trials = []
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
-        labels = None if planned.split == "test" else RELEASE.ids(to_phonemes(planned.prompt.text))
+        prompt = planned.prompt
+        labels = None
+        if planned.split != "test":
+            ids = inventory.ids(_spoken(config, prompt))
+            labels = ids[ids != inventory.blank]  # pauses that labels do not name
         trial = Trial(
             features[start : start + utterance.n_bins], day.session, block.number, planned.number,
-            None if labels is None else planned.prompt.text, labels, planned.prompt.corpus,
+            None if labels is None else prompt.text, labels, prompt.corpus, config.conventions,
         )  # fmt: skip
         trials.append(SimulatedTrial(trial, planned.split, utterance))
     return trials
@@ -152,30 +171,18 @@ def zscore(features_TC: np.ndarray) -> None:
     features_TC *= np.where(sd > MIN_SD, 1 / np.maximum(sd, MIN_SD), 0).astype(np.float32)
 
 
-def _prompts(
-    config: SimulatorConfig, text: Path | None
-) -> tuple[dict[str, list[Prompt]], list[str]]:
-    """Return the prompts of each split, and the text for language models.
-
-    `text` replaces the project's own sentences.
-    """
-    counts = trial_counts(config)
-    own = None if text is None else read_sentences(text)
-    chosen = splits(counts["train"], counts["val"], counts["test"], config.seed, text=own)
-    prompts = {}
-    for split in SPLITS:
-        sentences = getattr(chosen, split)
-        prompts[split] = [
-            Prompt(s.text, text.stem if text is not None else s.source) for s in sentences
-        ]
-    return prompts, chosen.lm
-
-
 def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> list[TimedPhonemes]:
     return [
-        utter(to_phonemes(t.prompt.text), config, day.day, block.number, t.number)
+        utter(_spoken(config, t.prompt), config, day.day, block.number, t.number)
         for t in block.trials
     ]
+
+
+def _spoken(config: SimulatorConfig, prompt: Prompt) -> Sequence[str]:
+    """Return the tokens of a sentence with its pauses."""
+    if prompt.spoken is not None:
+        return prompt.spoken
+    return with_pauses(pronounced(prompt.text, config.inventory, config.language), config.inventory)
 
 
 def _noise(
@@ -206,7 +213,7 @@ def _write_record(
     path: Path,
     config: SimulatorConfig,
     preset: str,
-    text: str | Path | None,
+    material: Material,
     days: list[PlannedDay],
     n_bins: int,
 ) -> None:
@@ -218,11 +225,12 @@ def _write_record(
     record = {
         "preset": preset,
         "seed": config.seed,
-        "config": to_mapping(config),
-        "text": None if text is None else Path(text).name,
+        "config": config.to_json(),
+        "text": None if material.text is None else material.text.name,
+        **({} if material.lexicon_file is None else {"lexicon": material.lexicon_file.name}),
         "sessions": [day.session for day in days],
         "trials": trial_counts(config),
-        "hours": round(n_bins * BIN_MS / 3_600_000, 3),
+        "hours": round(n_bins * config.bin_ms / 3_600_000, 3),
         "versions": {"python": platform.python_version(), **packages},
     }
     path.write_text(json.dumps(record, indent=2) + "\n")
@@ -296,6 +304,7 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
     rate), `artefacts` int64 [N, 3] (waveform, start and end in ms) and `steps` int64 [S] (ms) are
     there too.
     """
+    tokens = targets(config.inventory, config.seed)
     with new_hdf5(path) as (file, check_disk):
         file.attrs["articulators"] = ARTICULATORS
         for name, values in asdict(e).items():
@@ -308,18 +317,19 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
             for planned, u, start in zip(block.trials, utterances, bounds, strict=False):
                 group = file.create_group(f"{planned.split}/trial_{numbers[planned.split]:04d}")
                 numbers[planned.split] += 1
-                group["articulators"] = articulate(u, config.undershoot)
+                group["articulators"] = articulate(u, config.undershoot, tokens=tokens)
                 group["alignment"] = np.stack(
                     [u.ids_S, u.starts_S * STEP_MS, u.ends_S * STEP_MS], axis=1
                 )
                 if noise is not None:
-                    _write_noise(group, noise.trial(planned.number, start, u.n_bins))
+                    made = noise.trial(planned.number, start, u.n_bins)
+                    _write_noise(group, made, config.bin_ms)
                 group.attrs.update(block_num=block.number, trial_num=planned.number)
                 group.attrs["sentence_label"] = planned.prompt.text
                 check_disk()
 
 
-def _write_noise(group: h5py.Group, noise: TrialNoise) -> None:
+def _write_noise(group: h5py.Group, noise: TrialNoise, bin_ms: int) -> None:
     group["structured_noise"] = noise.log_rate_TE
-    group["artefacts"] = noise.artefacts_N3 * [1, BIN_MS, BIN_MS]
-    group["steps"] = noise.steps_S * BIN_MS
+    group["artefacts"] = noise.artefacts_N3 * [1, bin_ms, bin_ms]
+    group["steps"] = noise.steps_S * bin_ms
