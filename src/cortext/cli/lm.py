@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from cortext.cli.console import JSON, print_json, print_lines, print_table, progress_bar, stages
 from cortext.cli.options import with_settings
+
+if TYPE_CHECKING:
+    from cortext.text.inventory import Inventory
+    from cortext.text.language import Language
+
+
+_NAMED = 20
+"""Most words without a pronunciation that are printed."""
 
 
 class ManyNumbers(TyperCommand):
@@ -30,8 +38,51 @@ class ManyNumbers(TyperCommand):
 
 @with_settings(cls=ManyNumbers)
 def build(
-    texts: Annotated[list[Path], typer.Argument(help="Files of English text, plain or .gz.")],
+    texts: Annotated[list[Path], typer.Argument(help="Files of text, plain or .gz.")],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Session files or packed data, whose tokens and language are taken."),
+    ] = None,
+    inventory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Tokens: arpabet (the default), characters, handwriting, or a JSON file.",
+        ),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Language: en (the default), es, de, fr, nl, zh, or a JSON file.",
+        ),
+    ] = None,
+    lexicon: Annotated[
+        Path | None,
+        typer.Option(help="Pronunciations of your own: lines WORD P1 P2 ..., one a pronunciation."),
+    ] = None,
+    g2p: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Program that pronounces other words: it reads one a line and writes lines"
+            " WORD<tab>P1 P2 ... Time limit: 60 s, and 0.1 s a word.",
+        ),
+    ] = None,
+    spell: Annotated[
+        bool, typer.Option("--spell", help="Spell other words with the tokens.")
+    ] = False,
+    unit: Annotated[
+        str,
+        typer.Option(help="word; or character: an n-gram of characters, for an open vocabulary."),
+    ] = "word",
+    skip_damaged: Annotated[
+        bool,
+        typer.Option(
+            "--skip-damaged", help="Leave out sentences with letters that the language lacks."
+        ),
+    ] = False,
     order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 5,
     vocab: Annotated[
         str | None,
@@ -75,18 +126,21 @@ def build(
 ) -> None:
     """Estimate an n-gram model with modified Kneser-Ney smoothing, and the lexicon of its words.
 
+    Words that nothing can pronounce are left out, counted and named.
+
     Example: cortext lm build runs/sim/text/lm.txt --order 5 --vocab 125000 --prune 0 0 1 --out
     runs/lm
     """
     from cortext.decoding.ngram import LanguageModel
     from cortext.decoding.ngram.vocabulary import read_vocabulary
 
+    tokens, words = _conventions(data, inventory, language)
     with ExitStack() as bars:
         model = LanguageModel.build(
             texts,
             order,
             out,
-            read_vocabulary(vocab) if vocab is not None else None,
+            read_vocabulary(vocab, words) if vocab is not None else None,
             stage=stages(bars),
             prune=_numbers(prune),
             interpolate=interpolate,
@@ -96,8 +150,53 @@ def build(
             keep_arpa=keep_arpa,
             engine=engine,
             memory_bytes=int(memory * (1 << 30)),
+            inventory=tokens,
+            language=words,
+            lexicon=lexicon,
+            g2p=g2p,
+            spell=spell,
+            unit=unit,
+            skip_damaged=skip_damaged,
         )
-    _print_facts(out, model.info(), as_json)
+    facts = model.info()
+    _print_facts(out, facts, as_json)
+    _warn_of_words_left_out(facts)
+
+
+def _conventions(
+    data: Path | None, inventory: str | None, language: str | None
+) -> tuple[Inventory, Language]:
+    """Return tokens and language: those of data, or those named."""
+    from cortext.data import open_dataset, open_packed
+    from cortext.data.packed_index import is_packed
+    from cortext.text.inventory import LM, read_inventory
+    from cortext.text.language import EN, read_language
+
+    if data is not None:
+        if inventory is not None or language is not None:
+            raise typer.BadParameter(
+                "--data names the tokens and the language; leave --inventory and --language out",
+                param_hint="--data",
+            )
+        found = (open_packed(data) if is_packed(data) else open_dataset(data)).conventions
+        return found.inventory, found.language
+    return (
+        LM if inventory is None else read_inventory(inventory),
+        EN if language is None else read_language(language),
+    )
+
+
+def _warn_of_words_left_out(facts: dict[str, Any]) -> None:
+    """Name the first words without a pronunciation, and count them."""
+    if names := facts.get("without_pronunciation", []):
+        n_left_out = facts["pronunciations"]["without"]
+        more = f" and {n_left_out - _NAMED:,} more (see lm.json)" if n_left_out > _NAMED else ""
+        words = "word" if n_left_out == 1 else "words"
+        print_lines(
+            f"{n_left_out:,} {words} without a pronunciation left out:"
+            f" {', '.join(names[:_NAMED])}{more}",
+            err=True,
+        )
 
 
 def info(
@@ -145,7 +244,7 @@ def _print_facts(title: Path, facts: dict[str, Any], as_json: bool) -> None:
     rows = [
         (name.replace("_", " "), _readable(value))
         for name, value in facts.items()
-        if value not in ({}, [])
+        if value not in ({}, []) and name != "without_pronunciation"
     ]
     print_table("", [str(title), ""], rows, right_from=2)
 

@@ -2,9 +2,10 @@
 
 `en` is the benchmark's normalisation, bit for bit (`cortext.text.normalize`). All others, built in
 or of one's own, follow one rule: Unicode NFC, small letters, typographic apostrophes and hyphens as
-`'` and `-`; then everything becomes a blank that is neither a letter of the language nor an
-apostrophe or hyphen where the language has it. Letters, combining marks and digits that the
-language lacks would vanish: `Language.damage` finds them, and who reads text refuses it.
+`'` and `-`, no characters that nobody sees, such as zero-width joiners; then everything becomes a
+blank that is neither a letter of the language nor an apostrophe or hyphen where the language has
+it. Letters, combining marks and digits that the language lacks would vanish: `Language.damage`
+finds them, and who reads text refuses it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,23 @@ from cortext.text.normalize import normalize as benchmark_normalize
 
 MARKS = ("inside", "beside", "none")
 """Places where a word may have apostrophes or hyphens: between two letters, also before its first
-and after its last, or nowhere.
+and after its last, or nowhere. Quotation marks belong to none.
 """
 UNITS = ("word", "character")
 _MOST_LETTERS = 4000
-_LINES_NAMED = 5
-_SAME = str.maketrans("‘’ʼ‐‑", "'''--", "\u00ad\u200b\u200d\u200e\u200f\u2060\ufeff")
-"""Typographic apostrophes and hyphens as typed ones, without characters that nobody sees."""
+LINES_NAMED = 5
+"""Places of damaged text that an error names."""
+_APOSTROPHES = "‘’‛ʼ′´`＇"
+_HYPHENS = "‐‑‒−－"
+_UNSEEN = (
+    "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069"
+    "\ufe00-\ufe0f\ufeff"
+)
+_ODD = re.compile(f"[{_APOSTROPHES}{_HYPHENS}{_UNSEEN}]")
+_CLITIC = re.compile("[^aeiouyáéíóúàèìòùäëïöüâêîôû]{1,2}")
+_LONG = 10_000
+"""Characters of a text from which on runs of combining marks are cut."""
+_MARKS_TOGETHER = 30  # as Unicode's Stream-Safe Text Format has it
 
 
 @dataclass(frozen=True)
@@ -67,11 +78,14 @@ class Language:
         if self.is_benchmark:
             return benchmark_normalize(text)
         check_text(text, "text")
-        found = self._other.sub(" ", self._plain(text))
-        for mark, stray in self._stray:
-            found = stray.sub("" if mark == "'" else " ", found) if mark in found else found
-        words = found.split()
-        return " ".join(words if self.unit == "word" else "".join(words))
+        plain = self._plain(text)
+        if self.apostrophes == "none":
+            plain = plain.replace("'", "")
+        if self.apostrophes == "beside" and "'" in plain:
+            words = self._without_quotes(plain)
+        else:
+            words = self._word.findall(plain)
+        return " ".join(words if self.unit == "word" else self._character.findall("".join(words)))
 
     def words(self, text: str) -> list[str]:
         """Return the normalised words of a text; pieces without a letter are left out."""
@@ -82,18 +96,19 @@ class Language:
         return len(decoded.split() if self.unit == "word" else self.words(decoded))
 
     def damage(self, text: str) -> str:
-        """Return the letters, combining marks and digits that `normalize` would drop, each once."""
+        """Return what `normalize` would drop and a reader would miss, each character once.
+
+        These are letters, combining marks and digits, and characters that stand for damaged or
+        unknown ones.
+        """
         check_text(text, "text")
-        if text.isascii() and not any(map(str.isdigit, text)) and self._has_ascii:
-            return ""
-        plain = unicodedata.normalize("NFC", text) if self.is_benchmark else self._plain(text)
-        return "".join(
-            dict.fromkeys(
-                character
-                for character in plain
-                if unicodedata.category(character)[0] in "LMN" and character not in self._kept
-            )
-        )
+        plain = _nfc(text) if self.is_benchmark else self._plain(text)
+        lost = [
+            character
+            for character in set(plain) - self._kept
+            if unicodedata.category(character) in _MISSED or character == "\ufffd"
+        ]
+        return "".join(sorted(lost, key=plain.index))
 
     def require(self, text: str, where: str | None = None) -> None:
         """Raise TextError where normalising would damage the text, with the letters.
@@ -105,22 +120,25 @@ class Language:
         if lost := self.damage(text):
             raise self.refused({lost: [where] if where else []}, text)
 
-    def refused(self, found: Mapping[str, Iterable[str]], example: str = "") -> TextError:
+    def refused(
+        self, found: Mapping[str, Iterable[str]], example: str = "", n_places: int | None = None
+    ) -> TextError:
         """Return the error for text that would be damaged.
 
         Args:
             found: Places (such as lines) of a file by the letters that were lost there.
             example: One of the texts.
+            n_places: Number of places, where `found` has only the first ones.
         """
         letters = "".join(dict.fromkeys("".join(found)))
         places = list(dict.fromkeys(place for each in found.values() for place in each))
-        named = ", ".join(places[:_LINES_NAMED])
-        more = f" and {len(places) - _LINES_NAMED} more" if len(places) > _LINES_NAMED else ""
+        named = ", ".join(places[:LINES_NAMED])
+        more = (len(places) if n_places is None else n_places) - LINES_NAMED
         shown = " ".join(letters[:20])
         said = f" in {example[:60]!r}" if example else ""
         return TextError(
             f"language {self.name!r} would lose {shown}{said}",
-            where=f"{named}{more}" if places else None,
+            where=f"{named}{f' and {more:,} more' if more > 0 else ''}" if places else None,
             fix="choose the text's language, or write other letters and numbers as words",
         )
 
@@ -129,12 +147,6 @@ class Language:
         if self.is_benchmark:
             return frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
         return frozenset(chr(n) for low, high in self._ranges for n in range(low, high + 1))
-
-    @cached_property
-    def _has_ascii(self) -> bool:
-        return self.is_benchmark or (
-            self.lower_case and set("abcdefghijklmnopqrstuvwxyz") <= self._kept
-        )
 
     @cached_property
     def _ranges(self) -> list[tuple[int, int]]:
@@ -149,27 +161,55 @@ class Language:
         )
 
     @cached_property
-    def _other(self) -> re.Pattern[str]:
-        return re.compile(f"[^{self._class}'-]+")
+    def _word(self) -> re.Pattern[str]:
+        """Pattern of a word: letters, with apostrophes and hyphens where they may be."""
+        marks = (("'", self.apostrophes), ("-", self.hyphens))
+        between = "".join(mark for mark, place in marks if place != "none")
+        beside = [f"{mark}?" for mark, place in marks if place == "beside"]
+        letters = f"[{self._class}]+"
+        inside = f"(?:[{between}]{letters})*" if between else ""
+        return re.compile(f"{''.join(beside)}{letters}{inside}{''.join(reversed(beside))}")
+
+    def _without_quotes(self, plain: str) -> list[str]:
+        """Return the words of a text, without quotation marks that are written as apostrophes.
+
+        An apostrophe before a word belongs to it where one or two consonants follow (`'s`, `'t`,
+        `'ns`); otherwise it opens a quotation. One after a word closes the quotation that was
+        opened last, and belongs to the word where there is none (`Hans' boek`).
+        """
+        words = []
+        opened = 0
+        for match in re.finditer(f"{self._word.pattern}|'", plain):
+            piece = match[0]
+            if piece == "'":
+                opens = plain[match.end() : match.end() + 1] in self._kept | {"'"}
+                opened = opened + 1 if opens else max(opened - 1, 0)
+                continue
+            word = piece.strip("'")
+            before = piece[0] == "'"
+            after = piece[-1] == "'"
+            if before and (after or not _CLITIC.fullmatch(re.split("['-]", word, maxsplit=1)[0])):
+                before = False
+                opened += 1
+            if after and opened:
+                after = False
+                opened -= 1
+            words.append(f"{chr(39) * before}{word}{chr(39) * after}")
+        return words
 
     @cached_property
-    def _stray(self) -> list[tuple[str, re.Pattern[str]]]:
-        """Patterns of apostrophes and hyphens that belong to no word."""
-        rules = []
-        for mark, place in (("'", self.apostrophes), ("-", self.hyphens)):
-            letter = f"[{self._class}]"
-            either = f"[{self._class}'-]"
-            rule = {
-                "none": mark,
-                "inside": f"(?<!{letter}){mark}+|{mark}+(?!{letter})",
-                "beside": f"(?<!{either}){mark}+(?!{either})|(?<={mark}){mark}+",
-            }[place]
-            rules.append((mark, re.compile(rule)))
-        return rules
+    def _character(self) -> re.Pattern[str]:
+        """Pattern of a letter with its combining marks."""
+        marks = "".join(c for c in self._kept if unicodedata.category(c)[0] == "M")
+        return re.compile(f"[{self._class}]{f'[{re.escape(marks)}]*' if marks else ''}")
 
     def _plain(self, text: str) -> str:
-        found = unicodedata.normalize("NFC", text.translate(_SAME))
-        return unicodedata.normalize("NFC", found.lower()) if self.lower_case else found
+        found = _nfc(text.translate(_same()) if _ODD.search(text) else text)
+        if not self.lower_case:
+            return found
+        if "ı" in self._kept:  # Turkish and its relatives have two letters i
+            found = found.replace("I", "ı").replace("İ", "i")
+        return _nfc(found.lower())
 
     def to_json(self) -> str | dict[str, Any]:
         """Return the name of a built-in language, else the fields."""
@@ -234,6 +274,38 @@ class Language:
                     f"language.letters has the capital {ends[0]!r}", fix="give small letters"
                 )
 
+
+@cache
+def _same() -> dict[int, int | None]:
+    """Typographic apostrophes and hyphens as typed ones; characters that nobody sees as nothing."""
+    unseen = re.findall("(.)(?:-(.))?", _UNSEEN)
+    gone = [code for low, high in unseen for code in range(ord(low), ord(high or low) + 1)]
+    return (
+        dict.fromkeys(map(ord, _APOSTROPHES), ord("'"))
+        | dict.fromkeys(map(ord, _HYPHENS), ord("-"))
+        | dict.fromkeys(gone)
+    )
+
+
+@cache
+def _many_marks() -> re.Pattern[str]:
+    marks = "".join(chr(code) for code in range(0x300, 0x1F000) if unicodedata.combining(chr(code)))
+    return re.compile(f"([{re.escape(marks)}]{{{_MARKS_TOGETHER}}})(?=[{re.escape(marks)}])")
+
+
+def _nfc(text: str) -> str:
+    """Return the text in Unicode's composed form.
+
+    Composing takes quadratic time where combining marks follow each other, so that in a long text
+    a joiner, which the language lacks, parts the marks that no script stacks.
+    """
+    if len(text) > _LONG and not text.isascii():
+        text = _many_marks().sub("\\1\u034f", text)
+    return unicodedata.normalize("NFC", text)
+
+
+_MISSED = frozenset("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Cs Co Cn".split())
+"""Categories of characters that a reader would miss, or that are damaged or unknown."""
 
 EN = Language("en", "")
 """English as the Brain-to-Text benchmark scores it."""

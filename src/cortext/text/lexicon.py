@@ -135,6 +135,11 @@ class Lexicon:
         else:
             self._weights.pop((word, code), None)
 
+    def take(self, word: str, other: Lexicon) -> None:
+        """Append all pronunciations that a lexicon of the same inventory has of a word."""
+        for variant, weight in zip(other.pronunciations(word), other.weights(word), strict=True):
+            self.add(word, variant, weight)
+
     def pronunciations(self, word: str) -> tuple[Pronunciation, ...]:
         """Return all pronunciations of `word`, the most usual first; `()` where it is missing."""
         codes = self._codes.get(word)

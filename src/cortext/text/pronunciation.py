@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice, product
 
 from cortext.arguments import check_list, check_text
 from cortext.errors import TextError
 from cortext.text import g2p
-from cortext.text.inventory import PUBLISHED, RELEASE, Inventory
+from cortext.text.g2p_command import run_g2p
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon, Pronunciation
 
@@ -130,14 +132,14 @@ def pronouncer(
     """
     if lexicon is not None:
         return _Listed(lexicon)
-    if inventory in PUBLISHED and language.is_benchmark:
+    if inventory.is_published and language.is_benchmark:
         return pronounce
     if inventory.unit == "character":
         return _Spelt(inventory)
     raise TextError(
         f"no pronunciations are known for inventory {inventory.name!r} in language"
         f" {language.name!r}",
-        fix="give a lexicon",
+        fix="give a lexicon, a g2p command or spelling",
     )
 
 
@@ -166,7 +168,7 @@ class _Spelt:
         self._symbol = re.compile("|".join(map(re.escape, by_length)))
 
     def __call__(self, word: str) -> tuple[Pronunciation, ...]:
-        symbols = []
+        symbols: list[str] = []
         at = 0
         while at < len(word):
             found = self._symbol.match(word, at)
@@ -184,6 +186,91 @@ class _Spelt:
             at = found.end()
         marks = dict.fromkeys(self._inventory.marks.values())
         return (tuple(symbols), *((*symbols, mark) for mark in marks))
+
+
+@dataclass
+class Pronounced:
+    """Pronunciations of the words of a language model.
+
+    Attributes:
+        lexicon: Words with their pronunciations.
+        words: Words that have one, in the order in which they were given.
+        sources: Number of words by the source of their pronunciations: `from_lexicon`, `from_g2p`,
+            `spelt`, or `added` in the usual way of the inventory.
+        without: Words that have none.
+    """
+
+    lexicon: Lexicon
+    words: list[str] = field(default_factory=list)
+    sources: dict[str, int] = field(default_factory=dict)
+    without: list[str] = field(default_factory=list)
+
+
+def pronounce_all(
+    words: Iterable[str],
+    inventory: Inventory,
+    language: Language = EN,
+    lexicon: Lexicon | None = None,
+    *,
+    command: str | None = None,
+    spell: bool = False,
+) -> Pronounced:
+    """Find the pronunciations of words.
+
+    Each word takes those of the first source that knows it: the lexicon, the command, and then the
+    letters (`spell`) or the usual way of the inventory, where there is one (`to_tokens`).
+
+    Args:
+        words: Normalised words.
+        inventory: Tokens that pronunciations consist of.
+        language: Language of the words.
+        lexicon: Pronunciations of one's own, with their weights.
+        command: A program that knows pronunciations, see `cortext.text.g2p_command`.
+        spell: Spell words with the symbols of the inventory.
+
+    Raises:
+        TextError: For a command that fails, and where nothing can pronounce any word.
+    """
+    found = Pronounced(Lexicon(inventory=inventory))
+    usual = _usual(inventory, language, spell, needed=lexicon is None and command is None)
+    given = []
+    left = []
+    for word in words:
+        given.append(word)
+        if lexicon is not None and word in lexicon:
+            found.lexicon.take(word, lexicon)
+        else:
+            left.append(word)
+    if lexicon is not None:
+        found.sources["from_lexicon"] = len(found.lexicon)
+    if command is not None:
+        told = run_g2p(command, left, inventory)
+        for word in told:
+            found.lexicon.take(word, told)
+        found.sources["from_g2p"] = len(told)
+        left = [word for word in left if word not in told]
+    for word in left:
+        try:
+            for variant in usual(word):
+                found.lexicon.add(word, variant)
+        except TextError:
+            found.without.append(word)
+    if len(found.without) < len(left):
+        found.sources["spelt" if spell else "added"] = len(left) - len(found.without)
+    found.words = [word for word in given if word in found.lexicon]
+    return found
+
+
+def _usual(inventory: Inventory, language: Language, spell: bool, needed: bool) -> Pronouncer:
+    """Return the last source of pronunciations; raise TextError where there is none but must be."""
+    if spell:
+        return _Spelt(inventory)
+    try:
+        return pronouncer(inventory, language)
+    except TextError:
+        if needed:
+            raise
+        return _Listed(Lexicon(inventory=inventory))
 
 
 def lexicon_for(words: Iterable[str]) -> Lexicon:

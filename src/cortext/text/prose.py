@@ -131,7 +131,8 @@ class Report:
         sentences: Sentences kept, of `words` words.
         rejected: Sentences (or lines) left out, by reason: `no_letters` (only numbers, marks or an
             address), `other_script`, `bad_encoding` (replacement characters), `not_prose` (program
-            code, tables), `too_long` (more than 250 words).
+            code, tables), `too_long` (more than 250 words), `damaged` (letters that another
+            language than English lacks, `cortext.text.sentences`).
         examples: The first few rejected ones of each reason, shortened.
     """
 
@@ -204,18 +205,23 @@ def _split(line: str) -> Iterator[str]:
         text = _to_ascii(text)
     for part in text.split("\n"):
         if part.strip():
-            for piece in _pieces(_expand(" ".join(part.split()))):
+            for piece in pieces(_expand(" ".join(part.split()))):
                 yield from (sentence for sentence in segment("en", piece) if sentence.strip())
     if not text.strip() and line.strip():
         yield ""  # nothing but an address or markup: rejected, and counted
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Cut a long text where a sentence seems to end, else where a word ends."""
+def pieces(text: str, most: int = _PIECE) -> Iterator[str]:
+    """Cut a long text where a sentence seems to end, else where a word ends.
+
+    Args:
+        text: The text.
+        most: Most characters of a piece.
+    """
     first = 0
-    while len(text) - first > _PIECE:
-        last = first + _PIECE
-        cuts = (text.rfind(end, first, last) + 1 for end in (". ", " "))
+    while len(text) - first > most:
+        last = first + most
+        cuts = (text.rfind(end, first, last) + 1 for end in (". ", " ", "\u3002"))
         cut = next((cut for cut in cuts if cut > first), last)
         yield text[first:cut]
         first = cut

@@ -98,7 +98,7 @@ def test_stages_report_their_progress_up_to_the_total(tmp_path):
         return lambda done, total: reports[name].append((done, total))
 
     LanguageModel.build([TEXT], 3, tmp_path / "lm", stage=stage)
-    assert list(reports) == ["reading", "estimating", "writing lm.bin", "pronouncing"]
+    assert list(reports) == ["reading", "pronouncing", "estimating", "writing lm.bin"]
     assert reports["estimating"] == [(step, 9) for step in range(1, 10)]
     assert reports["reading"][-1][1] == TEXT.stat().st_size
 

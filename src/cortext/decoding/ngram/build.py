@@ -18,21 +18,33 @@ from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
 from cortext.decoding.ngram.database import Database, in_background
 from cortext.decoding.ngram.estimate import Estimated, estimate
 from cortext.decoding.ngram.interpolate import Mixture, fit_weights, mix
+from cortext.decoding.ngram.pronouncing import (
+    MOST_NAMED,
+    check_sources,
+    is_english_spelling,
+    own_lexicon,
+    pronounce_words,
+)
 from cortext.decoding.ngram.vocabulary import (
     LETTERS,
     MAX_ORDER,
     SPECIAL,
+    UNITS,
+    SpeltTokens,
     choose,
     letter_lexicon,
     renumbered,
     spelt,
+    symbol_lexicon,
 )
 from cortext.decoding.ngram.write_model import write_model
 from cortext.errors import LanguageModelError, nearest
 from cortext.files import atomic_directory, disk_error
-from cortext.text.inventory import LM
+from cortext.processes import Progress
+from cortext.text.inventory import LM, Inventory
+from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
-from cortext.text.pronunciation import lexicon_for
+from cortext.text.pronunciation import Pronounced
 
 FORMAT_VERSION = 2
 FILES = ("lexicon.txt", "tokens.txt", "lm.bin", "lm.arpa", "lm.arpa.gz", "lm.json")
@@ -85,6 +97,29 @@ class BuildOptions:
     """Estimator: `cortext`, or `lmplz` of KenLM, which must be on PATH."""
     memory_bytes: int = 4 << 30
     """Memory for counting; data that does not fit goes to the disk of the output."""
+    inventory: Inventory = LM
+    """Tokens of the pronunciations; the published ones by default."""
+    language: Language = EN
+    """Language of the texts."""
+    lexicon: Path | Lexicon | None = None
+    """Pronunciations of one's own: a file like `lexicon.txt`, whose closing silence may be left
+    out.
+
+    Words that it lacks take the command's pronunciations (`g2p`), and then those of the letters
+    (`spell`) or the usual ones: English phonemes have a dictionary, characters spell the words.
+    Words without any are left out, counted and named.
+    """
+    g2p: str | None = None
+    """A program that pronounces words (`cortext.text.g2p_command`), started without a shell."""
+    spell: bool = False
+    """True if words are spelt with the tokens."""
+    unit: str = UNITS[0]
+    """`word`, or `character` for an open vocabulary: an n-gram of the characters themselves."""
+    skip_damaged: bool = False
+    """True if sentences with letters that the language lacks are left out and counted.
+
+    They are an error otherwise. English prose has rules of its own (`cortext.text.prose`).
+    """
 
     def __post_init__(self) -> None:
         if not 1 <= self.order <= MAX_ORDER:
@@ -95,6 +130,7 @@ class BuildOptions:
             ("kind", self.kind, KINDS),
             ("binary", self.binary, BINARIES),
             ("engine", self.engine, ENGINES),
+            ("unit", self.unit, UNITS),
         ):
             if value not in known:
                 raise LanguageModelError(f"{name} is {value!r}; {nearest(str(value), known)}")
@@ -120,6 +156,11 @@ class BuildOptions:
             raise LanguageModelError(
                 "the vocabulary of a spelling model is the letters", fix="leave --vocab out"
             )
+        if self.unit != UNITS[0] and (self.kind, self.vocabulary) != ("words", None):
+            raise LanguageModelError(
+                "the vocabulary of characters is open", fix="leave --vocab and --type out"
+            )
+        check_sources(self)
         if not 1 << 27 <= self.memory_bytes <= 1 << 44:
             raise LanguageModelError(
                 f"memory is {self.memory_bytes / (1 << 30):.3g} GB; 0.125 to 16384 are possible",
@@ -168,24 +209,25 @@ class _Build:
         self.stage = stage
         self.work = partial / "work"
         self.arpa = partial / "lm.arpa"
-        self.respell = spelt if options.kind == "spelling" else None
+        is_open = options.unit != UNITS[0]
+        self.tokens = SpeltTokens(options.inventory, options.language) if is_open else None
+        self.respell = spelt if options.kind == "spelling" else self.tokens
         self.facts: dict[str, Any] = {}
 
     def run(self, texts: Sequence[Path | list[str]]) -> None:
         """Read, count, estimate and write."""
         options = self.options
         self.work.mkdir()
-        bar = self.stage("reading") or silent
-        corpus = read_corpus(
-            texts, self.work, apart=options.interpolate, respell=self.respell, progress=bar
-        )
-        kept = list(LETTERS) if self.respell else choose(corpus, options.vocabulary)
+        own = own_lexicon(options)
+        corpus = self._read(texts, self.work, self.stage("reading") or silent)
+        found = self._pronounce(corpus, own, self.stage("pronouncing") or silent)
+        kept = found.words
         words = [*SPECIAL, *kept]
-        self.facts = _facts(corpus, words, options)
+        self.facts = _facts(corpus, words, options) | _own_facts(corpus, found, options)
         if options.engine == "lmplz":
             self.stage("lmplz")
-            found = set(corpus.words)
-            kept = [word for word in kept if word in found]
+            in_texts = set(corpus.words)
+            kept = [word for word in kept if word in in_texts]
             lmplz.run_lmplz(
                 corpus, kept, options.thresholds, self.arpa, self.work, options.memory_bytes
             )
@@ -197,9 +239,34 @@ class _Build:
         write_binary(
             self.partial, options.binary, options.keep_arpa, min(options.memory_bytes, 1 << 30)
         )
-        bar = self.stage("pronouncing") or silent
-        lexicon = letter_lexicon() if self.respell else lexicon_for(_counted(kept, bar))
-        write_rest(self.partial, lexicon, self.facts)
+        inventory = LM if options.inventory.is_published else options.inventory
+        write_rest(self.partial, found.lexicon, self.facts, kept, inventory)
+
+    def _read(
+        self, texts: Sequence[Path | list[str]], directory: Path, progress: Progress = silent
+    ) -> Corpus:
+        options = self.options
+        return read_corpus(
+            texts,
+            directory,
+            apart=options.interpolate,
+            respell=self.respell,
+            progress=progress,
+            language=options.language,
+            skip_damaged=options.skip_damaged,
+            marks=self.tokens is not None,
+        )
+
+    def _pronounce(self, corpus: Corpus, own: Lexicon | None, progress: Progress) -> Pronounced:
+        """Return the pronunciations of the words to keep."""
+        options = self.options
+        if self.tokens is not None:
+            lexicon = symbol_lexicon(options.inventory)
+            return Pronounced(lexicon, list(lexicon), {}, list(self.tokens.without))
+        if is_english_spelling(options):
+            return Pronounced(letter_lexicon(), list(LETTERS))
+        kept = choose(corpus, options.vocabulary, options.language)
+        return pronounce_words(_counted(kept, progress), options, own)
 
     def _estimate(self, corpus: Corpus, words: list[str]) -> None:
         """Write the ARPA file."""
@@ -236,7 +303,7 @@ class _Build:
         assert self.options.held_out is not None
         directory = self.work / "held"
         directory.mkdir()
-        held = read_corpus([self.options.held_out], directory, respell=self.respell)
+        held = self._read([self.options.held_out], directory)
         mixture = fit_weights(
             database, models, held.files[0], renumbered(held.words, number), n_words
         )
@@ -281,16 +348,25 @@ def write_binary(
         arpa.unlink()
 
 
-def write_rest(directory: Path, lexicon: Lexicon, facts: dict[str, Any]) -> None:
+def write_rest(
+    directory: Path,
+    lexicon: Lexicon,
+    facts: dict[str, Any],
+    words: Iterable[str] | None = None,
+    inventory: Inventory = LM,
+) -> None:
     """Write the files of a language-model directory besides the n-grams.
 
     Args:
         directory: The directory, with `lm.bin` in it.
-        lexicon: Content of `lexicon.txt`.
+        lexicon: Pronunciations.
         facts: Content of `lm.json`, to which the facts of `lm.bin` are added.
+        words: Words of `lexicon.txt`; None for all that have a pronunciation.
+        inventory: Content of `tokens.txt`.
     """
-    lexicon.write(directory / "lexicon.txt")
-    (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+    lexicon.write(directory / "lexicon.txt", words)
+    tokens = "".join(f"{symbol}\n" for symbol in inventory.symbols)
+    (directory / "tokens.txt").write_text(tokens, encoding="utf-8")
     model = _native.NGram.open(str(directory / "lm.bin"))
     described = {
         "counts": list(model.counts),
@@ -373,3 +449,21 @@ def _facts(corpus: Corpus, words: Sequence[str], options: BuildOptions) -> dict[
             "rate": sum(outside) / total,
         },
     }
+
+
+def _own_facts(corpus: Corpus, found: Pronounced, options: BuildOptions) -> dict[str, Any]:
+    """Return the facts that a model of the published tokens and language does not have."""
+    facts: dict[str, Any] = {}
+    if not options.inventory.is_published:
+        facts["inventory"] = options.inventory.to_json()
+        del facts["inventory"]["symbols"]  # they stand in tokens.txt
+    if options.language != EN:
+        facts["language"] = options.language.to_json()
+    if options.unit != UNITS[0]:
+        facts["unit"] = options.unit
+    if facts or options.lexicon is not None or options.g2p is not None or options.spell:
+        counts = dict(zip(corpus.words, corpus.counts.tolist(), strict=True))
+        named = sorted(found.without, key=lambda word: (-counts.get(word, 0), word))
+        facts["pronunciations"] = found.sources | {"without": len(found.without)}
+        facts["without_pronunciation"] = named[:MOST_NAMED]
+    return facts

@@ -6,7 +6,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ import numpy as np
 
 from cortext.arguments import check_list, check_type
 from cortext.decoding.ngram.vocabulary import BOS_ID, EOS_ID, SPECIAL
-from cortext.errors import LanguageModelError
+from cortext.errors import LanguageModelError, TextError
 from cortext.processes import Progress
 from cortext.text import prose
+from cortext.text.language import EN, Language
+from cortext.text.sentences import sentences
 
 Respell = Callable[[str], Iterator[str]]
 
@@ -57,15 +59,19 @@ class Corpus:
 
 
 class _Numbers(dict[str, int]):
-    """Word numbers in the order of first occurrence; pieces without a letter have -1."""
+    """Word numbers in the order of first occurrence; pieces without a letter have -1.
 
-    def __init__(self, words: list[str]) -> None:
+    They are words, too, where `marks` says so.
+    """
+
+    def __init__(self, words: list[str], marks: bool) -> None:
         super().__init__((word, number) for number, word in enumerate(words))
         self.words = words
+        self.marks = marks
 
     def __missing__(self, word: str) -> int:
         number = -1
-        if word.strip("-'"):
+        if self.marks or word.strip("-'"):
             number = len(self.words)
             self.words.append(word)
         self[word] = number
@@ -79,6 +85,9 @@ def read_corpus(
     apart: bool = False,
     respell: Respell | None = None,
     progress: Progress = silent,
+    language: Language = EN,
+    skip_damaged: bool = False,
+    marks: bool = False,
 ) -> Corpus:
     """Read texts, each line of which holds one or more sentences, into files of word numbers.
 
@@ -88,14 +97,18 @@ def read_corpus(
         apart: Write one file of word numbers for each text instead of one for all.
         respell: Turns each sentence into others, such as its words letter by letter.
         progress: Called with bytes read and in all.
+        language: Language of the texts.
+        skip_damaged: Leave out and count sentences with letters that the language lacks.
+        marks: Keep apostrophes and hyphens that stand alone, as in an open vocabulary.
 
     Raises:
-        LanguageModelError: For texts that are missing, unreadable or without a sentence.
+        LanguageModelError: For texts that are missing, unreadable or without a sentence, or that
+            the language would damage.
     """
     corpus = Corpus()
     done = 0
     total = sum(_size(text) for text in texts)
-    numbers = _Numbers(corpus.words)
+    numbers = _Numbers(corpus.words, marks)
     for text in texts:
         read = (
             # The generator is used up before `done` changes.
@@ -103,12 +116,14 @@ def read_corpus(
             if isinstance(text, Path)
             else iter(text)
         )
-        kept = prose.sentences(read, corpus.report)
+        name = str(text) if isinstance(text, Path) else "the given sentences"
+        kept = sentences(read, language, corpus.report, skip_damaged=skip_damaged, where=name)
         if respell:
             kept = (piece for sentence in kept for piece in respell(sentence))
         if apart or not corpus.files:
             corpus.files.append(directory / f"text{len(corpus.files)}.i32")
-        source = _encode(kept, numbers, corpus.files[-1])
+        with damage_refused(", or leave such sentences out (--skip-damaged)"):
+            source = _encode(kept, numbers, corpus.files[-1])
         if apart and not source["sentences"]:
             raise LanguageModelError(
                 "no sentence in the text", where=text if isinstance(text, Path) else None
@@ -116,21 +131,35 @@ def read_corpus(
         corpus.sources.append({"path": str(text) if isinstance(text, Path) else None} | source)
         done += _size(text)
     if not any(source["sentences"] for source in corpus.sources):
-        raise _no_sentence(texts, corpus.report)
+        raise _no_sentence(texts, corpus.report, language)
     corpus.counts = sum(
         (_counts(file, len(corpus.words)) for file in corpus.files), np.zeros(1, np.int64)
     )
     return corpus
 
 
-def _no_sentence(texts: Sequence[Path | list[str]], report: prose.Report) -> LanguageModelError:
+@contextmanager
+def damage_refused(option: str = "") -> Iterator[None]:
+    """Turn the error of damaged text into that of a language model; `option` ends it."""
+    try:
+        yield
+    except TextError as error:
+        raise LanguageModelError(
+            error.what, where=error.where, fix=f"{error.fix}{option}"
+        ) from None
+
+
+def _no_sentence(
+    texts: Sequence[Path | list[str]], report: prose.Report, language: Language
+) -> LanguageModelError:
     """Return the error for texts of which nothing was kept, with the reasons."""
     where = ", ".join(str(text) for text in texts if isinstance(text, Path))
     rejected = "".join(
         f", {count} rejected as {reason}" for reason, count in report.rejected.items()
     )
+    wanted = "prose in English" if language.is_benchmark else f"text in {language.name!r}"
     return LanguageModelError(
-        f"no sentence in {where or 'the texts'}{rejected}", fix="give prose in English"
+        f"no sentence in {where or 'the texts'}{rejected}", fix=f"give {wanted}"
     )
 
 
@@ -156,7 +185,10 @@ def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
 
 
 def sentences_of(
-    text: Path | list[str], respell: Respell | None = None, progress: Progress = silent
+    text: Path | list[str],
+    respell: Respell | None = None,
+    progress: Progress = silent,
+    language: Language = EN,
 ) -> Iterator[str]:
     """Yield the normalised sentences of one text, as `read_corpus` takes them.
 
@@ -164,13 +196,20 @@ def sentences_of(
         text: A file (plain or .gz), or a list of sentences.
         respell: See `read_corpus`.
         progress: Called with bytes of a file read and in all.
+        language: Language of the text.
+
+    Raises:
+        LanguageModelError: For a text that is missing or unreadable, or that the language would
+            damage.
     """
     size = _size(text)
     lines = (
         _lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
     )
-    for sentence in prose.sentences(lines):
-        yield from respell(sentence) if respell else (sentence,)
+    name = str(text) if isinstance(text, Path) else "the given sentences"
+    with damage_refused():
+        for sentence in sentences(lines, language, where=name):
+            yield from respell(sentence) if respell else (sentence,)
 
 
 def blocks(file: Path, overlap: int = 0) -> Iterator[np.ndarray]:

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cortext import _native
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.decoding.ngram.build import BuildOptions, Stage, build
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
-from cortext.decoding.ngram.vocabulary import UNITS, spelt, symbol_lexicon
+from cortext.decoding.ngram.vocabulary import UNITS, SpeltTokens, spelt, symbol_lexicon
 from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
-from cortext.text.inventory import LM, PUBLISHED, Inventory
-from cortext.text.language import EN, Language
-from cortext.text.lexicon import Lexicon, Pronunciation
-from cortext.text.normalize import normalize
-from cortext.text.pronunciation import pronounce
+from cortext.text.inventory import LM, PUBLISHED, Inventory, read_inventory
+from cortext.text.language import EN, Language, read_language
+from cortext.text.lexicon import Lexicon
+from cortext.text.pronunciation import pronouncer
 
+T = TypeVar("T")
 MODELS = ("lm.bin", "lm.arpa", "lm.arpa.gz")
 """Names of the n-gram's file; the first that is there is read."""
 LM_FILES = ("lexicon.txt", "tokens.txt", *MODELS)
@@ -128,20 +128,27 @@ class LanguageModel(Described):
 
         Args:
             texts: `Path`s are files (plain or .gz) of prose, `str`s are text. All of it is split
-                into sentences and normalised (`cortext.text.prose`); pieces without a letter are
-                passed over.
+                into sentences and normalised (`cortext.text.sentences`); pieces without a letter
+                are passed over.
             out: Directory to write.
             order: Longest n-gram, 1 to 6.
             vocabulary: Words to keep, or a number of the most frequent ones; n-grams with other
                 words are left out, as by `lmplz --limit_vocab_file`. None: every word of the texts.
             stage: Called with the name of each stage as it begins; returns the stage's progress
                 callback or None.
-            options: The other fields of `BuildOptions`.
+            options: The other fields of `BuildOptions`. `inventory` and `language` may be names
+                of built-in ones or files, `lexicon` a path.
         """
         known = {field.name for field in fields(BuildOptions)}
         for name in options:
             if name not in known:
                 raise LanguageModelError(f"unknown option {name!r}; {nearest(name, known)}")
+        if not isinstance(given := options.get("inventory", LM), Inventory):
+            options["inventory"] = _read(read_inventory, as_path(given, "inventory"))
+        if not isinstance(given := options.get("language", EN), Language):
+            options["language"] = _read(read_language, as_path(given, "language"))
+        if not isinstance(given := options.get("lexicon"), Lexicon | None):
+            options["lexicon"] = as_path(given, "lexicon")
         order = as_count(order, "order")
         build(
             texts,
@@ -215,15 +222,23 @@ class LanguageModel(Described):
         A word that the lexicon lacks is pronounced as it is spelt.
 
         Raises:
-            LanguageModelError: For a word that cannot be pronounced.
+            LanguageModelError: For a word that cannot be pronounced, and for an open vocabulary.
         """
-        lexicon = Lexicon()
+        if self.unit != UNITS[0]:
+            raise LanguageModelError(
+                "the vocabulary is open: it has no words to restrict the search to",
+                where=self.directory,
+                fix="build one of words: cortext lm build without --unit",
+            )
+        lexicon = Lexicon(inventory=self.lexicon.inventory)
         for word in dict.fromkeys(check_list(words, "words", "a list of words")):
             check_text(word, "a word")
-            known = zip(self.lexicon.pronunciations(word), self.lexicon.weights(word), strict=True)
             try:
-                for variant, weight in known if word in self.lexicon else _spelt(word):
-                    lexicon.add(word, variant, weight)
+                if word in self.lexicon:
+                    lexicon.take(word, self.lexicon)
+                else:
+                    for variant in pronouncer(self.inventory, self.language)(word):
+                        lexicon.add(word, variant)
             except TextError as error:
                 raise LanguageModelError(
                     error.what, where=f"word {word!r}", fix=error.fix
@@ -268,8 +283,14 @@ class LanguageModel(Described):
         return self.ngram.end(state)
 
     def sentence(self, text: str) -> float:
-        """Return the log-probability of a sentence (normalised here) and its end."""
-        return self.ngram.sentence(normalize(text))
+        """Return the log-probability of a sentence (normalised here) and its end.
+
+        Raises LanguageModelError where the vocabulary is open and the sentence cannot be spelt.
+        """
+        sentence = self.language.normalize(text)
+        if self.unit != UNITS[0] and not (sentence := "".join(self._spelt(sentence))):
+            raise LanguageModelError(f"{text!r} cannot be spelt", where=self.directory)
+        return self.ngram.sentence(sentence)
 
     def info(self) -> dict[str, Any]:
         """Return the facts of `lm.json`, if there is one, and those of the files on the disk."""
@@ -293,12 +314,16 @@ class LanguageModel(Described):
         """Return perplexity and rate of unknown words of texts (as in `build`).
 
         `perplexity` is per word and sentence end; `perplexity_known` leaves unknown words out. The
-        text of a spelling model is spelt first.
+        text of a spelling model is spelt first. Where the vocabulary is open, words are tokens, and
+        sentences with a word that cannot be spelt are left out; `without_pronunciation` counts
+        such words.
         """
-        respell = spelt if read_recorded(self.directory).get("kind") == "spelling" else None
+        is_spelling = read_recorded(self.directory).get("kind") == "spelling"
+        tokens = self._spelt if self.unit != UNITS[0] else None
+        respell = spelt if is_spelling else tokens
         score = TextScore(0, 0, 0, 0.0, 0.0)
         for text in grouped([texts] if isinstance(texts, Path) else texts):
-            sentences = sentences_of(text, respell, progress)
+            sentences = sentences_of(text, respell, progress, self.language)
             while block := list(islice(sentences, _SENTENCES)):
                 score += TextScore(*self.ngram.score_text(block))
         if not score.sentences:
@@ -313,12 +338,12 @@ class LanguageModel(Described):
             "unknown_words": score.unknown_words,
             "oov_rate": score.oov_rate,
             "log_prob": score.log_prob,
-        }
+        } | ({"without_pronunciation": len(tokens.without)} if tokens else {})
 
-
-def _spelt(word: str) -> list[tuple[Pronunciation, float]]:
-    """Return pronunciations of a word as it is spelt, with the neutral weight."""
-    return [(variant, 1.0) for variant in pronounce(word)]
+    @property
+    def _spelt(self) -> SpeltTokens:
+        """Spelling of sentences where the vocabulary is open."""
+        return SpeltTokens(self.inventory, self.language)
 
 
 def file_checksums(lm_dir: str | Path) -> dict[str, str]:
@@ -380,6 +405,14 @@ def read_recorded(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         fix = "build the model again or remove the file"
         raise LanguageModelError(f"not valid JSON: {error}", where=path, fix=fix) from None
+
+
+def _read(read: Callable[[Path], T], given: Path) -> T:
+    """Return an inventory or a language by its name or file."""
+    try:
+        return read(given)
+    except TextError as error:
+        raise LanguageModelError(error.what, where=error.where or given, fix=error.fix) from None
 
 
 def _read_facts(directory: Path) -> tuple[Inventory, Language, str]:

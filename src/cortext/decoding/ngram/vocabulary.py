@@ -6,6 +6,7 @@ Special words, which words are kept, letters for spelling, symbols of an open vo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cortext.errors import LanguageModelError
+from cortext.errors import LanguageModelError, TextError
 from cortext.text.inventory import Inventory
-from cortext.text.lexicon import Lexicon
-from cortext.text.normalize import normalize
-from cortext.text.pronunciation import pronounce, spell
+from cortext.text.language import EN, Language
+from cortext.text.lexicon import Lexicon, Pronunciation
+from cortext.text.pronunciation import pronounce, pronouncer, spell
 
 if TYPE_CHECKING:
     from cortext.decoding.ngram.corpus import Corpus
@@ -34,7 +35,7 @@ LN10 = math.log(10.0)
 """Natural logarithm of 10: files hold log10, everything else natural logs."""
 
 
-def read_vocabulary(given: str) -> int | list[str]:
+def read_vocabulary(given: str, language: Language = EN) -> int | list[str]:
     """Return a number of words, or the words of a file, separated by blanks or lines."""
     if given.isdecimal() and len(given) <= 18:
         return int(given)
@@ -46,14 +47,16 @@ def read_vocabulary(given: str) -> int | list[str]:
         raise LanguageModelError(
             f"cannot read the vocabulary: {what}", where=given or "''", fix=fix
         ) from None
-    return _checked(words, given)
+    return _checked(words, language, given)
 
 
-def choose(corpus: Corpus, vocabulary: int | Iterable[str] | None) -> list[str]:
+def choose(
+    corpus: Corpus, vocabulary: int | Iterable[str] | None, language: Language = EN
+) -> list[str]:
     """Return the words to keep, sorted.
 
     They are all words (None), a number of the most frequent ones (of equals the first in the
-    alphabet), or the given words.
+    alphabet), or the given words, which must be normalised words of the language.
     """
     found = corpus.words[len(SPECIAL) :]
     if vocabulary is None:
@@ -64,19 +67,28 @@ def choose(corpus: Corpus, vocabulary: int | Iterable[str] | None) -> list[str]:
         frequency = corpus.counts[len(SPECIAL) :].tolist()
         ranked = sorted(zip(frequency, found, strict=True), key=lambda pair: (-pair[0], pair[1]))
         return sorted(word for _, word in ranked[:vocabulary])
-    return sorted(set(_checked(list(vocabulary))))
+    return sorted(set(_checked(list(vocabulary), language)))
 
 
-def _checked(words: list[str], where: str | None = None) -> list[str]:
+def _checked(words: list[str], language: Language, where: str | None = None) -> list[str]:
     for word in words:
-        if normalize(word) != word or " " in word or not word.strip("-'"):
-            fix = "write it as cortext.text.normalize does: small letters a-z, hyphens, apostrophes"
+        if not is_word(word, language):
+            fix = (
+                "write it as cortext.text.normalize does: small letters a-z, hyphens, apostrophes"
+                if language.is_benchmark
+                else f"write it as language {language.name!r} does, {language.normalize(word)!r}"
+            )
             raise LanguageModelError(
                 f"{word!r} in the vocabulary is not a normalised word", where=where, fix=fix
             )
     if not words:
         raise LanguageModelError("the vocabulary is empty", where=where)
     return words
+
+
+def is_word(text: str, language: Language) -> bool:
+    """Return whether a text is one word, as the language normalises it."""
+    return language.words(text) == [text]
 
 
 def renumbered(words: Sequence[str], number: Mapping[str, int]) -> np.ndarray:
@@ -113,3 +125,32 @@ def symbol_lexicon(inventory: Inventory) -> Lexicon:
     """Return the lexicon of an open vocabulary: each token but the blank stands for itself."""
     spoken = inventory.without_separator
     return Lexicon({symbol: [(symbol,)] for symbol in spoken.spoken}, spoken)
+
+
+class SpeltTokens:
+    """Sentences as the tokens of an open vocabulary.
+
+    Attributes:
+        without: Words that cannot be spelt, with the number of their sentences, which are left out.
+    """
+
+    def __init__(self, inventory: Inventory, language: Language) -> None:
+        self._inventory = inventory
+        self._spelt = pronouncer(inventory, language)
+        self.without: Counter[str] = Counter()
+
+    def __call__(self, sentence: str) -> Iterator[str]:
+        """Yield the tokens of a normalised sentence, without the silence after its last word."""
+        words = [word for word in sentence.split() if word.strip("-'")]
+        spelt = [self._found(word) for word in words]
+        if all(spelt):
+            tokens = self._inventory.closed(spelt)
+            last = -1 if tokens and tokens[-1] == self._inventory.silence else None
+            yield " ".join(tokens[:last])
+
+    def _found(self, word: str) -> Pronunciation:
+        try:
+            return self._spelt(word)[0]
+        except TextError:
+            self.without[word] += 1
+            return ()

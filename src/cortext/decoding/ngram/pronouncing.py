@@ -1,0 +1,136 @@
+"""Pronunciations of a language model's words, from the sources that its options name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cortext.decoding.ngram.vocabulary import SPECIAL, UNITS, is_word
+from cortext.errors import LanguageModelError, TextError
+from cortext.text.lexicon import Lexicon
+from cortext.text.pronunciation import Pronounced, pronounce_all, pronouncer
+
+if TYPE_CHECKING:
+    from cortext.decoding.ngram.build import BuildOptions
+
+MOST_NAMED = 10_000
+"""Most words without a pronunciation that `lm.json` names."""
+_SHOWN = 3
+_KENLM_SPECIAL = (*SPECIAL, "<UNK>")
+
+
+def check_sources(options: BuildOptions) -> None:
+    """Raise LanguageModelError for tokens, words and sources that do not go together."""
+    own = options.lexicon is not None or options.g2p is not None or options.spell
+    inventory = options.inventory
+    try:
+        inventory.check() if not inventory.is_published else None
+        if options.unit == UNITS[0] and not own:
+            pronouncer(inventory, options.language)
+    except TextError as error:
+        raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
+    if options.unit != UNITS[0]:
+        if inventory.unit != "character":
+            raise LanguageModelError(
+                f"unit {options.unit!r} needs tokens that are characters; those of inventory"
+                f" {inventory.name!r} are {inventory.unit}s",
+                fix="give another --inventory, such as characters",
+            )
+        if own:
+            raise LanguageModelError(
+                "an open vocabulary has no words to pronounce",
+                fix="leave --lexicon, --g2p and --spell out",
+            )
+        if special := next((each for each in _KENLM_SPECIAL if each in inventory.index), None):
+            raise LanguageModelError(
+                f"inventory {inventory.name!r} has the token {special!r}, which an n-gram uses"
+                " itself",
+                fix="call it otherwise",
+            )
+    if options.kind == "spelling":
+        if inventory.unit == "character":
+            raise LanguageModelError(
+                "a spelling model is of the names of letters, which characters do not pronounce",
+                fix="use --unit character",
+            )
+        if is_english_spelling(options) and own:
+            raise LanguageModelError(
+                "the names of English letters are known", fix="leave --lexicon, --g2p, --spell out"
+            )
+
+
+def is_english_spelling(options: BuildOptions) -> bool:
+    """Return whether it is a spelling model of the published tokens, whose words are known."""
+    published = options.inventory.is_published and options.language.is_benchmark
+    return options.kind == "spelling" and published
+
+
+def own_lexicon(options: BuildOptions) -> Lexicon | None:
+    """Return the lexicon that the options name, checked; None where they name none.
+
+    Raises LanguageModelError for a file that cannot be read, for unknown tokens, and for words that
+    are none of the language.
+    """
+    given = options.lexicon
+    where = given if isinstance(given, Path) else None
+    if given is None:
+        return None
+    if isinstance(given, Lexicon):
+        lexicon = given
+        if found := options.inventory.difference(given.inventory):
+            raise LanguageModelError(
+                f"the inventory and that of the lexicon differ: in the inventory {found}",
+                fix="make the lexicon with this inventory",
+            )
+    else:
+        try:
+            lexicon = Lexicon.read(given, options.inventory, closed=False)
+        except TextError as error:
+            raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
+    language = options.language
+    foreign = [word for word in lexicon if not is_word(word, language)]
+    if foreign:
+        shown = ", ".join(f"{word!r}" for word in foreign[:_SHOWN])
+        more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
+        raise LanguageModelError(
+            f"{shown}{more} of the lexicon are no normalised words of language {language.name!r}",
+            where=where,
+            fix=f"write {foreign[0]!r} as {language.normalize(foreign[0])!r}, or choose its"
+            " language",
+        )
+    return lexicon
+
+
+def pronounce_words(
+    words: Iterable[str], options: BuildOptions, lexicon: Lexicon | None
+) -> Pronounced:
+    """Return the pronunciations of words and those that have none.
+
+    Args:
+        words: Normalised words.
+        options: Inventory, language, and sources of pronunciations.
+        lexicon: Pronunciations of one's own (`own_lexicon`).
+
+    Raises:
+        LanguageModelError: For a command that fails, and where no word has a pronunciation.
+    """
+    try:
+        found = pronounce_all(
+            words,
+            options.inventory,
+            options.language,
+            lexicon,
+            command=options.g2p,
+            spell=options.spell,
+        )
+    except TextError as error:
+        raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
+    if not len(found.lexicon):
+        named = ", ".join(f"{word!r}" for word in found.without[:_SHOWN])
+        raise LanguageModelError(
+            f"none of the {len(found.without):,} words of the texts has a pronunciation ({named})",
+            where=options.lexicon if isinstance(options.lexicon, Path) else None,
+            fix="give the lexicon of this language and inventory, --g2p or --spell",
+        )
+    return found
