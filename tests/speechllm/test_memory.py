@@ -265,6 +265,10 @@ def test_what_learns_is_counted_as_the_training_has_it(folder: Path):
     n_learns = sum(each.numel() for each in network.parameters())
     found = estimate(config, llm.facts, Load(n_features=20, n_days=3))
     assert found.training["what learns, with AdamW"] == 18 * n_learns
+    most = estimate(config, llm.facts, Load(n_features=20, n_days=3, n_classes=250))
+    # 209 tokens more, each with a weight for each of 16 units and a bias
+    difference = most.training["what learns, with AdamW"] - 18 * n_learns
+    assert difference == 18 * 209 * (16 + 1)
 
 
 # what is kept, and what is held at most

@@ -8,19 +8,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_recordings import LETTERS, OWN
+from refusals import refused
+from small_models import make_model
 from tiny_speech_llm import save_tiny_audio_llm
 
 from cortext.cli import run
 from cortext.data import open_packed
+from cortext.data.conventions import Conventions
 from cortext.errors import ConfigError, CortextError, DataError
 from cortext.features import Augmentation
-from cortext.models import load_model
+from cortext.models import GRUConfig, load_model
 from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext.speechllm.config import SpeechConfig
 from cortext.speechllm.model import SpeechLLM
-from cortext.speechllm.phoneme_bank import PhonemeBank, pronounce
+from cortext.speechllm.phoneme_bank import PhonemeBank, label_of
 from cortext.speechllm.teach import TeachOptions, teach_from_text
-from cortext.text import to_phonemes
+from cortext.text import LM, pronounce, to_phonemes
 from cortext.text.inventory import RELEASE
+from cortext.text.language import LANGUAGES
+from cortext.text.pronunciation import pronouncer
 from cortext.training import train
 
 
@@ -47,9 +54,33 @@ def text(tmp_path) -> Path:
 
 
 def test_pronunciations_are_those_of_labels():
-    words = pronounce("some water")
-    assert words == [list(RELEASE.ids(to_phonemes(word))) for word in ("some", "water")]
-    assert all(word[-1] == RELEASE.sil for word in words)
+    label = label_of(["some", "water"], RELEASE, pronounce)
+    assert label == list(RELEASE.ids(to_phonemes("some water")))
+    assert label.count(RELEASE.sil) == 2
+    assert label[-1] == RELEASE.sil
+    # "el mar" of characters: a boundary between two words, and none at the end
+    symbols = LETTERS.names(label_of(["el", "mar"], LETTERS, pronouncer(LETTERS, OWN.language)))
+    assert symbols == ["e", "l", "|", "m", "a", "r"]
+
+
+def test_a_speech_llm_keeps_the_conventions_of_its_encoder():
+    encoder = make_model(GRUConfig(n_units=4, n_layers=1), conventions=OWN)
+    model = SpeechLLM.around(encoder, SpeechConfig(alpha=0.0), 24)
+    assert model.conventions == model.encoder.conventions == OWN
+    assert model.frame_ms == 40  # 4 bins of 10 ms
+
+
+def test_an_encoder_of_other_data_is_refused(recordings, encoder_run):
+    model = load_model(encoder_run)
+    data = open_packed(recordings)
+    for other, said in (
+        (Conventions(LM), "token 1 is AA, not SIL"),
+        (Conventions(language=LANGUAGES["de"]), "the language 'en' is not 'de'"),
+        (Conventions(bin_ms=10), "bins last 20 ms, not 10 ms"),
+    ):
+        model.conventions = other
+        with refused(f"the data and the run differ: in the data {said}"):
+            PhonemeBank(model, data, Augmentation(), readings=1)
 
 
 def test_what_was_heard_is_shared_out_among_the_labels():
@@ -73,7 +104,7 @@ def test_hearing_draws_what_the_encoder_made_of_such_phonemes(recordings, encode
     model = load_model(encoder_run)
     phonemes = PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
     rng = random.Random(0)
-    heard_QD = phonemes.sample([token for word in pronounce("how are you") for token in word], rng)
+    heard_QD = phonemes.sample(label_of(["how", "are", "you"], RELEASE, pronounce), rng)
     assert heard_QD.dtype == torch.float32
     assert heard_QD.shape[1] == model.network.n_hidden
     assert len(heard_QD) >= 1
@@ -134,7 +165,6 @@ def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
 
 
 def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm):
-    from cortext.speechllm.config import SpeechConfig
     from cortext.speechllm.teach import _TextTraining
 
     encoder, llm = load_model(encoder_run), AudioLLM.load(tiny_audio_llm)
@@ -143,7 +173,13 @@ def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm)
     )
     phonemes = PhonemeBank(encoder, open_packed(recordings), Augmentation(), readings=1)
     sentence = "one two three four five six seven eight".split()
-    lesson = _TextTraining(model, phonemes, [sentence], TeachOptions(positions=400))
+    lesson = _TextTraining(
+        model,
+        phonemes,
+        [sentence],
+        {word: pronounce(word) for word in sentence},
+        TeachOptions(positions=400),
+    )
     for share, most in ((0.0, 1), (0.25, 7), (0.5, 8), (0.99, 8)):
         lengths = {
             len(llm.chat.text(answer).split())

@@ -162,6 +162,10 @@ def teach(
         Path, typer.Option(help="Audio language model of `cortext speech-llm assemble`.")
     ],
     out: Annotated[Path, typer.Option(help="Run directory of a speech LLM to write.")],
+    lexicon: Annotated[
+        Path | None,
+        typer.Option(help="Pronunciations of the words, for tokens of one's own."),
+    ] = None,
     batches: Annotated[int, typer.Option(help="Batches of sentences.")] = 600,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 0.004,
     threads: Annotated[int, typer.Option(help="Threads to compute with.")] = 1,
@@ -183,7 +187,9 @@ def teach(
     load_plugins(plugins)
     options = TeachOptions(batches=batches, lr=lr, seed=seed, threads=threads)
     with progress_bar("reading") as progress:
-        facts = teach_from_text(run, texts, data, audio_llm, out, options, progress=progress)
+        facts = teach_from_text(
+            run, texts, data, audio_llm, out, options, lexicon=lexicon, progress=progress
+        )
     if as_json:
         print_json(facts)
         return

@@ -24,7 +24,6 @@ from cortext.speechllm.audio_llm.cost import (
 from cortext.speechllm.audio_llm.facts import AudioFacts
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.network import SpeechNetwork
-from cortext.text.inventory import RELEASE
 
 TRAINED_BYTES = 4 + 4 + 8 + 2
 """Bytes of a trainable parameter.
@@ -178,7 +177,10 @@ def _network(config: SpeechLLMConfig, facts: AudioFacts, load: Load) -> SpeechNe
     """Return encoder and projector without weights (device meta)."""
     with torch.device("meta"):
         encoder = build_model(
-            config.model, n_features=load.n_features, n_days=load.n_days, n_classes=len(RELEASE)
+            config.model,
+            n_features=load.n_features,
+            n_days=load.n_days,
+            n_classes=load.n_classes,
         )
         return SpeechNetwork(encoder, config.speech, facts.audio_width, llm=None)
 

@@ -253,7 +253,7 @@ def _parts(model: AcousticModel) -> dict[str, Any]:
     return {
         "sessions": model.sessions,
         "n_features": model.n_features,
-        "inventory": model.inventory,
+        "conventions": model.conventions,
         "smoothing": model.smoothing,
         "feature_subset": model.feature_subset,
     }

@@ -1,8 +1,8 @@
 """Encoder outputs for sentences that nobody attempted, to teach a language model from text.
 
 Each phoneme of the training labels is aligned to the encoder's merged vectors: none, one or
-several. A new sentence is pronounced by the dictionary, and each of its phonemes takes the vectors
-of one such phoneme, drawn at random. Deletions, substitutions and insertions are therefore as
+several. A new sentence is pronounced as labels are, and each of its phonemes takes the vectors of
+one such phoneme, drawn at random. Deletions, substitutions and insertions are therefore as
 frequent as in the recordings.
 
 P patches, Q merged patches, D hidden units.
@@ -11,7 +11,7 @@ P patches, Q merged patches, D hidden units.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from cortext.errors import DataError
 from cortext.features import Augmentation
 from cortext.models import AcousticModel
 from cortext.speechllm.network import merge_blanks
-from cortext.text import align, to_phonemes
-from cortext.text.inventory import RELEASE
+from cortext.text import align
+from cortext.text.inventory import Inventory
+from cortext.text.pronunciation import Pronouncer
 from cortext.training.batches import Batches
 from cortext.training.setup import day_layers
 
@@ -40,7 +41,8 @@ class PhonemeBank:
         readings: Number of times that each trial is decoded, each with other noise.
 
     Raises:
-        DataError: Where the encoder decodes only blanks, and where the data cannot be read.
+        DataError: Where the encoder decodes only blanks, where the data cannot be read, and where
+            their conventions are not the model's.
     """
 
     def __init__(
@@ -51,6 +53,9 @@ class PhonemeBank:
         seed: int = 0,
         readings: int = 2,
     ) -> None:
+        data.conventions.require(
+            model.conventions, mine="the data", theirs="the run", where=data.path
+        )
         split = data.split("train").select(
             sessions=[name for name in data.sessions if name in model.sessions]
         )
@@ -81,7 +86,8 @@ class PhonemeBank:
                         labels_U.tolist(), decoded.tolist(), merged_BQD[row, : int(n_merged_B[row])]
                     )
         if not self._pieces:
-            what = "the encoder decodes no phoneme in any training trial: it has not learnt"
+            unit = model.inventory.unit
+            what = f"the encoder decodes no {unit} in any training trial: it has not learnt"
             raise DataError(
                 what, where=data.path, fix="give a longer run of `cortext train`, with a CTC loss"
             )
@@ -112,6 +118,13 @@ class PhonemeBank:
         return hidden_QD.float() if len(hidden_QD) else torch.zeros(1, hidden_QD.shape[1])
 
 
-def pronounce(sentence: str) -> list[list[int]]:
-    """Return the tokens of each word of a normalised sentence, its closing silence included."""
-    return [[int(token) for token in RELEASE.ids(to_phonemes(word))] for word in sentence.split()]
+def label_of(words: Iterable[str], inventory: Inventory, find: Pronouncer) -> list[int]:
+    """Return the tokens of words as the label of a sentence has them.
+
+    Args:
+        words: Normalised words.
+        inventory: Tokens, which stand between words as the inventory has it.
+        find: Gives a word's pronunciations, of which the first is taken.
+    """
+    tokens: list[int] = inventory.ids(inventory.closed(find(word)[0] for word in words)).tolist()
+    return tokens

@@ -200,7 +200,10 @@ class SpeechTask(Task):
         device = own_device(self.device_spec.device)
         if device.type == "cuda":
             load = Load(
-                n_features=split.n_features, n_days=n_days, n_bins=int(split.n_bins_N.max())
+                n_features=split.n_features,
+                n_days=n_days,
+                n_bins=int(split.n_bins_N.max()),
+                n_classes=len(split.conventions.inventory),
             )
             check_gpu_memory(config, self._audio_llm(config.speech)[0], device, load)
 

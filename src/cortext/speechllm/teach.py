@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,9 @@ from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig
 from cortext.speechllm.losses.speech_loss import token_cross_entropy
 from cortext.speechllm.model import AUDIO_LLM, SpeechLLM
-from cortext.speechllm.phoneme_bank import PhonemeBank, pronounce
-from cortext.text.normalize import normalize
+from cortext.speechllm.phoneme_bank import PhonemeBank, label_of
+from cortext.text.lexicon import Lexicon, Pronunciation
+from cortext.text.pronunciation import pronouncer
 
 LONGEST = 14
 """Words of the longest pieces, before whole sentences are read."""
@@ -76,6 +77,7 @@ def teach_from_text(
     out: str | Path,
     options: TeachOptions | None = None,
     *,
+    lexicon: str | Path | None = None,
     prompt: str = SpeechConfig.prompt,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -92,6 +94,8 @@ def teach_from_text(
         out: Run directory of a speech LLM to write (`SpeechLLM.load`); it holds the trained
             language model.
         options: Options; by default `TeachOptions()`.
+        lexicon: Pronunciations of the texts' words (`Lexicon.read`), which an inventory of one's
+            own needs; None for the usual way of the inventory (`text.pronouncer`).
         prompt: Instruction to the language model.
         progress: Called with the number of batches done and of all.
 
@@ -101,8 +105,10 @@ def teach_from_text(
     """
     options = options or TeachOptions()
     out = Path(out)
+    encoder = load_model(run)
+    inventory, language = encoder.inventory, encoder.language
     sentences = [
-        words for path in texts for line in _lines(Path(path)) if (words := normalize(line).split())
+        words for path in texts for line in _lines(Path(path)) if (words := language.words(line))
     ]
     if not sentences:
         raise DataError(
@@ -110,7 +116,9 @@ def teach_from_text(
             where=texts[0] if texts else None,
             fix="give another file",
         )
-    encoder = load_model(run)
+    listed = None if lexicon is None else Lexicon.read(lexicon, inventory, closed=False)
+    find = pronouncer(inventory, language, listed)
+    pronounced = {word: find(word) for words in sentences for word in words}
     llm = AudioLLM.load(audio_llm, device="cpu")
     speech = SpeechConfig(
         audio_llm=str(out / AUDIO_LLM), prompt=prompt, alpha=0.0, merge_blanks=True
@@ -120,7 +128,7 @@ def teach_from_text(
         torch.manual_seed(options.seed)
         model = SpeechLLM.around(encoder, speech, llm.audio_width, llm)
         phonemes = PhonemeBank(encoder, open_data(data), Augmentation(), options.seed)
-        facts = _TextTraining(model, phonemes, sentences, options).learn(progress)
+        facts = _TextTraining(model, phonemes, sentences, pronounced, options).learn(progress)
     with in_place_of(out) as partial:
         with quiet(need("transformers", "speechllm")):
             llm.network.save_pretrained(partial / AUDIO_LLM)
@@ -150,6 +158,7 @@ class _TextTraining:
         model: SpeechLLM,
         phonemes: PhonemeBank,
         sentences: list[list[str]],
+        pronounced: Mapping[str, tuple[Pronunciation, ...]],
         options: TeachOptions,
     ) -> None:
         self.network = model.network
@@ -157,7 +166,8 @@ class _TextTraining:
         self.phonemes = phonemes
         self.sentences = sentences
         self.options = options
-        self.pronounced = {word: pronounce(word)[0] for words in sentences for word in words}
+        self.inventory = model.inventory
+        self.pronounced = pronounced
         self.rng = random.Random(options.seed)
         self.prompt = self.llm.prompt(self.network.speech.prompt)
         learns = [self.llm.body.language_model, self.llm.body.multi_modal_projector]
@@ -222,7 +232,9 @@ class _TextTraining:
         first = count * self.rng.randrange(4)
         chosen = pool[first : first + count]
         hidden = [
-            self.phonemes.sample([p for word in one for p in self.pronounced[word]], self.rng)
+            self.phonemes.sample(
+                label_of(one, self.inventory, self.pronounced.__getitem__), self.rng
+            )
             for one in chosen
         ]
         return hidden, [self.llm.answer(" ".join(one)) for one in chosen]

@@ -51,7 +51,12 @@ class SpeechValidator:
         self.loss = loss
         self.backend = backend
         self.phonemes = Validator(
-            batches, model.inventory, config, read=self._read, texts=self._texts
+            batches,
+            model.inventory,
+            config,
+            language=model.language,
+            read=self._read,
+            texts=self._texts,
         )
 
     def measure(

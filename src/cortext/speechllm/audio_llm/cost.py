@@ -13,6 +13,7 @@ from cortext.errors import ConfigError
 from cortext.extras import need
 from cortext.speechllm.audio_llm.facts import AudioFacts, read_audio_config, read_facts
 from cortext.speechllm.config import LANGUAGE_MATRICES, LoRAConfig, SpeechConfig
+from cortext.text.inventory import RELEASE
 
 QUANTIZED_BYTES = {"4bit": 0.5 + 4 / 64, "8bit": 1.0}
 """Bytes of a weight that bitsandbytes has quantised.
@@ -79,6 +80,8 @@ class Load:
     """Bins (20 ms) of a trial: 133 patches of 14 bins, one every 4 bins."""
     n_features: int = 512
     n_days: int = 45
+    n_classes: int = len(RELEASE)
+    """Tokens of the encoder's inventory."""
     prompt_tokens: int = 32
     """Tokens before and after the brain's embeddings, the chat template's included."""
     answer_tokens: int = 20
