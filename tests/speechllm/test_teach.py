@@ -65,7 +65,7 @@ def test_pronunciations_are_those_of_labels():
 
 def test_a_speech_llm_keeps_the_conventions_of_its_encoder():
     encoder = make_model(GRUConfig(n_units=4, n_layers=1), conventions=OWN)
-    model = SpeechLLM.around(encoder, SpeechConfig(alpha=0.0), 24)
+    model = SpeechLLM.around(encoder, SpeechConfig(alpha=0.0), 24, None)
     assert model.conventions == model.encoder.conventions == OWN
     assert model.frame_ms == 40  # 4 bins of 10 ms
 
