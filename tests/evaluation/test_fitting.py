@@ -11,6 +11,7 @@ from cortext.errors import DataError, DecodingError
 from cortext.evaluation import fitting
 from cortext.evaluation.fitting import fit_options, halves
 from cortext.text.inventory import LM
+from cortext.text.language import EN
 
 SAID = ("i see you", "you see me", "we see you", "see me", "we see", "you see", "i see", "me i see")
 SURE_OF_BLANKS = DecoderOptions(blank_penalty=1.0, sil_required=False, beam=14.0)
@@ -78,6 +79,8 @@ def test_the_same_arguments_give_the_same_options_with_any_number_of_threads(sai
 
 class Knowing(Decoder):
     """A decoder that gets a trial right by a rule of its options; the first number names it."""
+
+    language = EN
 
     def __init__(self, sentences, is_right, options=DecoderOptions()):
         self.options, self.sentences, self.is_right = options, sentences, is_right
@@ -269,7 +272,7 @@ def test_trials_without_frames_are_fitted_to_nothing():
         (["a", "b", "c"], "2 trials, 3 references, 2 blocks; one of each per trial is needed"),
     ],
 )
-def test_too_little_to_fit_is_one_line(references, message):
+def test_too_little_to_fit_is_one_line(references, message, tiny):
     with pytest.raises(DataError, match=message) as error:
-        fit_options(numbered(2), references, [0, 1], "nowhere")
+        fit_options(numbered(2), references, [0, 1], tiny.lm)
     assert "\n" not in str(error.value)

@@ -6,6 +6,7 @@ import pytest
 
 from cortext.evaluation import evaluate, figures, pictures, report
 from cortext.evaluation.scores import PHONEME_ORDER, confusion, rates
+from cortext.text.inventory import RELEASE
 
 
 class Page(HTMLParser):
@@ -193,6 +194,6 @@ def test_the_day_figure_shows_rates_and_intervals(result):
 
 
 def test_broken_or_missing_learning_curves_are_left_out(tmp_path):
-    assert report._curves(tmp_path / "metrics.jsonl") is None
+    assert report._curves(tmp_path / "metrics.jsonl", RELEASE) is None
     (tmp_path / "metrics.jsonl").write_text("not json\n")
-    assert report._curves(tmp_path / "metrics.jsonl") is None
+    assert report._curves(tmp_path / "metrics.jsonl", RELEASE) is None

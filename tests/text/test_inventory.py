@@ -109,4 +109,4 @@ def test_without_its_separator_an_inventory_has_one_spoken_token_more():
 
 def test_wrong_tokens_are_counted_under_the_name_of_their_unit():
     assert [each.error_rate for each in (RELEASE, LM)] == ["PER", "PER"]
-    assert CHARACTERS.error_rate == "character errors"
+    assert CHARACTERS.error_rate == "TER"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cortext.errors import TextError
 from cortext.text import EditCounts, align, confusion, edit_counts, error_rate
+from cortext.text.language import Language, get_language
 
 sentences = st.lists(
     st.sampled_from(["a", "b", "ab", "abc", "it's", "well-off"]), min_size=1, max_size=8
@@ -176,3 +177,53 @@ def test_real_decoder_output_has_its_published_phoneme_error_rate(real_data):
     )
     # 21.7 % over the whole validation set, of which this is every other trial.
     assert result.low < 0.217 < result.high
+
+
+HEBREW = Language("he", "א-ת", "none", "none")
+VOWELLED = Language("ne", "क-ह ा-्", "none", "none")
+SCRIPTS = [
+    # One letter of "un frío tan raro", which has 13 letters and three blanks.
+    (get_language("es"), "¡Un FRÍO tan raro!", "un frio tan raro", (1, 4), (1, 16)),
+    (get_language("es"), "el nin\u0303o", "el ni\u00f1o", (0, 2), (0, 7)),
+    (get_language("de"), "Die Straße", "die strasse", (1, 2), (2, 10)),
+    (get_language("nl"), "'s avonds", "s avonds", (1, 2), (1, 9)),
+    # Every character is a word: one of five is wrong, and blanks count nothing.
+    (get_language("zh"), "我们去 北京。", "我们去南京", (1, 5), (1, 5)),
+    (get_language("zh"), "我们", "我 们 了", (1, 2), (1, 2)),
+    (HEBREW, "שלום עולם", "שלום עולים", (1, 2), (1, 9)),
+    # The vowel sign ि is a character of its own, and NFC joins it with nothing.
+    (VOWELLED, "हिन्दी", "हन्दी", (1, 1), (1, 6)),
+]
+
+
+@pytest.mark.parametrize(("language", "reference", "decoded", "words", "letters"), SCRIPTS)
+def test_errors_of_any_script_are_those_counted_by_hand(
+    language, reference, decoded, words, letters
+):
+    for unit, (errors, length) in (("word", words), ("char", letters)):
+        found = error_rate([reference], [decoded], unit, n_boot=0, language=language).counts
+        assert (found.errors, found.reference_length) == (errors, length)
+
+
+@pytest.mark.parametrize(("language", "reference", "decoded", "words", "letters"), SCRIPTS)
+def test_errors_of_any_script_agree_with_jiwer(language, reference, decoded, words, letters):
+    texts = [language.normalize(text) for text in (reference, decoded)]
+    found = [
+        error_rate([reference], [decoded], unit, n_boot=0, language=language).rate
+        for unit in ("word", "char")
+    ]
+    if language.unit == "character":
+        assert (
+            found
+            == [jiwer.wer(*texts)] * 2
+            == [jiwer.cer(*[t.replace(" ", "") for t in texts])] * 2
+        )
+    else:
+        assert found == [jiwer.wer(*texts), jiwer.cer(*texts)]
+
+
+def test_a_letter_of_two_code_points_is_the_one_that_nfc_makes_of_them():
+    es = get_language("es")
+    for text in ("frío", "fri\u0301o", "FRI\u0301O"):
+        assert error_rate(["frío"], [text], "char", language=es).counts == EditCounts(0, 0, 0, 4)
+    assert error_rate(["frío"], ["fro"], "char", language=es).counts == EditCounts(0, 0, 1, 4)

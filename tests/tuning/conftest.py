@@ -1,7 +1,6 @@
 """Recordings and settings with which a training takes less than a second."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +127,7 @@ def _write_evaluation(folder: Path, n: int, noise: float = 3.0) -> Path:
         }
         lines.append(json.dumps(trial | {"hypotheses": [{"text": "", "score": 0.0}]}))
     (folder / "nbest.jsonl").write_text("\n".join(lines) + "\n")
-    origin = {"inventory": asdict(RELEASE), "frame_ms": 80.0, "options": {}}
+    origin = {"inventory": RELEASE.to_json(), "frame_ms": 80.0, "options": {}}
     (folder / "metrics.json").write_text(json.dumps({"provenance": origin}))
     return folder
 

@@ -91,13 +91,17 @@ def _finite(value: Any) -> Any:
 
 def print_metrics(metrics: Metrics) -> None:
     """Print the error rates of an evaluation with their intervals."""
+    from cortext.decoding.ensemble.posteriors import conventions_of
+
     rows = []
     crossed = ("wer", "cer") if metrics.n_cross_fitted else ()
+    inventory = conventions_of(metrics.provenance).inventory
     for name in ("per", "wer", "cer"):
         rate = getattr(metrics, name)
         interval = getattr(metrics, f"{name}_ci95")
         low, high = (percent(bound) for bound in interval) if interval else ("", "")
-        label = name.upper() + (", cross-fitted" if name in crossed else "")
+        label = inventory.error_rate if name == "per" else name.upper()
+        label += ", cross-fitted" if name in crossed else ""
         rows.append((label, percent(rate), f"{low} to {high}" if interval else "-"))
     trials = f"{metrics.n_trials} {metrics.split} trials, {metrics.n_words} words"
     print_table("", [trials, "rate", "95 % interval"], rows)

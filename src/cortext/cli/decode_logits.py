@@ -17,6 +17,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
+from cortext.cli.options import ORDERS
 from cortext.evaluation.settings import SearchSettings
 from cortext.settings import Setting
 
@@ -40,9 +41,7 @@ class SavedLogitsOptions:
             )
         ),
     ] = None
-    order: Annotated[
-        str | None, Setting(help="Order of the tokens in --logits: release or lm.")
-    ] = None
+    order: Annotated[str | None, Setting(help=f"Order of the tokens in --logits: {ORDERS}.")] = None
     temperature: Annotated[float, Setting(help="What --logits are divided by.")] = 1.0
 
 
@@ -111,9 +110,12 @@ def _decode_file(
         as_json: Print JSON.
     """
     from cortext.decoding.saved import decode_saved
+    from cortext.text.inventory import read_inventory
 
     with progress_bar("decoding") as progress:
-        found = decode_saved(logits, order, decoder, out, progress=progress, **settings)
+        found = decode_saved(
+            logits, read_inventory(order), decoder, out, progress=progress, **settings
+        )
     notes = _notes(decoder, found)
     if as_json:
         print_json(_listed(found, out) | {"notes": notes})
@@ -162,7 +164,16 @@ def _decode_evaluation(
         return
     before = "as published" if found.published else "in the evaluation"
     now = "WER decoded now" + (", cross-fitted" if found.n_cross_fitted else "")
-    columns = ["", "trials", "words", "PER", f"WER {before}", "95 %", now, "95 %"]
+    columns = [
+        "",
+        "trials",
+        "words",
+        found.inventory.error_rate,
+        f"WER {before}",
+        "95 %",
+        now,
+        "95 %",
+    ]
     rows = [
         (
             row.name,
@@ -190,17 +201,18 @@ def decode_made_up(made_up: MadeUpSentence, search: SearchSettings, as_json: boo
     """Decode a made-up sentence and print it with scores and times."""
     from cortext.decoding.fake import fake_log_probs
     from cortext.decoding.nbest import hypothesis_json
-    from cortext.text.lexicon import Lexicon
-    from cortext.text.normalize import normalize
+    from cortext.text.inventory import RELEASE
 
     assert made_up.fake_text is not None
     sentence = made_up.fake_text
     decoder, _ = _decoder(search)
-    lexicon = Lexicon.read(decoder.lm_dir / "lexicon.txt")
-    unknown = [word for word in normalize(sentence).split() if word not in lexicon]
-    log_probs_PV = fake_log_probs(sentence, made_up.noise, made_up.seed, "release", lexicon)
+    lm = decoder.lm
+    inventory = RELEASE if lm.inventory.is_published else lm.inventory
+    words = lm.language.normalize(sentence).split() if lm.unit == "word" else []
+    unknown = [word for word in words if word not in lm.lexicon]
+    log_probs_PV = fake_log_probs(sentence, made_up.noise, made_up.seed, inventory, lm.lexicon)
     start = time.perf_counter()
-    nbest = decoder.decode(log_probs_PV, "release", context=search.context)
+    nbest = decoder.decode(log_probs_PV, inventory, context=search.context)
     seconds = time.perf_counter() - start
     notes = _notes(decoder, {0: nbest})
     if as_json:

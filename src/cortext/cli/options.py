@@ -18,6 +18,8 @@ from cortext.settings import Setting
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
+ORDERS = "release, lm, characters, handwriting, or a JSON file of your own tokens"
+"""Names of inventories, for the help of options that take one."""
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_lines, print_table
-from cortext.cli.options import PromptedModelOptions, check_ray
+from cortext.cli.options import ORDERS, PromptedModelOptions, check_ray
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import Engine, GpusPerWorker, OptionsFile, Ray
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
+    from cortext.evaluation.cluster import DecoderFiles
     from cortext.tuning import DecoderSearch, Tuned
     from cortext.tuning.decoder.material import Source
     from cortext.tuning.decoder.result import Rate
@@ -59,9 +60,7 @@ class MaterialOptions:
             )
         ),
     ] = None
-    order: Annotated[
-        str | None, Setting(help="Order of the tokens in --logits: release or lm.")
-    ] = None
+    order: Annotated[str | None, Setting(help=f"Order of the tokens in --logits: {ORDERS}.")] = None
     data: Annotated[
         Path | None, Setting(help="Directory of session files, or a packed one, for a run.")
     ] = None
@@ -78,17 +77,21 @@ class MaterialOptions:
     ] = "0.3"
 
     def sources(
-        self, source: Path | None, evaluate: Callable[[Path, Path, str], Path]
+        self,
+        source: Path | None,
+        evaluate: Callable[[Path, Path, str], Path],
+        decoder: DecoderFiles,
     ) -> tuple[Source, float | Path]:
         """Return the material to tune on, and the share or evaluation directory to hold out.
 
         Args:
             source: Evaluation directory, or with `data` the run that is evaluated; None with
                 `logits`.
+            decoder: The decoder, whose language the sentences of `logits` have.
             evaluate: Returns the evaluation directory of a run on a split of the data.
         """
         if source is None:
-            tuned: Source = self._saved_logits()
+            tuned: Source = self._saved_logits(decoder)
         elif self.logits is not None:
             raise ConfigError(f"both {source} and --logits are given", fix="leave one of them out")
         else:
@@ -105,8 +108,9 @@ class MaterialOptions:
             other = evaluate(source, self.data, self.held_out)
         return tuned, other
 
-    def _saved_logits(self) -> SavedLogits:
+    def _saved_logits(self, decoder: DecoderFiles) -> SavedLogits:
         """Return the files of logits and references; raise ConfigError where one is missing."""
+        from cortext.text.inventory import read_inventory
         from cortext.tuning.decoder.saved_logits import SavedLogits
 
         if self.data is not None:
@@ -117,7 +121,8 @@ class MaterialOptions:
         if self.logits.is_dir():
             fix = "give an evaluation directory without --logits"
             raise ConfigError(f"{self.logits} is a directory", fix=fix)
-        return SavedLogits(self.logits, self.references, self.order)
+        order, language = read_inventory(self.order), replace(decoder, llm=None).open().language
+        return SavedLogits(self.logits, self.references, order, language)
 
 
 @dataclass(frozen=True)
@@ -248,8 +253,8 @@ def decoder(
     def evaluation(run: Path, data: Path, split: str) -> Path:
         return evaluated(run, data, split, lm, out, start, device, report)
 
-    part, rest = tuning_parts(*material.sources(source, evaluation), search.seed)
     files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
+    part, rest = tuning_parts(*material.sources(source, evaluation, files), search.seed)
     tuned = tune_decoder(
         part,
         rest,

@@ -12,9 +12,10 @@ from cortext.arguments import check_list, check_text, check_type
 from cortext.describe import Described
 
 FRAME_MS = 80.0
-"""Frame p stands for the time from 80 p to 80 (p + 1) ms.
+"""Frame p of the search stands for the time from 80 p to 80 (p + 1) ms.
 
-A patch begins every 4 bins of 20 ms (and sees 14).
+A patch of the release begins every 4 bins of 20 ms (and sees 14). `NBest.timed` gives the times of
+other frames.
 """
 _SHOWN = 10
 """Hypotheses that a notebook shows of a list."""

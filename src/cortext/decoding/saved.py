@@ -120,11 +120,12 @@ def decode_saved(
 ) -> dict[str, NBest]:
     """Decode the trials of a saved file, write `id,text` rows to `out`, and return the lists.
 
-    Errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`.
+    Errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`, and a
+    LanguageModelError where the language model is of other tokens.
 
     Args:
         path: The saved file; see `read_saved`.
-        order: Tokens of the columns, in order: an `Inventory`, `"release"` or `"lm"`.
+        order: Tokens of the columns, in order: an `Inventory`, or the name of a built-in one.
         decoder: The decoder.
         out: CSV file to write.
         temperature: Divisor of the logits, above 0; see `to_log_probs`.
@@ -139,6 +140,7 @@ def decode_saved(
     inventory = get_inventory(order)
     if out.is_dir():
         raise DecodingError("is a directory; the name of a CSV file is needed", where=out)
+    decoder.lm.require(inventory, theirs=f"the order of {path}")
     trials = read_saved(path, inventory)
     log_probs = [to_log_probs(trial.logits_PV, temperature) for trial in trials]
     check_writable(out)  # before the work

@@ -26,7 +26,8 @@ from matplotlib.ticker import MaxNLocator
 
 from cortext.decoding.options import is_finite
 from cortext.errors import plain
-from cortext.evaluation.scores import MANNERS, Confusion, Rates
+from cortext.evaluation.scores import Confusion, Rates, token_groups
+from cortext.text.inventory import Groups
 
 INK, MUTED, RULE, BLUE, ORANGE, PAPER = (f"#0{n}0{n}0{n}" for n in range(1, 7))
 _VARIABLES = dict(
@@ -43,7 +44,7 @@ _COLOURS = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecol
 # variables do not reach into an image.
 BLUE_RGB = (45 / 255, 128 / 255, 196 / 255)
 ORANGE_RGB = (232 / 255, 104 / 255, 42 / 255)
-FULL_ERROR = 0.25  # share of a phoneme's occurrences at which an error is drawn in full colour
+FULL_ERROR = 0.25  # share of a token's occurrences at which an error is drawn in full colour
 WIDTH_IN = 9.6
 STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
     "svg.fonttype": "none",
@@ -174,7 +175,10 @@ class Series:
 
 
 def rates_by_day(
-    series: Sequence[Series], x_label: str, ticks: Mapping[float, str] | None = None
+    series: Sequence[Series],
+    x_label: str,
+    ticks: Mapping[float, str] | None = None,
+    tokens: str = "PER",
 ) -> Figure:
     """Draw PER and WER with 95 % intervals along the recording days, a line per series.
 
@@ -182,6 +186,7 @@ def rates_by_day(
         series: Rates to draw.
         x_label: Label of the days' axis.
         ticks: Labels of positions on that axis; None for numbers.
+        tokens: Name of the rate of the model's tokens.
     """
     names = [
         name
@@ -194,7 +199,7 @@ def rates_by_day(
         for axis, name in zip(axes, names, strict=True):
             for number, one in enumerate(series):
                 _rate_line(axis, one, name, number, len(series))
-            axis.set_title(f"{name.upper()}, %", color=INK)
+            axis.set_title(f"{tokens if name == 'per' else name.upper()}, %", color=INK)
             axis.set_ylim(bottom=0)
             axis.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
             axis.margins(x=0.03)
@@ -331,7 +336,7 @@ def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def confusion_matrix(confusion: Confusion) -> Figure:
-    """Draw the shares in which each reference phoneme (row) was decoded as another (column).
+    """Draw the shares in which each reference token (row) was decoded as another (column).
 
     Right ones are blue, errors orange. Opacity grows with the square root of the share, so that an
     error of a few per cent shows; for errors it is full at `FULL_ERROR`.
@@ -356,17 +361,19 @@ def confusion_matrix(confusion: Confusion) -> Figure:
         axis.tick_params(length=0)
         axis.set_xlabel("decoded")
         axis.set_ylabel("said")
-        _manner_lines(axis, n)
+        _group_lines(axis, token_groups(confusion.inventory))
     return figure
 
 
-def _manner_lines(axis: Axes, n: int) -> None:
+def _group_lines(axis: Axes, groups: Groups) -> None:
+    """Name the groups of tokens, and draw lines between them."""
+    n = sum(len(symbols) for _, symbols in groups)
     edge = -0.5
-    for manner, symbols in MANNERS.items():
+    for name, symbols in groups:
         axis.text(
             edge + len(symbols) / 2,
             -0.9,
-            manner if len(symbols) > 2 else "",
+            name if len(symbols) > 2 else "",
             ha="center",
             va="bottom",
             fontsize=8,

@@ -29,7 +29,6 @@ from cortext.evaluation.fitting import Fit, fit_options
 from cortext.files import atomic_write
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
-from cortext.text.normalize import normalize
 
 FILE = "decoder.yaml"
 FORMAT_VERSION = 1
@@ -59,7 +58,7 @@ class TrialName:
             split.session(i),
             int(split.block_N[i]),
             int(split.trial_N[i]),
-            normalize(split.sentence(i) or ""),
+            split.conventions.language.normalize(split.sentence(i) or ""),
         )
 
     @property

@@ -30,7 +30,6 @@ from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory, get_inventory
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
-from cortext.text.normalize import normalize
 
 Settings = Mapping[str, Any]
 Item = TypeVar("Item", bound=Hashable)
@@ -178,10 +177,11 @@ def fit_options(
     if not len(log_probs) == len(references) == len(blocks):
         what = f"{len(log_probs)} trials, {len(references)} references, {len(blocks)} blocks"
         raise DataError(f"{what}; one of each per trial is needed")
-    sentences = [normalize(reference) for reference in references]
-    half_B = halves(sentences, blocks)
     start = DecoderOptions.of(start)
     decoder = (lm if isinstance(lm, Decoder) else Decoder.from_dir(lm)).with_llm(None)
+    language = decoder.language
+    sentences = [language.normalize(reference) for reference in references]
+    half_B = halves(sentences, blocks)
     inventory = get_inventory(order)
     check_trials(log_probs, inventory)
     judge = _Judge(decoder, log_probs, sentences, inventory, threads)
@@ -195,7 +195,7 @@ def fit_options(
     sentences_B = [sentences[index] for index in drawn_B]
 
     def rate(texts: Mapping[int, str]) -> ErrorRate:
-        return error_rate(sentences_B, [texts[index] for index in drawn_B])
+        return error_rate(sentences_B, [texts[index] for index in drawn_B], language=language)
 
     crossed = judge.texts(of_half[1], parts[0]) | judge.texts(of_half[0], parts[1])
     fit = Fit(
@@ -353,8 +353,8 @@ class _Judge:
             missing, decoder.decode_batch(log_probs, self.inventory, self.threads), strict=True
         ):
             text = nbest.texts[0]
-            edits = edit_counts(self.sentences[index].split(), normalize(text).split())
-            found[index] = text, edits.errors
+            words = self.decoder.language.normalize(text).split()
+            found[index] = text, edit_counts(self.sentences[index].split(), words).errors
         return found
 
 

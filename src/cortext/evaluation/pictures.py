@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from cortext.data.trial import BIN_MS
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import plain
 from cortext.evaluation.figures import (
@@ -29,10 +28,10 @@ from cortext.evaluation.figures import (
     panels,
 )
 from cortext.evaluation.recognise import Recognised
-from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, TrialResult
+from cortext.evaluation.scores import TrialResult, token_groups, token_order
 from cortext.features import gaussian_kernel, smooth
 from cortext.models import AcousticModel
-from cortext.models.stepper import patch_shape
+from cortext.text.inventory import Inventory
 from cortext.text.metrics import align, edit_counts
 
 CHOICE = (
@@ -43,7 +42,7 @@ CHOICE = (
 
 @dataclass(frozen=True)
 class Span:
-    """A decoded word or phoneme on the time axis, in seconds."""
+    """A decoded word or token on the time axis, in seconds."""
 
     text: str
     start_s: float
@@ -57,10 +56,11 @@ class TrialPicture:
 
     Attributes:
         features_TC: Smoothed features, a row each `bin_s` seconds.
-        posterior_PV: Probabilities in the order of `PHONEME_ORDER`; frame p is centred on
+        posterior_PV: Probabilities in the order of `token_order`; frame p is centred on
             `frame_start_s + p * frame_s`.
-        phonemes: Decoded phonemes, right or wrong.
+        phonemes: Decoded tokens, right or wrong.
         words: Decoded words, right or wrong.
+        inventory: The tokens.
     """
 
     features_TC: np.ndarray
@@ -70,10 +70,11 @@ class TrialPicture:
     frame_s: float
     phonemes: Sequence[Span]
     words: Sequence[Span]
+    inventory: Inventory
 
 
 def error_share(trial: TrialResult) -> tuple[float, float]:
-    """Return word and phoneme errors of one labelled trial over its reference lengths."""
+    """Return word and token errors of one labelled trial over its reference lengths."""
     words = 0.0
     phonemes = 0.0
     if trial.reference and trial.text is not None:
@@ -88,11 +89,11 @@ def choose(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
     """Choose `n` trials to show, from best to worst.
 
     Half are right and half wrong where there are enough of each, spread evenly. Trials are ordered
-    by word errors, then phoneme errors, then number; unlabelled ones by number alone.
+    by word errors, then token errors, then number; unlabelled ones by number alone.
     """
     shares = {trial.id: error_share(trial) for trial in trials}
     ordered = sorted(trials, key=lambda trial: (shares[trial.id], trial.id))
-    # Without a language model there are no words: a trial is then right by its phonemes.
+    # Without a language model there are no words: a trial is then right by its tokens.
     key = 0 if any(trial.text is not None for trial in trials) else 1
     right = [trial for trial in ordered if shares[trial.id][key] == 0]
     wrong = (
@@ -120,16 +121,17 @@ def picture_of(trial: TrialResult, index: int, found: Recognised) -> TrialPictur
     model = found.model
     features_TC = torch.from_numpy(found.data.split(found.split).trial(index).features_TC)
     start_s, frame_s = frame_times(model)
-    columns = [model.inventory.index[symbol] for symbol in PHONEME_ORDER]
+    columns = [model.inventory.index[symbol] for symbol in token_order(model.inventory)]
     probabilities_PV = np.exp(log_softmax(trial.logits_PV))
     return TrialPicture(
         features_TC=smooth(features_TC[None], 2.0, 100)[0].numpy(),
-        bin_s=BIN_MS / 1000,
+        bin_s=model.bin_ms / 1000,
         posterior_PV=probabilities_PV[:, columns],
         frame_start_s=start_s,
         frame_s=frame_s,
         phonemes=_phoneme_spans(trial, probabilities_PV, model, start_s, frame_s),
         words=_word_spans(trial, start_s - frame_s / 2),
+        inventory=model.inventory,
     )
 
 
@@ -139,14 +141,13 @@ def frame_times(model: AcousticModel) -> tuple[float, float]:
     A frame sees one patch of smoothed bins; 'valid' smoothing cuts half a kernel from the trial's
     beginning.
     """
-    size, stride = patch_shape(model.network.config.patch_size, model.network.config.patch_stride)
     cut = 0.0
     if model.smoothing.smooth_data:
         kernel = gaussian_kernel(
             model.smoothing.smooth_kernel_std, model.smoothing.smooth_kernel_size
         )
         cut = (len(kernel) - 1) / 2
-    return (cut + size / 2) * BIN_MS / 1000, stride * BIN_MS / 1000
+    return (cut + model.patch_size / 2) * model.bin_ms / 1000, model.frame_ms / 1000
 
 
 def _phoneme_spans(
@@ -156,7 +157,7 @@ def _phoneme_spans(
     start_s: float,
     frame_s: float,
 ) -> list[Span]:
-    """Return the greedy phonemes with the frames that emit them."""
+    """Return the greedy tokens with the frames that emit them."""
     best_P = probabilities_PV.argmax(axis=-1)
     edges = [0, *(np.flatnonzero(np.diff(best_P)) + 1).tolist(), len(best_P)]
     runs = [(a, b) for a, b in pairwise(edges) if best_P[a] != model.inventory.blank]
@@ -188,7 +189,7 @@ def _right(reference: Sequence[str] | None, decoded: Sequence[str]) -> list[bool
 
 
 def trial_figure(picture: TrialPicture) -> Figure:
-    """Draw features, phoneme posteriors, decoded phonemes and words on one time axis."""
+    """Draw features, posteriors, decoded tokens and words on one time axis."""
     has_words = bool(picture.words)
     heights = [1.5, 3.7, 0.3, 0.36][: 4 if has_words else 3]
     with matplotlib.rc_context(STYLE | {"axes.grid": False, "axes.spines.left": False}):
@@ -196,7 +197,7 @@ def trial_figure(picture: TrialPicture) -> Figure:
         axes = axes[:, 0]
         _draw_features(axes[0], picture)
         _draw_posteriors(axes[1], picture)
-        _draw_phonemes(axes[2], picture.phonemes)
+        _draw_phonemes(axes[2], picture.phonemes, f"{picture.inventory.unit}s")
         if has_words:
             _draw_words(axes[3], picture.words, picture.bin_s * len(picture.features_TC))
         for axis in axes[:-1]:
@@ -237,17 +238,19 @@ def _draw_posteriors(axis: Axes, picture: TrialPicture) -> None:
     image[..., :3] = BLUE_RGB
     image[..., 3] = np.round(np.sqrt(posterior_VP) * 31) / 31
     left = picture.frame_start_s - picture.frame_s / 2
-    n = len(PHONEME_ORDER)
+    groups = token_groups(picture.inventory)
+    symbols = [symbol for _, members in groups for symbol in members]
+    n = len(symbols)
     extent = (left, left + picture.frame_s * posterior_VP.shape[1], n - 0.5, -0.5)
     axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
-    axis.set_yticks(range(n), PHONEME_ORDER, fontsize=5.5)
+    axis.set_yticks(range(n), symbols, fontsize=5.5 * min(1, 40 / n))
     edge = -0.5
-    for symbols in MANNERS.values():
-        edge += len(symbols)
+    for _, members in groups:
+        edge += len(members)
         axis.axhline(edge, color=RULE, linewidth=0.6)
 
 
-def _draw_phonemes(axis: Axes, phonemes: Sequence[Span]) -> None:
+def _draw_phonemes(axis: Axes, phonemes: Sequence[Span], name: str) -> None:
     for number, phoneme in enumerate(phonemes):
         centre = (phoneme.start_s + phoneme.end_s) / 2
         axis.text(
@@ -261,7 +264,7 @@ def _draw_phonemes(axis: Axes, phonemes: Sequence[Span]) -> None:
             fontweight="normal" if phoneme.right else "bold",
         )
     axis.set_ylim(0, 1)
-    axis.set_yticks([0.5], ["phonemes"], fontsize=7)
+    axis.set_yticks([0.5], [name], fontsize=7)
 
 
 def _draw_words(axis: Axes, words: Sequence[Span], duration_s: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +145,6 @@ def _origin(file: Path, order: str, inventory: Inventory, seed: int) -> dict[str
         "llm": None,
         "config": None,
         "seed": seed,
-        "inventory": asdict(RELEASE),
+        "inventory": RELEASE.to_json(),
         "frame_ms": FRAME_MS,
     }

@@ -1,6 +1,6 @@
 """From packed trials to sentences: the model, then the search. `evaluate` and `decode` share this.
 
-Shapes: B trials, T bins of 20 ms, C features, P patches of 80 ms, V tokens.
+Shapes: B trials, T bins, C features, P patches, V tokens.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from cortext.arguments import as_path, check_function, check_type
 from cortext.data import Dataset, PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import Description
 from cortext.data.packed import data_path
-from cortext.data.trial import BIN_MS
 from cortext.decoding import DecoderOptions
 from cortext.decoding.decoder import notes_of, part_of
 from cortext.decoding.log_probs import greedy, log_softmax
@@ -29,9 +29,7 @@ from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.vocabularies import Vocabulary
 from cortext.evaluation.word_search import WordSearch, check_search, stage
 from cortext.models import AcousticModel, load_model
-from cortext.models.stepper import patch_shape
 from cortext.processes import Progress
-from cortext.text.inventory import RELEASE
 from cortext.text.lexicon import Lexicon
 
 TRIALS_AT_ONCE = 16
@@ -55,6 +53,7 @@ class Results:
         seconds: What each stage took.
         llm: What is known of the large language model; None without one.
         limited: Vocabularies that the sentences of some trials are made of.
+        conventions: Tokens, language and length of a bin of the trials.
     """
 
     split: str
@@ -68,6 +67,7 @@ class Results:
     seconds: dict[str, float] = field(default_factory=dict)
     llm: dict[str, Any] | None = None
     limited: tuple[Vocabulary, ...] = ()
+    conventions: Conventions = RELEASE_CONVENTIONS
 
     @property
     def degraded(self) -> list[str]:
@@ -135,13 +135,15 @@ def recognise(
         words = vocabulary = None
         if search.lm is not None:
             words = WordSearch(run, search.lm, search, fit)
-            vocabulary = Lexicon.read(Path(search.lm) / "lexicon.txt")
+            vocabulary = words.vocabulary
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
         packed = open_data(data, _packed_by_training(run, where), skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])  # reads every byte: a damaged copy would only decode worse
         _check_fits(model, packed, where)
+        if words is not None:
+            words.require(model)
         ids, skipped = number_trials(trials_of, packed.bad_trials)
         chosen = _choose(model, trials_of, ids, skipped, skip_bad, where)
     parts = 1 if words is None else 1 + words.stages
@@ -159,7 +161,7 @@ def recognise(
             with stage(seconds, "fit"):
                 words.fit(log_probs, names, model.inventory, (str(where), split), reports[1])
         found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + fit :])
-        timed = [nbest.timed(frame_ms(model)) for nbest in found]
+        timed = [nbest.timed(model.frame_ms) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
         data=packed,
@@ -178,6 +180,7 @@ def recognise(
         },
         seconds=seconds,
         llm=None if words is None else words.about_llm,
+        conventions=packed.conventions,
     )
 
 
@@ -229,6 +232,9 @@ def _check_fits(model: AcousticModel, data: PackedDataset, where: Path) -> None:
     if data.n_features != model.n_features:
         found = f"{data.n_features} features found, the model needs {model.n_features}"
         raise DataError(found, where=where, fix="give the data the run was trained for")
+    data.conventions.require(
+        model.conventions, mine="the data", theirs="the run", where=where, by_number=False
+    )
 
 
 def _choose(
@@ -326,16 +332,11 @@ def _trial(
         n_bins=int(split.n_bins_N[i]),
         corpus=blocks.corpus(session, block) or split.corpora[i],
         sentence=split.sentence(i),
-        phonemes=None if labels is None else tuple(RELEASE.names(labels)),
+        phonemes=None if labels is None else tuple(split.conventions.inventory.names(labels)),
         greedy=tuple(model.inventory.names(greedy(log_softmax(logits_PV), model.inventory))),
         logits_PV=logits_PV,
+        language=split.conventions.language,
     )
-
-
-def frame_ms(model: AcousticModel) -> float:
-    """Return the time from one frame of the model's logits to the next."""
-    config = model.network.config
-    return float(patch_shape(config.patch_size, config.patch_stride)[1] * BIN_MS)
 
 
 def in_order(

@@ -22,8 +22,9 @@ from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_voc
 from cortext.files import atomic_write, disk_errors, read_json
 from cortext.processes import Progress
 from cortext.tables import csv_table
+from cortext.text.inventory import RELEASE, Inventory
+from cortext.text.language import Language
 from cortext.text.metrics import ErrorRate, error_rate
-from cortext.text.normalize import normalize
 
 OPEN = "open vocabulary"
 """Name of the trials that no vocabulary limits."""
@@ -34,7 +35,7 @@ class Comparison:
     """Word errors of some trials: of the sentences that the evaluation holds, and decoded now.
 
     Attributes:
-        per: Phoneme error rate of the logits, from the evaluation; None where it is not known.
+        per: Token error rate of the logits, from the evaluation; None where it is not known.
     """
 
     name: str
@@ -55,12 +56,14 @@ class Redecoded:
             without references.
         n_cross_fitted: Trials that the decoder options were fitted on; each is decoded with options
             of the other half of them.
+        inventory: Tokens of the logits.
     """
 
     lists: dict[int, NBest]
     published: bool
     rows: tuple[Comparison, ...]
     n_cross_fitted: int = 0
+    inventory: Inventory = RELEASE
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the rows with plain values."""
@@ -101,6 +104,7 @@ def decode_evaluation(
     check_predictions_file(out)
     trials = read_evaluations([directory])
     origin = LogitsOrigin.of(directory)
+    origin.require(decoder.lm, directory)
     log_probs = [
         to_log_probs(array, temperature)
         for array in read_average([directory], trials, "arithmetic")
@@ -108,7 +112,10 @@ def decode_evaluation(
     numbers = [int(trial.id) for trial in trials]
     vocabularies = read_vocabularies(directory)
     groups: dict[DecoderOptions, list[int]] = {}
-    own = [None if options is None else options.without(_name(trial)) for trial in trials]
+    own = [
+        None if options is None else options.without(_name(trial, origin.language))
+        for trial in trials
+    ]
     for n, fitted in enumerate(own):
         groups.setdefault(fitted or decoder.options, []).append(n)
     lists: dict[int, NBest] = {}
@@ -125,21 +132,22 @@ def decode_evaluation(
         )
         for n, nbest in zip(chosen, found, strict=True):
             lists[numbers[n]] = nbest.timed(origin.frame_ms)
-    rows = [(number, normalize(lists[number][0].text)) for number in numbers]
+    rows = [(number, origin.language.normalize(lists[number][0].text)) for number in numbers]
     with disk_errors(out):
         atomic_write(out, csv_table(("id", "text"), rows))
     metrics = read_json(Path(directory) / "metrics.json")  # LogitsOrigin has checked it
     return Redecoded(
         {number: lists[number] for number in numbers},
         "imported" in metrics["provenance"],
-        tuple(_compared(trials, lists, vocabularies, metrics)),
+        tuple(_compared(trials, lists, vocabularies, metrics, origin.language)),
         sum(each is not None for each in own),
+        origin.inventory,
     )
 
 
-def _name(trial: Candidates) -> TrialName:
+def _name(trial: Candidates, language: Language) -> TrialName:
     session, block, number = str(trial.session), int(trial.block or 0), int(trial.trial or 0)
-    return TrialName(session, block, number, normalize(trial.reference or ""))
+    return TrialName(session, block, number, language.normalize(trial.reference or ""))
 
 
 def _compared(
@@ -147,6 +155,7 @@ def _compared(
     lists: Mapping[int, NBest],
     vocabularies: Sequence[Vocabulary],
     metrics: Mapping[str, Any],
+    language: Language,
 ) -> Iterator[Comparison]:
     """Yield the rates of each vocabulary, of the other trials, and of all of them."""
     said = [trial for trial in trials if trial.reference]
@@ -167,6 +176,6 @@ def _compared(
                 name,
                 len(chosen),
                 per.get(name),
-                error_rate(references, before),
-                error_rate(references, now),
+                error_rate(references, before, language=language),
+                error_rate(references, now, language=language),
             )

@@ -17,8 +17,9 @@ from cortext.errors import HIDDEN
 from cortext.evaluation import figures, pictures
 from cortext.evaluation import summary as summaries
 from cortext.evaluation.recognise import Recognised, Results
-from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates
+from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates, long_name
 from cortext.files import json_lines
+from cortext.text.inventory import Inventory
 from cortext.text.metrics import align
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ def write_report(
         path: HTML file to write.
         metrics: Error rates of the split.
         found: Decoded trials.
-        confused: Confusion of phonemes; None without labels.
+        confused: Confusion of tokens; None without labels.
         run: Run directory, for its learning curves; None without one.
     """
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
     positions = _day_axis(list(metrics.per_session), metrics.post_implant_day)[0]
+    inventory, language = found.conventions.inventory, found.conventions.language
     page = render(
         "report.html.j2",
         metrics=metrics,
@@ -52,15 +54,20 @@ def write_report(
             if "imported" in metrics.provenance
             else f"Evaluation of the {SPLIT_NAMES.get(metrics.split, metrics.split)} split"
         ),
-        summary=summaries.summary(metrics, found.trials, confused, positions),
+        summary=summaries.summary(metrics, found.trials, confused, positions, inventory),
+        inventory=inventory,
+        conventions=found.conventions,
+        is_published=inventory.is_published,
+        # Sentences of other scripts may run from right to left.
+        direction=Markup("" if language.is_benchmark else ' dir="auto"'),
         days_rule=summaries.DAYS_RULE,
         splits=summaries.SPLITS,
         explain=summaries.explain,
-        headline=_headline(metrics),
+        headline=_headline(metrics, inventory),
         groups=_groups(metrics),
-        days=_days(metrics, found.trials),
+        days=_days(metrics, found.trials, inventory),
         day_rows=_day_rows(metrics),
-        curves=None if run is None else _curves(run / "metrics.jsonl"),
+        curves=None if run is None else _curves(run / "metrics.jsonl", inventory),
         confusion=_confusion(confused),
         pictures=_pictures(found) if isinstance(found, Recognised) else [],
         choice=pictures.CHOICE,
@@ -119,31 +126,34 @@ def number(value: float | None) -> str:
     return text.replace(",", "\u2009")
 
 
-def _headline(metrics: Metrics) -> list[dict[str, Any]]:
+def _headline(metrics: Metrics, inventory: Inventory) -> list[dict[str, Any]]:
     rows = []
     crossed = ("wer", "cer") if metrics.n_cross_fitted else ()
-    for name, unit, long in (
-        ("per", "phoneme", "phoneme"),
-        ("wer", "word", "word"),
-        ("cer", "char", "character"),
+    for name, counted, unit, long in (
+        ("per", "phoneme", inventory.unit, long_name(inventory)),
+        ("wer", "word", "word", "word error rate"),
+        ("cer", "char", "character", "character error rate"),
     ):
         if getattr(metrics, name) is not None:
             bounds = getattr(metrics, f"{name}_ci95")
+            shown = inventory.error_rate if name == "per" else name.upper()
             rows.append(
                 {
-                    "name": name.upper(),
-                    "unit": f"{long}s",
-                    "long": f"{long} error rate ({name.upper()})",
+                    "name": shown,
+                    "unit": f"{unit}s",
+                    "long": f"{long} ({shown})",
                     "crossed": name in crossed,
                     "rate": getattr(metrics, name),
                     "ci": bounds,
-                    "counts": metrics.edits[unit],
+                    "counts": metrics.edits[counted],
                 }
             )
     return rows
 
 
-def _days(metrics: Metrics, trials: Sequence[TrialResult]) -> dict[str, Any] | None:
+def _days(
+    metrics: Metrics, trials: Sequence[TrialResult], inventory: Inventory
+) -> dict[str, Any] | None:
     labelled = [trial for trial in trials if trial.phonemes or trial.reference]
     if not labelled:
         return None
@@ -158,7 +168,7 @@ def _days(metrics: Metrics, trials: Sequence[TrialResult]) -> dict[str, Any] | N
                 kind, [positions[name] for name in by_session], list(by_session.values())
             )
         )
-    figure = figures.rates_by_day(series, x_label, ticks)
+    figure = figures.rates_by_day(series, x_label, ticks, inventory.error_rate)
     label = "Error rates with 95 % intervals along the recording days"
     return {"svg": Markup(figures.to_svg(figure, "days", label)), "kinds": list(kinds)}
 
@@ -190,11 +200,14 @@ def _day_rows(metrics: Metrics) -> list[dict[str, Any]]:
     ]
 
 
-def _curves(path: Path) -> Markup | None:
+def _curves(path: Path, inventory: Inventory) -> Markup | None:
     """Draw learning curves from `metrics.jsonl`: a JSON object a line, with `step` and numbers."""
     lines = list(json_lines(path))
     losses = [_curve(lines, "train", ("train_loss",)), _curve(lines, "validation", ("val_loss",))]
-    errors = [_curve(lines, "PER", ("val_per",), 100), _curve(lines, "WER", ("val_wer",), 100)]
+    errors = [
+        _curve(lines, inventory.error_rate, ("val_per",), 100),
+        _curve(lines, "WER", ("val_wer",), 100),
+    ]
     shown = [[curve for curve in curves if curve is not None] for curves in (losses, errors)]
     if not any(shown):
         return None
@@ -221,7 +234,7 @@ def _confusion(confused: Confusion | None) -> dict[str, Any] | None:
     if confused is None:
         return None
     figure = figures.confusion_matrix(confused)
-    label = "Confusion matrix of phonemes: rows are said, columns decoded"
+    label = f"Confusion matrix of {confused.inventory.unit}s: rows are said, columns decoded"
     return {
         "svg": Markup(figures.to_svg(figure, "confusion", label)),
         "top": confused.top(N_CONFUSIONS),
@@ -233,7 +246,8 @@ def _pictures(found: Recognised) -> list[dict[str, Any]]:
     shown = []
     for trial in pictures.choose(found.trials, N_PICTURES):
         figure = pictures.trial_figure(pictures.picture_of(trial, index[trial.id], found))
-        label = f"Features, phoneme posteriors and decoded words of trial {trial.name}"
+        unit = found.conventions.inventory.unit
+        label = f"Features, {unit} posteriors and decoded words of trial {trial.name}"
         shown.append(
             {**_example(trial), "svg": Markup(figures.to_svg(figure, f"trial{trial.id}", label))}
         )

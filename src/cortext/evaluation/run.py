@@ -15,10 +15,10 @@ from cortext.arguments import as_count, as_path
 from cortext.config import read_mapping
 from cortext.data.dataset import Description
 from cortext.data.packed import data_path
-from cortext.decoding.ensemble.posteriors import LogitsOrigin
+from cortext.decoding.ensemble.posteriors import LogitsOrigin, conventions_json
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
-from cortext.evaluation.recognise import Data, Recognised, Results, frame_ms, recognise
+from cortext.evaluation.recognise import Data, Recognised, Results, recognise
 from cortext.evaluation.scores import (
     BLEU_HINT,
     Confusion,
@@ -42,7 +42,6 @@ from cortext.files import atomic_directory, check_writable, disk_errors, read_js
 from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
-from cortext.text.normalize import normalize
 from cortext.training.checkpoint import read_identity
 
 
@@ -170,7 +169,7 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
             measured = _measure(found, blocks, origin["seed"])
             measured["provenance"] |= origin
             measured["caveats"] = _caveats(found, run, origin)
-            confused = confusion(found.trials)
+            confused = confusion(found.trials, found.conventions.inventory)
         with disk_errors(out), atomic_directory(out) as folder:
             with stage(found.seconds, "report"):
                 # Imported here: the report draws, and matplotlib takes long to import.
@@ -215,7 +214,7 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
         "per_corpus": group_rates(with_corpus, [trial.corpus or "" for trial in with_corpus]),
         "per_session_corpus": {name: _by_corpus(trials, name) for name in dict.fromkeys(sessions)},
         "post_implant_day": {name: day for name, day in days.items() if day is not None},
-        "words_per_minute": words_per_minute(trials),
+        "words_per_minute": words_per_minute(trials, found.conventions.bin_ms),
         "oov": _oov(found),
         "bleu": bleu(
             [trial.reference or "" for trial in read], [trial.text or "" for trial in read]
@@ -231,7 +230,7 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
     }
 
 
-CHOSEN_BY = {"val_per": "PER", "val_wer": "WER", "val_loss": "loss"}
+CHOSEN_BY = {"val_wer": "WER", "val_loss": "loss"}
 
 
 def _caveats(found: Results, run: Path | None, origin: Mapping[str, Any]) -> list[str]:
@@ -244,7 +243,8 @@ def _caveats(found: Results, run: Path | None, origin: Mapping[str, Any]) -> lis
         )
     if _chose_weights(found, run):
         metric = (origin.get("config") or {}).get("best_metric") or "val_per"
-        name = CHOSEN_BY.get(str(metric), "result")
+        tokens = found.conventions.inventory.error_rate
+        name = tokens if metric == "val_per" else CHOSEN_BY.get(str(metric), "result")
         lines.append(
             f"training kept the weights with the best {name} on these trials: expect slightly more"
             " errors on new trials"
@@ -270,6 +270,7 @@ def _chose_weights(found: Results, run: Path | None) -> bool:
 def _training_sentences(found: Results) -> set[str]:
     if not isinstance(found, Recognised) or "train" not in found.data.splits:
         return set()
+    normalize = found.conventions.language.normalize
     return {normalize(sentence) for sentence in found.data.split("train").sentences if sentence}
 
 
@@ -304,11 +305,13 @@ def _origin(
         return origin | {"lm": None, "engine": None, "options": None}
     searched = LogitsOrigin(
         found.model.inventory,
-        origin["frame_ms"],
+        found.model.frame_ms,
         chosen.options,
         chosen.fitted is not None,
         language_model_checksum(lm),
         found.cross_fitted,
+        found.model.language,
+        found.model.bin_ms,
     )
     return searched.to_json() | origin | {"lm": str(lm), "engine": found.engine}
 
@@ -344,8 +347,8 @@ def origin_of(
             torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper()
         ),
         "seed": seed,
-        "inventory": found.model.inventory.to_json(),
-        "frame_ms": frame_ms(found.model),
+        **conventions_json(found.model.conventions),
+        "frame_ms": float(found.model.frame_ms),
         "n_parameters": found.model.n_parameters,
     }
 
@@ -387,7 +390,7 @@ def _write_results(folder: Path, found: Results, confused: Confusion | None) -> 
 
 
 def _write_confusion(path: Path, confused: Confusion) -> None:
-    """Write a row per reference phoneme and a column per decoded one.
+    """Write a row per reference token and a column per decoded one.
 
     The last row counts insertions, the last column deletions.
     """

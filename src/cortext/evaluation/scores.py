@@ -19,8 +19,8 @@ from cortext.decoding.nbest import NBest
 from cortext.describe import Described, percent, with_interval
 from cortext.extras import install_hint
 from cortext.text import metrics
-from cortext.text.inventory import SIL
-from cortext.text.normalize import normalize
+from cortext.text.inventory import RELEASE, SIL, Groups, Inventory
+from cortext.text.language import EN, Language
 
 FORMAT_VERSION = 1
 BLEU_HINT = f"BLEU needs sacrebleu; {install_hint('bleu')}"
@@ -35,7 +35,31 @@ MANNERS: dict[str, tuple[str, ...]] = {
     "stops": tuple("P B T D K G".split()),
     "silence": (SIL,),
 }
-PHONEME_ORDER: tuple[str, ...] = tuple(symbol for symbols in MANNERS.values() for symbol in symbols)
+
+
+def token_groups(inventory: Inventory) -> Groups:
+    """Return the named groups in which confusions and pictures show tokens, all but the blank.
+
+    The separator is a group of its own, the last one.
+    """
+    if inventory.is_published:
+        return tuple(MANNERS.items())
+    role = "silence" if inventory.boundary is None else "boundary"
+    between = ((role, (inventory.separator,)),) if inventory.separator else ()
+    return (*inventory.grouped, *between)
+
+
+def token_order(inventory: Inventory) -> tuple[str, ...]:
+    """Return all tokens but the blank in the order of `token_groups`."""
+    return tuple(symbol for _, symbols in token_groups(inventory) for symbol in symbols)
+
+
+PHONEME_ORDER = token_order(RELEASE)
+
+
+def long_name(inventory: Inventory) -> str:
+    """Return the long name of the error rate of an inventory's tokens (`Inventory.error_rate`)."""
+    return f"{'phoneme' if inventory.unit == 'phoneme' else 'token'} error rate"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,10 +68,11 @@ class TrialResult:
 
     Attributes:
         id: Row of `predictions.csv`: sessions in order, trials in file order, counted from 0.
-        phonemes: Reference symbols with SIL after every word; None where labels are withheld.
+        phonemes: Reference symbols as labels have them; None where labels are withheld.
         greedy: Symbols of the best CTC path without blanks and repeats.
         logits_PV: float32 [P, V] in the model's token order.
         nbest: Sentences of the word search; None without a language model.
+        language: Normalisation of the sentences.
     """
 
     id: int
@@ -61,16 +86,17 @@ class TrialResult:
     greedy: tuple[str, ...]
     logits_PV: np.ndarray
     nbest: NBest | None = None
+    language: Language = EN
 
     @property
     def text(self) -> str | None:
-        """The best sentence as the benchmark scores it, or None without a language model."""
-        return None if self.nbest is None else normalize(self.nbest[0].text)
+        """The best sentence as it is scored, or None without a language model."""
+        return None if self.nbest is None else self.language.normalize(self.nbest[0].text)
 
     @property
     def reference(self) -> str | None:
-        """The prompt as the benchmark scores it."""
-        return None if self.sentence is None else normalize(self.sentence)
+        """The prompt as it is scored."""
+        return None if self.sentence is None else self.language.normalize(self.sentence)
 
     @property
     def name(self) -> str:
@@ -182,8 +208,9 @@ class Metrics(Rates):
 def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
     """Measure PER, WER and CER of the trials with 95 % bootstrap intervals.
 
-    PER compares the greedy phonemes with the labels, silences included, as the T15 release does.
+    PER compares the greedy tokens with the labels, silences included, as the T15 release does.
     """
+    language = trials[0].language if trials else EN
     spelt = [trial for trial in trials if trial.phonemes]
     said = [trial for trial in trials if trial.reference]
     # Without a language model no trial has a text: PER alone is measured.
@@ -196,7 +223,7 @@ def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
         ("wer", "word", said_words, read_words),
         ("cer", "char", said_words, read_words),
     ):
-        rate = metrics.error_rate(references, hypotheses, unit, seed=seed)  # type: ignore[arg-type]
+        rate = metrics.error_rate(references, hypotheses, unit, seed=seed, language=language)  # type: ignore[arg-type]
         found[name] = rate.rate
         found[f"{name}_ci95"] = None if rate.low is None else (rate.low, rate.high)
         if rate.rate is not None:
@@ -226,10 +253,10 @@ def split_by_seen(
     return seen, [trial for trial in labelled if trial.reference not in known]
 
 
-def words_per_minute(trials: Sequence[TrialResult]) -> float | None:
+def words_per_minute(trials: Sequence[TrialResult], bin_ms: float = BIN_MS) -> float | None:
     """Return prompted words per minute of recording, with the pauses around the sentence."""
     said = [trial for trial in trials if trial.reference]
-    minutes = sum(trial.n_bins for trial in said) * BIN_MS / 60_000
+    minutes = sum(trial.n_bins for trial in said) * bin_ms / 60_000
     return sum(len((t.reference or "").split()) for t in said) / minutes if minutes else None
 
 
@@ -260,16 +287,18 @@ def bleu_available() -> bool:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Counts of aligned phonemes.
+    """Counts of aligned tokens, of which n are no blank.
 
     Attributes:
-        symbols: Phonemes in the order of rows and columns.
-        counts_RH: Int [41, 41], a row for each reference phoneme and a column for each decoded one;
-            the last row counts insertions, the last column deletions.
+        symbols: Tokens in the order of rows and columns.
+        counts_RH: Int [n + 1, n + 1], a row for each reference token and a column for each decoded
+            one; the last row counts insertions, the last column deletions.
+        inventory: The tokens with their roles.
     """
 
     symbols: tuple[str, ...]
     counts_RH: np.ndarray
+    inventory: Inventory = RELEASE
 
     def top(self, n: int) -> list[tuple[str | None, str | None, int, float]]:
         """Return the `n` most frequent errors, the most frequent first.
@@ -295,12 +324,14 @@ class Confusion:
         ]
 
 
-def confusion(trials: Sequence[TrialResult]) -> Confusion | None:
-    """Count confusions of the greedy phonemes with the labels; None where no trial has any."""
+def confusion(trials: Sequence[TrialResult], inventory: Inventory = RELEASE) -> Confusion | None:
+    """Count confusions of the greedy tokens with the labels; None where no trial has any."""
     labelled = [trial for trial in trials if trial.phonemes]
     if not labelled:
         return None
-    index = {symbol: number for number, symbol in enumerate(PHONEME_ORDER)}
+    symbols = token_order(inventory)
+    index = {symbol: number for number, symbol in enumerate(symbols)}
     references = [[index[symbol] for symbol in trial.phonemes or ()] for trial in labelled]
     decoded = [[index[symbol] for symbol in trial.greedy] for trial in labelled]
-    return Confusion(PHONEME_ORDER, metrics.confusion(references, decoded, len(index)))
+    counts_RH = metrics.confusion(references, decoded, len(index))
+    return Confusion(symbols, counts_RH, inventory)

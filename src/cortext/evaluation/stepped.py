@@ -18,7 +18,6 @@ from cortext.errors import DataError
 from cortext.features import gaussian_kernel, smooth
 from cortext.models.stepper import Stepper
 from cortext.processes import Progress
-from cortext.text.inventory import RELEASE
 from cortext.text.metrics import error_rate
 
 
@@ -43,17 +42,26 @@ def stepped_errors(
         is not the first stepper's.
 
     Raises:
-        DataError: For data without labels.
+        DataError: For data without labels, or of other conventions than a stepper's.
         RunError: For a session that a stepper does not know.
     """
     packed = data if isinstance(data, PackedDataset) else open_data(data)
+    for name, stepper in steppers.items():
+        theirs = f"the model {name!r}"
+        packed.conventions.require(
+            stepper.conventions,
+            mine="the data",
+            theirs=theirs,
+            where=packed.path,
+            by_number=False,
+        )
     trials = packed.split(split)
     references: list[list[str]] = []
     found: dict[str, list[np.ndarray]] = {name: [] for name in steppers}
     for i in range(len(trials)):
         if (labels_U := trials.labels(i)) is None:
             continue
-        references.append(RELEASE.names(labels_U))
+        references.append(packed.conventions.inventory.names(labels_U))
         features_TC = trials.batch([i]).features_BTC[0]
         for name, stepper in steppers.items():
             stepper.use(trials.session(i))

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cortext.evaluation.scores import Confusion, Rates, TrialResult, rates
-from cortext.text.inventory import SIL
+from cortext.evaluation.scores import Confusion, Rates, TrialResult, long_name, rates
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.metrics import align
 
 if TYPE_CHECKING:
@@ -70,14 +70,16 @@ def summary(
     trials: Sequence[TrialResult],
     confused: Confusion | None,
     positions: Mapping[str, float],
+    inventory: Inventory = RELEASE,
 ) -> list[str]:
     """Return the sentences that open the report: three, or one without labels.
 
     Args:
         metrics: Error rates of the split.
         trials: Decoded trials.
-        confused: Confusion of phonemes; None without labels.
+        confused: Confusion of tokens; None without labels.
         positions: Place of each session on the axis of days.
+        inventory: The tokens.
     """
     if metrics.wer is None and metrics.per is None:
         return [
@@ -85,18 +87,20 @@ def summary(
             " compare with."
         ]
     return [
-        how_right(metrics),
-        most_wrong(metrics, trials, confused),
-        over_days(trials, positions),
+        how_right(metrics, inventory),
+        most_wrong(metrics, trials, confused, inventory),
+        over_days(trials, positions, inventory),
     ]
 
 
-def how_right(measured: Rates) -> str:
-    """Return how many words are right; phonemes where no words were decoded."""
+def how_right(measured: Rates, inventory: Inventory = RELEASE) -> str:
+    """Return how many words are right; tokens where no words were decoded."""
     if measured.wer is not None:
         return f"{_right('words', measured.wer, measured.wer_ci95, measured.edits['word'])}."
-    phonemes = _right("phonemes", measured.per or 0.0, measured.per_ci95, measured.edits["phoneme"])
-    return f"{phonemes}. Words were not decoded: there was no language model."
+    tokens = _right(
+        f"{inventory.unit}s", measured.per or 0.0, measured.per_ci95, measured.edits["phoneme"]
+    )
+    return f"{tokens}. Words were not decoded: there was no language model."
 
 
 def _right(
@@ -120,16 +124,21 @@ def _right(
     return f"About {100 * (1 - rate):.{digits}f} of 100 {unit} are right{bounds}"
 
 
-def most_wrong(metrics: Metrics, trials: Sequence[TrialResult], confused: Confusion | None) -> str:
+def most_wrong(
+    metrics: Metrics,
+    trials: Sequence[TrialResult],
+    confused: Confusion | None,
+    inventory: Inventory = RELEASE,
+) -> str:
     """Return the most frequent kind of error, with its most frequent example."""
     if metrics.wer is None:
-        found = _worst_phoneme(confused)
-        return f"The most frequent error: {found}." if found else "No phoneme is wrong."
+        found = _worst_token(confused)
+        return f"The most frequent error: {found}." if found else f"No {inventory.unit} is wrong."
     edits = metrics.edits["word"]
     kinds = ("substitutions", "deletions", "insertions")
     n_errors = sum(edits[kind] for kind in kinds)
     if not n_errors:
-        found = _worst_phoneme(confused)
+        found = _worst_token(confused)
         before = f" The most frequent error before the language model: {found}." if found else ""
         return f"No word is wrong.{before}"
     kind = max(kinds, key=lambda kind: edits[kind])
@@ -176,26 +185,32 @@ def _worst_corpus(metrics: Metrics) -> str:
     return f" Errors are more frequent in the corpus {max(worse, key=lambda name: worse[name])}."
 
 
-def _worst_phoneme(confused: Confusion | None) -> str:
+def _worst_token(confused: Confusion | None) -> str:
     errors = confused.top(1) if confused is not None else []
     if not errors:
         return ""
     true, decoded, n, share = errors[0]
+    assert confused is not None
+    true, decoded = (symbol and _named(symbol, confused.inventory) for symbol in (true, decoded))
     times = _count(n, "time")
     if true is None:
-        return f"{_sound(decoded)} is added ({times})"
+        return f"{decoded} is added ({times})"
     of_all = f"{times}, {100 * share:.0f} % of its occurrences"
     if decoded is None:
-        return f"{_sound(true)} is missing ({of_all})"
-    return f"{_sound(true)} is decoded as {_sound(decoded)} ({of_all})"
+        return f"{true} is missing ({of_all})"
+    return f"{true} is decoded as {decoded} ({of_all})"
 
 
 def _count(n: int, name: str) -> str:
     return f"{n:,} {name}{'' if n == 1 else 's'}"
 
 
-def _sound(symbol: str | None) -> str:
-    return "the silence after a word" if symbol == SIL else f"the phoneme {symbol}"
+def _named(symbol: str, inventory: Inventory) -> str:
+    if symbol == inventory.boundary:
+        return "the boundary between words"
+    if symbol == inventory.silence:
+        return "the silence after a word"
+    return f"the {inventory.unit} {symbol}"
 
 
 @dataclass(frozen=True)
@@ -207,7 +222,11 @@ class Third:
     interval: tuple[float, float]
 
 
-def over_days(trials: Sequence[TrialResult], positions: Mapping[str, float]) -> str:
+def over_days(
+    trials: Sequence[TrialResult],
+    positions: Mapping[str, float],
+    inventory: Inventory = RELEASE,
+) -> str:
     """Return whether the errors change over the days, as `DAYS_RULE` says.
 
     Where there are sentences of 50 words and others, those of the larger number are compared: the
@@ -234,7 +253,7 @@ def over_days(trials: Sequence[TrialResult], positions: Mapping[str, float]) -> 
             "There are too few trials to tell whether it gets better or worse over the"
             f" {len(sessions)} days."
         )
-    rate = "word error rate" if has_words else "phoneme error rate"
+    rate = "word error rate" if has_words else long_name(inventory)
     if name is not None:
         rate += f" ({name})"
     return compared(thirds[0], thirds[1], rate)

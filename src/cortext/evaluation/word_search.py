@@ -1,6 +1,6 @@
 """The search for the sentences of a split: in threads of this process, or on a Ray cluster.
 
-Shapes: P patches of 80 ms, V tokens.
+Shapes: P patches, V tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
 from cortext.evaluation.decoder_options import ChosenOptions, choose_options
 from cortext.evaluation.fitted import TrialName, fit_to_run, kept_before
 from cortext.evaluation.settings import SearchSettings
+from cortext.models.card import Conventional
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
+from cortext.text.lexicon import Lexicon
 
 
 @contextmanager
@@ -73,6 +75,16 @@ class WordSearch:
         # The tasks of a cluster open the large model themselves.
         if settings.llm is not None and settings.ray is None:
             self._decoder = self._decoder.with_llm(settings.llm.open())
+
+    @property
+    def vocabulary(self) -> Lexicon | None:
+        """Words that the search can write; None where it can spell any."""
+        lm = self._decoder.lm
+        return lm.lexicon if lm.unit == "word" else None
+
+    def require(self, model: Conventional) -> None:
+        """Raise LanguageModelError unless the language model goes with a model's tokens."""
+        self._decoder.lm.require(model.inventory, model.language, theirs="the run")
 
     @property
     def stages(self) -> int:

@@ -98,8 +98,11 @@ class Inventory:
 
     @property
     def error_rate(self) -> str:
-        """Name of the error rate of its tokens in messages: `PER`, or `character errors`."""
-        return "PER" if self.unit == UNITS[0] else f"{self.unit} errors"
+        """Name of the error rate of its tokens: `PER`, or `TER` (token error rate) of characters.
+
+        `CER` is the rate of the characters of the text.
+        """
+        return "PER" if self.unit == UNITS[0] else "TER"
 
     @property
     def separator(self) -> str | None:
@@ -419,7 +422,7 @@ def read_entry(given: str | Path, key: str, known: Iterable[str]) -> Any:
         mapping = read_json(path)
     except FileNotFoundError:
         raise TextError(
-            f"no {key} and no file of that name; {nearest(str(given), known)}", where=given
+            f"{str(given)!r} is no {key} and no file; {nearest(str(given), known)}"
         ) from None
     except (OSError, ValueError) as error:
         raise TextError(f"cannot read the {key}: {error}", where=path) from None

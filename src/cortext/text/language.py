@@ -95,6 +95,10 @@ class Language:
         """Return the number of words of a decoded text, whose words need no normalising."""
         return len(decoded.split() if self.unit == "word" else self.words(decoded))
 
+    def joined(self, words: Iterable[str]) -> str:
+        """Return normalised words as people write them: `zh` has no blanks between them."""
+        return ("" if self.unit == "character" else " ").join(words)
+
     def damage(self, text: str) -> str:
         """Return what `normalize` would drop and a reader would miss, each character once.
 

@@ -16,7 +16,7 @@ from rapidfuzz.distance import Levenshtein
 from cortext.arguments import as_count, check_list, check_type
 from cortext.describe import Described, with_interval
 from cortext.errors import TextError
-from cortext.text.normalize import normalize
+from cortext.text.language import EN, Language
 
 Unit = Literal["word", "char", "phoneme"]
 _DRAWS_AT_ONCE = 1 << 20
@@ -142,19 +142,23 @@ def error_rate(
     n_boot: int = 1000,
     seed: int = 0,
     confidence: float = 0.95,
+    language: Language = EN,
 ) -> ErrorRate:
     """Return the corpus-level error rate of one hypothesis per trial.
 
     Args:
-        references: For unit "word" (WER) and "char" (CER, blanks count) one sentence per trial,
-            normalised here as the benchmark does; for "phoneme" (PER) one sequence per trial of
-            token numbers or symbols, without blanks.
+        references: For unit "word" (WER) and "char" (CER) one sentence per trial, which is
+            normalised here; for "phoneme" (PER) one sequence per trial of token numbers or symbols,
+            without blanks. Characters are Unicode code points after NFC: a combining mark that
+            NFC leaves apart counts as one, and so does a blank between words. Where each character
+            is a word (`zh`), blanks do not count, and CER is WER.
         hypotheses: Decoded sentences, as many and of the same kind as the references.
         unit: "word", "char" or "phoneme".
         n_boot: Resamplings of whole trials, with replacement, for the percentile interval; 0
             leaves it out (None).
         confidence: Confidence level of the interval.
         seed: Seed of the resamplings.
+        language: Normalisation of the sentences; English as the benchmark scores it by default.
 
     Raises:
         TextError: If the numbers of references and hypotheses differ or the unit is unknown.
@@ -165,7 +169,7 @@ def error_rate(
     if not isinstance(confidence, float) or not 0 < confidence < 1:
         raise TextError(f"confidence is {confidence!r}; a number between 0 and 1 is needed")
     trials = [
-        edit_counts(_units(reference, unit), _units(hypothesis, unit))
+        edit_counts(_units(reference, unit, language), _units(hypothesis, unit, language))
         for reference, hypothesis in zip(references, hypotheses, strict=True)
     ]
     total = sum(trials, EditCounts())
@@ -212,11 +216,11 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def _units(trial: Any, unit: Unit) -> Any:
+def _units(trial: Any, unit: Unit, language: Language) -> Any:
     if unit == "word":
-        return normalize(trial).split()
+        return language.normalize(trial).split()
     if unit == "char":
-        return normalize(trial)
+        return language.joined(language.normalize(trial).split())
     if unit == "phoneme":
         return trial
     raise TextError(f"unknown unit {unit!r}; use 'word', 'char' or 'phoneme'")

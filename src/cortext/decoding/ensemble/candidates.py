@@ -13,7 +13,7 @@ from rapidfuzz.distance import Levenshtein
 from cortext.arguments import check_list
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.errors import DecodingError
-from cortext.text.normalize import normalize
+from cortext.text.language import EN, Language
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Candidate:
     """One sentence of one system.
 
     Attributes:
-        words: Words, normalised as the benchmark scores them.
+        words: Words, normalised as they are scored.
         score: Natural log, comparable within the system's list only; None where it has none.
         confidences: Confidence of each word, 0 to 1; None where the system gives none.
     """
@@ -41,6 +41,7 @@ class Candidates:
         reference: Sentence to be said; None where it is unknown.
         degraded: One line that names what a system's list lacks, such as a large model's scores;
             None where nothing is missing.
+        language: Normalisation of the sentences.
     """
 
     systems: tuple[tuple[Candidate, ...], ...]
@@ -50,10 +51,16 @@ class Candidates:
     trial: int | None = None
     reference: str | None = None
     degraded: str | None = None
+    language: Language = EN
 
     @classmethod
     def of(
-        cls, texts: Iterable[str], *, id: int | str = 0, reference: str | None = None
+        cls,
+        texts: Iterable[str],
+        *,
+        id: int | str = 0,
+        reference: str | None = None,
+        language: Language = EN,
     ) -> Candidates:
         """Return the candidates of a trial in which each system has one sentence.
 
@@ -61,15 +68,24 @@ class Candidates:
             texts: The sentence of each system; it is normalised here.
             id: Name of the trial.
             reference: Sentence to be said; None where it is unknown.
+            language: Normalisation of the sentences.
         """
         return cls(
             tuple(
-                (Candidate(tuple(normalize(text).split())),)
+                (Candidate(tuple(language.normalize(text).split())),)
                 for text in check_list(texts, "texts", "a list of sentences")
             ),
             id,
             reference=reference,
+            language=language,
         )
+
+    @property
+    def said(self) -> tuple[str, ...] | None:
+        """Normalised words of the reference; None where it is unknown."""
+        if self.reference is None:
+            return None
+        return tuple(self.language.normalize(self.reference).split())
 
     @property
     def best(self) -> tuple[tuple[str, ...], ...]:
@@ -89,13 +105,14 @@ class Weighted:
     confidences: tuple[float, ...]
 
 
-def sentence_of(words: Sequence[str]) -> str:
-    """Return the sentence that `normalize` turns into these words.
+def sentence_of(words: Sequence[str], language: Language = EN) -> str:
+    """Return the sentence that normalising turns into these words.
 
-    The words come from `normalize`. It drops a hyphen before a blank, and a blank before an
-    apostrophe, so the sentence has one more of each there.
+    The words come from normalising. The benchmark's drops a hyphen before a blank, and a blank
+    before an apostrophe, so the sentence has one more of each there.
     """
-    return " ".join(words).replace("- ", "-- ").replace(" '", "  '")
+    text = " ".join(words)
+    return text.replace("- ", "-- ").replace(" '", "  '") if language.is_benchmark else text
 
 
 def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]:

@@ -18,6 +18,7 @@ from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.decoding.ensemble.rover import Ngram, build_network, vote, vote_with_lm
 from cortext.errors import DecodingError, LanguageModelError
 from cortext.processes import Progress
+from cortext.text.language import EN, Language
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,20 @@ class Combined:
     """The sentence combined of several systems.
 
     Attributes:
-        words: Words, normalised as the benchmark scores them.
+        words: Words, normalised as they are scored.
         degraded: One line that names what is missing here or in a system's list, such as the large
             model's scores; None where nothing is missing.
+        language: Normalisation of the words.
     """
 
     words: tuple[str, ...]
     degraded: str | None = None
+    language: Language = EN
 
     @property
     def text(self) -> str:
-        """The sentence that the benchmark's normalisation turns into `words`."""
-        return sentence_of(self.words)
+        """The sentence that normalising turns into `words`."""
+        return sentence_of(self.words, self.language)
 
 
 def combine(
@@ -68,8 +71,9 @@ def combine(
     combined = []
     for number, trial in enumerate(check_list(trials, "trials", "a list of Candidates"), 1):
         check_type(trial, Candidates, f"trial {number}", "Candidates")
-        found = _combine_one(weighted(trial, options), options, lm, llm)
-        combined.append(Combined(found.words, found.degraded or trial.degraded))
+        found = _combine_one(weighted(trial, options), options, lm, llm, trial.language)
+        degraded = found.degraded or trial.degraded
+        combined.append(Combined(found.words, degraded, trial.language))
         if progress:
             progress(number, len(trials))
     return combined
@@ -100,6 +104,7 @@ def _combine_one(
     options: EnsembleOptions,
     lm: Ngram | None,
     llm: Corrector | None,
+    language: Language,
 ) -> Combined:
     if len(candidates) == 1 and not (options.method == "correct" and options.free):
         return Combined(candidates[0].words)
@@ -108,7 +113,7 @@ def _combine_one(
     slots = build_network(candidates)
     if options.method == "correct" and llm is not None:
         try:
-            return Combined(correct(candidates, slots, options, llm))
+            return Combined(correct(candidates, slots, options, llm, language))
         except LanguageModelError as error:
             return Combined(candidates[least_risk(candidates)].words, f"no large model: {error}")
     if options.method == "rover-lm" and lm is not None:

@@ -15,12 +15,12 @@ from cortext.decoding.ensemble.candidates import Weighted, least_risk, risks
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.decoding.ensemble.rover import NULL, Slot
 from cortext.errors import LanguageModelError
-from cortext.text.normalize import normalize
+from cortext.text.language import EN, Language
 
 if TYPE_CHECKING:
     from cortext.decoding.llm.model import CausalLM
 
-PROMPT = """Several speech recognizers listened to one English sentence. This is what they heard, with their votes:
+PROMPT = """Several speech recognizers listened to one {language}sentence. This is what they heard, with their votes:
 {hypotheses}
 Which sentence was said? Choose one or combine their words. Answer with the sentence only, in lower case."""  # noqa: E501
 ANSWER = "Sentence:"
@@ -52,18 +52,23 @@ class Corrector(Protocol):
         """Return an answer that the model writes by itself; `most_words` bounds its length."""
 
 
-def prompt_for(candidates: Sequence[Weighted]) -> str:
+def prompt_for(candidates: Sequence[Weighted], language: Language = EN) -> str:
     """Return the prompt: the heaviest hypotheses, each with its share of the votes."""
     heaviest = sorted(candidates, key=lambda candidate: -candidate.weight)[:IN_PROMPT]
     lines = [
-        f"- {' '.join(candidate.words) or '(nothing)'} ({candidate.weight:.0%})"
+        f"- {language.joined(candidate.words) or '(nothing)'} ({candidate.weight:.0%})"
         for candidate in heaviest
     ]
-    return PROMPT.format(hypotheses="\n".join(lines))
+    named = "English " if language.is_benchmark else ""
+    return PROMPT.format(language=named, hypotheses="\n".join(lines))
 
 
 def correct(
-    candidates: Sequence[Weighted], slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector
+    candidates: Sequence[Weighted],
+    slots: Sequence[Slot],
+    options: EnsembleOptions,
+    llm: Corrector,
+    language: Language = EN,
 ) -> tuple[str, ...]:
     """Return the sentence with the highest llm_weight * log P(text | prompt) - risk.
 
@@ -77,25 +82,30 @@ def correct(
         slots: Transition network of the candidates (`rover.build_network`).
         options: `llm_weight`, `candidates` and `free` are used.
         llm: The large language model.
+        language: Language of the sentences, as which the model reads and writes them.
 
     Raises:
         LanguageModelError: Where the model fails.
     """
-    prompt = prompt_for(candidates)
+    prompt = prompt_for(candidates, language)
     if options.free:
         longest = max(len(candidate.words) for candidate in candidates)
-        answer = tuple(normalize(llm.write(prompt, longest)).split())
+        answer = tuple(language.normalize(llm.write(prompt, longest)).split())
         return answer or candidates[least_risk(candidates)].words
     heaviest = sorted(candidates, key=lambda candidate: -candidate.weight)[:MOST_SCORED]
     own = [candidate.words for candidate in candidates if candidate.weight >= heaviest[-1].weight]
-    texts = list(dict.fromkeys([*own, *written(prompt, slots, options, llm)]))
-    log_probs = llm.score(prompt, [" ".join(words) for words in texts])
+    texts = list(dict.fromkeys([*own, *written(prompt, slots, options, llm, language)]))
+    log_probs = llm.score(prompt, [language.joined(words) for words in texts])
     scores = options.llm_weight * np.array(log_probs) - risks(texts, candidates)
     return texts[int(np.argmax(scores >= scores.max() - 1e-9))]
 
 
 def written(
-    prompt: str, slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector
+    prompt: str,
+    slots: Sequence[Slot],
+    options: EnsembleOptions,
+    llm: Corrector,
+    language: Language = EN,
 ) -> list[tuple[str, ...]]:
     """Return at most `candidates` sentences that the model writes along the network.
 
@@ -109,6 +119,7 @@ def written(
         slots: Transition network of the candidates (`rover.build_network`).
         options: `candidates` and `llm_weight` are used.
         llm: The large language model.
+        language: Language of the sentences.
     """
     beginnings: dict[tuple[str, ...], float] = {(): 0.0}  # and the expected errors so far
     for slot in slots:
@@ -119,7 +130,7 @@ def written(
                 longer[text] = min(longer.get(text, np.inf), errors + 1 - votes)
         beginnings = longer
         if len(longer) > options.candidates:
-            log_probs = llm.score(prompt, [" ".join(words) for words in longer], False)
+            log_probs = llm.score(prompt, [language.joined(words) for words in longer], False)
             scored = {
                 words: options.llm_weight * log_prob - errors
                 for (words, errors), log_prob in zip(longer.items(), log_probs, strict=True)

@@ -21,7 +21,6 @@ from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.decoding.ensemble.rover import Ngram
 from cortext.errors import DataError
 from cortext.text.metrics import edit_counts
-from cortext.text.normalize import normalize
 
 TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
     "mbr": {},
@@ -139,11 +138,11 @@ def count_errors(
     """
     references = []
     for trial in trials:
-        if trial.reference is None:
+        if (said := trial.said) is None:
             raise DataError(
                 "has no reference, and options cannot be fitted", where=f"trial {trial.id}"
             )
-        references.append(normalize(trial.reference).split())
+        references.append(said)
     errors_NK = np.zeros((len(trials), len(tried)), dtype=np.int64)
     for k, options in enumerate(tried):
         for n, combined in enumerate(combine(trials, options, lm=lm, llm=llm)):

@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import as_number, as_path, check_list, check_text, check_type
+from cortext.data.conventions import Conventions
 from cortext.data.trial import BIN_MS
 from cortext.decoding.decoder import Decoder, part_of
 from cortext.decoding.ensemble.candidates import Candidates
 from cortext.decoding.ensemble.sources import candidate_of, trial_name
 from cortext.decoding.nbest import NBest, hypothesis_json
-from cortext.decoding.ngram.language_model import language_model_checksum
+from cortext.decoding.ngram.language_model import LanguageModel, language_model_checksum
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import read_saved, to_log_probs
-from cortext.errors import DataError, DecodingError
+from cortext.errors import DataError, DecodingError, TextError
 from cortext.files import read_json
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
+from cortext.text.language import EN, Language
 
 AGAIN = "evaluate the run again"
 
@@ -40,6 +42,8 @@ class LogitsOrigin:
         fitted: True if these were fitted to its run.
         lm_checksum: Checksum of the language model of its n-best lists; None where it is not known.
         cross_fitted: Options for trials that they were fitted on, by the trial's number.
+        language: Normalisation of the sentences.
+        bin_ms: Length of a bin of the recordings, in milliseconds.
     """
 
     inventory: Inventory
@@ -48,6 +52,13 @@ class LogitsOrigin:
     fitted: bool = False
     lm_checksum: str | None = None
     cross_fitted: Mapping[int, DecoderOptions] = field(default_factory=dict)
+    language: Language = EN
+    bin_ms: float = BIN_MS
+
+    @property
+    def conventions(self) -> Conventions:
+        """Tokens, language and length of a bin of the recordings."""
+        return Conventions(self.inventory, self.language, self.bin_ms)
 
     @classmethod
     def of(cls, directory: str | Path) -> LogitsOrigin:
@@ -62,26 +73,32 @@ class LogitsOrigin:
                 card = _json(Path(facts["run"]) / "model.json")
                 stride = card["patch"]["stride"] if card["patch"]["size"] else 1
                 facts = facts | {"inventory": card["inventory"], "frame_ms": stride * BIN_MS}
-            inventory = Inventory(facts["inventory"]["name"], tuple(facts["inventory"]["symbols"]))
+            known = conventions_of(facts)
             crossed = {
                 int(number): DecoderOptions.of(half["options"])
                 for half in facts.get("cross_fitted") or ()
                 for number in half["ids"]
             }
             return cls(
-                inventory,
+                known.inventory,
                 float(facts["frame_ms"]),
                 DecoderOptions.of(facts.get("options")),
                 bool(facts.get("fitted")),
                 facts.get("lm_checksum"),
                 crossed,
+                known.language,
+                known.bin_ms,
             )
-        except DecodingError as error:
+        except (DataError, DecodingError, TextError) as error:
             raise DataError(error.what, where=directory / "metrics.json", fix=AGAIN) from None
         except (KeyError, TypeError, AttributeError, ValueError):
             raise DataError(
                 "does not say how its logits are ordered", where=directory, fix=AGAIN
             ) from None
+
+    def require(self, lm: LanguageModel, directory: str | Path) -> None:
+        """Raise LanguageModelError unless a language model goes with the logits of a directory."""
+        lm.require(self.inventory, self.language, theirs=f"the logits of {directory}")
 
     def searched_with(self, lm: str | Path) -> LogitsOrigin:
         """Return the same with the options for a search with a language model.
@@ -104,8 +121,8 @@ class LogitsOrigin:
         for number, options in self.cross_fitted.items():
             groups.setdefault(options, []).append(number)
         return {
-            "inventory": {"name": self.inventory.name, "symbols": self.inventory.symbols},
-            "frame_ms": self.frame_ms,
+            **conventions_json(self.conventions),
+            "frame_ms": float(self.frame_ms),
             "options": asdict(self.options),
             "fitted": self.fitted,
             "lm_checksum": self.lm_checksum,
@@ -113,6 +130,38 @@ class LogitsOrigin:
                 {"options": asdict(options), "ids": numbers} for options, numbers in groups.items()
             ],
         }
+
+
+def check_together(first: Conventions, one: Path, second: Conventions, two: Path) -> None:
+    """Raise DataError unless two evaluations are of the same tokens, language and bins.
+
+    Args:
+        first: Conventions of the first evaluation.
+        one: Its directory.
+        second: Conventions of the other evaluation.
+        two: Its directory.
+    """
+    second.require(
+        first,
+        mine="this evaluation",
+        theirs=str(one),
+        where=two,
+        fix="combine evaluations of the same data by runs of the same tokens",
+        by_number=False,
+    )
+
+
+def conventions_json(conventions: Conventions) -> dict[str, Any]:
+    """Return conventions as `metrics.json` has them: tokens, and what is not the release's."""
+    found = conventions.to_json()
+    kept: dict[str, Any] = {name: found[name] for name in ("language", "bin_ms") if name in found}
+    return {"inventory": conventions.inventory.to_json()} | kept
+
+
+def conventions_of(facts: Mapping[str, Any]) -> Conventions:
+    """Return the conventions in the provenance of a `metrics.json`; without any, the release's."""
+    names = ("inventory", "language", "bin_ms")
+    return Conventions.from_json({name: facts[name] for name in names if name in facts})
 
 
 def average(
@@ -192,8 +241,7 @@ def read_average(
     first = origins[0]
     columns = []
     for path, origin in zip(paths, origins, strict=True):
-        if set(origin.inventory.symbols) != set(first.inventory.symbols):
-            raise DataError(f"its logits are of other tokens than those of {paths[0]}", where=path)
+        check_together(first.conventions, paths[0], origin.conventions, path)
         if origin.frame_ms != first.frame_ms:
             differs = f"a frame takes {origin.frame_ms:g} ms, in {paths[0]} {first.frame_ms:g} ms"
             raise DataError(differs, where=path, fix="average runs with the same patch_stride")
@@ -254,6 +302,7 @@ def decode_average(
     """
     origin = average_origin(directories, lm, options)
     decoder = Decoder.from_dir(lm, origin.options)
+    origin.require(decoder.lm, directories[0])
     log_probs = read_average(directories, trials, mean, weights)
     found = _decoded(decoder, origin, trials, log_probs, threads, progress)
     return log_probs, [nbest.timed(origin.frame_ms) for nbest in found]
@@ -375,11 +424,15 @@ def read_lattices(
     for number, directory in enumerate(directories):
         origin = LogitsOrigin.of(directory).searched_with(lm).given(options)
         decoder = Decoder.from_dir(lm, origin.options)
+        origin.require(decoder.lm, directory)
         log_probs = read_average([directory], trials, "arithmetic")  # of one run: its own
         share = part_of(progress, number, len(directories))
         found = _decoded(decoder, origin, trials, log_probs, threads, share, nbest=MOST_SENTENCES)
         systems.append(
-            [tuple(candidate_of(hypothesis_json(one)) for one in nbest) for nbest in found]
+            [
+                tuple(candidate_of(hypothesis_json(one), origin.language) for one in nbest)
+                for nbest in found
+            ]
         )
     return [
         replace(trial, systems=lists, degraded=None)

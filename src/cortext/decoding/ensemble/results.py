@@ -30,8 +30,8 @@ from cortext.files import atomic_directory, disk_errors, read_json
 from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
+from cortext.text.language import EN, Language
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
-from cortext.text.normalize import normalize
 
 Lm = str | Path | None
 
@@ -61,6 +61,11 @@ class Ensemble:
     search: DecoderOptions | None = None
 
     @property
+    def language(self) -> Language:
+        """Language of the sentences."""
+        return self.trials[0].language if self.trials else EN
+
+    @property
     def cross_fitted(self) -> bool:
         """Tell whether trials were decoded with options that were fitted on others of them."""
         return self.origin is not None and bool(self.origin.cross_fitted)
@@ -80,7 +85,11 @@ class Ensemble:
         if len({len(trial.systems) for trial in self.trials}) != 1:
             return None
         systems = zip(*(trial.best for trial in self.trials), strict=True)
-        rates = [self._rate([sentence_of(words) for words in texts], n_boot=0) for texts in systems]
+        language = self.language
+        rates = [
+            self._rate([sentence_of(words, language) for words in texts], n_boot=0)
+            for texts in systems
+        ]
         return (
             tuple(rate.rate for rate in rates if rate is not None and rate.rate is not None) or None
         )
@@ -89,14 +98,14 @@ class Ensemble:
         """Return the WER of the best candidate of every trial; None without references."""
         texts = []
         for trial in self.trials:
-            words = normalize(trial.reference or "").split()
+            words = trial.said or ()
             candidates = [
                 candidate.words
                 for system in trial.systems
                 for candidate in system[: self.options.taken]
             ]
             errors = [edit_counts(words, candidate).errors for candidate in candidates]
-            texts.append(sentence_of(candidates[errors.index(min(errors))]))
+            texts.append(sentence_of(candidates[errors.index(min(errors))], self.language))
         rate = self._rate(texts, n_boot=0)
         return None if rate is None else rate.rate
 
@@ -110,7 +119,8 @@ class Ensemble:
         ]
         if not known:
             return None
-        return error_rate([one for one, _ in known], [two for _, two in known], unit, n_boot)  # type: ignore[arg-type]
+        references, found = zip(*known, strict=True)
+        return error_rate(references, found, unit, n_boot, language=self.language)  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
         """Return the output of `cortext ensemble --json`. A rate is None without references."""
@@ -140,6 +150,7 @@ def combine_lists(
     lm: Lm = None,
     llm: Corrector | None = None,
     progress: Progress | None = None,
+    language: Language = EN,
 ) -> Ensemble:
     """Combine the sentences of a file (`read_lists`); errors are those of `combine`.
 
@@ -150,11 +161,12 @@ def combine_lists(
         lm: Language-model directory, for `rover-lm`.
         llm: See `combine`.
         progress: Called with trials done and in all.
+        language: Language of the sentences.
     """
     options = EnsembleOptions.of(options)
     check_method(options, lm is not None, llm is not None)
     check_lists(options)
-    trials = read_lists(path, field)
+    trials = read_lists(path, field, language)
     return _combined(trials, (f"{path}: {field}",), options, lm, llm, progress)
 
 
@@ -216,7 +228,14 @@ def combine_runs(
         options,
         tuple(map(str, directories)),
         tuple(trials),
-        tuple(Combined(tuple(normalize(found[0].text).split()), found.degraded) for found in nbest),
+        tuple(
+            Combined(
+                tuple(trial.language.normalize(found[0].text).split()),
+                found.degraded,
+                trial.language,
+            )
+            for trial, found in zip(trials, nbest, strict=True)
+        ),
         time.perf_counter() - start,
         str(lm),
         tuple(nbest),
@@ -267,7 +286,10 @@ def _combined(
     llm: Corrector | None,
     progress: Progress | None,
 ) -> Ensemble:
-    model = LanguageModel.open(lm) if lm is not None and options.method == "rover-lm" else None
+    model = None
+    if lm is not None and options.method == "rover-lm":
+        model = LanguageModel.open(lm)
+        model.require(model.inventory, trials[0].language, theirs="the sentences")
     start = time.perf_counter()
     combined = combine(trials, options, lm=model, llm=llm, progress=progress)
     seconds = time.perf_counter() - start
@@ -313,6 +335,8 @@ def write_ensemble(found: Ensemble, out: str | Path) -> None:
 
 def _metrics(found: Ensemble) -> dict[str, Any]:
     facts: dict[str, Any] = provenance() | {"ensemble": list(found.sources), "lm": found.lm}
+    if found.language != EN:
+        facts |= {"language": found.language.to_json()}
     if found.search is not None:
         facts |= {"options": asdict(found.search)}
     if found.origin is not None:

@@ -12,18 +12,19 @@ from typing import Any
 from cortext.arguments import as_path, check_list
 from cortext.decoding.ensemble.candidates import Candidate, Candidates
 from cortext.decoding.options import is_finite
-from cortext.errors import DataError, nearest
-from cortext.files import parse_json_object
-from cortext.text.normalize import normalize
+from cortext.errors import DataError, TextError, nearest
+from cortext.files import parse_json_object, read_json
+from cortext.text.language import EN, Language
 
 NBEST = "nbest.jsonl"
 KEY = ("id", "session", "block", "trial")
 """The fields that must agree for two lines to be of one trial."""
+_SAME_SPLIT = "combine evaluations of the same split of the same data"
 MOST_WORDS = 1000
 """Words of the longest sentence: alignment takes the product of two lengths in time and memory."""
 
 
-def read_lists(path: str | Path, field: str) -> list[Candidates]:
+def read_lists(path: str | Path, field: str, language: Language = EN) -> list[Candidates]:
     """Read the trials of a file with a JSON object a line.
 
     `field` names the list of sentences, one of each system. An object may have an `id` (by default
@@ -59,7 +60,7 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
         if name in trials:
             fix = "give every line an id of its own, or none at all"
             raise DataError(f"the id {name!r} is there twice", where=where, fix=fix)
-        trials[name] = Candidates.of(texts, id=name, reference=reference)
+        trials[name] = Candidates.of(texts, id=name, reference=reference, language=language)
     return list(trials.values())
 
 
@@ -69,20 +70,27 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
     They come in the first one's order.
 
     Raises:
-        DataError: Where a directory lacks a trial that another has, or has another reference for
-            it.
+        DataError: Where a directory lacks a trial that another has, has another reference for it,
+            or is of another language. Their tokens may differ: only sentences are combined.
     """
     directories = list(check_list(directories, "directories", "a list of directories"))
     if not directories:
         raise DataError("nothing to combine", fix="give evaluation directories")
     paths = [as_path(directory, "a directory") for directory in directories]
+    language, *languages = (language_of(path) for path in paths)
     first, *others = (_read_nbest(path) for path in paths)
-    for path, other in zip(paths[1:], others, strict=True):
-        _check_same(paths[0], first, path, other)
+    for path, other, theirs in zip(paths[1:], others, languages, strict=True):
+        if theirs != language:
+            found = f"its sentences are of language {theirs.name!r}, those of {paths[0]} of"
+            raise DataError(f"{found} {language.name!r}", where=path, fix=_SAME_SPLIT)
+        _check_same(paths[0], first, path, other, language)
     trials = []
     for key, line in first.items():
         lines = (line, *(other[key] for other in others))
-        systems = tuple(tuple(map(candidate_of, one["hypotheses"])) for one in lines)
+        systems = tuple(
+            tuple(candidate_of(hypothesis, language) for hypothesis in one["hypotheses"])
+            for one in lines
+        )
         lacking = (
             f"{path}: {one['degraded']}"
             for path, one in zip(paths, lines, strict=True)
@@ -91,10 +99,35 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
         number, session, block, trial = key
         trials.append(
             Candidates(
-                systems, number, session, block, trial, line["reference"], next(lacking, None)
+                systems,
+                number,
+                session,
+                block,
+                trial,
+                line["reference"],
+                next(lacking, None),
+                language,
             )
         )
     return trials
+
+
+def language_of(directory: Path) -> Language:
+    """Return the language of an evaluation's sentences; English where it names none.
+
+    Raises:
+        DataError: For a `metrics.json` that names no language.
+    """
+    path = directory / "metrics.json"
+    try:
+        facts = read_json(path).get("provenance") or {}
+        return Language.from_json(facts.get("language", "en"))
+    except FileNotFoundError:
+        return EN
+    except (OSError, ValueError, AttributeError, TextError) as error:
+        raise DataError(
+            f"cannot read the language: {error}", where=path, fix="evaluate the run again"
+        ) from None
 
 
 def trial_name(trial: Candidates) -> str:
@@ -161,8 +194,15 @@ def _check_hypotheses(hypotheses: Any, where: str) -> None:
             )
 
 
-def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, Any]) -> None:
-    fix = "combine evaluations of the same split of the same data"
+def _check_same(
+    one: Path,
+    first: dict[Any, Any],
+    two: Path,
+    second: dict[Any, Any],
+    language: Language,
+) -> None:
+    normalize = language.normalize
+    fix = _SAME_SPLIT
     for key in first:
         if key not in second:
             raise DataError(f"lacks {_name(key)}, which {one} has", where=two, fix=fix)
@@ -180,12 +220,12 @@ def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, A
             raise DataError(f"has {_name(key)}, which {one} lacks", where=two, fix=fix)
 
 
-def candidate_of(hypothesis: dict[str, Any]) -> Candidate:
+def candidate_of(hypothesis: dict[str, Any], language: Language = EN) -> Candidate:
     """Return a hypothesis of `nbest.jsonl` as a candidate, normalised.
 
     Confidences count only where every word has one.
     """
-    words = tuple(normalize(hypothesis["text"]).split())
+    words = tuple(language.normalize(hypothesis["text"]).split())
     said = hypothesis.get("words")
     sure = (
         [word.get("confidence") for word in said if isinstance(word, dict)]

@@ -1,6 +1,6 @@
 """Utterances on which decoder options are tuned and judged.
 
-Shapes: P frames of 80 ms, V tokens.
+Shapes: P frames, V tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 
 from cortext.arguments import as_path
 from cortext.config import to_mapping
+from cortext.data.conventions import Conventions
 from cortext.decoding.decoder import Decoder
-from cortext.decoding.ensemble.posteriors import LogitsOrigin
+from cortext.decoding.ensemble.posteriors import LogitsOrigin, check_together
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations
 from cortext.decoding.nbest import NBest
-from cortext.decoding.ngram.language_model import file_checksums
+from cortext.decoding.ngram.language_model import LanguageModel, file_checksums
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.errors import ConfigError, DataError, RunError
@@ -29,7 +30,6 @@ from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_voc
 from cortext.files import atomic_write, read_json
 from cortext.tables import json_text
 from cortext.text.inventory import Inventory, get_inventory
-from cortext.text.normalize import normalize
 from cortext.tuning.decoder.saved_logits import SavedLogits, read_references
 from cortext.tuning.decoder.space import DecoderSearch
 from cortext.tuning.space import Space, space_to_json
@@ -62,11 +62,25 @@ class DevUtterance:
 
 @dataclass(frozen=True)
 class DevSet:
-    """The utterances that have a reference."""
+    """The utterances that have a reference.
+
+    Attributes:
+        conventions: Tokens and language; of an evaluation the length of a bin, too.
+    """
 
     source: Source
-    inventory: Inventory
+    conventions: Conventions
     utterances: tuple[DevUtterance, ...]
+
+    @property
+    def inventory(self) -> Inventory:
+        """Tokens of the logits, in order."""
+        return self.conventions.inventory
+
+    def require(self, lm: LanguageModel) -> None:
+        """Raise LanguageModelError unless a language model goes with the utterances."""
+        source = self.source.logits if isinstance(self.source, SavedLogits) else self.source
+        lm.require(self.inventory, self.conventions.language, theirs=f"the logits of {source}")
 
     @classmethod
     def read(cls, source: str | Source) -> DevSet:
@@ -78,18 +92,18 @@ class DevSet:
         """
         if isinstance(source, SavedLogits):
             source = source.resolved()
-            inventory = get_inventory(source.order)
-            found = list(_of_files(source, inventory))
+            conventions = Conventions(get_inventory(source.order), source.language)
+            found = list(_of_files(source, conventions.inventory))
             fix = f"give them in {source.references}"
         else:
             source = as_path(source, "source").resolve()
             found = list(_of_evaluation(source))
-            inventory = LogitsOrigin.of(source).inventory
+            conventions = LogitsOrigin.of(source).conventions
             fix = "evaluate a split that has references"
         if not found:
             where = source.references if isinstance(source, SavedLogits) else source
             raise DataError("no trial has a reference to count errors by", where=where, fix=fix)
-        return cls(source, inventory, tuple(found))
+        return cls(source, conventions, tuple(found))
 
     @cached_property
     def vocabularies(self) -> tuple[Vocabulary, ...]:
@@ -135,7 +149,7 @@ class DevSet:
 def _of_evaluation(directory: Path) -> Iterator[DevUtterance]:
     """Yield the trials of an evaluation directory that have a reference."""
     for trial in read_evaluations([directory]):
-        reference = normalize(trial.reference or "")
+        reference = " ".join(trial.said or ())
         number = int(trial.id)
         files = sorted((directory / "logits").glob(f"{number:05d}_*.npy"))
         if reference and not files:
@@ -150,7 +164,7 @@ def _of_files(source: SavedLogits, inventory: Inventory) -> Iterator[DevUtteranc
     """Yield the trials of saved logits that have a reference."""
     names = [trial.name for trial in read_saved(source.logits, inventory)]
     for name, text in zip(names, read_references(source.references, names), strict=True):
-        if reference := normalize(text):
+        if reference := source.language.normalize(text):
             yield DevUtterance(name, reference, source.logits, name)
 
 
@@ -226,6 +240,8 @@ def tuning_parts(source: Source, held_out: float | Path, seed: int) -> tuple[Par
                 f"{held_out} is both tuned on and held out",
                 fix="name two evaluations, or a fraction",
             )
+        if isinstance(material.source, Path):
+            check_together(material.conventions, material.source, other.conventions, held_out)
         return Part("tuned", material, everything), Part(
             "held out", other, tuple(range(len(other.utterances)))
         )

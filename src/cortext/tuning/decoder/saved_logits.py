@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cortext.decoding.saved import natural_key
 from cortext.errors import DataError, nearest
 from cortext.files import check_file, parse_json_object
+from cortext.text.inventory import Inventory
+from cortext.text.language import EN, Language
 
 MOST_BYTES = 64 << 20
 """Most bytes of a file of references; the benchmark's take 60 kB."""
@@ -21,16 +23,18 @@ class SavedLogits:
     Attributes:
         logits: The logits, as `cortext.decoding.saved.read_saved` reads them.
         references: The sentences, as `read_references` reads them.
-        order: Tokens of the columns: `release` or `lm`.
+        order: Tokens of the columns, in order: an inventory, or the name of a built-in one.
+        language: Normalisation of the sentences.
     """
 
     logits: Path
     references: Path
-    order: str
+    order: Inventory | str
+    language: Language = EN
 
     def resolved(self) -> SavedLogits:
         """Return the same with absolute paths."""
-        return SavedLogits(self.logits.resolve(), self.references.resolve(), self.order)
+        return replace(self, logits=self.logits.resolve(), references=self.references.resolve())
 
 
 def read_references(path: Path, names: Sequence[str]) -> list[str]:

@@ -92,7 +92,7 @@ def tune_decoder(
         first = [with_priors(each, material.log_probs, material.inventory) for each in first]
         decoder = replace(decoder, options=first[0])
     load_optuna()
-    _check_models(decoder)
+    _check_models(decoder, [part for part in (tuned, held_out) if part is not None])
     known_good = [] if search.space else [decoder.options.changed(each) for each in STARTS]
     known = [_given(options, space) for options in (*first, *known_good)]
     draws = Search("tpe", space, search.n_trials, search.seed)
@@ -123,9 +123,11 @@ def tune_decoder(
     return result
 
 
-def _check_models(decoder: DecoderFiles) -> None:
+def _check_models(decoder: DecoderFiles, parts: Sequence[Part]) -> None:
     """Raise the errors of the language models before anything is written."""
-    replace(decoder, llm=None).open()
+    lm = replace(decoder, llm=None).open().lm
+    for part in parts:
+        part.material.require(lm)
     if decoder.llm is not None:
         decoder.llm.check()
 
@@ -227,7 +229,13 @@ class _DecoderSearch:
         self.report("the large model reads the lists")
         lists = self._lists(best)
         points = sweep(
-            lists, self.tuned.references, best, space, self.search.llm_points, self.search.seed
+            lists,
+            self.tuned.references,
+            best,
+            space,
+            self.search.llm_points,
+            self.search.seed,
+            self.tuned.material.conventions.language,
         )
         chosen = best_of(points)
         wer = 100 * chosen.errors / self.tuned.n_words

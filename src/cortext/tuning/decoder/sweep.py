@@ -19,6 +19,7 @@ from cortext.decoding.nbest import Hypothesis
 from cortext.decoding.options import DecoderOptions
 from cortext.files import atomic_write, parse_json
 from cortext.tables import json_text
+from cortext.text.language import EN, Language
 from cortext.tuning.decoder.trial import word_errors
 from cortext.tuning.search import Search, Settings, TuningTrial, suggest
 from cortext.tuning.space import Space, settings_of, with_settings, within_space
@@ -42,6 +43,7 @@ def sweep(
     space: Space,
     n_points: int,
     seed: int,
+    language: Language = EN,
 ) -> list[Reranked]:
     """Rank the lists by the options, by the n-gram alone, and then by weights that TPE draws.
 
@@ -52,12 +54,16 @@ def sweep(
         space: The options that are swept, with their ranges.
         n_points: Number of weights that are drawn.
         seed: Seed of the draws.
+        language: Normalisation of the sentences.
 
     Returns:
         The points in the order in which they were tried.
     """
     errors = [
-        {hypothesis.text: word_errors(reference, hypothesis.text) for hypothesis, _ in one}
+        {
+            hypothesis.text: word_errors(reference, hypothesis.text, language)
+            for hypothesis, _ in one
+        }
         for reference, one in zip(references, lists, strict=True)
     ]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cortext.evaluation.cluster import DecoderFiles
+from cortext.text.language import EN, Language
 from cortext.text.metrics import edit_counts
-from cortext.text.normalize import normalize
 from cortext.tuning.decoder.material import Source, read_dev_set
 
 PARTS = 8
@@ -61,7 +61,7 @@ class DecodeJob:
             seconds += clock() - start
             references = [material.utterances[index].reference for index in indices]
             errors += [
-                word_errors(reference, nbest.texts[0])
+                word_errors(reference, nbest.texts[0], decoder.language)
                 for reference, nbest in zip(references, found, strict=True)
             ]
             degraded = degraded or next((nbest.degraded for nbest in found if nbest.degraded), None)
@@ -80,9 +80,9 @@ def parts(indices: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(indices[low:high]) for low, high in pairwise(bounds)]
 
 
-def word_errors(reference: str, text: str) -> int:
+def word_errors(reference: str, text: str, language: Language = EN) -> int:
     """Return the edits between the words of a normalised reference and of a sentence."""
-    return edit_counts(reference.split(), normalize(text).split()).errors
+    return edit_counts(reference.split(), language.normalize(text).split()).errors
 
 
 @dataclass(frozen=True)
