@@ -118,6 +118,15 @@ INDEX_ATTACKS = (
     ),
     IndexAttack("bad_trials: a number", put("bad_trials", 3)),
     IndexAttack("post_implant_day: a text", put("post_implant_day", {DAY: "x"})),
+    IndexAttack("conventions: a mapping", put("conventions", {"bin_ms": 10})),
+    IndexAttack("conventions: no JSON", put("conventions", "{")),
+    IndexAttack("conventions: a list", put("conventions", "[]")),
+    IndexAttack("conventions: levels", put("conventions", '{"a":' * 900)),
+    IndexAttack("conventions: bins of NaN", put("conventions", '{"bin_ms": NaN}')),
+    IndexAttack("conventions: bins of 4 ms", put("conventions", '{"bin_ms": 4}')),
+    IndexAttack("conventions: an unknown inventory", put("conventions", '{"inventory": "x"}')),
+    # The labels have token 40.
+    IndexAttack("conventions: fewer tokens", put("conventions", '{"inventory": "handwriting"}')),
     IndexAttack("splits: a list", put("splits", [])),
     IndexAttack("splits: a way out", put("splits", {"../x": {}})),
     IndexAttack(

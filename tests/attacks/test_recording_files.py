@@ -7,6 +7,7 @@ itself: `pack` names it in one line, `pack --skip-bad` leaves it out.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -429,7 +430,95 @@ def table(content: bytes, size: int = 0) -> Callable[[Path], None]:
     return change
 
 
+def conventions(**entries: object) -> Callable[[Path], None]:
+    """Put a `cortext.json` with these entries beside the sessions."""
+    text = json.dumps({"format": "cortext-conventions", "format_version": 1} | entries)
+    return conventions_file(lambda file, _: file.write_text(text))
+
+
+def conventions_file(make: Callable[[Path, Path], object]) -> Callable[[Path], None]:
+    return lambda place: make(place / "data" / "cortext.json", place)
+
+
+def tokens(symbols: object, **entries: object) -> Callable[[Path], None]:
+    return conventions(inventory={"name": "mine", "symbols": symbols} | entries)
+
+
+def tokens_of(n_tokens: int) -> list[str]:
+    return ["BLANK", "SIL", *(f"T{number}" for number in range(n_tokens - 2))]
+
+
+def language(**entries: object) -> Callable[[Path], None]:
+    return conventions(language={"name": "mine", "letters": "a-z"} | entries)
+
+
+LETTERS = ["BLANK", "SIL", "a", "b"]
+CONVENTIONS = "cortext.json: .*"
+CONVENTIONS_ATTACKS = tuple(
+    FileAttack(f"conventions: {name}", change, CONVENTIONS + says)
+    for name, change, says in (
+        ("nothing", conventions_file(lambda file, _: file.touch()), "cannot be read"),
+        ("a list", conventions_file(lambda file, _: file.write_text("[]")), "it is a list"),
+        ("bytes", conventions_file(lambda file, _: file.write_bytes(b"\xff\xfe\0")), "cannot be read"),
+        ("200,000 levels", conventions_file(lambda file, _: file.write_text('{"a":' * 200_000)), "64 levels"),
+        ("a terabyte", conventions_file(sparse), "1,099,511,627,776 bytes; at most 1,048,576"),
+        ("2 MB of blanks", conventions_file(lambda file, _: file.write_text(" " * 2**21)), "at most 1,048,576"),
+        ("a folder", conventions_file(lambda file, _: file.mkdir()), "Is a directory"),
+        ("a pipe", conventions_file(lambda file, _: os.mkfifo(file)), "not a regular file"),
+        ("a link to a pipe", conventions_file(lambda file, at: file.symlink_to(at / "pipe")), "not a regular file"),
+        ("a link to a device", conventions_file(lambda file, _: file.symlink_to("/dev/zero")), "not a regular file"),
+        ("a link to itself", conventions_file(lambda file, _: file.symlink_to(file)), "[Ss]ymbolic links"),
+        ("a link to nowhere", conventions_file(lambda file, at: file.symlink_to(at / "no")), "No such file"),
+        ("another format", conventions(format="cortext-packed"), "format 'cortext-conventions' version 1 expected"),
+        ("version 2", conventions(format_version=2), "version 1 expected"),
+        ("an unknown key", conventions(bin=20), r"unknown key 'bin'; did you mean 'bin_ms'\?"),
+        ("a key twice", conventions_file(lambda file, _: file.write_text('{"bin_ms": 10, "bin_ms": 20}')), "cannot be read"),
+        ("bins: NaN", conventions(bin_ms=float("nan")), "cannot be read"),
+        ("bins: a text", conventions(bin_ms="20"), "bin_ms is '20'; 5 to 50 ms"),
+        ("bins: true", conventions(bin_ms=True), "bin_ms is True"),
+        ("bins: 4 ms", conventions(bin_ms=4), "bin_ms is 4; 5 to 50 ms"),
+        ("bins: 10^400", conventions(bin_ms=10**400), "cannot be read"),
+        ("a note of 501 letters", conventions(normalised="x" * 501), "normalised is"),
+        ("a note that is a list", conventions(normalised=["x"]), "normalised is"),
+        ("tokens: 251", tokens(tokens_of(251)), "it has 251 tokens; 2 to 250"),
+        ("tokens: 10^5", tokens(["BLANK"] * 10**5), "it has 100000 tokens"),
+        ("tokens: one twice", tokens([*LETTERS, "a"]), "'a' is there twice"),
+        ("tokens: escapes", tokens([*LETTERS, "\x1b]0;x\x07"]), r"'\\x1b\]0;x\\x07' is no symbol"),
+        ("tokens: a blank", tokens([*LETTERS, "a b"]), "is no symbol"),
+        ("tokens: nothing", tokens([*LETTERS, ""]), "is no symbol"),
+        ("tokens: 41 letters", tokens([*LETTERS, "x" * 41]), "is no symbol"),
+        ("tokens: a turn of direction", tokens([*LETTERS, "\u202ea"]), "is no symbol"),
+        ("tokens: half a character", tokens([*LETTERS, "\ud800"]), "is no symbol"),
+        ("tokens: numbers", tokens([1, 2]), "inventory.symbols is"),
+        ("tokens: a text", tokens("abc"), "inventory.symbols is"),
+        ("tokens: no blank", tokens(["SIL", "a"]), "the blank 'BLANK' is none of its symbols"),
+        ("tokens: the blank is second", tokens(["SIL", "BLANK", "a"]), "'BLANK' is token 1"),
+        ("roles: one for two", tokens(LETTERS, roles={"blank": "BLANK", "silence": "BLANK"}), "two roles have one symbol"),
+        ("roles: a silence of nothing", tokens(LETTERS, roles={"blank": "BLANK", "silence": ""}), "two roles have one symbol"),
+        ("roles: unknown", tokens(LETTERS, roles={"blanc": "BLANK"}), "unknown role 'blanc'"),
+        ("roles: both", tokens(LETTERS, roles={"silence": "SIL", "boundary": "a"}), "a silence and a boundary"),
+        ("groups: escapes", tokens(LETTERS, groups={"\x1b]0;": ["a"]}), "is no group"),
+        ("groups: unknown", tokens(LETTERS, groups={"x": ["c"]}), "groups names 'c'"),
+        ("groups: a list", tokens(LETTERS, groups=[["a"]]), "inventory.groups is"),
+        ("a unit", tokens(LETTERS, unit="word"), "unit is 'word'"),
+        ("a unit that is a list", tokens(LETTERS, unit=[]), "unit is"),
+        ("an inventory by number", conventions(inventory=3), "the inventory is 3"),
+        ("an inventory by a wrong name", conventions(inventory="arpabe"), r"did you mean 'arpabet'\?"),
+        ("a name of escapes", conventions(inventory={"name": "\x1b", "symbols": LETTERS}), "inventory.name is"),
+        ("a language that is none", conventions(language="xx"), "unknown language 'xx'"),
+        ("a language by number", conventions(language=1.5), "the language is 1.5"),
+        ("letters: none", language(letters=""), "language.letters is"),
+        ("letters: a range backwards", language(letters="z-a"), "is no letter or range"),
+        ("letters: capitals", language(letters="A-Z a b C"), "the capital 'C'"),
+        ("letters: 4,001", language(letters="a" * 4001), "language.letters is"),
+        ("letters: blanks", language(letters="   "), "language"),
+        ("a built-in name", language(name="es"), "the language 'es' is built in"),
+        ("an unknown key of the language", language(letter="x"), "unknown key 'letter'"),
+        ("lower case by text", language(lower_case="yes"), "language.lower_case"),
+    )
+)  # fmt: skip
 FILE_ATTACKS = (
+    *CONVENTIONS_ATTACKS,
     FileAttack("a pipe", session_file(lambda file, _: os.mkfifo(file)), "not a file", others=True),
     FileAttack(
         "a link to a pipe",

@@ -40,6 +40,7 @@ from cortext.text.normalize import normalize
 from cortext.verification import Check, Verification, t15_facts
 from cortext.verification.baseline import WORST_SESSION
 from cortext.verification.published import COPY_TASK
+from cortext.verification.recordings import find_parts
 from cortext.verification.stages import PAGE, RESULT, Stages
 from cortext.verification.words import Searching, Trials, check_words
 
@@ -545,6 +546,25 @@ def test_parts_are_found_where_unpacking_puts_them(place, own: StandIn, out: Pat
     shutil.move(own.directory / CHECKPOINT, folder / "checkpoint")
     moved = replace(own, directory=tmp_path / Path(place).parts[0])
     assert not verified(moved, out).failed
+
+
+def test_recordings_of_other_tokens_or_bins_are_none_of_t15(own: StandIn, tmp_path: Path, capsys):
+    given = {"format": "cortext-conventions", "format_version": 1}
+    path = own.directory / RECORDINGS / "cortext.json"
+    for other, says in (
+        ({"inventory": "release"}, None),
+        ({"inventory": "lm"}, "in the public T15 data token 1 is AA, not SIL"),
+        ({"inventory": "characters"}, "in the public T15 data the silence is SIL, not none"),
+        ({"language": "es"}, "the language 'en' is not 'es'"),
+        ({"bin_ms": 10}, "bins last 20 ms, not 10 ms"),
+    ):
+        path.write_text(json.dumps(given | other))
+        if says is None:
+            assert find_parts(own.directory, t15_facts(), tmp_path).recordings == path.parent
+        else:
+            said = complaint(capsys, "verify", "t15", own.directory, "--out", tmp_path / "out")
+            assert says in said
+            assert "; remove its cortext.json, or give the directory that" in said
 
 
 def test_a_sessions_rate_far_above_the_others_fails():

@@ -15,7 +15,7 @@ import numpy as np
 from cortext.data.conventions import Conventions
 from cortext.data.trial import BIN_MS, most_labels
 from cortext.errors import DataError, shown
-from cortext.text.inventory import PUBLISHED, RELEASE, Inventory
+from cortext.text.inventory import RELEASE, Inventory
 
 FLOAT16_MAX = 65504.0
 SKIP_HINT = "or leave it out with --skip-bad"
@@ -49,7 +49,7 @@ def patch_for(conventions: Conventions) -> PatchGeometry:
     bins choose their patches themselves: then only what no model can align is refused here, and
     training refuses what its own model cannot.
     """
-    usual = conventions.inventory in PUBLISHED and conventions.bin_ms == BIN_MS
+    usual = conventions.inventory.is_published and conventions.bin_ms == BIN_MS
     return PATCH if usual else ANY_PATCH
 
 
@@ -227,6 +227,6 @@ def check_labels(
 
 def numbers_of(inventory: Inventory) -> str:
     """Return the name of an inventory's numbers in messages."""
-    if inventory in PUBLISHED:
+    if inventory.is_published:
         return "the release's phoneme numbers"
     return f"the {inventory.unit} numbers of inventory {inventory.name!r}"

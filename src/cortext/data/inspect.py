@@ -99,7 +99,11 @@ class DatasetReport:
 
 
 def inspect(
-    path: str | Path, progress: Progress | None = None, *, limits: Limits = LIMITS
+    path: str | Path,
+    progress: Progress | None = None,
+    *,
+    limits: Limits = LIMITS,
+    check_sentences: bool = True,
 ) -> DatasetReport:
     """Read every trial of a directory of session files, or of a packed one, and report.
 
@@ -111,6 +115,7 @@ def inspect(
         path: The directory.
         progress: Called with trials done and in all.
         limits: The largest trial that is read from session files.
+        check_sentences: List sentences that the language would damage.
 
     Raises:
         DataError: Where it is neither of them, and for a damaged `cortext.json`.
@@ -118,7 +123,7 @@ def inspect(
     path = Path(path)
     if is_packed(path):
         packed = open_packed(path)
-        survey = _Survey(packed.conventions)
+        survey = _Survey(packed.conventions, check_sentences)
         total = sum(len(packed.split(name)) for name in packed.splits)
         trials = _packed_trials(packed, survey)
         if progress:  # checking counts as reading every trial once, looking at them as once more
@@ -130,7 +135,7 @@ def inspect(
         survey.problems.extend(packed.bad_trials)
         return survey.report(path, "packed", packed.n_features)
     dataset = open_session_files(path, limits=limits)
-    survey = _Survey(dataset.conventions)
+    survey = _Survey(dataset.conventions, check_sentences)
     total = sum(dataset.n_trials(split) for split in dataset.splits)
     survey.take(_session_trials(dataset, survey), progress, total)
     try:
@@ -194,8 +199,9 @@ def _row(session: Session, split: str, days: dict[str, int]) -> SplitReport:
 class _Survey:
     """Counts, while the trials pass by once."""
 
-    def __init__(self, conventions: Conventions) -> None:
+    def __init__(self, conventions: Conventions, check_sentences: bool) -> None:
         self.conventions = conventions
+        self._check_sentences = check_sentences
         self.rows: list[SplitReport] = []
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
@@ -220,8 +226,10 @@ class _Survey:
 
     def check_sentence(self, trial: Trial, file: Path) -> None:
         """Note a sentence with letters that the language would lose. The trial is not left out."""
+        if not self._check_sentences or trial.sentence is None:
+            return
         language = self.conventions.language
-        if trial.sentence is not None and (lost := language.damage(trial.sentence)):
+        if lost := language.damage(trial.sentence):
             error = language.refused({lost: []}, trial.sentence)
             message = f"{error.what}; {error.fix}"
             self.notes.append(Problem(str(file), trial.name, "sentence_label", message))

@@ -14,7 +14,7 @@ from cortext.arguments import as_count, check_text, check_type
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.describe import Described
 from cortext.errors import DataError
-from cortext.text.inventory import PUBLISHED, Inventory
+from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Lexicon
 
 BIN_MS = 20
@@ -29,7 +29,7 @@ LONGEST_LABEL = 10_000
 
 def most_labels(inventory: Inventory) -> int:
     """Return the most tokens of a label: 500, as in the release's files, for its inventory."""
-    return MAX_LABEL if inventory in PUBLISHED else LONGEST_LABEL
+    return MAX_LABEL if inventory.is_published else LONGEST_LABEL
 
 
 def is_plain_name(name: object) -> bool:

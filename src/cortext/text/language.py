@@ -266,6 +266,8 @@ class Language:
 
     def check(self) -> None:
         """Raise TextError for letters that no word can hold."""
+        if not self._ranges:
+            raise TextError("language.letters is blank; letters such as 'a-z' are needed")
         for low, high in self._ranges:
             ends = (chr(low), chr(high))
             if low > high or not all(unicodedata.category(end)[0] in "LMN" for end in ends):

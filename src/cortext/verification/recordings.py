@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.checks import Problem
+from cortext.data.conventions import FILE, RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import open_session_files
 from cortext.data.inspect import DatasetReport, SplitReport, inspect
 from cortext.data.trial import SPLITS, Session
@@ -47,7 +48,8 @@ def find_parts(directory: Path, published: Published, out: Path) -> Parts:
         out: Directory of the verification, which may lie in `directory` and is passed over.
 
     Raises:
-        DataError: Where there is no such directory, or no part of the release in it.
+        DataError: Where there is no such directory, no part of the release in it, or recordings of
+            other conventions than the release's.
     """
     if not directory.is_dir():
         raise DataError("no such directory", where=directory, fix="fetch it: cortext fetch t15 DIR")
@@ -64,6 +66,14 @@ def find_parts(directory: Path, published: Published, out: Path) -> Parts:
         fix = "give the directory that the release was unpacked in"
         raise DataError("holds no recordings, checkpoint or file of T15", where=directory, fix=fix)
     recordings = max(sessions, key=lambda root: sessions[root], default=None)
+    if recordings is not None:
+        RELEASE_CONVENTIONS.require(
+            Conventions.read(recordings),
+            mine="the public T15 data",
+            theirs="these recordings",
+            where=recordings,
+            fix=f"remove its {FILE}, or give the directory that the release was unpacked in",
+        )
     whole = [folder for folder in checkpoints if (folder / WEIGHTS).is_file()]
     return Parts(recordings, next(iter([*whole, *checkpoints]), None), files)
 
@@ -137,7 +147,7 @@ def some(names: Iterable[str]) -> str:
 
 def check_recordings(root: Path, published: Published, progress: Progress | None) -> Outcome:
     """Read every trial of the session files and compare counts with the published ones."""
-    report = inspect(root, progress)
+    report = inspect(root, progress, check_sentences=False)  # they are as published
     totals = {row.split: row for row in report.totals}
     counts = {split: _n_read(totals.get(split)) for split in SPLITS}
     expected = {split: published.n_trials[split] for split in SPLITS}
