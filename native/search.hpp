@@ -132,7 +132,8 @@ private:
     void stay_between(const Hypothesis& hypothesis);
     void remember_stay(ContextId context, float score);
     void move(const Hypothesis& hypothesis);
-    void move_unmasked(const Hypothesis& hypothesis, const TreeNode& node);
+    // Not inlined: `move` is where the time goes.
+    [[gnu::noinline]] void move_unmasked(const Hypothesis& hypothesis, const TreeNode& node);
     std::uint64_t likely(float score) const;
     void enter(const Hypothesis& hypothesis);
     void reach(const Hypothesis& from, NodeId child, std::uint8_t phoneme);

@@ -63,6 +63,7 @@ class Decoder(Described):
         found = ENGINES[engine](lm_dir, second_lm)
         self._engine = OpenVocabularyEngine(found) if found.lm.unit == "character" else found
         options.require_tokens(self.inventory)
+        self._accepted = self.inventory
         self._words = WordChanges()
         self._llm: LargeModel | None = None
 
@@ -302,8 +303,9 @@ class Decoder(Described):
     def _checked(self, inventory: Inventory | str) -> Inventory:
         """Return the inventory; raise LanguageModelError unless it is the language model's."""
         inventory = get_inventory(inventory)
-        if inventory != self.inventory:
+        if inventory is not self._accepted:  # comparing takes as long as searching some frames
             self.lm.require(inventory, theirs="the log-probabilities")
+            self._accepted = inventory
         return inventory
 
     def _search(
