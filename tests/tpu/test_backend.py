@@ -17,6 +17,7 @@ pytestmark = pytest.mark.tpu
 pytest.importorskip("torchax", reason="run `make test-tpu`")
 
 import jax
+from own_recordings import OWN, own_config, write_own
 from small_training import make_config, write_recordings
 from users_own import Fading, FadingConfig, Means, MeansConfig
 
@@ -100,6 +101,18 @@ def shared(packed, tmp_path_factory):
             trainer.run(n_batches)
             states.append((begun, copied(trainer.backend.state())))
     return out, states
+
+
+def test_characters_of_ones_own_are_learnt_as_in_torch(tmp_path):
+    data = write_own(tmp_path / "data", {"train": 4, "val": 2})
+    config = own_config(3, by_chance=False)
+    losses = {}
+    for device in ("tpu", "cpu"):
+        out = tmp_path / device
+        with Trainer(config, data, out, device=device, progress=False) as trainer:
+            losses[device] = trainer.run().val_loss
+        assert load_model(out).conventions == OWN
+    np.testing.assert_allclose(losses["tpu"], losses["cpu"], rtol=1e-4)
 
 
 def test_a_run_that_moves_between_backends_is_the_run_of_one(shared, in_torch):

@@ -71,6 +71,18 @@ def test_every_trial_has_its_own_lengths():
         assert not gradient[trial, n_patches:].any()
 
 
+@pytest.mark.parametrize("n_tokens", [3, 250])
+def test_any_number_of_tokens_has_the_loss_of_torch(n_tokens):
+    rng, n_trials, n_patches, n_labels = np.random.default_rng(0), 3, 40, 7
+    logits_BPV = (rng.normal(size=(n_trials, n_patches, n_tokens)) * 3).astype(np.float32)
+    labels_BU = rng.integers(1, n_tokens, (n_trials, n_labels))
+    labels_BU[0, 0] = n_tokens - 1
+    numbers = np.full(n_trials, n_patches), labels_BU, np.full(n_trials, n_labels)
+    found, gradient, expected, of_torch = compared(logits_BPV, numbers, jnp.float32)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, of_torch, atol=1e-4 * np.abs(of_torch).max())
+
+
 @pytest.mark.parametrize("n_labels", [28, 110])
 def test_long_trials_keep_their_digits(n_labels):
     """Torch's own float32 is off by up to 8e-4 of the largest gradient here."""

@@ -1,8 +1,8 @@
 """The baseline decoder of the Brain-to-Text benchmarks: day layer, patches, GRU, output.
 
-Neural features in, phoneme logits every 80 ms out. It follows the public release of Card et al.,
-"An accurate and rapidly calibrating speech neuroprosthesis" (NEJM 2024). From top to bottom, with
-the shapes of the published model:
+Neural features in, logits of tokens out. It follows the public release of Card et al., "An accurate
+and rapidly calibrating speech neuroprosthesis" (NEJM 2024). From top to bottom, with the shapes of
+the published model and its bins of 20 ms:
 
     x_BTC          [B, T, 512]     smoothed features: 256 electrodes, two features each
       day layer                    x W[day] + b[day], softsign, dropout
@@ -25,8 +25,8 @@ the shapes of the published model:
 4. Output. CTC (`cortext.training.loss`) takes the logits of all frames and learns which frame is
    which phoneme by itself: recordings of attempted speech have no alignment.
 
-Shapes: B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L
-layers, V tokens.
+Shapes: B trials, T bins, C features, P patches, I values in a patch, D hidden units, L layers,
+V tokens.
 """
 
 from __future__ import annotations

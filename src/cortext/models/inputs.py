@@ -1,6 +1,6 @@
 """The first layers of every model: an affine map for each recording day, then patches.
 
-B trials, T bins of 20 ms, C features, P patches, I values in a patch.
+B trials, T bins, C features, P patches, I values in a patch.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@
 Gradient reversal is due to Ganin et al., "Domain-adversarial training of neural networks" (JMLR
 2016). The loss is in `cortext.training.adversarial`.
 
-Shapes: B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L
-layers, V tokens.
+Shapes: B trials, T bins, C features, P patches, I values in a patch, D hidden units, L layers,
+V tokens.
 """
 
 from __future__ import annotations

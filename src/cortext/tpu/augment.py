@@ -3,7 +3,7 @@
 The host sends float16 features as they were recorded; the device draws the noise. The numbers
 differ from torch's, their distribution does not.
 
-B trials, T bins of 20 ms, C features.
+B trials, T bins, C features.
 """
 
 from __future__ import annotations

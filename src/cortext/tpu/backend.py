@@ -3,7 +3,7 @@
 Threads read and lay out the next batches while the cores work on one. The host waits for the cores
 only in `read`. There is one program for each length in `Shapes`, compiled when it is first needed.
 
-B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
+B trials, T bins, C features, P patches, U tokens of the longest label, V tokens.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ class Target:
     n_features: int = 512
     n_days: int = 45
     n_labels: int = 110
+    n_classes: int = len(RELEASE)
     topology: str = "v5e:2x4"
 
 
@@ -69,9 +70,15 @@ def compile_step(target: Target) -> dict[str, Any]:
     mesh = data_mesh(devices(target.topology))
     n_chips = mesh.devices.size
     expected, facts = _expected(config, target, n_chips)
-    sizes = {"n_features": target.n_features, "n_days": target.n_days}
+    sizes = {
+        "n_features": target.n_features,
+        "n_days": target.n_days,
+        "n_bins": target.n_bins,
+        "n_labels": target.n_labels,
+        "n_classes": target.n_classes,
+    }
     started = time.perf_counter()
-    lowered = lower_step(config, mesh, n_bins=target.n_bins, n_labels=target.n_labels, **sizes)
+    lowered = lower_step(config, mesh, **sizes)
     lowered_at = time.perf_counter()
     compiled = _compiled(lowered, target)
     seconds = {"lower_s": lowered_at - started, "compile_s": time.perf_counter() - lowered_at}
@@ -137,7 +144,10 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
     """Return the operations of one chip's share of a batch, by formula, and the sizes of both."""
     with torch.device("meta"):
         network: Any = build_model(
-            config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE)
+            config.model,
+            n_features=target.n_features,
+            n_days=target.n_days,
+            n_classes=target.n_classes,
         )
     trials = config.dataset.batch_size // n_chips
     n_patches = int(network.n_patches(target.n_bins))

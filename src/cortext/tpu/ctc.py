@@ -6,7 +6,7 @@ The gradient of the logits is then the softmax less the share of each token. Thi
 steps; a differentiated scan takes 2 P. The variables are relative to the likeliest state, so that
 long trials keep their digits.
 
-B trials, P patches, V tokens, U phonemes of the longest label.
+B trials, P patches, V tokens, U tokens of the longest label.
 """
 
 from __future__ import annotations

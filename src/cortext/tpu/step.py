@@ -5,7 +5,7 @@ program is traced. Numbers that change from step to step (learning rates, revers
 keys, days) are arguments, so that there is one program per length of trials. Weights and moments
 are donated: the new ones take their memory.
 
-B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
+B trials, T bins, C features, P patches, U tokens of the longest label, V tokens.
 """
 
 from __future__ import annotations
@@ -350,7 +350,14 @@ def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers
 
 
 def lower_step(
-    config: TrainConfig, mesh: Mesh, *, n_features: int, n_days: int, n_bins: int, n_labels: int
+    config: TrainConfig,
+    mesh: Mesh,
+    *,
+    n_features: int,
+    n_days: int,
+    n_bins: int,
+    n_labels: int,
+    n_classes: int = len(RELEASE),
 ) -> Any:
     """Lower the training step of a configuration, without memory for its weights.
 
@@ -361,13 +368,14 @@ def lower_step(
         n_days: Number of recording days.
         n_bins: Bins that trials are padded to, T.
         n_labels: Tokens that labels are padded to, U.
+        n_classes: Number of tokens, V; the release's by default.
 
     Returns:
         A `jax.stages.Lowered`.
     """
     with torch.device("meta"):
         network = build_model(
-            config.model, n_features=n_features, n_days=n_days, n_classes=len(RELEASE)
+            config.model, n_features=n_features, n_days=n_days, n_classes=n_classes
         )
     loss = build_loss(config.loss, config.model.kind)
     return Programs(

@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from own_recordings import OWN, own_config, write_own
 
 from cortext.cli import run
 from cortext.data import open_packed
@@ -94,6 +95,18 @@ def metrics(out, kind="train"):
 def most_different(one, two):
     assert one.keys() == two.keys()
     return max(float(np.abs(one[name] - two[name]).max()) for name in one)
+
+
+def test_characters_of_ones_own_are_learnt_as_in_torch(tmp_path, one_device):
+    data = write_own(tmp_path / "data", {"train": 4, "val": 2})
+    config = own_config(3, by_chance=False)
+    losses = {}
+    for name, spec in (("tensorflow", TENSORFLOW), ("torch", DeviceSpec())):
+        out = tmp_path / name
+        trained(config, data, out, spec)
+        losses[name] = metrics(out, "val")[-1]["val_loss"]
+        assert load_model(out).conventions == OWN
+    np.testing.assert_allclose(losses["tensorflow"], losses["torch"], rtol=1e-4)
 
 
 def test_two_devices_are_one(packed, tmp_path, one_device):

@@ -84,6 +84,18 @@ def test_ctc_and_its_gradient_are_those_of_torch(jit):
     np.testing.assert_allclose(found[1], expected[1], atol=1e-5)
 
 
+@pytest.mark.parametrize("n_tokens", [3, 250])
+def test_any_number_of_tokens_has_the_loss_of_torch(n_tokens):
+    rng = np.random.default_rng(2)
+    logits_BPV = rng.normal(size=(2, 40, n_tokens)).astype(np.float32) * 3
+    labels_BU = rng.integers(1, n_tokens, (2, 7)).astype(np.int32)
+    labels_BU[0, 0] = n_tokens - 1
+    numbers = (np.array([40, 30], np.int32), labels_BU, np.array([7, 5], np.int32))
+    found, expected = ours(logits_BPV, *numbers), theirs(logits_BPV, *numbers)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-4)
+
+
 def test_ctc_stays_exact_over_a_thousand_frames():
     rng = np.random.default_rng(1)
     logits_BPV = rng.normal(size=(2, 1000, 41)).astype(np.float32) * 5

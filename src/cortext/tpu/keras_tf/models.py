@@ -3,8 +3,8 @@
 A batch is a mapping of tensors, of which the models read `features` [B, T, C] (smoothed) and `day`
 int [B].
 
-B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L layers, V
-tokens.
+B trials, T bins, C features, P patches, I values in a patch, D hidden units, L layers,
+V tokens.
 """
 
 from __future__ import annotations
