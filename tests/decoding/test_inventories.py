@@ -148,6 +148,27 @@ def test_any_chunking_gives_the_same_bit_for_bit(
     assert repr(list(chunked)) == repr(list(whole))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_both_engines_find_the_same_best_sentence_with_the_usual_beam(lm_of, seed):
+    entries = [("w", "a", 1.0), ("x", "b", 1.0), ("y", "a b", 1.0), ("z", "b b a", 0.5)]
+    log_probs_PV = random_frames(seed, 30, 3.0, BARE)
+    directory = lm_of(entries, GRAMS[2], BARE)
+    native, reference = (
+        Decoder.from_dir(directory, dict(nbest=5), engine).decode(log_probs_PV, BARE)
+        for engine in ENGINES
+    )
+    assert native[0].text == reference[0].text
+    assert native[0].score == pytest.approx(reference[0].score, abs=1e-4)
+    directory = lm_of(TOKEN_ENTRIES, TOKEN_GRAMS[2], SPACED, "character")
+    log_probs_PV = random_frames(seed, 30, 3.0, SPACED)
+    native, reference = (
+        Decoder.from_dir(directory, dict(nbest=5), engine).decode(log_probs_PV, SPACED)
+        for engine in ENGINES
+    )
+    assert native[0].text == reference[0].text
+    assert native[0].score == pytest.approx(reference[0].score, abs=1e-4)
+
+
 @few
 @given(
     grams=st.sampled_from(TOKEN_GRAMS),
@@ -334,6 +355,17 @@ def test_another_inventory_is_refused_in_one_line(lm_of):
         assert published.decode(spoken("AA", inventory), inventory)[0].text == "w"
     with pytest.raises(LanguageModelError, match="the silence is SIL, not none"):
         published.stream(CHARACTERS)
+
+
+def test_a_second_language_model_is_of_the_same_tokens_and_unit(lm_of):
+    words = lm_of([("w", "a b", 1.0)], GRAMS[0], SPACED)
+    characters = lm_of(TOKEN_ENTRIES, TOKEN_GRAMS[0], SPACED, "character")
+    silent = lm_of([("w", "a b", 1.0)], GRAMS[0], SILENT)
+    assert Decoder.from_dir(characters, second_lm=characters).lm.unit == "character"
+    with pytest.raises(LanguageModelError, match="has words and the second one characters; take"):
+        Decoder.from_dir(words, second_lm=characters)
+    with pytest.raises(LanguageModelError, match="the language model and the second one differ"):
+        Decoder.from_dir(words, second_lm=silent)
 
 
 def test_label_priors_are_those_of_the_inventory(lm_of):

@@ -78,12 +78,13 @@ class Decoder(Described):
         """Return a decoder for a language-model directory.
 
         Args:
-            lm_dir: Directory with `lexicon.txt`, `tokens.txt` and `lm.bin` or `lm.arpa`.
+            lm_dir: Directory with `lexicon.txt`, `tokens.txt` and `lm.bin` or `lm.arpa`. Its
+                inventory, of up to 250 tokens, is the decoder's.
             options: `DecoderOptions`, or a mapping of its fields; the defaults without.
             engine: `native`, or `reference` (slow, plain).
-            second_lm: Another such directory, whose (larger) n-gram takes the place of the first
-                one's when an utterance ends: lattices are rescored with it, and the scores are its
-                own.
+            second_lm: Another such directory of the same tokens and language, whose (larger) n-gram
+                takes the place of the first one's when an utterance ends: lattices are rescored
+                with it, and the scores are its own.
 
         Raises:
             LanguageModelError: For a directory that cannot be used.
@@ -135,6 +136,8 @@ class Decoder(Described):
             "language model": self.lm_dir,
             "order": lm.ngram.order,
             "words": len(lm.lexicon),
+            "unit": None if lm.unit == "word" else lm.unit,
+            "inventory": None if lm.inventory.is_published else lm.inventory.name,
             "engine": self.engine,
             "options": self.options.differences() or "the defaults",
             "large model": None if self._llm is None else type(self._llm).__name__,

@@ -17,7 +17,7 @@ from cortext.decoding.nbest import FRAME_MS, Hypothesis, NBest, Partial, Word
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import LARGEST, DecoderOptions
 from cortext.decoding.words import WordChanges
-from cortext.errors import DecodingError
+from cortext.errors import DecodingError, LanguageModelError
 from cortext.text.inventory import Inventory
 from cortext.text.lexicon import encode
 
@@ -91,9 +91,22 @@ class NativeEngine:
 
     @classmethod
     def from_dir(cls, lm_dir: Path, second_lm: Path | None = None) -> NativeEngine:
-        """Return the engine for a language-model directory; `second_lm` rescores lattices."""
-        second = LanguageModel.open(second_lm).ngram if second_lm is not None else None
-        return cls(LanguageModel.open(lm_dir), second)
+        """Return the engine for a language-model directory; `second_lm` rescores lattices.
+
+        Raises LanguageModelError where the two differ in tokens, language or unit.
+        """
+        lm = LanguageModel.open(lm_dir)
+        if second_lm is None:
+            return cls(lm)
+        second = LanguageModel.open(second_lm)
+        lm.require(second.inventory, second.language, theirs="the second one")
+        if lm.unit != second.unit:
+            raise LanguageModelError(
+                f"the language model has {lm.unit}s and the second one {second.unit}s",
+                where=lm_dir,
+                fix="take two of the same unit",
+            )
+        return cls(lm, second.ngram)
 
     def with_lm(self, lm: LanguageModel) -> NativeEngine:
         """Return an engine for another language model; lattices are rescored as here."""

@@ -9,7 +9,8 @@ words. Here its sentences of tokens become text:
     words:  the tokens between separators; a word lasts from its first token to its last, and is as
             sure as its least sure token
 
-Sentences of tokens that make the same text are one hypothesis: the best of them. `word_score`
+Sentences of tokens that make the same text are one hypothesis, the best of them, so a list may be
+shorter than `nbest`. `word_score`
 counts for every token; `acoustic_score` holds what it adds beyond one for each word.
 """
 

@@ -23,7 +23,7 @@ from cortext.errors import TextError, nearest
 from cortext.files import read_json
 
 MOST_TOKENS = 250
-"""Most tokens of an inventory, the blank included."""
+"""Most tokens of an inventory, the blank included: the compiled search numbers them by a byte."""
 LONGEST_SYMBOL = 40
 """Most characters of a token's symbol."""
 
