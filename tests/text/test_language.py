@@ -1,7 +1,26 @@
+import time
+import unicodedata
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cortext.errors import TextError
 from cortext.text import EN, Language, get_language, normalize
+
+OTHERS = [
+    *map(get_language, ("es", "de", "fr", "nl", "zh")),
+    Language("he", "א-ת", hyphens="none"),
+    Language("hi", "\u0900-\u0963", "none"),
+    Language("th", "\u0e01-\u0e3a\u0e40-\u0e4e", "inside", "inside", "character"),
+    Language("odd", "a-zı \u0300-\u036f", "beside", "beside"),
+    Language("as written", "a-zA-Z", "none", "beside", lower_case=False),
+]
+ODD_TEXT = st.text(
+    st.sampled_from("abéñßIİıΣ9你הkि\u0301\u0308\u200d\u200c\u00ad'’‐--  .,¿\ud800\ufffd")
+    | st.characters(),
+    max_size=30,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +88,71 @@ def test_a_language_of_ones_own_from_a_mapping():
 def test_what_is_no_language_is_refused(mapping, said):
     with pytest.raises(TextError, match=said):
         Language.from_json(mapping)
+
+
+@pytest.mark.parametrize("language", OTHERS, ids=lambda language: language.name)
+@given(text=ODD_TEXT)
+@settings(max_examples=120, deadline=None)
+def test_a_normalised_text_has_words_of_the_language_and_stays_as_it_is(language, text):
+    found = language.normalize(text)
+    assert language.normalize(found) == found
+    letters = set(found) - set("'- ")
+    assert not language.damage(found)
+    assert all(unicodedata.category(letter)[0] in "LM" for letter in letters)
+    for form in ("NFC", "NFD"):
+        assert language.normalize(unicodedata.normalize(form, text)) == found
+    if not language.damage(text) and language.name in ("es", "de", "fr", "nl", "he"):
+        seen = [c for c in unicodedata.normalize("NFC", text).lower() if c.isalpha()]
+        assert [c for c in found if c.isalpha()] == [c for c in seen if c != "ʼ"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Hij zei 'hallo' en 'ik ben moe,' zei ze.", "hij zei hallo en ik ben moe zei ze"),
+        ("’t Is Hans’ boek", "'t is hans' boek"),
+        ("‘’t Is mooi’, zei hij", "'t is mooi zei hij"),
+        ("'s-Gravenhage en 'Den Haag'", "'s-gravenhage en den haag"),
+        ("''hallo'' 'ja!', 'nee.' Hans' boek", "hallo ja nee hans' boek"),
+        ("kom 'ns hier, z'n foto's", "kom 'ns hier z'n foto's"),
+    ],
+)
+def test_dutch_quotation_marks_are_no_part_of_words(text, words):
+    assert get_language("nl").normalize(text) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words", "lost"),
+    [
+        ("es", "a\u00addiós a\u200ddiós a\u200cdiós \u202badiós\u202c", "adiós " * 4, ""),
+        ("es", "İstanbul", "i stanbul", "\u0307"),  # i with a dot above that cannot be composed
+        ("es", "a\ud800b", "a b", "\ud800"),
+        ("es", "caf\ufffd", "caf", "\ufffd"),
+        ("es", "½ kilo ²", "kilo", "½²"),
+        ("fr", "l´ami", "l'ami", ""),
+        ("turkish", "İSTANBUL IŞIK", "istanbul ışık", ""),
+    ],
+)
+def test_characters_that_look_like_others_or_like_nothing(name, text, words, lost):
+    turkish = Language("turkish", "a-z çğıöşü")
+    language = turkish if name == "turkish" else get_language(name)
+    assert language.normalize(text) == words.strip()
+    assert language.damage(text) == lost
+
+
+@pytest.mark.parametrize("name", ["es", "nl", "zh"])
+def test_a_line_of_any_length_takes_linear_time(name):
+    language = get_language(name)
+    lines = ("'" * 200_000, "a'-" * 70_000, "a" + "\u0301\u0323" * 60_000, "-" * 200_000)
+    start_s = time.process_time()
+    for line in lines:
+        language.normalize(line)
+        language.damage(line)
+    # Quadratic time would take minutes for one of them.
+    assert time.process_time() - start_s < 20
+
+
+def test_damage_names_the_first_lines_and_counts_them():
+    places = [f"line {number}" for number in range(1, 6)]
+    error = get_language("es").refused({"çã": places}, n_places=1234)
+    assert str(error).startswith("line 1, line 2, line 3, line 4, line 5 and 1,229 more: language")

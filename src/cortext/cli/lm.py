@@ -48,7 +48,8 @@ def build(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Tokens: arpabet (the default), characters, handwriting, or a JSON file.",
+            help="Tokens: arpabet, characters, handwriting, or a JSON file. Default: those of"
+            " --lexicon, else arpabet.",
         ),
     ] = None,
     language: Annotated[
@@ -165,11 +166,11 @@ def build(
 
 def _conventions(
     data: Path | None, inventory: str | None, language: str | None
-) -> tuple[Inventory, Language]:
-    """Return tokens and language: those of data, or those named."""
+) -> tuple[Inventory | None, Language]:
+    """Return tokens and language: those of data, or those named, with None for unnamed tokens."""
     from cortext.data import open_dataset, open_packed
     from cortext.data.packed_index import is_packed
-    from cortext.text.inventory import LM, read_inventory
+    from cortext.text.inventory import read_inventory
     from cortext.text.language import EN, read_language
 
     if data is not None:
@@ -181,7 +182,7 @@ def _conventions(
         found = (open_packed(data) if is_packed(data) else open_dataset(data)).conventions
         return found.inventory, found.language
     return (
-        LM if inventory is None else read_inventory(inventory),
+        None if inventory is None else read_inventory(inventory),
         EN if language is None else read_language(language),
     )
 

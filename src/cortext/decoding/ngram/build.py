@@ -292,8 +292,10 @@ class _Build:
                 model = mix(database, models, mixture.weights, step)
             if not all(model.kept):
                 lowest = model.kept.index(0) + 1
+                silent = self.facts.get("pronunciations", {}).get("without", 0)
+                why = f": {silent:,} words have no pronunciation" if silent else ""
                 fix = "prune less, keep more words, or use a lower order"
-                raise LanguageModelError(f"no n-gram of order {lowest} is left", fix=fix)
+                raise LanguageModelError(f"no n-gram of order {lowest} is left{why}", fix=fix)
             self._record(models)
             write_model(database, model, words, self.arpa, options.keep_arpa, step)
 

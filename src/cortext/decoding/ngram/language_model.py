@@ -18,6 +18,7 @@ from cortext import _native
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.decoding.ngram.build import BuildOptions, Stage, build
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
+from cortext.decoding.ngram.pronouncing import inventory_for
 from cortext.decoding.ngram.vocabulary import UNITS, SpeltTokens, spelt, symbol_lexicon
 from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError, nearest
@@ -137,18 +138,23 @@ class LanguageModel(Described):
             stage: Called with the name of each stage as it begins; returns the stage's progress
                 callback or None.
             options: The other fields of `BuildOptions`. `inventory` and `language` may be names
-                of built-in ones or files, `lexicon` a path.
+                of built-in ones or files, `lexicon` a path. Without an inventory, that of the
+                lexicon is taken (`inventory_for`).
         """
         known = {field.name for field in fields(BuildOptions)}
         for name in options:
             if name not in known:
                 raise LanguageModelError(f"unknown option {name!r}; {nearest(name, known)}")
-        if not isinstance(given := options.get("inventory", LM), Inventory):
-            options["inventory"] = _read(read_inventory, as_path(given, "inventory"))
         if not isinstance(given := options.get("language", EN), Language):
             options["language"] = _read(read_language, as_path(given, "language"))
         if not isinstance(given := options.get("lexicon"), Lexicon | None):
             options["lexicon"] = as_path(given, "lexicon")
+        given = options.get("inventory")
+        if given is None:
+            language = options.get("language", EN)
+            options["inventory"] = inventory_for(options.get("lexicon"), language)
+        elif not isinstance(given, Inventory):
+            options["inventory"] = _read(read_inventory, as_path(given, "inventory"))
         order = as_count(order, "order")
         build(
             texts,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from cortext.decoding.ngram.vocabulary import SPECIAL, UNITS, is_word
 from cortext.errors import LanguageModelError, TextError
-from cortext.text.lexicon import Lexicon
+from cortext.text.inventory import LM, Inventory
+from cortext.text.language import Language
+from cortext.text.lexicon import Lexicon, inventory_of
 from cortext.text.pronunciation import Pronounced, pronounce_all, pronouncer
 
 if TYPE_CHECKING:
@@ -58,6 +60,24 @@ def check_sources(options: BuildOptions) -> None:
             raise LanguageModelError(
                 "the names of English letters are known", fix="leave --lexicon, --g2p, --spell out"
             )
+
+
+def inventory_for(lexicon: Path | Lexicon | None, language: Language) -> Inventory:
+    """Return the tokens of a language model for which none were named.
+
+    They are those of the lexicon; and the published ones without a lexicon, or with one that adds
+    English words in their phonemes.
+
+    Raises LanguageModelError for a lexicon that cannot be read.
+    """
+    if lexicon is None:
+        return LM
+    try:
+        found = lexicon.inventory if isinstance(lexicon, Lexicon) else inventory_of(lexicon)
+    except TextError as error:
+        raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
+    adds_english = language.is_benchmark and set(found.symbols) <= set(LM.symbols)
+    return LM if adds_english else found
 
 
 def is_english_spelling(options: BuildOptions) -> bool:

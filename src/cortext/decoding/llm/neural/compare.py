@@ -90,6 +90,13 @@ def compare(
             "the weights would be fitted on the text itself", where=text, fix="give another text"
         )
     ngram = LanguageModel.open(ngram_dir)
+    if ngram.unit != "word" or not ngram.language.is_benchmark:
+        raise LanguageModelError(
+            f"only n-grams of English words are compared; this one is of {ngram.unit}s in"
+            f" {ngram.language.name!r}",
+            where=ngram_dir,
+            fix="measure its perplexity: cortext lm score",
+        )
     neural = CausalLM.load(model, device="cpu")
     first, second = read_sentences(held_out), read_sentences(text)
     total = len(first) + len(second)
