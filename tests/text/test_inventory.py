@@ -4,6 +4,7 @@ import pytest
 from cortext.data.conventions import Conventions
 from cortext.errors import TextError
 from cortext.text import CHARACTERS, HANDWRITING, LM, RELEASE, Inventory, get_inventory, to_tokens
+from cortext.text.inventory import read_inventory
 
 
 def test_both_published_orders_number_41_tokens_with_the_blank_first():
@@ -110,3 +111,17 @@ def test_without_its_separator_an_inventory_has_one_spoken_token_more():
 def test_wrong_tokens_are_counted_under_the_name_of_their_unit():
     assert [each.error_rate for each in (RELEASE, LM)] == ["PER", "PER"]
     assert CHARACTERS.error_rate == "TER"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"name": "x", "symbols": ["BLANK"]}', "inventory 'x': it has 1 tokens; 2 to 250"),
+        ('{"format": "cortext-conventions", "inventory": "arpabe"}', "did you mean 'arpabet'"),
+        ("[]", "cannot read the inventory"),
+    ],
+)
+def test_a_file_that_holds_no_inventory_is_named(tmp_path, content, said):
+    (tmp_path / "own.json").write_text(content)
+    with pytest.raises(TextError, match=f"own.json: .*{said}"):
+        read_inventory(tmp_path / "own.json")

@@ -9,12 +9,12 @@ never guessed. Only `Inventory.order_from` reorders arrays.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from cortext.arguments import check_list, check_type
 from cortext.errors import TextError, nearest
 from cortext.files import read_json
 
+T = TypeVar("T")
 MOST_TOKENS = 250
 """Most tokens of an inventory, the blank included: the compiled search numbers them by a byte."""
 LONGEST_SYMBOL = 40
@@ -403,19 +404,22 @@ def read_inventory(given: str | Path) -> Inventory:
     """
     if str(given) in INVENTORIES:
         return INVENTORIES[str(given)]
-    return Inventory.from_json(read_entry(given, "inventory", INVENTORIES))
+    return read_entry(given, "inventory", INVENTORIES, Inventory.from_json)
 
 
-def read_entry(given: str | Path, key: str, known: Iterable[str]) -> Any:
-    """Return what a `cortext.json` has under a key, or all that another JSON file holds.
+def read_entry(
+    given: str | Path, key: str, known: Iterable[str], from_json: Callable[[Any], T]
+) -> T:
+    """Return what a `cortext.json` has under a key, or another JSON file as a whole.
 
     Args:
         given: The file's name, or, by mistake, none of the `known` names.
         key: `inventory` or `language`.
         known: Names that would have been right.
+        from_json: Makes it of plain values.
 
     Raises:
-        TextError: For a file that is missing or no JSON object.
+        TextError: Naming the file, where it is missing, no JSON object, or holds no such thing.
     """
     path = Path(given)
     try:
@@ -427,4 +431,8 @@ def read_entry(given: str | Path, key: str, known: Iterable[str]) -> Any:
     except (OSError, ValueError) as error:
         raise TextError(f"cannot read the {key}: {error}", where=path) from None
     defaults = {"inventory": "release", "language": "en"}  # of a cortext.json
-    return mapping.get(key, defaults[key]) if "format" in mapping else mapping
+    try:
+        return from_json(mapping.get(key, defaults[key]) if "format" in mapping else mapping)
+    except TextError as error:
+        what = error.what if error.where is None else f"{error.where}: {error.what}"
+        raise TextError(what, where=path, fix=error.fix) from None

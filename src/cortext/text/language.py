@@ -347,4 +347,4 @@ def read_language(given: str | Path) -> Language:
     """
     if str(given) in LANGUAGES:
         return LANGUAGES[str(given)]
-    return Language.from_json(read_entry(given, "language", LANGUAGES))
+    return read_entry(given, "language", LANGUAGES, Language.from_json)

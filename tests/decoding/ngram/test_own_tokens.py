@@ -280,8 +280,8 @@ def test_characters_without_a_boundary_and_with_a_silence(tmp_path):
     ("options", "said"),
     [
         (dict(language="es"), "no pronunciations are known for inventory 'lm' in language 'es'"),
-        (dict(inventory="arpabe"), "arpabe: no inventory and no file of that name; did you mean"),
-        (dict(language="sp"), "sp: no language and no file of that name"),
+        (dict(inventory="arpabe"), "'arpabe' is no inventory and no file; did you mean 'arpabet'"),
+        (dict(language="sp"), "'sp' is no language and no file"),
         (dict(inventory=SOUNDS), "no pronunciations are known for inventory 'sounds'"),
         (dict(unit="letter"), "unit is 'letter'"),
         (dict(unit="character"), "needs tokens that are characters; those of inventory 'lm'"),

@@ -418,7 +418,7 @@ def _read(read: Callable[[Path], T], given: Path) -> T:
     try:
         return read(given)
     except TextError as error:
-        raise LanguageModelError(error.what, where=error.where or given, fix=error.fix) from None
+        raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
 
 
 def _read_facts(directory: Path) -> tuple[Inventory, Language, str]:
