@@ -5,8 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cortext.data.simulate.sentences import handwritten
 from cortext.errors import TextError
-from cortext.text import ARPABET, SIL, Lexicon, error_rate, lexicon_for, pronounce, to_phonemes
+from cortext.text import (
+    ARPABET,
+    CHARACTERS,
+    HANDWRITING,
+    SIL,
+    Lexicon,
+    error_rate,
+    lexicon_for,
+    normalize,
+    pronounce,
+    to_phonemes,
+    to_tokens,
+)
+from cortext.text.pronunciation import pronounced, pronouncer
 
 
 @pytest.mark.parametrize(
@@ -76,6 +90,37 @@ def test_pieces_without_letters_are_passed_over():
 def test_sentence_without_words_is_an_error(sentence):
     with pytest.raises(TextError, match="no word in the sentence"):
         to_phonemes(sentence)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("Hello, there. How are you?", "hello,>there~>how>are>you?"),
+        ("Wait!", "wait~"),
+        ("don't", "don't"),
+        ('"Is it late?", Ann said...', "is>it>late?>ann>said~"),
+        ("a well-known b - c", "a>wellknown>b>c"),
+        ("so , what ?", "so>what"),  # a mark follows a letter
+    ],
+)
+def test_the_marks_of_a_sentence_follow_its_words_where_they_are_tokens(sentence, expected):
+    assert "".join(to_tokens(sentence, HANDWRITING)) == expected
+    plain = re.sub("[,~?]", "", expected).replace(">", "|")
+    assert "".join(to_tokens(sentence, CHARACTERS)) == plain
+
+
+def test_a_spelt_word_may_be_followed_by_every_mark():
+    variants = pronouncer(HANDWRITING)("it's")
+    assert ["".join(variant) for variant in variants] == ["it's", "it's~", "it's,", "it's?"]
+    assert pronouncer(CHARACTERS)("it's") == (("i", "t", "'", "s"),)
+
+
+def test_marks_change_no_word_of_the_simulator_s_sentences():
+    words = [
+        ["".join(word).strip(",~?") for word in pronounced(s.text, HANDWRITING)]
+        for s in handwritten()
+    ]
+    assert words == [[w.replace("-", "") for w in normalize(s.text).split()] for s in handwritten()]
 
 
 def test_lexicon_for_holds_exactly_the_words_that_sound():

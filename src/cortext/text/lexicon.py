@@ -197,17 +197,11 @@ class Lexicon:
         """
         path = as_path(path, "path")
         lexicon = cls(inventory=inventory)
-        for number, line in _lines(path):
+        for number, line in _lines(path, inventory.silence):
             try:
                 lexicon.add(*_parse_line(line, inventory.silence, closed))
             except TextError as error:
                 raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
-        if not len(lexicon):
-            raise TextError(
-                "no pronunciations in the lexicon",
-                where=path,
-                fix=" ".join(["one line a word: WORD P1 P2 ...", *_closing(inventory.silence)]),
-            )
         return lexicon
 
     def write(self, path: str | Path, words: Iterable[str] | None = None) -> None:
@@ -246,11 +240,14 @@ def inventory_of(path: str | Path) -> Inventory:
     """
     path = as_path(path, "path")
     symbols: set[str] = set()
-    for number, line in _lines(path):
+    for number, line in _lines(path, SIL):
         try:
-            symbols.update(_parse_line(line, SIL, closed=False)[1])
+            word, pronunciation, _ = _parse_line(line, SIL, closed=False)
+            if not pronunciation:
+                raise TextError(f"{word!r} has no phonemes", fix="add them or remove the line")
         except TextError as error:
             raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
+        symbols.update(pronunciation)
         if len(symbols) > MOST_TOKENS:
             raise TextError(
                 f"more than {MOST_TOKENS} symbols, the tokens of an inventory",
@@ -265,8 +262,8 @@ def inventory_of(path: str | Path) -> Inventory:
     return found
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """Return the lines of a lexicon that are not empty, with their numbers."""
+def _lines(path: Path, silence: str | None) -> list[tuple[int, str]]:
+    """Return the lines of a lexicon that are not empty, with their numbers; at least one."""
     try:
         check_file(path, MOST_BYTES)
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -275,7 +272,11 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         raise TextError(
             f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt"
         ) from None
-    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    found = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not found:
+        fix = " ".join(["one line a word: WORD P1 P2 ...", *_closing(silence)])
+        raise TextError("no pronunciations in the lexicon", where=path, fix=fix)
+    return found
 
 
 def _closing(silence: str | None) -> tuple[str, ...]:

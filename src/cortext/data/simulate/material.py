@@ -98,13 +98,13 @@ class Material:
         }
 
     def _without_pronunciation(self, silent: dict[str, TextError], n_words: int) -> TextError:
-        named = ", ".join(list(silent)[:_WORDS_NAMED])
+        named = ", ".join(sorted(silent)[:_WORDS_NAMED])
         more = f" and {len(silent) - _WORDS_NAMED} more" if len(silent) > _WORDS_NAMED else ""
         count = f"{len(silent)} of {n_words:,} words of the text have no pronunciation"
         if self.lexicon is not None:
             fix = "add them to the lexicon, or leave their sentences out"
             return TextError(f"{count}: {named}{more}", where=self.lexicon_file, fix=fix)
-        first = next(iter(silent.values()))
+        first = silent[min(silent)]
         return TextError(f"{count} ({named}{more}): {first.what}", where=self.text, fix=first.fix)
 
 

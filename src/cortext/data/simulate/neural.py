@@ -200,12 +200,12 @@ def _power(
 ) -> np.ndarray:
     """Draw spike-band power float32 [T, E], log-normal, with a common reference in each array."""
     n_bins, n_electrodes = log_rate.shape
-    # White noise of the amplifier: the shorter the bin, the more of it remains in the mean.
+    # White noise and single spikes: the shorter the bin, the less of them the mean removes.
     per_bin = math.sqrt(BIN_MS / config.bin_ms)
     noise = generator.standard_normal(log_rate.shape, dtype=np.float32)
     noise *= config.power_noise_sd * per_bin
     reference = generator.standard_normal((n_bins, N_ARRAYS), dtype=np.float32)
     reference *= config.reference_noise_sd * per_bin
     noise += np.repeat(reference, n_electrodes // N_ARRAYS, axis=1)
-    power: np.ndarray = np.exp(POWER_SCALE * (log_rate + 0.4 * surprise + noise))
+    power: np.ndarray = np.exp(POWER_SCALE * (log_rate + 0.4 * per_bin * surprise + noise))
     return power
