@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from own_recordings import DAYS, LETTERS, N_FEATURES, OTHERS, OWN, own_config, write_own
+from own_recordings import (
+    DAYS,
+    LETTERS,
+    N_FEATURES,
+    OTHERS,
+    OWN,
+    SENTENCES,
+    own_config,
+    write_own,
+)
 from refusals import complaint, refused
 
 from cortext.data import write_session
@@ -15,10 +24,12 @@ from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.packed import open_packed, pack
 from cortext.data.trial import Trial
 from cortext.decoding.log_probs import greedy
+from cortext.decoding.ngram import LanguageModel
 from cortext.models import AcousticModel, build_model, load_model, save_model
 from cortext.models.card import Smoothing
 from cortext.text.inventory import LM, Inventory
-from cortext.training import Trainer, adapt, train
+from cortext.text.language import LANGUAGES
+from cortext.training import Trainer, adapt, train, validate
 from cortext.training.release.exchange import export_release
 
 
@@ -56,8 +67,8 @@ def test_characters_in_bins_of_10_ms_are_learnt_and_read_back(own, learnt):
 
 def test_the_summary_counts_wrong_characters_as_such(learnt):
     run, summary = learnt
-    assert re.search(r"best at batch 60: character errors \d+\.\d %, CTC loss", str(summary))
-    assert json.loads((run / "summary.json").read_text())["errors"] == "character errors"
+    assert re.search(r"best at batch 60: TER \d+\.\d %, CTC loss", str(summary))
+    assert json.loads((run / "summary.json").read_text())["errors"] == "TER"
     assert "PER" not in str(summary)
 
 
@@ -151,9 +162,9 @@ def test_an_adapted_model_keeps_its_tokens_language_and_bins(own, learnt, tmp_pa
     )
     summary = adapt(learnt[0], new, tmp_path / "run", batches=2, progress=False)
     assert load_model(tmp_path / "run").conventions == OWN
-    assert re.search(r"; character errors 0.0 % with the layer of lab.2026.01.0[56]", str(summary))
+    assert re.search(r"; TER 0.0 % with the layer of lab.2026.01.0[56]", str(summary))
     written = json.loads((tmp_path / "run" / "adaptation.json").read_text())
-    assert written["errors"] == "character errors"
+    assert written["errors"] == "TER"
 
 
 def test_the_command_line_refuses_other_data_in_a_line(learnt, tmp_path, capsys):
@@ -245,3 +256,51 @@ def test_any_number_of_tokens_is_learnt_and_kept(tmp_path, n_tokens):
     model = load_model(tmp_path / "run")
     assert model.logits(trials[0].features_TC, "latest").shape[1] == n_tokens
     assert model.inventory.symbols == symbols
+
+
+@pytest.fixture(scope="module")
+def spelt(tmp_path_factory):
+    """A language model of the sentences."""
+    folder = tmp_path_factory.mktemp("lm")
+    (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n")
+    LanguageModel.build(
+        [folder / "text.txt"], 2, folder / "lm", inventory=LETTERS, language=OWN.language
+    )
+    return folder / "lm"
+
+
+def test_validations_count_words_of_the_data_s_language(own, learnt, spelt, tmp_path):
+    model = load_model(learnt[0])
+    with Trainer(
+        own_config(2), own, tmp_path / "run", lm=spelt, model=model, progress=False
+    ) as trainer:
+        assert trainer.validate()["val_wer"] == 0
+
+
+def test_words_are_those_of_the_language():
+    counts = validate._word_errors("¡Mi río!", "mi río", OWN.language)
+    assert (counts.errors, counts.reference_length) == (0, 2)
+    assert validate._word_errors("Mi río", "mi ro", OWN.language).errors == 1
+    assert validate._word_errors("你好", "你", LANGUAGES["zh"]).reference_length == 2
+
+
+@pytest.mark.parametrize("other", ["a permuted inventory", "another language"])
+def test_a_language_model_of_other_tokens_or_language_is_refused(own, spelt, tmp_path, other):
+    conventions, said = OTHERS[other]
+    with refused(f"lm: the language model and the data differ: in the language model {said}"):
+        Trainer(
+            own_config(2), showing(own, conventions), tmp_path / "run", lm=spelt, progress=False
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@each_other
+def test_the_errors_of_an_export_are_not_measured_on_other_data(learnt, tmp_path, capsys, other):
+    pytest.importorskip("onnxruntime")
+    conventions, said = OTHERS[other]
+    data = write_own(tmp_path / "data", {"val": 1}, conventions)
+    line = complaint(
+        capsys, "export", learnt[0], "--format", "onnx", "--out", tmp_path / "out", "--data", data
+    )
+    assert re.search(f"the data and the run differ: in the data {said}", line)
+    assert not (tmp_path / "out").exists()

@@ -114,7 +114,7 @@ def train(
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Train a phoneme decoder.
+    """Train a decoder of phonemes, or of whatever tokens the data have.
 
     Training runs on several GPUs where torchrun starts it: `torchrun --no-python ... cortext train
     ...`.
@@ -328,7 +328,7 @@ def export(
         bool, typer.Option("--int8", help="onnx: also a graph with 8-bit weights.")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="onnx: measure the phoneme errors of each graph on this.")
+        Path | None, typer.Option(help="onnx: measure the errors of each graph on this.")
     ] = None,
     split: Annotated[str, typer.Option(help="The labelled split of --data.")] = "val",
     plugins: list[Path] = PLUGINS,
@@ -358,12 +358,20 @@ def _export_onnx(
     from cortext.data import open_data
     from cortext.evaluation.fitted import take_over
     from cortext.evaluation.stepped import stepped_errors
+    from cortext.models.card import read_card
     from cortext.models.onnx import export_onnx, record_errors
-    from cortext.models.onnx_stepper import OnnxStepper
+    from cortext.models.onnx_stepper import CARD, OnnxStepper
 
     recordings = None if data is None else open_data(data)
-    if recordings is not None:
-        recordings.split(split)  # a split that is not there is said before the work
+    if recordings is not None:  # what does not fit is said before the work
+        recordings.split(split)
+        recordings.conventions.require(
+            read_card(run / "model.json").conventions,
+            mine="the data",
+            theirs="the run",
+            where=recordings.path,
+            fix="give recordings like those the run was trained on",
+        )
     with progress_bar("exporting"):
         exported = export_onnx(run, out, int8)
         take_over(run, out)
@@ -385,7 +393,8 @@ def _export_onnx(
         )
         for name, graph in exported.graphs.items()
     ]
-    print_table("", [str(out), "precision", "logits differ by", "PER"], rows, right_from=2)
+    errors = read_card(out / CARD).conventions.inventory.error_rate
+    print_table("", [str(out), "precision", "logits differ by", errors], rows, right_from=2)
     for name, shape in (exported.inputs | exported.outputs).items():
         print_lines(f"{name}: {shape}")
     if int8 and data is None:

@@ -440,7 +440,7 @@ def train(
     profile_steps: tuple[int, int] = (10, 15),
     check: bool = True,
 ) -> RunSummary:
-    """Train a phoneme decoder to the end and write a run directory.
+    """Train a decoder of the data's tokens to the end and write a run directory.
 
     Args:
         config: A TrainConfig, a mapping of its fields (`{"num_training_batches": 100}`; the others
