@@ -48,8 +48,8 @@ from cortext.models import AcousticModel, GRUConfig, build_model, load_model
 from cortext.models.card import Smoothing
 from cortext.models.stepper import Stepper
 from cortext.provenance import provenance
+from cortext.text.language import Language
 from cortext.text.metrics import error_rate
-from cortext.text.normalize import normalize
 
 BASE = "torch fp32"
 TARGETS = {"fp32_p99_ms": 6.0, "fastest_p99_ms": 3.0, "final_p99_ms": 30.0, "per_cost": 0.003}
@@ -144,6 +144,7 @@ def noise(utterances: Sequence[Utterance], stepper: Stepper, seed: int = 0) -> I
 def recordings(data: Path, split: str = "val") -> Iterator[Spoken]:
     """Yield the labelled trials of a split, endlessly."""
     trials = open_data(data).split(split)
+    normalize = trials.conventions.language.normalize
     while True:
         for i in range(len(trials)):
             x_TC = np.ascontiguousarray(trials.batch([i]).features_BTC[0], dtype=np.float32)
@@ -217,7 +218,9 @@ def bench_latency(
         stage(f"timing {plan.steps:,} steps of {', '.join(found)}")
         with no_long_pauses():
             taken = _time(found, decoder, utterances, data, plan.steps)
-    modes = {name: _summary(times, errors.get(name)) for name, times in taken.items()}
+    modes = {
+        name: _summary(times, errors.get(name), model.language) for name, times in taken.items()
+    }
     return {
         "ratio": _ratio(modes, "torch fp32"),
         "ratios": {name: _ratio(modes, name) for name in modes},
@@ -293,14 +296,14 @@ def _decode(pipeline: Pipeline, stepper: Played, taken: _Taken, utterance: Spoke
     taken.texts.append(nbest[0].text)
 
 
-def _summary(taken: _Taken, errors: dict[str, Any] | None) -> dict[str, Any]:
+def _summary(taken: _Taken, errors: dict[str, Any] | None, language: Language) -> dict[str, Any]:
     return {
         "steps": taken.n_steps,
         "utterances": len(taken.final_ms),
         "stages_ms": taken.times.percentiles(),
         "cpu_ms": percentiles(taken.cpu_ms),
         "final_ms": percentiles(taken.final_ms),
-        "wer": error_rate(taken.references, taken.texts, n_boot=0).rate,
+        "wer": error_rate(taken.references, taken.texts, n_boot=0, language=language).rate,
         "errors": errors,
     }
 

@@ -17,7 +17,7 @@ from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.log_probs import check_log_probs, check_trials
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.open_vocabulary import OpenVocabularyEngine
+from cortext.decoding.open_vocabulary import OpenVocabularyEngine, no_words
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.stream import (
     DecoderStream,
@@ -25,6 +25,7 @@ from cortext.decoding.stream import (
     EngineStream,
     LargeModel,
     ModelHook,
+    ReadsLanguage,
     marked,
     search_options,
 )
@@ -108,11 +109,16 @@ class Decoder(Described):
         """Return a decoder that also asks a large language model (None: no longer asks one).
 
         It shares the n-gram and the lexicon in memory.
+
+        Raises:
+            DecodingError: For a model in fusion with a search that knows no words.
         """
         if llm is not None and not hasattr(llm, "rank"):
             raise wrong_type("llm", llm, "a large model, as LLM.load(directory) opens it,")
         other = copy.copy(self)
-        other._llm = llm
+        if llm is not None and self.lm.unit == "character" and self.options.llm.mode == "fusion":
+            raise no_words(self.lm)
+        other._llm = llm.in_language(self.language) if isinstance(llm, ReadsLanguage) else llm
         return other
 
     def only(self, words: Iterable[str]) -> Decoder:
@@ -185,6 +191,8 @@ class Decoder(Described):
         """Tell whether utterances that begin from now on can hold the word."""
         if isinstance(self._engine, OpenVocabularyEngine):
             return isinstance(word, str) and self._engine.can_spell(word)
+        if isinstance(word, str) and not self.language.is_benchmark:
+            word = self.language.normalize(word)
         if word in self._words.removed:
             return False
         return word in self.lm.lexicon or any(word == added for added, _ in self._words.added)

@@ -34,6 +34,16 @@ from cortext.text.language import Language
 from cortext.text.pronunciation import pronouncer
 
 
+def no_words(lm: LanguageModel) -> DecodingError:
+    """Return the error for what scores words in a search that knows none."""
+    return DecodingError(
+        "a hook and a large model in fusion score words: the language model is of characters and"
+        " knows none",
+        where=lm.directory,
+        fix="use a large model with llm.mode=rescore",
+    )
+
+
 class TokenText:
     """Text of sentences whose words, for the search, are the tokens of an inventory."""
 
@@ -141,12 +151,7 @@ class OpenVocabularyEngine:
             DecodingError: For a hook, which scores words.
         """
         if hook is not None:
-            raise DecodingError(
-                "a hook and a large model in fusion score words: the language model is of"
-                " characters and knows none",
-                where=self.lm.directory,
-                fix="use a large model with llm.mode=rescore",
-            )
+            raise no_words(self.lm)
         search = self._engine.start(options, inventory.without_separator, words)
         return OpenVocabularyStream(search, self._text, options)
 

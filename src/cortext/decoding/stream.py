@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
+from cortext.text.language import Language
 
 
 class EngineStream(Protocol):
@@ -126,6 +127,14 @@ class LargeModel(Protocol):
         Returns:
             The ranked lists, in the order of `lists`; `NBest.degraded` says what failed.
         """
+
+
+@runtime_checkable
+class ReadsLanguage(Protocol):
+    """A large model that writes the sentences of a language as people do."""
+
+    def in_language(self, language: Language) -> LargeModel:
+        """Return the model for sentences of a language."""
 
 
 class DecoderStream:

@@ -56,10 +56,11 @@ class WordChanges:
         Raises DecodingError for what is no word, and for any word where the vocabulary is open.
         """
         check_type(words, Iterable, "words", "a list of words")
-        gone = dict.fromkeys([words] if isinstance(words, str) else words)
-        for word in gone:
+        given = [words] if isinstance(words, str) else list(words)
+        for word in given:
             _check_word(word)
             require_words(lm, "removed")
+        gone = dict.fromkeys(as_written(word, lm) for word in given)
         return replace(
             self,
             added=tuple((word, variants) for word, variants in self.added if word not in gone),
@@ -84,7 +85,8 @@ class WordChanges:
                 raise DecodingError(
                     f"the bonus of {word!r} is {bonus}; at most {LARGEST:g} can be added or taken"
                 )
-        merged = dict(self.bonuses) | dict(bonuses)
+        new = {as_written(word, lm): bonus for word, bonus in bonuses.items()}
+        merged = dict(self.bonuses) | new
         return replace(
             self, bonuses=tuple((word, float(bonus)) for word, bonus in merged.items() if bonus)
         )
@@ -93,6 +95,24 @@ class WordChanges:
 def _check_word(word: object) -> None:
     if not isinstance(word, str) or word.split() != [word] or not _is_unicode(word):
         raise DecodingError(f"{word!r} is not a word", fix="give words without blanks")
+
+
+def as_written(word: str, lm: LanguageModel) -> str:
+    """Return a word as the language model writes it, whatever form of its letters is given.
+
+    English words stay as they are given.
+
+    Raises:
+        DecodingError: For what is no word of the language.
+    """
+    language = lm.language
+    if language.is_benchmark:
+        return word
+    found = language.normalize(word)
+    if found.split() != [found] or language.damage(word):
+        fix = "give single characters" if language.unit == "character" else "give single words"
+        raise DecodingError(f"{word!r} is no word of language {language.name!r}", fix=fix)
+    return found
 
 
 def require_words(lm: LanguageModel, what: str) -> None:
@@ -122,12 +142,14 @@ def _pronounced(words: Words, lm: LanguageModel) -> Iterable[tuple[str, tuple[Pr
     check_type(words, Iterable, "words", "a list of words")
     if isinstance(words, str):
         words = [words]
-    pronounce = words.__getitem__ if isinstance(words, Mapping) else _pronouncer(lm)
-    for word in words:
-        _check_word(word)
+    listed = words if isinstance(words, Mapping) else None
+    pronounce = _pronouncer(lm)
+    for key in words:
+        _check_word(key)
         require_words(lm, "added")
+        word = as_written(key, lm)
         try:
-            given = pronounce(word)
+            given = pronounce(word) if listed is None else listed[key]
             variants = tuple(
                 tuple(check_list(variant, f"{word!r}", "a list of phonemes"))
                 for variant in check_list(given, f"{word!r}", "a list of pronunciations")

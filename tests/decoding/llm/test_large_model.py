@@ -49,7 +49,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> LLM:
     """A reader whose model says `SAID`."""
 
     def said(
-        lm: Any, texts: list[str], context: str = "", variants: str = "plain"
+        lm: Any, texts: list[str], context: str = "", variants: str = "plain", **_: Any
     ) -> list[TextScore]:
         return [SAID[text] for text in texts]
 

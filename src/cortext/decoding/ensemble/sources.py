@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.arguments import as_path, check_list
+from cortext.data.conventions import Conventions
 from cortext.decoding.ensemble.candidates import Candidate, Candidates
 from cortext.decoding.options import is_finite
 from cortext.errors import DataError, TextError, nearest
@@ -80,9 +81,13 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
     language, *languages = (language_of(path) for path in paths)
     first, *others = (_read_nbest(path) for path in paths)
     for path, other, theirs in zip(paths[1:], others, languages, strict=True):
-        if theirs != language:
-            found = f"its sentences are of language {theirs.name!r}, those of {paths[0]} of"
-            raise DataError(f"{found} {language.name!r}", where=path, fix=_SAME_SPLIT)
+        Conventions(language=theirs).require(
+            Conventions(language=language),
+            mine="this evaluation",
+            theirs=str(paths[0]),
+            where=path,
+            fix=_SAME_SPLIT,
+        )
         _check_same(paths[0], first, path, other, language)
     trials = []
     for key, line in first.items():

@@ -15,6 +15,7 @@ import numpy as np
 
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.errors import LanguageModelError, first_line
+from cortext.text.language import EN, Language
 
 if TYPE_CHECKING:
     from cortext.decoding.engine import LiveBatch
@@ -108,6 +109,7 @@ class Fusion:
         options: Options of the user, as `LargeModel.hook` gets them.
         context: Text said before.
         totals: Counts to which those of the utterance are added at its end; None for none.
+        language: Language of the words, as which the model reads them.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Fusion:
         options: DecoderOptions,
         context: str = "",
         totals: FusionStats | None = None,
+        language: Language = EN,
     ) -> None:
         self.set_options(options)
         self._gains: dict[Words, float] = {(): 0.0}
@@ -123,7 +126,7 @@ class Fusion:
         self._totals = totals
         self._late = 0
         self._waited_s = 0.0
-        self._scores = _ScoringThread(lm, context, options.llm)
+        self._scores = _ScoringThread(lm, context, options.llm, language)
         weakref.finalize(self, self._scores.stop)
 
     def set_options(self, options: DecoderOptions) -> None:
@@ -217,10 +220,11 @@ class _ScoringThread:
     the next one asks for the hypotheses that are still alive.
     """
 
-    def __init__(self, lm: CausalLM, context: str, options: LLMOptions) -> None:
+    def __init__(self, lm: CausalLM, context: str, options: LLMOptions, language: Language) -> None:
         self._lm = lm
         self._context = context
         self._options = options
+        self._language = language
         self.failed: str | None = None
         self._stats = FusionStats(utterances=1)
         self._tokens: dict[Words, tuple[int, ...]] = {(): ()}
@@ -305,7 +309,8 @@ class _ScoringThread:
         """Score the hypotheses that have no score yet and fit into the model's window."""
         for words in query.wanted:
             if words not in self._tokens:
-                self._tokens[words] = tuple(self._lm.tokens(" ".join(words), self._context))
+                text = self._language.joined(words)
+                self._tokens[words] = tuple(self._lm.tokens(text, self._context))
         new = [words for words in query.wanted if words not in self._known]
         new = [words for words in new if len(self._tokens[words]) <= hypotheses.longest]
         log_probs = hypotheses.score([self._tokens[words] for words in new])

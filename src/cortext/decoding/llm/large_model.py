@@ -5,6 +5,7 @@ It ranks the sentences, and may take part in the search.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DecodingError, LanguageModelError, first_line
 from cortext.renamed import renamed
+from cortext.text.language import EN, Language
 
 LISTS_AT_ONCE = 16
 """Number of lists that are ranked together; where that fails, each is ranked by itself."""
@@ -31,10 +33,12 @@ class LLM:
     Attributes:
         lm: The model.
         fusion: Counts of its part in the searches of all utterances that have ended so far.
+        language: Language of the sentences, as which the model reads them.
     """
 
-    def __init__(self, lm: CausalLM) -> None:
+    def __init__(self, lm: CausalLM, language: Language = EN) -> None:
         self.lm = lm
+        self.language = language
         self.fusion = FusionStats()
 
     @classmethod
@@ -47,6 +51,14 @@ class LLM:
             device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
         """
         return cls(CausalLM.load(name, lora, device))
+
+    def in_language(self, language: Language) -> LLM:
+        """Return the same model, with the same counts, for sentences of a language."""
+        if language == self.language:
+            return self
+        other = copy.copy(self)
+        other.language = language
+        return other
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the model for a result file."""
@@ -86,7 +98,7 @@ class LLM:
         """
         if not options.llm.weight or options.llm.mode != "fusion":
             return None
-        return Fusion(self.lm, options, context, self.fusion)
+        return Fusion(self.lm, options, context, self.fusion, self.language)
 
     def rank(
         self,
@@ -155,11 +167,22 @@ class LLM:
         texts = list(
             dict.fromkeys(hypothesis.text for hypotheses in longer for hypothesis in hypotheses)
         )
-        scores = dict(zip(texts, score_texts(self.lm, texts, context, llm.variants), strict=True))
+        found = score_texts(
+            self.lm,
+            list(map(self._as_written, texts)),
+            context,
+            llm.variants,
+            language=self.language,
+        )
+        scores = dict(zip(texts, found, strict=True))
         return [
             [(hypothesis, scores[hypothesis.text]) for hypothesis in hypotheses]
             for hypotheses in longer
         ]
+
+    def _as_written(self, text: str) -> str:
+        """Return a sentence as people write it: the search sets words apart by blanks."""
+        return text if self.language.unit == "word" else self.language.joined(text.split())
 
 
 def ranked(

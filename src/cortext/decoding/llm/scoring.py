@@ -20,6 +20,7 @@ from cortext.decoding.llm.explain import ENDS, out_of_memory
 from cortext.decoding.llm.loading import free_bytes, free_gpu_bytes
 from cortext.decoding.llm.model import CausalLM
 from cortext.errors import CortextError, LanguageModelError, first_line
+from cortext.text.language import EN, Language
 
 STOPS = ".?!"
 LOGITS_BYTES = 64 << 20
@@ -65,6 +66,7 @@ def score_texts(
     context: str = "",
     variants: str = "plain",
     batch_tokens: int | None = None,
+    language: Language = EN,
 ) -> list[TextScore]:
     """Return the natural log-probability of each text after BOS and `context`.
 
@@ -77,13 +79,15 @@ def score_texts(
         texts: Sentences.
         context: Text said before, whose tokens are not counted.
         variants: `plain`, or `written`: the sum of the probabilities with a capital and each of the
-            stops `.?!`; forms that the tokenizer does not tell apart count once.
+            stops `.?!`; forms that the tokenizer does not tell apart count once. A script without
+            capitals is written plainly.
         batch_tokens: Most tokens that go through the model at once, padding included; None: as many
             as the free memory holds (`tokens_that_fit`). Where memory runs out all the same, the
             number is halved and stays so.
+        language: Language of the texts.
     """
     forms = {
-        text: list({_tokens(lm, form, context): None for form in _forms(text, variants)})
+        text: list({_tokens(lm, form, context): None for form in _forms(text, variants, language)})
         for text in texts
     }
     prefix = lm.prefix(context)
@@ -127,17 +131,20 @@ def score_tokens(
         return _score_rows(lm, prefix, rows, batch_tokens)
 
 
-def written_forms(text: str) -> list[str]:
-    """Return the sentence with a capital, `I` for `i`, and each of the stops."""
+def written_forms(text: str, language: Language = EN) -> list[str]:
+    """Return the sentence with a capital, `I` for English `i`, and each of the stops."""
     words = [
         "I" + word[1:] if word == "i" or word.startswith("i'") else word for word in text.split()
     ]
-    sentence = " ".join(words)
+    sentence = " ".join(words) if language.is_benchmark else text
     return [sentence[:1].upper() + sentence[1:] + stop for stop in STOPS]
 
 
-def _forms(text: str, variants: str) -> list[str]:
-    return written_forms(text) if variants == "written" and text.strip() else [text]
+def _forms(text: str, variants: str, language: Language) -> list[str]:
+    has_capitals = language.is_benchmark or text.upper() != text
+    if variants == "written" and text.strip() and has_capitals:
+        return written_forms(text, language)
+    return [text]
 
 
 def _tokens(lm: CausalLM, text: str, context: str) -> tuple[int, ...]:

@@ -106,6 +106,6 @@ class ScoreJob:
         assert self.decoder.llm is not None
         material = read_dev_set(self.source)
         decoder = replace(self.decoder, llm=None).open()
-        reader = self.decoder.llm.open()
+        reader = self.decoder.llm.open().in_language(decoder.language)
         found = material.decode(decoder, self.indices)
         return {"lists": reader.read(found, self.decoder.options, self.context)}
