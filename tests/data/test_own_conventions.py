@@ -321,6 +321,15 @@ def test_data_of_two_conventions_are_not_joined(spanish: Path, tmp_path: Path) -
         joined(both)
 
 
+def test_conventions_put_beside_packed_data_are_not_ignored(spanish: Path, tmp_path: Path) -> None:
+    packed = pack(spanish, tmp_path / "packed")
+    (packed.path / FILE).write_bytes((spanish / FILE).read_bytes())
+    assert open_packed(packed.path).conventions == SPANISH
+    rewrite(packed.path, replace(SPANISH, bin_ms=25))
+    with pytest.raises(DataError, match=r"bins last 10 ms, not 25 ms; remove its cortext\.json"):
+        open_packed(packed.path)
+
+
 def test_conventions_that_changed_since_the_data_were_opened_are_not_packed(
     spanish: Path, tmp_path: Path
 ) -> None:

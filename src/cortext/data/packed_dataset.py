@@ -198,6 +198,14 @@ def open_packed(path: str | Path) -> PackedDataset:
     """
     path = as_path(path, "data")
     index, arrays, conventions = read_index(path)
+    if conventions_given(path):  # put there by somebody: packed data state their own in the index
+        conventions.require(
+            Conventions.read(path),
+            mine="the packed data",
+            theirs=f"its {FILE}",
+            where=path,
+            fix=f"remove its {FILE}, and pack session files with one again",
+        )
     named = {name: index["splits"][name] for name in SPLITS if name in index["splits"]}
     return PackedDataset(
         path,

@@ -12,9 +12,11 @@ import h5py
 import numpy as np
 import pytest
 
-from cortext.data import Trial, open_data, open_packed, pack, write_session
+from cortext.data import Trial, make_trial, open_data, open_packed, pack, write_session
+from cortext.data.conventions import Conventions
 from cortext.errors import DataError
 from cortext.live.page.sources import Replay
+from cortext.text.inventory import CHARACTERS
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
@@ -193,3 +195,26 @@ def test_a_full_disk_leaves_nothing(with_corpus, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
+
+
+def test_records_of_characters_in_10_ms_bins_are_checked_against_their_inventory(tmp_path):
+    conventions = Conventions(CHARACTERS, bin_ms=10)
+    long = "ab" * 300  # 600 tokens: 2 is a, 3 is b
+    trials = [
+        make_trial(np.ones((1_202, 4)), "lab.2026.01.02", 1, 0, long, conventions=conventions),
+        make_trial(np.ones((60, 4)), "lab.2026.01.02", 1, 1, "a z", conventions=conventions),
+    ]
+    write_session(tmp_path / "data" / "lab.2026.01.02" / "data_train.hdf5", trials)
+    packed = pack(tmp_path / "data", tmp_path / "packed", format="tfrecord", bin_ms=20, sums=[0])
+    split = packed.split("train")
+    assert packed.conventions.bin_ms == split.conventions.bin_ms == 20
+    assert packed.conventions.inventory == CHARACTERS
+    assert split.labels(0).tolist() == [2, 3] * 300
+    assert split.labels(1).tolist() == [2, 1, 27]
+    assert split.features(1)[:2].tolist() == [[2, 1, 1, 1]] * 2
+    packed.verify()
+    (record, _) = tf.data.TFRecordDataset([str(split.path)]).map(
+        lambda record: tf.io.parse_single_example(record, SPEC)
+    )
+    assert record["shape"].numpy().tolist() == [601, 4]
+    assert record["labels"].numpy().tolist() == [2, 3] * 300
