@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from own_recordings import (
     write_own,
 )
 from refusals import complaint, refused
+from users_own import Means, MeansConfig
 
 from cortext.data import write_session
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
@@ -25,12 +26,15 @@ from cortext.data.packed import open_packed, pack
 from cortext.data.trial import Trial
 from cortext.decoding.log_probs import greedy
 from cortext.decoding.ngram import LanguageModel
-from cortext.models import AcousticModel, build_model, load_model, save_model
+from cortext.models import AcousticModel, build_model, load_model, register, save_model
 from cortext.models.card import Smoothing
 from cortext.text.inventory import LM, Inventory
 from cortext.text.language import LANGUAGES
 from cortext.training import Trainer, adapt, train, validate
+from cortext.training.config import register_task
 from cortext.training.release.exchange import export_release
+from cortext.training.setup import new_model
+from cortext.training.task import Task
 
 
 @pytest.fixture(scope="module")
@@ -304,3 +308,66 @@ def test_the_errors_of_an_export_are_not_measured_on_other_data(learnt, tmp_path
     )
     assert re.search(f"the data and the run differ: in the data {said}", line)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_users_own_model_is_examined_with_the_tokens_of_the_data(own, tmp_path, registries):
+    register("means")(Means)
+    config = replace(own_config(2), model=MeansConfig())
+    assert train(config, own, tmp_path / "run", progress=False).steps == 2
+    assert load_model(tmp_path / "run").inventory == LETTERS
+
+
+def test_a_users_own_model_of_41_tokens_only_is_refused(own, tmp_path, registries):
+    class Fixed(Means):
+        def __init__(self, config, *, n_features, n_days, n_classes):
+            super().__init__(config, n_features=n_features, n_days=n_days, n_classes=41)
+
+    register("means")(Fixed)
+    config = replace(own_config(2), model=MeansConfig())
+    with refused(r"the logits are \[\d+, \d+, 41\]; \[\d+, \d+, 11\] are needed"):
+        train(config, own, tmp_path / "run", progress=False)
+
+
+def test_a_task_without_tokens_keeps_language_and_bins(own, tmp_path, registries):
+    @dataclass
+    class LoudnessConfig:
+        kind: str = "loudness"
+
+    class Loudness(Task):
+        """Reads the mean of the features."""
+
+        Config = LoudnessConfig
+
+        def new_model(self, data, sessions, init_from):
+            values = Inventory("values", ("loudness",))
+            if self.config.seed == 3:  # as before conventions were known
+                made = new_model(self.config, data, sessions, init_from, values)
+                return AcousticModel(
+                    made.network,
+                    sessions=sessions,
+                    n_features=data.n_features,
+                    inventory=values,
+                    smoothing=made.smoothing,
+                )
+            return new_model(self.config, data, sessions, init_from, values)
+
+        def loss(self, model, split):
+            def squared(network, batch, fraction):
+                logits_BPV = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
+                return {"loss": (logits_BPV - batch.x_BTC.mean()).square().mean((1, 2))}
+
+            return squared
+
+    register_task("loudness")(Loudness)
+    config = replace(own_config(2), task={"kind": "loudness"}, best_metric=None)
+    train(config, own, tmp_path / "run", progress=False)
+    model = load_model(tmp_path / "run", task="loudness")
+    assert (model.inventory.symbols, model.language, model.bin_ms) == (
+        ("loudness",),
+        OWN.language,
+        10,
+    )
+    with refused(
+        "in the data the language 'es' is not 'en'; .* gives it conventions=data.conventions"
+    ):
+        train(replace(config, seed=3), own, tmp_path / "other", progress=False)

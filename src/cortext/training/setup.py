@@ -113,7 +113,13 @@ def _check_conventions(config: TrainConfig, data: PackedDataset, model: Acoustic
     found = model.conventions
     if config.task_name != CTC:
         found = replace(found, inventory=data.conventions.inventory)
-    data.conventions.require(found, mine="the data", theirs="the model", where=data.path)
+    data.conventions.require(
+        found,
+        mine="the data",
+        theirs="the model",
+        where=data.path,
+        fix="take a model of such data; a task of one's own gives it conventions=data.conventions",
+    )
 
 
 def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> None:

@@ -69,7 +69,7 @@ ELSEWHERE: dict[str, ReleaseSetting] = {
         512, "the number of features is that of the data; the release ignores it", "free"
     ),
     "dataset.n_classes": ReleaseSetting(
-        len(RELEASE), "the tokens are the data release's 41", "refused"
+        len(RELEASE), "the tokens are those of the data; leave it out for others", "refused"
     ),
     "dataset.max_seq_elements": ReleaseSetting(
         500, "labels may have any length; the release ignores it", "free"
