@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cortext.live.core.redis_link import RedisLink
     from cortext.live.replay import ReplaySummary
     from cortext.live.replay_clients import Client
+    from cortext.models.stepper import Stepper
 
 
 @dataclass(frozen=True)
@@ -252,6 +253,8 @@ def replay(
     from cortext.live.core.redis_link import RedisLink
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay
+    from cortext.live.replay_clients import check_recordings
+    from cortext.models.stepping import open_stepper
     from cortext.processes import stop_event
 
     load_plugins(plugins)
@@ -261,9 +264,12 @@ def replay(
         with progress_bar("reading") as report:
             trials = open_data(data, skip_bad=skip_bad, progress=report).split(chosen.split)
         numbers = choose(trials, chosen.session, chosen.trial)
+        stepper = None if run is None else open_stepper(run)
+        if stepper is not None:  # before waiting for a server
+            check_recordings(trials.conventions, stepper.conventions)
         link = RedisLink(redis.url, "cortext-replay", stop, keep=(keep, 2**30), patience_s=patience)
         try:
-            client = _client(profile, link, patience, node, run, keep)
+            client = _client(profile, link, patience, node, stepper, keep)
             with progress_bar("bins") as report:
                 summary = run_replay(
                     trials, numbers, client, stop, speed=pace, loop=loop, progress=report
@@ -311,7 +317,12 @@ def _check_form(profile: str, speed: float | None, node: str | None, run: Path |
 
 
 def _client(
-    profile: str, link: RedisLink, patience_s: float, node: str | None, run: Path | None, keep: int
+    profile: str,
+    link: RedisLink,
+    patience_s: float,
+    node: str | None,
+    stepper: Stepper | None,
+    keep: int,
 ) -> Client:
     from cortext.live.lm_server.published_protocol import PublishedStreams
     from cortext.live.replay_clients import (
@@ -321,14 +332,13 @@ def _client(
         Patience,
         PublishedClient,
     )
-    from cortext.models.stepping import open_stepper
 
     patience = Patience(link, patience_s)
-    if run is None:
+    if stepper is None:
         return BrandStream(link, patience, node, keep)
     if profile == "lm":
-        return PublishedClient(link, patience, open_stepper(run), PublishedStreams())
-    return JsonClient(link, patience, open_stepper(run), JSON_STREAMS)
+        return PublishedClient(link, patience, stepper, PublishedStreams())
+    return JsonClient(link, patience, stepper, JSON_STREAMS)
 
 
 def _print(summary: ReplaySummary) -> None:

@@ -259,6 +259,7 @@ def adapt(
 
     load_plugins(plugins)
     fit = FitDecoder(lm, data, source=run)
+    fit.check()
     summary = adapt_model(
         run,
         data,

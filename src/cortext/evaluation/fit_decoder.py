@@ -9,7 +9,7 @@ from pathlib import Path
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
-from cortext.decoding.ngram.language_model import language_model_checksum
+from cortext.decoding.ngram.language_model import LanguageModel, language_model_checksum
 from cortext.errors import ConfigError, DataError, Interrupted
 from cortext.evaluation.fitted import (
     Fitted,
@@ -22,7 +22,7 @@ from cortext.evaluation.fitted import (
 )
 from cortext.evaluation.recognise import logits_of
 from cortext.models import load_model
-from cortext.models.card import CTC
+from cortext.models.card import CTC, read_card
 from cortext.training.progress import reading_bar, say
 from cortext.training.trainer import Callback, Trainer
 
@@ -59,6 +59,16 @@ class FitDecoder(Callback):
         self.source = source
         self.threads = threads or os.cpu_count() or 1
         self.fitted: Fitted | None = None
+
+    def check(self) -> None:
+        """Raise LanguageModelError for a language model of other tokens than the source's.
+
+        Training would find that out at its end.
+        """
+        if self.lm is not None and self.source is not None:
+            conventions = read_card(Path(self.source) / "model.json").conventions
+            lm = LanguageModel.open(self.lm)
+            lm.require(conventions.inventory, conventions.language, theirs="the run")
 
     def on_trained(self, trainer: Trainer) -> None:
         """See `Callback`: a fit that is interrupted is done again with `--resume`."""

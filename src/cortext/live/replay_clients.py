@@ -271,7 +271,7 @@ class PublishedClient:
 
     def ready(self, conventions: Conventions) -> None:
         """See `Client`."""
-        check_recordings(conventions, self._stream)
+        check_recordings(conventions, self._stream.conventions)
         self._ask(self._names.reset, {"done": 0}, self._names.reset_done)
         newest = self._link.call(lambda redis: redis.xrevrange(self._names.args, count=1))
         told = newest[0][1] if newest else {}
@@ -334,7 +334,7 @@ class JsonClient:
 
     def ready(self, conventions: Conventions) -> None:
         """See `Client`: the first answer shows that the server is there."""
-        check_recordings(conventions, self._stream)
+        check_recordings(conventions, self._stream.conventions)
 
     def begin(self, number: int, trial: Trial) -> None:
         """See `Client`."""
@@ -401,10 +401,10 @@ def in_lm_order(stream: AcousticStream, logits_PV: np.ndarray) -> bytes:
 SERVER = "the language-model server"
 
 
-def check_recordings(recorded: Conventions, stream: AcousticStream) -> None:
-    """Raise DataError unless the model of a stream reads recordings of these conventions."""
+def check_recordings(recorded: Conventions, needed: Conventions) -> None:
+    """Raise DataError unless a model's conventions are those of the recordings."""
     recorded.require(
-        stream.conventions,
+        needed,
         mine="the recordings",
         theirs="the model",
         fix="give the run that was trained on such recordings",
