@@ -210,7 +210,9 @@ def decode_made_up(made_up: MadeUpSentence, search: SearchSettings, as_json: boo
     inventory = RELEASE if lm.inventory.is_published else lm.inventory
     words = lm.language.normalize(sentence).split() if lm.unit == "word" else []
     unknown = [word for word in words if word not in lm.lexicon]
-    log_probs_PV = fake_log_probs(sentence, made_up.noise, made_up.seed, inventory, lm.lexicon)
+    log_probs_PV = fake_log_probs(
+        sentence, made_up.noise, made_up.seed, inventory, lm.lexicon, lm.language
+    )
     start = time.perf_counter()
     nbest = decoder.decode(log_probs_PV, inventory, context=search.context)
     seconds = time.perf_counter() - start

@@ -1,6 +1,7 @@
 """Recordings: session files, packed data, batches. The simulator is in `cortext.data.simulate`."""
 
 from cortext.data.checks import Limits, PatchGeometry, Problem
+from cortext.data.conventions import Conventions
 from cortext.data.dataset import Dataset, open_dataset
 from cortext.data.packed import Batch, PackedDataset, PackedSplit, open_data, open_packed, pack
 from cortext.data.sampler import DayBalancedSampler
@@ -12,6 +13,7 @@ __all__ = [
     "MAX_LABEL",
     "SPLITS",
     "Batch",
+    "Conventions",
     "Dataset",
     "DayBalancedSampler",
     "Limits",
