@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from path_oracle import enumerated, lm_score
 
 from cortext.decoding import Decoder, DecoderOptions
+from cortext.decoding.nbest import Partial
+from cortext.decoding.open_vocabulary import TokenText
 from cortext.errors import DecodingError, LanguageModelError
 from cortext.text.inventory import CHARACTERS, LM, RELEASE, Inventory
+from cortext.text.language import get_language
 from cortext.text.lexicon import Lexicon
 
 SILENT = Inventory("silent", ("_", "#", "a", "b"), "_", "#")
@@ -218,7 +221,9 @@ def spelling(request, lm_of):
     words = {(word,): np.log(0.25) for word in ("a", "b", "|", "</s>")}
     grams = Grams(1, words | {("<unk>",): -9.0, ("<s>",): -99.0}, {})
     directory = lm_of(TOKEN_ENTRIES, grams, SPACED, "character")
-    return Decoder.from_dir(directory, WIDE | dict(nbest=20, recombine="max"), request.param)
+    return Decoder.from_dir(
+        directory, WIDE | dict(nbest=20, recombine="max", beam=25.0), request.param
+    )
 
 
 def test_characters_are_merged_to_words_with_their_times(spelling):
@@ -246,6 +251,16 @@ def test_a_partial_result_holds_whole_words_and_the_letters_after_them(spelling)
     assert stream.finish()[0].text == "ab ba"
 
 
+def test_characters_that_are_words_stay_apart():
+    signs = Inventory("signs", ("_", "\u4f60", "\u597d"), "_", None, unit="character")
+    chinese = TokenText(signs, get_language("zh"))
+    assert chinese.text("\u4f60\u597d") == "\u4f60 \u597d"
+    assert chinese.tokens("\u4f60 \u597d") == ["\u4f60", "\u597d"]
+    assert chinese.partial(["\u4f60"], ["\u597d"]) == Partial("\u4f60", "\u597d")
+    latin = TokenText(BARE, get_language("en"))
+    assert latin.partial(["a"], ["b"]) == Partial("", "ab")
+
+
 def test_words_cannot_be_favoured_added_or_removed_in_an_open_vocabulary(spelling):
     frames_PV = spoken("a", SPACED)
     for attempt in (
@@ -254,11 +269,12 @@ def test_words_cannot_be_favoured_added_or_removed_in_an_open_vocabulary(spellin
         lambda: spelling.stream(SPACED, words=["ab"]),
         lambda: spelling.add_words({"ab": [("a", "b")]}),
         lambda: spelling.remove_words(["a"]),
-        lambda: spelling.only(["ab"]),
     ):
         with pytest.raises(DecodingError, match="the language model is of characters") as caught:
             attempt()
         assert "\n" not in str(caught.value)
+    with pytest.raises(LanguageModelError, match="the vocabulary is open: it has no words"):
+        spelling.only(["ab"])
     with pytest.raises(DecodingError, match="a hook and a large model in fusion score words"):
         spelling.stream(SPACED, hook=lambda batch: None)
     assert spelling.decode(frames_PV, SPACED, hotwords={})[0].text == "a"

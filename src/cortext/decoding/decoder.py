@@ -29,7 +29,7 @@ from cortext.decoding.stream import (
     marked,
     search_options,
 )
-from cortext.decoding.words import WordChanges, Words, require_words
+from cortext.decoding.words import WordChanges, Words
 from cortext.describe import Described
 from cortext.errors import DecodingError, nearest, wrong_type
 from cortext.processes import Progress
@@ -128,10 +128,8 @@ class Decoder(Described):
         and scores as unknown.
 
         Raises:
-            LanguageModelError: For a word that cannot be pronounced.
-            DecodingError: For a language model of characters.
+            LanguageModelError: For a word that cannot be pronounced, and for an open vocabulary.
         """
-        require_words(self.lm, "chosen")
         other = copy.copy(self)
         other._engine = self._engine.with_lm(self.lm.only(words))
         return other

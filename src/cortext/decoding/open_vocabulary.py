@@ -9,6 +9,8 @@ words. Here its sentences of tokens become text:
     words:  the tokens between separators; a word lasts from its first token to its last, and is as
             sure as its least sure token
 
+In a language whose characters are words each, and without a separator, every token is a word.
+
 Sentences of tokens that make the same text are one hypothesis, the best of them, so a list may be
 shorter than `nbest`. `word_score`
 counts for every token; `acoustic_score` holds what it adds beyond one for each word.
@@ -51,10 +53,12 @@ class TokenText:
         self._inventory = inventory
         self._separator = inventory.separator
         self._language = language
+        self._are_words = self._separator is None and language.unit == "character"
 
     def text(self, tokens: Iterable[str]) -> str:
         """Return the text of a sentence's tokens."""
-        joined = "".join([" " if token == self._separator else token for token in tokens])
+        between = " " if self._are_words else ""
+        joined = between.join([" " if token == self._separator else token for token in tokens])
         return " ".join(joined.split())
 
     def tokens(self, text: str) -> list[str]:
@@ -70,7 +74,7 @@ class TokenText:
     def partial(self, stable: Sequence[str], tail: Sequence[str]) -> Partial:
         """Return the whole words of tokens that will not change any more, and all after them."""
         n_whole = len(stable)
-        while n_whole and stable[n_whole - 1] != self._separator:
+        while n_whole and not self._are_words and stable[n_whole - 1] != self._separator:
             n_whole -= 1
         return Partial(self.text(stable[:n_whole]), self.text([*stable[n_whole:], *tail]))
 
@@ -104,6 +108,8 @@ class TokenText:
         return NBest(by_text.values(), found.degraded)
 
     def _words(self, tokens: Sequence[Word]) -> tuple[Word, ...]:
+        if self._are_words:
+            return tuple(tokens)
         runs = groupby(tokens, key=lambda token: token.word == self._separator)
         return tuple(_joined(list(run)) for is_separator, run in runs if not is_separator)
 
