@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cortext.decoding.ensemble.correct import LargeCorrector
     from cortext.decoding.ensemble.fit import Fitted
     from cortext.decoding.options import DecoderOptions
+    from cortext.text.language import Language
 
 SEE_HELP = "see `cortext ensemble --help`"
 
@@ -39,6 +40,10 @@ class Sources:
     field: Annotated[
         str | None, typer.Option(help="The field of --lists that has each line's list.")
     ] = None
+    language: Annotated[
+        str,
+        typer.Option(help="Language of the sentences of --lists: en, es, ..., or a JSON file."),
+    ] = "en"
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,12 @@ def ensemble(
     ensemble.yaml
     """
     from cortext.decoding.ensemble.results import check_replaceable, write_ensemble
+    from cortext.text.language import read_language
 
     changes: dict[str, Any] = {"method": method, "lattice": lattice, "free": free}
     changes = {name: value for name, value in changes.items() if value}
     _check_sources(sources, fitting.fit)
+    language = read_language(sources.language)
     _check_file(fitting, [*changes, *overrides])
     if out is not None:
         check_replaceable(out)
@@ -138,10 +145,10 @@ def ensemble(
     corrector = _corrector(large)
     fitted = None
     if fitting.fit and fitting.options:
-        fitted = _fit(fitting.fit, sources.field, options, any_method, search, corrector)
+        fitted = _fit(fitting.fit, sources.field, language, options, any_method, search, corrector)
         fitted.options.write(fitting.options)
         options = fitted.options
-    found = _combine(sources, options, search, corrector)
+    found = _combine(sources, language, options, search, corrector)
     if found is not None and out is not None:
         write_ensemble(found, out)
     notes = [] if corrector is None else corrector.lm.notes
@@ -190,6 +197,8 @@ def _check_sources(sources: Sources, fit: list[Path] | None) -> None:
         wrong = "--lists needs --field" if lists is not None else "--fit with a file needs --field"
     elif field and lists is None and all(path.is_dir() for path in fit or []):
         wrong = "--field names a field of --lists, which is not given"
+    elif sources.language != "en" and not reads_lists:
+        wrong = "--language is that of --lists: evaluation directories name their own"
     if wrong:
         raise DecodingError(wrong, fix=SEE_HELP)
 
@@ -284,6 +293,7 @@ def _corrector(large: LargeModelOptions) -> LargeCorrector | None:
 def _fit(
     paths: list[Path],
     field: str | None,
+    language: Language,
     base: EnsembleOptions,
     any_method: bool,
     search: _SearchArguments,
@@ -296,7 +306,7 @@ def _fit(
 
     if len(paths) == 1 and not paths[0].is_dir():
         check_lists(base)
-        trials = read_lists(paths[0], field or "")
+        trials = read_lists(paths[0], field or "", language)
     else:
         trials = read_runs(paths, base, **search.arguments)
     with_lm = ["rover-lm"] if search.lm else []
@@ -316,6 +326,7 @@ def _fit(
 
 def _combine(
     sources: Sources,
+    language: Language,
     options: EnsembleOptions,
     search: _SearchArguments,
     corrector: LargeCorrector | None,
@@ -332,6 +343,7 @@ def _combine(
                 lm=search.lm,
                 llm=corrector,
                 progress=bar,
+                language=language,
             )
         if not sources.evaluations:
             return None
