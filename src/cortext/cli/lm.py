@@ -215,7 +215,7 @@ def info(
 
 def score(
     directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
-    text: Annotated[Path, typer.Argument(help="File of English text, plain or .gz.")],
+    text: Annotated[Path, typer.Argument(help="File of text, plain or .gz.")],
     as_json: bool = JSON,
 ) -> None:
     """Measure perplexity and the rate of unknown words of a text.

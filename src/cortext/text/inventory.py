@@ -82,6 +82,14 @@ class Inventory:
     def __len__(self) -> int:
         return len(self.symbols)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Codes of a lexicon's symbols are looked up by the inventory, once for each word.
+        return hash((self.symbols, *self.roles.items(), self.unit))
+
     @cached_property
     def index(self) -> dict[str, int]:
         """Token number by symbol."""

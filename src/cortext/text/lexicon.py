@@ -60,9 +60,12 @@ def encode(pronunciation: Sequence[str], inventory: Inventory = RELEASE) -> str:
 
     Raises TextError for an empty pronunciation or an unknown symbol.
     """
+    return _encoded(pronunciation, codes_of(inventory), inventory)
+
+
+def _encoded(pronunciation: Sequence[str], codes: Mapping[str, str], inventory: Inventory) -> str:
     if not pronunciation:
         raise TextError(f"empty pronunciation; at least one {inventory.unit} is needed")
-    codes = codes_of(inventory)
     try:
         return "".join([codes[symbol] for symbol in pronunciation])
     except KeyError as error:
@@ -89,6 +92,7 @@ class Lexicon:
         inventory: Inventory = RELEASE,
     ) -> None:
         self.inventory = inventory
+        self._code_of = codes_of(inventory)  # the cache takes longer than a word does
         self._codes: dict[str, str] = {}  # blank-separated codes by word
         self._weights: dict[tuple[str, str], float] = {}
         if pronunciations is None:
@@ -122,7 +126,7 @@ class Lexicon:
             TextError: For an empty pronunciation, an unknown symbol, and more than
                 `MOST_PRONUNCIATIONS`.
         """
-        code = encode(pronunciation, self.inventory)
+        code = _encoded(pronunciation, self._code_of, self.inventory)
         known = self._codes.get(word)
         if known is None:
             self._codes[word] = code
