@@ -381,7 +381,9 @@ def test_a_json_server_starts_with_an_unreadable_position_too(lab):
 
 MANY = "x" * 2_000_000
 BEGINS: dict[str, tuple[Any, str]] = {
-    "order is a list": ({"order": []}, "order is no text"),
+    "order is an empty list": ({"order": []}, "it has 0 tokens"),
+    "order is a list of numbers": ({"order": [1]}, "a list of texts is needed"),
+    "order has no symbols": ({"order": {}}, "inventory.symbols is None"),
     "order is a number": ({"order": 5}, "order is no text"),
     "context is a number": ({"context": 5}, "context is no text"),
     "hotwords is a list": ({"hotwords": [1]}, "hotwords is no object"),

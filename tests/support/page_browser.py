@@ -11,6 +11,7 @@ from page_process import program
 
 CHROMIUM = "/usr/bin/chromium"
 TOKEN = "secret"
+PATIENCE_MS = 15_000
 
 
 class PageServer:
@@ -51,6 +52,76 @@ class PageServer:
         self._process.wait(10)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+FORGET_AT_START = """() => {
+  window.started = false;
+  new MutationObserver((_, observer) => {
+    if (document.body.dataset.state !== "running") return;
+    observer.disconnect();
+    window.started = true;
+    document.querySelector("#announce").textContent = "";
+  }).observe(document.body, { attributes: true, attributeFilter: ["data-state"] });
+}"""
+
+
+class Watched:
+    """A page, and all that it asked for and complained of."""
+
+    def __init__(self, browser, base, **options):
+        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+        self.base, self.foreign, self.complaints = base, [], []
+        self.context.route("**/*", self._route)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.on(
+            "console",
+            lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None,
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _route(self, route):
+        if route.request.url.startswith(self.base):
+            route.continue_()
+        else:
+            self.foreign.append(route.request.url)
+            route.abort()
+
+    def open(self, token=TOKEN):
+        self.page.goto(f"{self.base}#token={token}")
+        return self
+
+    def connected(self):
+        self.page.wait_for_selector('#link[data-link="open"]')
+        return self
+
+    def text(self, selector):
+        return " ".join(self.page.locator(selector).inner_text().split())
+
+    def wait_for_text(self, selector, text):
+        script = (
+            "([s, t]) => document.querySelector(s)?.innerText.replace(/\\s+/g, ' ').trim() === t"
+        )
+        self.page.wait_for_function(script, arg=[selector, text])
+
+    def decode(self, trial):
+        """Choose a trial of the first day, start, and wait for its end."""
+        self.page.select_option("#session", index=0)
+        self.page.select_option("#trial", label=f"block 1, trial {trial}")
+        self.decoded_by(lambda: self.page.click("#run"))
+
+    def decoded_by(self, start):
+        """Start a trial, and wait for its end.
+
+        A page that has just connected is still to get the last sentence of those before it: what it
+        announces counts from the start of this one.
+        """
+        self.page.evaluate(FORGET_AT_START)
+        start()
+        self.page.wait_for_function(
+            "() => window.started && document.body.dataset.state !== 'running'"
+            " && document.querySelector('#announce').textContent.startsWith('Decoded')"
+        )
 
 
 # Contrast as the Web Content Accessibility Guidelines 2.2 define it (relative luminance, section

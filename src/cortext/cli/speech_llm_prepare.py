@@ -105,16 +105,20 @@ def cache(
 
     Example: cortext speech-llm cache runs/packed --voice formant --out runs/speech.safetensors
     """
+    from cortext.data import open_data
     from cortext.speechllm.targets.build import build_cache, sentences_of_data, sentences_of_text
+    from cortext.text.language import EN
 
     if (data is None) == (text is None):
         raise typer.BadParameter("give DATA or --text, one of them")
+    language = EN
     if text is not None:
         sentences = sentences_of_text(text)
     else:
         assert data is not None
         with progress_bar("packing") as bar:
             sentences = sentences_of_data(data, skip_bad=skip_bad, progress=bar)
+        language = open_data(data, skip_bad=skip_bad).conventions.language
     with progress_bar("speaking") as bar:
         facts = build_cache(
             sentences,
@@ -124,6 +128,7 @@ def cache(
             workers=workers,
             device=device,
             skip_bad=skip_bad,
+            language=language,
             progress=bar,
         )
     if as_json:

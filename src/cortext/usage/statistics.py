@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ class Use:
         notes: A line for each damaged line that was passed over; of many only the first.
         damaged: Number of damaged lines.
         thirds: Statistics of the first and of the last third of the days; None for fewer than 3.
+        languages: Utterances by language; empty where all are English.
     """
 
     folders: tuple[str, ...]
@@ -103,10 +104,14 @@ class Use:
     notes: tuple[str, ...]
     damaged: int = 0
     thirds: tuple[UseStatistics, UseStatistics] | None = None
+    languages: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain values."""
-        return asdict(self)
+        """Return all numbers as plain values; `languages` only where there are others."""
+        found = asdict(self)
+        if not self.languages:
+            del found["languages"]
+        return found
 
 
 def read_use(folders: Iterable[str | Path]) -> Use:
@@ -138,6 +143,7 @@ def read_use(folders: Iterable[str | Path]) -> Use:
         days.append(Day(date, found, use_h, spoken_h, sentences))
     notes = tuple(note for log in logs for note in log.notes)
     sources = dict(Counter(entry.source or "unknown" for entry, _ in timed).most_common())
+    languages = dict(Counter(entry.language.name for entry, _ in timed).most_common())
     damaged = sum(log.damaged for log in logs)
     return Use(
         folders=tuple(map(str, unique.values())),
@@ -147,6 +153,7 @@ def read_use(folders: Iterable[str | Path]) -> Use:
         notes=notes,
         damaged=damaged,
         thirds=_thirds([by_day[day.date] for day in days]),
+        languages={} if set(languages) <= {"en"} else languages,
     )
 
 
@@ -211,9 +218,10 @@ def _statistics(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics
 
 
 def _wer(entries: Sequence[LoggedUtterance], n_boot: int) -> ErrorRate:
-    return error_rate(
-        [entry.label or "" for entry in entries], [entry.text for entry in entries], n_boot=n_boot
-    )
+    # As sequences of words: a log may hold several languages, each with its own normalisation.
+    labels = [entry.language.normalize(entry.label or "").split() for entry in entries]
+    texts = [entry.language.normalize(entry.text).split() for entry in entries]
+    return error_rate(labels, texts, "phoneme", n_boot=n_boot)
 
 
 __getattr__ = renamed(__name__, {"Tally": "UseStatistics"})

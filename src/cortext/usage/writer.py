@@ -382,7 +382,6 @@ class UsageLog:
         if label is not None:
             left[key] = label
         if left:
-            self._conventions.write(path.parents[1])
             write_session(path, trials())
             path.chmod(0o600)  # until here its folder alone keeps others out
         else:

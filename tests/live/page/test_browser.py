@@ -4,28 +4,14 @@
 
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
-from page_browser import CHROMIUM, TOKEN, PageServer, contrast
+from page_browser import TOKEN, PageServer, Watched, contrast
 from page_process import spoken
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 FIRST_DAY = "t15.2023.08.11"
-PATIENCE_MS = 15_000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not Path(CHROMIUM).is_file():
-        pytest.skip("NO CHROMIUM: THE PAGE IS NOT TESTED; install it (apt install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -38,76 +24,6 @@ def server(root):
     server = PageServer(root).start()
     yield server
     server.stop()
-
-
-FORGET_AT_START = """() => {
-  window.started = false;
-  new MutationObserver((_, observer) => {
-    if (document.body.dataset.state !== "running") return;
-    observer.disconnect();
-    window.started = true;
-    document.querySelector("#announce").textContent = "";
-  }).observe(document.body, { attributes: true, attributeFilter: ["data-state"] });
-}"""
-
-
-class Watched:
-    """A page, and all that it asked for and complained of."""
-
-    def __init__(self, browser, base, **options):
-        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
-        self.base, self.foreign, self.complaints = base, [], []
-        self.context.route("**/*", self._route)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE_MS)
-        self.page.on(
-            "console",
-            lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None,
-        )
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def _route(self, route):
-        if route.request.url.startswith(self.base):
-            route.continue_()
-        else:
-            self.foreign.append(route.request.url)
-            route.abort()
-
-    def open(self, token=TOKEN):
-        self.page.goto(f"{self.base}#token={token}")
-        return self
-
-    def connected(self):
-        self.page.wait_for_selector('#link[data-link="open"]')
-        return self
-
-    def text(self, selector):
-        return " ".join(self.page.locator(selector).inner_text().split())
-
-    def wait_for_text(self, selector, text):
-        script = (
-            "([s, t]) => document.querySelector(s)?.innerText.replace(/\\s+/g, ' ').trim() === t"
-        )
-        self.page.wait_for_function(script, arg=[selector, text])
-
-    def decode(self, trial):
-        """Choose a trial of the first day, start, and wait for its end."""
-        self.page.select_option("#session", FIRST_DAY)
-        self.page.select_option("#trial", label=f"block 1, trial {trial}")
-        self.decoded_by(lambda: self.page.click("#run"))
-
-    def decoded_by(self, start):
-        """Start a trial, and wait for its end.
-
-        A page that has just connected is still to get the last sentence of those before it: what it
-        announces counts from the start of this one.
-        """
-        self.page.evaluate(FORGET_AT_START)
-        start()
-        self.page.wait_for_function(
-            "() => window.started && document.body.dataset.state !== 'running'"
-            " && document.querySelector('#announce').textContent.startsWith('Decoded')"
-        )
 
 
 @pytest.fixture

@@ -181,6 +181,13 @@ class LanguageModel(Described):
                 where=directory,
                 fix="build one: cortext lm build TEXT --out LM",
             )
+        # Before the tokens, which other directories may have, too
+        if not (directory / "lexicon.txt").exists():
+            raise LanguageModelError(
+                "cannot read the lexicon: No such file or directory",
+                where=directory / "lexicon.txt",
+                fix="give a UTF-8 lexicon.txt",
+            )
         inventory, language, unit = _read_facts(directory)
         spoken = inventory if unit == UNITS[0] else inventory.without_separator
         try:

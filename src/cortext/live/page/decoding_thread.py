@@ -129,6 +129,7 @@ class DecodingThread:
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.n_features = days.pipeline.stepper.n_features
+        self.bin_ms = days.pipeline.conventions.bin_ms
         if source is not None and source.n_features != self.n_features:
             found = (
                 f"the recordings have {source.n_features} features, the model needs"

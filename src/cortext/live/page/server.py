@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
-from cortext.errors import DataError, LiveError
+from cortext.errors import DataError, LiveError, shown
 from cortext.live.core.log import event, internal_error, repeated_event
 from cortext.live.page.access import (
     MAX_MESSAGE,
@@ -179,10 +179,12 @@ async def _serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -
         return
     await ws.accept()
     try:
+        _check_bins_of_feed(ws.query_params.get("bin_ms"), decoding.bin_ms)
         await asyncio.wrap_future(decoding.open_feed(ws))
-    except LiveError as error:
+    except (LiveError, DataError) as error:
         repeated_event("feed_refused")
-        await ws.close(TRY_AGAIN if decoding.is_feed else POLICY_VIOLATION, str(error))
+        may_come_again = decoding.is_feed and isinstance(error, LiveError)
+        await ws.close(TRY_AGAIN if may_come_again else POLICY_VIOLATION, str(error))
         return
     event("feed_connected")
     why: str | None = "the feed was disconnected in mid-utterance"
@@ -199,6 +201,16 @@ async def _serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -
     finally:
         event("feed_disconnected")
         decoding.close_feed(ws, why)  # not awaited: it is to happen even if this task is cancelled
+
+
+def _check_bins_of_feed(stated: str | None, bin_ms: float) -> None:
+    """Raise DataError for a feed that states bins of another length than the model's."""
+    try:
+        same = stated is None or float(stated) == bin_ms
+    except ValueError:
+        same = False
+    if not same:
+        raise DataError(f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms")
 
 
 async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> None:

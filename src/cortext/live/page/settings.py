@@ -42,7 +42,10 @@ class LiveSettings:
     split: Annotated[str, Setting(help="What of --data: train, val or test.")] = "val"
     simulate: Annotated[
         str | None,
-        Setting(help="Simulate a participant without end: tiny, demo or t15.", metavar="PRESET"),
+        Setting(
+            help="Simulate a participant without end: tiny, demo, t15 ...; see `cortext simulate`.",
+            metavar="PRESET",
+        ),
     ] = None
     overrides: Sequence[str] = ()
     feed: Annotated[bool, Setting(help="Take bins from the web socket /feed.")] = False

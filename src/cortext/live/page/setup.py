@@ -7,6 +7,7 @@ from typing import Any
 
 from cortext import __version__
 from cortext.decoding import Decoder
+from cortext.errors import TextError
 from cortext.evaluation.decoder_options import options_for
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.live.core.decoder import with_llm
@@ -20,6 +21,8 @@ from cortext.models import load_model
 from cortext.models.stepper import Stepper
 from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.processes import Progress
+from cortext.text.lexicon import Lexicon
+from cortext.text.pronunciation import pronouncer
 from cortext.usage.writer import UsageLog
 
 
@@ -46,7 +49,8 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     source = _source(settings, days, progress)
     log_writer = None
     if settings.session_log is not None:
-        log = UsageLog(settings.session_log)
+        conventions = days.pipeline.conventions
+        log = UsageLog(settings.session_log, conventions, _lexicon(decoder))
         for note in log.notes:
             event("session_log_damaged", "warning", note=note)
         log_writer = LogWriter(log)
@@ -57,6 +61,15 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         "llm": None if settings.llm is None else Path(settings.llm.model).name,
     }
     return DecodingThread(days, source, speed=settings.speed, log_writer=log_writer, about=about)
+
+
+def _lexicon(decoder: Decoder) -> Lexicon | None:
+    """Return the lexicon that labels need; None where the inventory has its own pronunciations."""
+    try:
+        pronouncer(decoder.inventory, decoder.language)
+    except TextError:
+        return decoder.lm.lexicon
+    return None
 
 
 def _stepper(settings: LiveSettings) -> Stepper:

@@ -13,13 +13,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from cortext.data import PackedSplit, Trial, open_data
-from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
+from cortext.data.conventions import Conventions
 from cortext.data.simulate import preset_config
 from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.plan import PlannedBlock, PlannedTrial, Prompt, plan_days, trial_counts
-from cortext.data.simulate.sentences import splits
+from cortext.data.simulate.material import material_of
+from cortext.data.simulate.plan import PlannedBlock, PlannedTrial, plan_days
 from cortext.data.simulate.write import simulate_block
-from cortext.data.trial import SPLITS
 from cortext.errors import DataError, RunError, nearest
 
 Kind = Literal["replay", "simulator"]
@@ -171,12 +170,10 @@ class Simulator:
     kind: Kind = "simulator"
 
     def __init__(self, preset: str, sessions: Sequence[str], overrides: Iterable[str] = ()) -> None:
-        config = preset_config(preset, overrides)
-        counts = trial_counts(config)
-        chosen = splits(counts["train"], counts["val"], counts["test"], config.seed)
-        prompts = {
-            split: [Prompt(s.text, s.source) for s in getattr(chosen, split)] for split in SPLITS
-        }
+        config, material = material_of(
+            preset_config(preset, overrides), preset, None, None, None, None
+        )
+        prompts, _ = material.prompts(config)
         held_out = [*prompts["val"], *prompts["test"]] or prompts["train"]
         days = {day.session: day for day in plan_days(config, prompts)}
         known = [session for session in days if session in sessions]
@@ -190,7 +187,7 @@ class Simulator:
         e = electrodes(config, day.history)
         self.sessions: tuple[str, ...] = (day.session,)
         self.n_features = config.n_features
-        self.conventions = getattr(config, "conventions", RELEASE_CONVENTIONS)
+        self.conventions = config.conventions
 
         @lru_cache(maxsize=2)
         def block(number: int) -> list[Trial]:

@@ -36,6 +36,7 @@ from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, padded, spoken, text_key
 from cortext.speechllm.targets.cache_parts import GO_ON, UnfinishedCache
+from cortext.text.language import EN, Language
 from cortext.training.loss import trial_name
 from cortext.voices import SAMPLE_RATE, Voice, open_voice
 from cortext.voices.synthesis import say, say_all
@@ -56,6 +57,7 @@ def build_cache(
     workers: int | None = None,
     device: str = "auto",
     skip_bad: bool = False,
+    language: Language = EN,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make the cache `out` of audio targets of sentences, or complete it.
@@ -72,6 +74,7 @@ def build_cache(
             fewer for few sentences.
         device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
         skip_bad: Leave out sentences that cannot be spoken.
+        language: Language of the sentences, for a voice that is opened by its name.
         progress: Called with the number of sentences done and of all.
 
     Returns:
@@ -87,7 +90,7 @@ def build_cache(
     began = time.monotonic()
     out = as_path(out, "out")
     named = _named(sentences)
-    speaker = open_voice(voice) if isinstance(voice, str) else voice
+    speaker = open_voice(voice, language) if isinstance(voice, str) else voice
     if not hasattr(speaker, "can_speak"):
         raise wrong_type("voice", voice, "a voice (open_voice) or its name")
     left_out = _unspeakable(named, speaker, skip_bad)

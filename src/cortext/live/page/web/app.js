@@ -5,9 +5,11 @@ import { Link } from "./link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
 import { Sentence } from "./sentence.js";
 import { Hotwords, Options, Source, keys, theme } from "./settings.js";
-import { Timeline } from "./timeline.js";
+import { Timeline, weights } from "./timeline.js";
 
 const $ = (id) => document.getElementById(id);
+
+const MOST_NAMES = 10; // of groups beside a strip; there is no room for more
 
 let timeline = null;
 let hello = null;
@@ -104,10 +106,12 @@ function makeTimeline({ arrays, n_features, tokens, groups, separator, bin_ms, f
 }
 
 function label(list, groups) {
-  list.replaceChildren(...groups.map(({ name, rows }) => {
+  const heights = weights(groups);
+  list.replaceChildren(...groups.map(({ name }, i) => {
     const item = document.createElement("li");
-    item.textContent = name;
-    item.style.flexGrow = rows.length;
+    item.textContent = groups.length > MOST_NAMES ? "" : name;
+    item.title = name;
+    item.style.flexGrow = heights[i];
     return item;
   }));
 }

@@ -21,6 +21,12 @@ function pieces(now, width) {
   return [[turn, now, 0], [old, turn, old - turn + width]].filter(([first, end]) => first < end);
 }
 
+// The height of each group: that of its rows, and at least enough to read its name beside it.
+export function weights(groups) {
+  const least = 0.15 * groups.reduce((sum, { rows }) => sum + rows.length, 0);
+  return groups.map(({ rows }) => Math.max(rows.length, least));
+}
+
 class Strip {
   // groups: [{name, rows: [index of each value]}], from top to bottom.
   constructor(canvas, groups, nValues) {
@@ -38,11 +44,11 @@ class Strip {
     this.canvas.width = Math.max(1, Math.round(this.canvas.clientWidth * ratio));
     this.canvas.height = Math.max(1, Math.round(this.canvas.clientHeight * ratio));
     const gap = Math.round(3 * ratio);
-    const nRows = this.groups.reduce((sum, group) => sum + group.rows.length, 0);
+    const heights = weights(this.groups), whole = heights.reduce((sum, height) => sum + height, 0);
     const free = this.canvas.height - gap * (this.groups.length - 1);
     let before = 0, nLines = 0;
     this.bands = this.groups.map(({ rows }, i) => {
-      const top = Math.round((free * before) / nRows), bottom = Math.round((free * (before += rows.length)) / nRows);
+      const top = Math.round((free * before) / whole), bottom = Math.round((free * (before += heights[i])) / whole);
       const height = Math.max(1, bottom - top), n = Math.min(rows.length, height), line = nLines;
       nLines += n;
       const lines = Array.from({ length: n }, (_, k) =>
@@ -224,13 +230,17 @@ export class Timeline {
     pen.fillStyle = style.color;
     pen.textAlign = "center";
     pen.font = `600 ${size}px ${style.fontFamily}`;
-    let taken = -Infinity, lower = false;
+    const ends = [0, 0]; // of what is written in the two lines; what fits in neither is left out
+    let before = 0;
     for (const { column, text } of this.written) {
-      const x = this.place(column);
-      if (x === undefined || x < size) continue;
-      lower = x - taken < 1.5 * size && x >= taken && !lower;
+      const x = this.place(column), half = pen.measureText(text).width / 2;
+      if (x === undefined) continue;
+      if (x < before) ends.fill(0); // the sweep begins anew at the left
+      before = x;
+      const lower = ends.findIndex((end) => x - half >= end);
+      if (lower < 0) continue;
       pen.fillText(text, x, line * (lower ? 1.35 : 0.55));
-      taken = x;
+      ends[lower] = x + half + 0.2 * size;
     }
     pen.textAlign = "left";
     for (const { start, end, text } of this.spoken) this.paintWord(pen, start, end, text, size, line);

@@ -1,0 +1,18 @@
+"""Chromium, for tests of the page in a browser."""
+
+from pathlib import Path
+
+import pytest
+from page_browser import CHROMIUM
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not Path(CHROMIUM).is_file():
+        pytest.skip("NO CHROMIUM: THE PAGE IS NOT TESTED; install it (apt install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
