@@ -63,13 +63,17 @@ def test_nothing_outside_a_bin_changes_it() -> None:
     x_TC = np.array([[1.0], [3.0], [np.inf], [1.0], [5.0]])
     assert rebin(x_TC, 10, 20).ravel().tolist() == [2, np.inf]
     assert rebin(x_TC[:1], 10, 20).shape == (0, 1)
+    assert rebin(x_TC[:0], 10, 20).shape == (0, 1)
+    assert rebin(x_TC, 0.001, 1000).shape == (0, 1)
+    # Lengths that no fraction of small numbers has.
+    assert rebin(np.ones((60_000, 1)), 33.3337, 19.99991).shape == (100_001, 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
         ((np.ones(3), 10, 20), DataError, r"shape \[3\]"),
-        ((np.ones((3, 1)), 0, 20), ConfigError, "from_ms is 0; 0.001 to 60,000 ms"),
+        ((np.ones((3, 1)), 0, 20), ConfigError, "from_ms is 0; 0.001 to 1,000 ms"),
         ((np.ones((3, 1)), 10, -20), ConfigError, "to_ms is -20"),
         ((np.ones((3, 1)), 10, float("nan")), CortextError, "to_ms"),
         ((np.ones((3, 1)), "10", 20), WrongType, "from_ms"),

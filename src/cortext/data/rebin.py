@@ -19,7 +19,7 @@ from cortext.data.conventions import Conventions, checked_bin_ms
 from cortext.data.trial import as_features
 from cortext.errors import ConfigError, shown
 
-_MOST_DENOMINATOR = 1_000_000
+_MOST_DENOMINATOR = 10_000  # with 60,000 bins, products stay far within 64 bits
 _MOST_NOTE = 400
 
 
@@ -52,18 +52,19 @@ def rebin(x_TC: np.ndarray, from_ms: float, to_ms: float, sums: Iterable[int] = 
     begin_N = np.arange(n_bins * old // new, dtype=np.int64) * new
     first_N = begin_N // old
     total_NC = np.zeros((len(begin_N), n_features))
-    for k in range(-(-new // old) + 1):
+    for k in range(min(-(-new // old) + 1, n_bins)):
         at_N = first_N + k
         overlap_N = np.minimum((at_N + 1) * old, begin_N + new) - np.maximum(at_N * old, begin_N)
         inside = overlap_N > 0  # the last bins of a trial have no neighbour to weigh with 0
-        total_NC[inside] += overlap_N[inside, None] * x_TC[at_N[inside]].astype(np.float64)
+        rows = slice(None) if inside.all() else inside
+        total_NC[rows] += overlap_N[rows, None].astype(np.float64) * x_TC[at_N[rows]]
     return (total_NC / np.where(summed_C, old, new)).astype(np.float32)
 
 
 def _fraction(value: float, name: str) -> Fraction:
     number = as_number(value, name)
-    if not 0.001 <= number <= 60_000:
-        raise ConfigError(f"{name} is {number:g}; 0.001 to 60,000 ms are possible")
+    if not 0.001 <= number <= 1000:
+        raise ConfigError(f"{name} is {number:g}; 0.001 to 1,000 ms are possible")
     return Fraction(number).limit_denominator(_MOST_DENOMINATOR)
 
 
