@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -89,7 +90,9 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
         label: Text that a screen reader speaks.
     """
     file = io.StringIO()
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+        # Letters stay letters, which the browser draws with fonts of its own.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font")
         figure.savefig(file, format="svg", metadata={"Date": None})
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
