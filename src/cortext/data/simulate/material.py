@@ -111,10 +111,10 @@ class Material:
 def material_of(
     config: SimulatorConfig,
     preset: str,
-    text: str | Path | None,
-    lexicon: str | Path | None,
-    language: Language | str | Path | None,
-    inventory: Inventory | str | Path | None,
+    text: str | Path | None = None,
+    lexicon: str | Path | None = None,
+    language: Language | str | Path | None = None,
+    inventory: Inventory | str | Path | None = None,
 ) -> tuple[SimulatorConfig, Material]:
     """Return the config with language and inventory as they were chosen, and what is said.
 

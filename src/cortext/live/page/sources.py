@@ -170,9 +170,8 @@ class Simulator:
     kind: Kind = "simulator"
 
     def __init__(self, preset: str, sessions: Sequence[str], overrides: Iterable[str] = ()) -> None:
-        config, material = material_of(
-            preset_config(preset, overrides), preset, None, None, None, None
-        )
+        config = preset_config(preset, overrides)
+        config, material = material_of(config, preset)
         prompts, _ = material.prompts(config)
         held_out = [*prompts["val"], *prompts["test"]] or prompts["train"]
         days = {day.session: day for day in plan_days(config, prompts)}
