@@ -176,7 +176,7 @@ def main() -> None:
             print(
                 f"{name}: required at most {most}: {case['per'] <= most['per'] and wer <= most['wer']}"
             )
-    write_result(arguments.json, {"cases": found, "provenance": provenance(0)})
+    write_result(arguments.json, {"cases": found, "provenance": provenance()})
 
 
 if __name__ == "__main__":
