@@ -4,6 +4,7 @@ Expected scores come from the enumeration of all token paths.
 """
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from path_oracle import enumerated, lm_score
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.nbest import Partial
 from cortext.decoding.open_vocabulary import TokenText
-from cortext.errors import DecodingError, LanguageModelError
+from cortext.errors import DecodingError, LanguageModelError, TextError
 from cortext.text.inventory import CHARACTERS, LM, RELEASE, Inventory
 from cortext.text.language import get_language
 from cortext.text.lexicon import Lexicon
@@ -288,6 +289,18 @@ def test_a_sentence_that_cannot_be_spelt_is_refused_in_one_line(spelling):
     assert "ab" in spelling
     assert "abc" not in spelling
     assert "a b" not in spelling
+
+
+def test_a_given_sentence_is_read_in_the_language_of_the_model(lm_of):
+    letters = Inventory("letters", ("_", "s", "\u00ed", "|"), "_", None, "|")
+    directory = lm_of([("s\u00ed", "s \u00ed", 1.0)], GRAMS[0], letters)
+    facts = json.loads((directory / "lm.json").read_text())
+    (directory / "lm.json").write_text(json.dumps(facts | {"language": "es"}))
+    decoder = Decoder.from_dir(directory)
+    frames_PV = spoken("s \u00ed", letters)
+    assert decoder.score(frames_PV, letters, "Si\u0301").text == "s\u00ed"
+    with pytest.raises(TextError, match="language 'es' would lose \u00e0"):
+        decoder.score(frames_PV, letters, "s\u00e0")
 
 
 def many_tokens(n_tokens, separator):

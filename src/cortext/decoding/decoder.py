@@ -386,14 +386,19 @@ class Decoder(Described):
         Args:
             log_probs_PV: float32 [P, V], as in `decode`.
             inventory: Tokens of the columns, in order.
-            text: Words of the lexicon or added ones, separated by blanks.
+            text: Words of the lexicon or added ones, separated by blanks. Where the language is
+                not the benchmark's English, it is normalised.
 
         Raises:
+            TextError: For letters that the language lacks.
             DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
         """
         inventory = self._checked(inventory)
         check_text(text, "text")
         check_log_probs(log_probs_PV, inventory)
+        if not self.language.is_benchmark:
+            self.language.require(text)
+            text = self.language.normalize(text)
         return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)
 
 
