@@ -231,6 +231,35 @@ FACTS = [
     Attack("lone surrogates", facts('{"kind": "\\ud800", "\\ud801": "\\ud802"}')),
     Attack("facts of other bytes", write("lm.json", b'{"kind": "\xff"}'), "lm.json: "),
     Attack("a pipe as facts", pipe("lm.json")),
+    Attack("an inventory of a number", facts('{"inventory": 5}'), "inventory is no mapping"),
+    Attack(
+        "an inventory of escapes",
+        facts(json.dumps({"inventory": {"name": ESCAPE}}, ensure_ascii=False)),
+        "inventory.name is ",
+    ),
+    Attack(
+        "a million groups",
+        facts(
+            json.dumps({"inventory": {"name": "x", "groups": {str(n): [] for n in range(10**6)}}})
+        ),
+    ),
+    Attack(
+        "a group of a million tokens",
+        facts(json.dumps({"inventory": {"name": "x", "groups": {"all": ["AA"] * 10**6}}})),
+        "names 'AA', which is no spoken symbol or is named twice",
+    ),
+    Attack("a language of escapes", facts(json.dumps({"language": ESCAPE})), "unknown language"),
+    Attack(
+        "a language of all characters",
+        facts(json.dumps({"language": {"name": "all", "letters": "\u0001-\U0010ffff"}})),
+        "no letter or range of letters",
+    ),
+    Attack(
+        "a language of a million letters",
+        facts(json.dumps({"language": {"name": "x", "letters": "a" * 10**6}})),
+        "language.letters is 'aaa",
+    ),
+    Attack("an open vocabulary of phonemes", facts('{"unit": "character"}'), "is not possible"),
     Attack(
         "a list as a kind",
         facts('{"kind": ["spelling"]}'),

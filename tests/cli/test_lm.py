@@ -2,9 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from cortext.cli import run
+from cortext.data import make_trial, write_session
+from cortext.data.conventions import Conventions
+from cortext.text import CHARACTERS, get_language
 
 
 @pytest.fixture
@@ -107,3 +111,33 @@ def test_mistakes_are_one_line(text, tmp_path, capsys, arguments, message):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_words_without_a_pronunciation_are_counted_and_named(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("el niño y la niña. el agua\nla niña y el niño\n")
+    (tmp_path / "lexicon.txt").write_text("el e l\nagua a g u a\nla l a\n")
+    options = ["--lexicon", tmp_path / "lexicon.txt", "--language", "es", "--order", 1]
+    arguments = ["lm", "build", tmp_path / "text.txt", *options, "--out", tmp_path / "lm"]
+    assert run([*map(str, arguments)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.endswith("3 words without a pronunciation left out: niña, niño, y\n")
+    facts = json.loads((tmp_path / "lm" / "lm.json").read_text())
+    assert facts["pronunciations"] == {"from_lexicon": 3, "without": 3}
+    assert facts["without_pronunciation"] == ["niña", "niño", "y"]
+    assert (tmp_path / "lm" / "tokens.txt").read_text().split() == [
+        "BLANK", "a", "e", "g", "l", "u", "SIL",
+    ]  # fmt: skip
+
+
+def test_tokens_and_language_come_from_data(text, tmp_path, capsys):
+    session = "t15.2023.08.11"
+    german = Conventions(CHARACTERS, get_language("de"))
+    features_TC = np.zeros((200, 4), np.float32)
+    trial = make_trial(features_TC, session, 1, 1, "Hallo Welt", conventions=german)
+    write_session(tmp_path / "data" / session / "data_train.hdf5", [trial])
+    arguments = ["lm", "build", text, "--data", tmp_path / "data", "--order", 2]
+    arguments += ["--unit", "character", "--out", tmp_path / "lm", "--json"]
+    facts = json.loads(out_of(capsys, *arguments))
+    assert (facts["inventory"]["name"], facts["language"]) == ("characters", "de")
+    assert run([*map(str, arguments), "--language", "de"]) == 2
+    assert "leave --inventory and --language out" in capsys.readouterr().err

@@ -437,7 +437,8 @@ def read_entry(
             f"{str(given)!r} is no {key} and no file; {nearest(str(given), known)}"
         ) from None
     except (OSError, ValueError) as error:
-        raise TextError(f"cannot read the {key}: {error}", where=path) from None
+        what = getattr(error, "strerror", None) or error
+        raise TextError(f"cannot read the {key}: {what}", where=path) from None
     defaults = {"inventory": "release", "language": "en"}  # of a cortext.json
     try:
         return from_json(mapping.get(key, defaults[key]) if "format" in mapping else mapping)
