@@ -163,9 +163,10 @@ private:
     std::vector<End> ends_;
     std::vector<ContextId> ended_;
     std::vector<std::pair<float, std::uint8_t>> ranked_;  // phonemes of the frame, best first
-    std::vector<std::uint64_t> ranked_masks_;             // the first so many of them, one bit each; empty beyond kMostMasked
-    const float* scores_ = nullptr;                       // of the frame
-    std::vector<NodeId> entries_;  // children of the roots by phoneme, two a phoneme
+    // The first so many of them, one bit each; empty beyond kMostMasked.
+    std::vector<std::uint64_t> ranked_masks_;
+    const float* scores_ = nullptr;  // of the frame
+    std::vector<NodeId> entries_;    // children of the roots by phoneme, two a phoneme
     float sil_cost_ = 0.0f;
 
     // Survival: the score that it takes is known better and better while a frame is worked on.

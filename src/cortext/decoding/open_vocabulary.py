@@ -12,8 +12,8 @@ words. Here its sentences of tokens become text:
 In a language whose characters are words each, and without a separator, every token is a word.
 
 Sentences of tokens that make the same text are one hypothesis, the best of them, so a list may be
-shorter than `nbest`. `word_score`
-counts for every token; `acoustic_score` holds what it adds beyond one for each word.
+shorter than `nbest`. `word_score` counts for every token; `acoustic_score` holds what it adds
+beyond one for each word.
 """
 
 from __future__ import annotations
