@@ -9,12 +9,13 @@ import torch
 from small_models import N_FEATURES, SESSIONS, make_model, trial
 from torch import nn
 
+from cortext.data.conventions import Conventions
 from cortext.errors import DataError, RunError
 from cortext.models import GRU, AcousticModel, GRUConfig, TripleGRUConfig, build_model
 from cortext.models.card import Smoothing
 from cortext.models.single_step import choose_prefetch, for_single_steps
 from cortext.models.stepping import TorchStepper, open_stepper
-from cortext.text.inventory import RELEASE
+from cortext.text.inventory import RELEASE, Inventory
 
 CONFIGS = {
     "gru": GRUConfig(n_units=32, n_layers=3),
@@ -41,6 +42,19 @@ def test_steps_give_the_logits_of_the_whole_trial(name, session):
     assert stepped_PV.dtype == np.float32
     assert stepped_PV.shape == whole_PV.shape
     np.testing.assert_allclose(stepped_PV, whole_PV, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_tokens", [2, 3, 250])
+@pytest.mark.parametrize("name", ["gru, odd units", "triple_gru"])
+def test_steps_of_any_number_of_tokens_give_the_logits_of_the_whole_trial(name, n_tokens):
+    inventory = Inventory("many", tuple(f"x{number}" for number in range(n_tokens)), "x0", None)
+    model = make_model(CONFIGS[name], conventions=Conventions(inventory))
+    whole_PV = model.logits(trial(), "latest", smooth=False)
+    assert whole_PV.shape[1] == n_tokens
+    np.testing.assert_allclose(steps(TorchStepper(model), trial()), whole_PV, atol=1e-5)
+    for precision in ("bf16", "int8"):
+        rounded_PV = steps(TorchStepper(model, precision=precision), trial())
+        assert np.abs(rounded_PV - whole_PV).max() < 0.1 * np.abs(whole_PV).max()
 
 
 @pytest.mark.slow

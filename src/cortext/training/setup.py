@@ -162,7 +162,8 @@ def bins_note(config: TrainConfig, conventions: Conventions) -> str | None:
         wanted += f" dataset.data_transforms.smooth_kernel_std={std:g}"
     return (
         f"note: bins last {bin_ms:g} ms, so a patch covers {PATCH.size * bin_ms:g} ms, one every"
-        f" {PATCH.stride * bin_ms:g} ms; as long as in the published recipe are {wanted}"
+        f" {PATCH.stride * bin_ms:g} ms; for about the published {PATCH.size * BIN_MS:g} and"
+        f" {PATCH.stride * BIN_MS:g} ms set {wanted}"
     )
 
 

@@ -158,7 +158,8 @@ class Trainer(Described):
             try:
                 packed = packed or self.run_directory.path / "packed"
                 dataset = _opened(data, packed, skip_bad, self.processes, self.shown)
-                if not resume and (note := bins_note(self.config, dataset.conventions)):
+                note = bins_note(self.config, dataset.conventions)
+                if note and not resume and model is None:
                     self._note(note)
                 world = self.processes.world
                 setup = prepare(self.config, self.task, dataset, init_from, model, world)
