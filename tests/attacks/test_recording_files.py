@@ -478,6 +478,7 @@ CONVENTIONS_ATTACKS = tuple(
         ("bins: true", conventions(bin_ms=True), "bin_ms is True"),
         ("bins: 4 ms", conventions(bin_ms=4), "bin_ms is 4; 5 to 50 ms"),
         ("bins: 10^400", conventions(bin_ms=10**400), "cannot be read"),
+        ("a note with escapes", conventions(normalised="\x1b]0;x\x07"), "normalised is"),
         ("a note of 501 letters", conventions(normalised="x" * 501), "normalised is"),
         ("a note that is a list", conventions(normalised=["x"]), "normalised is"),
         ("tokens: 251", tokens(tokens_of(251)), "it has 251 tokens; 2 to 250"),

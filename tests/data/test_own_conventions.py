@@ -276,6 +276,19 @@ def test_a_directory_never_gets_two_conventions(spanish: Path, tmp_path: Path) -
     assert not (root / FILE).exists()
 
 
+def test_conventions_that_others_wrote_meanwhile_are_seen(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    others = replace(trial_of(day=OTHER_DAY), conventions=replace(SPANISH, bin_ms=20))
+
+    def trials():
+        yield trial_of()
+        write_session(root / OTHER_DAY / "data_train.hdf5", [others])
+
+    with pytest.raises(DataError, match="in the trials bins last 10 ms, not 20 ms"):
+        write_session(root / DAY / "data_train.hdf5", trials())
+    assert [trial.session for trial in open_dataset(root)] == [OTHER_DAY]
+
+
 def test_one_file_never_gets_two_conventions(tmp_path: Path) -> None:
     other = replace(trial_of(number=1), conventions=replace(SPANISH, bin_ms=20))
     path = tmp_path / "data" / DAY / "data_train.hdf5"

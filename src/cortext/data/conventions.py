@@ -130,9 +130,14 @@ class Conventions:
         bin_ms = mapping.get("bin_ms", 20)
         normalised = mapping.get("normalised")
         if normalised is not None and not (
-            isinstance(normalised, str) and len(normalised) <= _MOST_NOTE
+            isinstance(normalised, str)
+            and normalised.isprintable()
+            and len(normalised) <= _MOST_NOTE
         ):
-            raise DataError(f"normalised is {normalised!r:.40}; a text is needed")
+            raise DataError(
+                f"normalised is {normalised!r:.40}; one line of at most {_MOST_NOTE} characters is"
+                " needed"
+            )
         return cls(
             Inventory.from_json(mapping.get("inventory", "release")),
             Language.from_json(mapping.get("language", "en")),

@@ -252,6 +252,7 @@ def write_session(
     path = as_path(path, "path")
     with new_hdf5(path) as (file, check_disk):
         conventions = _write_trials(file, path, trials, patch, check_disk)
+        _check_directory(conventions, path)  # again: another process may have written meanwhile
         # Before the session file has its name: labels are never read with another inventory.
         if not conventions_given(root_of(path)):
             conventions.write(root_of(path))
@@ -303,7 +304,7 @@ def _write_trials(
 def _check_directory(conventions: Conventions, path: Path) -> None:
     """Raise DataError unless a new session file may have these conventions."""
     root = root_of(path)
-    if conventions_given(root) or any(other != path.absolute() for other in session_files_in(root)):
+    if conventions_given(root) or next(session_files_in(root), None):
         conventions.require(
             Conventions.read(root), mine="the trials", theirs="the data", where=root, fix=_APART
         )
