@@ -74,6 +74,10 @@ FAULTS = {
         ("self.out(hidden_BPD)", "self.out(nn.functional.dropout(hidden_BPD, 0.2))"),
         "model mine: repeats: .*draw nothing in evaluation",
     ),
+    "it has 41 tokens whatever it is asked for": (
+        ("        self.gru = ", "        n_classes = 41\n        self.gru = "),
+        "model mine: builds: .*Recurrent.__init__: a model of 42 tokens has the same weights as one of 41; make as many logits as n_classes says",
+    ),
     "its first weights are NumPy's": (
         ("torch.rand(n_classes)", "torch.from_numpy(np.random.rand(n_classes)).float()"),
         "model mine: builds: .*Recurrent.__init__: two models of one seed have different first weights",

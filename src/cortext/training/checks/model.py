@@ -87,13 +87,13 @@ def check_model(
     return CheckReport(tuple(found))
 
 
-def _build(config: Any, n_features: int, seed: int) -> nn.Module:
+def _build(config: Any, n_features: int, seed: int, n_classes: int = len(RELEASE)) -> nn.Module:
     torch.default_generator.manual_seed(seed)
-    sizes = {"n_features": n_features, "n_days": len(SESSIONS), "n_classes": len(RELEASE)}
+    sizes = {"n_features": n_features, "n_days": len(SESSIONS), "n_classes": n_classes}
     return build_model(config, **sizes)
 
 
-def _builds(config: Any, build: Callable[[int], nn.Module], built: list[nn.Module]) -> str:
+def _builds(config: Any, build: Callable[..., nn.Module], built: list[nn.Module]) -> str:
     network = build(0)
     where = place(network, "__init__")
     if not isinstance(network, nn.Module):
@@ -108,6 +108,10 @@ def _builds(config: Any, build: Callable[[int], nn.Module], built: list[nn.Modul
     if not all(torch.equal(a, b) for a, b in pairs):
         what = "two models of one seed have different first weights"
         raise ConfigError(what, where=where, fix="draw them with torch's global generator")
+    n_classes = len(RELEASE)
+    if _shapes(build(0, n_classes=n_classes + 1)) == _shapes(network):
+        what = f"a model of {n_classes + 1} tokens has the same weights as one of {n_classes}"
+        raise ConfigError(what, where=where, fix="make as many logits as n_classes says")
     with torch.no_grad():
         # A first weight of zero would hide mistakes: zero logits agree with zero logits.
         for parameter in network.parameters():
@@ -115,6 +119,10 @@ def _builds(config: Any, build: Callable[[int], nn.Module], built: list[nn.Modul
     built.append(network)
     n_weights = sum(parameter.numel() for parameter in network.parameters())
     return f"{n_weights:,} parameters, the same for the same seed"
+
+
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in network.state_dict().items()}
 
 
 class ModelChecks(NetworkChecks):
