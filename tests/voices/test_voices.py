@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cortext.data.simulate.speech import RELATIVE_DURATION
-from cortext.errors import LanguageModelError, MissingLibrary
+from cortext.errors import LanguageModelError, MissingLibrary, TextError
 from cortext.text.inventory import ARPABET
+from cortext.text.language import LANGUAGES, Language
 from cortext.voices import Voice, open_voice
 from cortext.voices.formant import SOUNDS, FormantVoice, tracks
 from cortext.voices.voice import resampled, trimmed
@@ -227,6 +228,26 @@ def test_espeak_reads_aloud_what_looks_like_an_option() -> None:
     voice = open_voice("espeak-ng")
     assert voice.revision.endswith(" en-us")
     assert len(voice.speak("-f /etc/passwd")) > RATE // 2
+
+
+@needs_espeak
+def test_espeak_speaks_the_language_of_the_texts() -> None:
+    spanish = open_voice("espeak-ng", LANGUAGES["es"])
+    assert spanish.revision.endswith(" es")
+    said = spanish.speak("el frío")
+    assert len(said) > RATE // 4
+    american = open_voice("espeak-ng").speak("el frío")
+    assert not np.array_equal(said, american)
+    for name in ("klingon", "xx", "../es", "-v", "es;ls"):
+        with pytest.raises(TextError, match="espeak-ng has no voice for language"):
+            open_voice("espeak-ng", Language(name, "a-z"))
+
+
+@pytest.mark.parametrize("name", ["formant", "facebook/mms-tts-eng"])
+def test_an_english_voice_refuses_another_language(name: str) -> None:
+    expected = f"the voice '{name}' speaks English only, not language 'es'; give espeak-ng"
+    with pytest.raises(TextError, match=expected):
+        open_voice(name, LANGUAGES["es"])
 
 
 def test_without_the_program_the_other_voice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 import json
+import shutil
 import threading
 import time
 
 import numpy as np
 import pytest
 from brand_rig import DAYS, N_FEATURES, Process, Rig, Thread, make_world
+from page_worlds import SPANISH
 from redis_process import wait_for
 
 from cortext.errors import LiveError
@@ -178,6 +180,39 @@ def test_the_day_can_be_chosen(make_rig, world):
     # The days differ.
     assert not np.allclose(logits_PV, world.offline(world.trials()[0])[0], atol=0.1)
     assert f"day {DAYS[0]}" in rig.messages(b"NODE_READY")[0]
+
+
+def test_times_follow_from_the_bins_of_the_model_which_it_states(make_rig, world, tmp_path):
+    shutil.copytree(world.run, tmp_path / "run")
+    card = json.loads((tmp_path / "run/model.json").read_text())
+    (tmp_path / "run/model.json").write_text(json.dumps(card | {"bin_ms": 10}))
+    rig = make_rig(run=str(tmp_path / "run"), bin_ms=10)
+    rig.start()
+    [ready] = [e for e in rig.entries("speech_state") if e[b"status"] == b"NODE_READY"]
+    assert json.loads(ready[b"conventions"]) == {"bin_ms": 10}
+    assert b"look-ahead 40 ms" in ready[b"message"]
+    x_TC = world.trials()[0]
+    rig.say(x_TC)
+    fields = rig.final(1)
+    [word, *_] = json.loads(fields[b"nbest"])[0]["words"]
+    [offline, *_] = world.offline(x_TC)[1].hypotheses[0].words  # as of bins of 20 ms
+    assert (word["word"], word["end_ms"]) == (offline.word, offline.end_ms / 2)
+
+
+@pytest.mark.parametrize("what", ["tokens", "language"])
+def test_a_language_model_for_other_models_is_a_fatal_error(make_rig, world, tmp_path, what):
+    if what == "tokens":
+        lm = SPANISH.write_lm(tmp_path / "lm")
+    else:
+        lm = shutil.copytree(world.lm, tmp_path / "lm")
+        facts = json.loads((lm / "lm.json").read_text())
+        (lm / "lm.json").write_text(json.dumps(facts | {"language": "es"}))
+    rig = make_rig(lm=str(lm))
+    wait_for(rig.start().ended, "the end of the node")
+    [told] = rig.messages(b"NODE_FATAL_ERROR")
+    found = {"tokens": "the blank is _, not BLANK", "language": "the language 'es' is not 'en'"}
+    assert f"the language model and the model differ: in the language model {found[what]}" in told
+    assert "\n" not in told
 
 
 def test_without_a_control_stream_an_utterance_ends_by_itself(make_rig, world):
@@ -481,6 +516,7 @@ def test_a_trial_that_began_before_the_node_was_ready_is_missed_by_name(make_rig
     ("parameters", "words"),
     [
         ({"n_features": 512}, "parameters.n_features is 512; the model needs 8"),
+        ({"bin_ms": 10}, "parameters.bin_ms is 10; the model reads bins of 20 ms"),
         ({"day": "t15.2023.08.12"}, "the model knows no session 't15.2023.08.12'; did you mean"),
         ({"run": "/nowhere/run"}, "/nowhere/run/model.json: no model here"),
         ({"lm": "/nowhere/lm"}, "/nowhere/lm"),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from page_process import DAYS, N_FEATURES, Hearing, prepare, program, spoken
-from serving import TOKEN, Page, Served, make_session, serving, wait_until
+from serving import DEADLINE_S, TOKEN, Page, Served, make_session, serving, wait_until
 from torch import nn
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -173,6 +173,20 @@ def test_a_second_feed_is_refused_and_the_first_goes_on(fed):
         feed.send(said()[50:].tobytes())
         feed.send('{"end": true}')
         assert page.next("utterance")["text"] == "i see you"
+
+
+def test_a_feed_may_state_its_bins_and_wrong_ones_are_refused(page_root):
+    with serving(make_session(page_root, feed=True)) as served:
+        for stated in ("10", "fast", "nan"):
+            with (
+                served.feed(token=f"{TOKEN}&bin_ms={stated}") as feed,
+                pytest.raises(ConnectionClosed, match="reads bins of 20 ms") as closed,
+            ):
+                feed.recv(timeout=DEADLINE_S)
+            assert closed.value.rcvd.code == 1008
+        with served.feed(token=f"{TOKEN}&bin_ms=20") as feed:
+            feed.send(np.zeros((1, N_FEATURES), "<f4").tobytes())
+            wait_until(lambda: served.state()["state"] == "running", "the feed")
 
 
 def test_a_feed_of_a_server_that_plays_recordings_is_refused(page_root):
