@@ -178,3 +178,10 @@ def test_lexicon_survives_writing_and_reading(tmp_path_factory, entries):
     Lexicon(entries).write(path)
     again = Lexicon.read(path)
     assert {word: list(again.pronunciations(word)) for word in again} == entries
+
+
+def test_words_are_read_as_other_systems_save_them(tmp_path):
+    """A mark at the beginning, other line ends, letters and their accents apart."""
+    path = tmp_path / "words.txt"
+    path.write_bytes("\ufeffsí S IY SIL\r\nnin\u0303o N OW SIL\r\n".encode())
+    assert list(Lexicon.read(path)) == ["sí", "niño"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import lzma
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -270,7 +271,7 @@ def _lines(path: Path, silence: str | None) -> list[tuple[int, str]]:
     """Return the lines of a lexicon that are not empty, with their numbers; at least one."""
     try:
         check_file(path, MOST_BYTES)
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # as Windows saves it
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise TextError(
@@ -290,6 +291,8 @@ def _closing(silence: str | None) -> tuple[str, ...]:
 def _parse_line(line: str, silence: str | None, closed: bool) -> tuple[str, list[str], float]:
     """Return word, symbols without the closing silence, and weight of a line of `lexicon.txt`."""
     word, *rest = line.split()
+    if not word.isascii():
+        word = unicodedata.normalize("NFC", word)  # texts are in this form, files of macOS may not
     weight = 1.0
     after_tab = line.strip().partition("\t")[2].split()
     if after_tab and after_tab == rest:
