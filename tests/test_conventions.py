@@ -70,6 +70,13 @@ def test_a_difference_is_refused_in_one_line(world, tmp_path, capsys, command, p
     assert not written & {"csv", "metrics.json", "model.json", "options.yaml", "step.onnx"}
 
 
+def test_other_places_have_tests_of_their_own():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(named) >= 20
+    for file, name in named:
+        assert f"def {name}(" in (PAGE.parents[2] / file).read_text(), (file, name)
+
+
 def test_the_table_is_read():
     assert len(rows()) >= 50
     assert {kind for _, _, kind in rows()} == set(SAYS)
