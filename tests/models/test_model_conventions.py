@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
-from cortext.errors import RunError
+from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
@@ -88,6 +88,11 @@ def test_a_stepper_has_the_conventions_of_its_model():
     assert (stepper.bin_ms, stepper.frame_ms) == (12.5, 50)
 
 
+def test_a_network_without_a_config_is_no_acoustic_model():
+    with pytest.raises(ConfigError, match="the network has no config with its patches; see build"):
+        AcousticModel(torch.nn.Linear(2, 3), sessions=("d",), n_features=2, smoothing=Smoothing())
+
+
 def test_outputs_that_are_no_tokens_stay_as_they_are(tmp_path):
     values = Inventory("values", ("height", "width"))
     model = acoustic(OWN, inventory=values, task="regression")
@@ -107,7 +112,7 @@ def test_outputs_that_are_no_tokens_stay_as_they_are(tmp_path):
         ({"language": "xx"}, "unknown language 'xx'"),
         ({"language": {"name": "es", "letters": "a"}}, "'es' is built in"),
         ({"language": 3}, "language is 3"),
-        ({"normalised": "z" * 501}, "normalised is 'zzz.*; a text is needed"),
+        ({"normalised": "z" * 501}, "normalised is 'zzz.* at most 500 characters is needed"),
         ({"inventory": {"name": "x", "symbols": ["BLANK", "a"]}}, "'x': the silence 'SIL' is none"),
         ({"inventory": {"name": "x", "symbols": ["a"] * 2}}, "one of them twice"),
         (

@@ -100,6 +100,16 @@ def test_a_run_is_not_resumed_on_other_data(own, tmp_path, other):
         assert trainer.state.step == 1
 
 
+def test_a_run_is_resumed_where_only_words_for_people_differ(own, tmp_path):
+    with Trainer(own_config(4), own, tmp_path / "run", progress=False) as trainer:
+        trainer.run(1)
+    named = replace(LETTERS, name="other", groups=(("vowels", ("a", "e")),))
+    data = showing(own, replace(OWN, inventory=named, normalised="z-scored by day"))
+    with Trainer(own_config(4), data, tmp_path / "run", resume=True, progress=False) as trainer:
+        assert trainer.state.step == 1
+        assert trainer.state.data["conventions"]["bin_ms"] == 10
+
+
 def test_a_saved_state_with_damaged_conventions_is_refused(own, tmp_path):
     for damage in (3, {"inventory": 3}, {"bin_ms": 900}):
         out = tmp_path / str(damage)

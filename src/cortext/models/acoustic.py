@@ -69,7 +69,9 @@ class AcousticModel(Conventional, Described):
         check_type(inventory, (Inventory, type(None)), "inventory", "an Inventory")
         check_type(conventions, Conventions, "conventions", "Conventions")
         self.network: Any = network.eval()
-        config: Any = network.config
+        config: Any = getattr(network, "config", None)
+        if not hasattr(config, "patch_size"):
+            raise ConfigError("the network has no config with its patches", fix="see build_model")
         self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
         self.sessions = tuple(sessions)
         self.n_features = n_features

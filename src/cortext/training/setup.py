@@ -139,7 +139,8 @@ def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> N
         what = "the saved state does not say what data it was begun with"
         raise RunError(what, where=run, fix="start another run") from None
     begun.require(given, mine="the run", theirs="the data", where=run, error=RunError, fix=fix)
-    if changed := first_difference(before, now):
+    same = {"conventions": None}  # but for words for people
+    if changed := first_difference(before | same, now | same):
         key, old, new = changed
         what = f"the run was begun with {key} = {old!r}, now it is {new!r}"
         raise RunError(what, where=run, fix=fix)
