@@ -27,7 +27,8 @@ def check_sources(options: BuildOptions) -> None:
     own = options.lexicon is not None or options.g2p is not None or options.spell
     inventory = options.inventory
     try:
-        inventory.check() if not inventory.is_published else None
+        if not inventory.is_published:
+            inventory.check()
         if options.unit == UNITS[0] and not own:
             pronouncer(inventory, options.language)
     except TextError as error:
