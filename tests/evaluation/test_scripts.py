@@ -135,7 +135,7 @@ def test_the_report_names_tokens_and_language_and_lets_text_find_its_direction(c
     page = (case.out / "report.html").read_text("utf-8")
     inventory, language = case.conventions.inventory, case.conventions.language
     assert f"<dt>Language</dt><dd>{language.name}</dd>" in page
-    assert f"<dd>{inventory.name}, {len(inventory)} tokens</dd>" in page
+    assert f"<dd><bdi>{inventory.name}</bdi>, {len(inventory)} tokens</dd>" in page
     assert case.says in " ".join(page.split())
     assert page.count('<dd dir="auto">') >= 6
     assert ("vocales" in page) == bool(inventory.groups)

@@ -359,8 +359,11 @@ def confusion_matrix(confusion: Confusion) -> Figure:
         figure, axes = panels([7.9], left=0.6, top=0.3, bottom=0.65)
         axis = axes[0, 0]
         axis.imshow(image, interpolation="none", aspect="auto")
-        axis.set_xticks(range(n + 1), [*confusion.symbols, "missing"], rotation=90, fontsize=7)
-        axis.set_yticks(range(n), confusion.symbols, fontsize=7)
+        letters = min(10, 280 / n)
+        turned = 90 if max(map(len, confusion.symbols)) > 2 or n > 30 else 0
+        names = [*confusion.symbols, "missing"]
+        axis.set_xticks(range(n + 1), names, rotation=turned, fontsize=letters)
+        axis.set_yticks(range(n), confusion.symbols, fontsize=letters)
         axis.tick_params(length=0)
         axis.set_xlabel("decoded")
         axis.set_ylabel("said")

@@ -243,7 +243,7 @@ def _draw_posteriors(axis: Axes, picture: TrialPicture) -> None:
     n = len(symbols)
     extent = (left, left + picture.frame_s * posterior_VP.shape[1], n - 0.5, -0.5)
     axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
-    axis.set_yticks(range(n), symbols, fontsize=min(7, 5.5 * 40 / n))
+    axis.set_yticks(range(n), symbols, fontsize=min(8, 5.5 * 40 / n))
     edge = -0.5
     for _, members in groups:
         edge += len(members)
