@@ -315,7 +315,7 @@ def test_a_language_without_sentences_or_pronunciations_is_one_line(tmp_path, ca
 def test_a_file_too_large_for_sentences_is_one_line(tmp_path, capsys):
     path = tmp_path / "huge.txt"
     with path.open("wb") as file:
-        file.truncate((16 << 20) + 1)
+        file.truncate((4 << 20) + 1)
     line = complaint(capsys, "simulate", tmp_path / "sim", "--text", path)
     assert "huge.txt: cannot read text" in line
 

@@ -72,14 +72,13 @@ class Material:
         return prompts, chosen.lm
 
     def _pronounced(self, config: SimulatorConfig, chosen: Splits) -> dict[str, tuple[str, ...]]:
-        """Return the tokens of every sentence as they are spoken.
+        """Return the tokens of every sentence that is said, with its pauses.
 
         Words of the language-model text, too, must have a pronunciation. Raises TextError.
         """
         inventory, language = config.inventory, config.language
-        sentences = dict.fromkeys(
-            [s.text for split in SPLITS for s in getattr(chosen, split)] + chosen.lm
-        )
+        said = dict.fromkeys(s.text for split in SPLITS for s in getattr(chosen, split))
+        sentences = said | dict.fromkeys(chosen.lm)
         find = pronouncer(inventory, language, self.lexicon)
         words = dict.fromkeys(word for sentence in sentences for word in language.words(sentence))
         silent: dict[str, TextError] = {}
@@ -94,7 +93,7 @@ class Material:
             sentence: tuple(
                 with_pauses(pronounced(sentence, inventory, language, self.lexicon), inventory)
             )
-            for sentence in sentences
+            for sentence in said
         }
 
     def _without_pronunciation(self, silent: dict[str, TextError], n_words: int) -> TextError:

@@ -34,8 +34,8 @@ MAX_HELD_SHARE = 0.2
 
 Beyond it they repeat their own.
 """
-MOST_BYTES = 16 << 20
-"""Most bytes of a file of sentences: some 300,000."""
+MOST_BYTES = 4 << 20
+"""Most bytes of a file of sentences: some 100,000, which take seconds to split."""
 SEQUENCE_WORDS = 5
 """No sequence of so many words of val or test occurs in train or LM text."""
 
