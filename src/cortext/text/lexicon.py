@@ -70,7 +70,18 @@ def _encoded(pronunciation: Sequence[str], codes: Mapping[str, str], inventory: 
     try:
         return "".join([codes[symbol] for symbol in pronunciation])
     except KeyError as error:
-        raise inventory.unknown(error.args[0]) from None
+        symbol = error.args[0]
+        if symbol in inventory.index:
+            raise TextError(
+                f"unknown {inventory.unit} {symbol!r}: it is the {_role(symbol, inventory)}, which is"
+                " in no pronunciation",
+                fix="leave it out",
+            ) from None
+        raise inventory.unknown(symbol) from None
+
+
+def _role(symbol: str, inventory: Inventory) -> str:
+    return next(role for role, each in inventory.roles.items() if each == symbol)
 
 
 def decode(code: str, inventory: Inventory = RELEASE) -> Pronunciation:
