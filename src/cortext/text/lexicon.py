@@ -72,9 +72,10 @@ def _encoded(pronunciation: Sequence[str], codes: Mapping[str, str], inventory: 
     except KeyError as error:
         symbol = error.args[0]
         if symbol in inventory.index:
+            role = _role(symbol, inventory)
             raise TextError(
-                f"unknown {inventory.unit} {symbol!r}: it is the {_role(symbol, inventory)}, which is"
-                " in no pronunciation",
+                f"unknown {inventory.unit} {symbol!r}: it is the {role}, which is in no"
+                " pronunciation",
                 fix="leave it out",
             ) from None
         raise inventory.unknown(symbol) from None
