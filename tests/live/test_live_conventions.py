@@ -9,7 +9,7 @@ import pytest
 from page_worlds import CHINESE, HEBREW, MANY, ONE, OPEN, SPANISH, Hearing
 from redis_process import wait_for
 
-from cortext.data import open_data
+from cortext.data import open_data, open_dataset
 from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import CortextError, DataError, DecodingError, LiveError
@@ -388,8 +388,12 @@ def test_a_log_keeps_language_and_conventions_and_stays_readable(written, tmp_pa
         assert log.correct(2, "Ma\u0301s fri\u0301o.")
         with pytest.raises(CortextError, match="would lose 2 in '2 años'"):
             log.correct(2, "2 años")
+        assert log.correct(1, "el frío")
         with pytest.raises(LiveError, match="the lexicon has no pronunciation of 'gato'"):
             log.correct(1, "el gato")
+        # its features are not kept under the words of before
+        kept = open_dataset(tmp_path / "log/recordings").trials("train")
+        assert [trial.sentence for trial in kept] == ["más frío"]
     found = read_log(tmp_path / "log")
     assert found.notes == []
     assert [entry.language.name for entry in found.entries] == ["es", "es"]

@@ -14,9 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import page_worlds as worlds
 from opinion import Opinion
-from page_worlds import WORLDS
 
 from cortext.data import make_trial, write_session
 from cortext.data.conventions import RELEASE_CONVENTIONS
@@ -110,20 +108,14 @@ def main() -> None:
     parser.add_argument(
         "--opinion", action="store_true", help="a large model that fails where the context says so"
     )
-    parser.add_argument("--world", choices=WORLDS, help="other tokens, language and bins")
     asked = parser.parse_args()
-    world = WORLDS.get(asked.world)
     if not (asked.root / "lm").exists():
-        world.write(asked.root) if world else prepare(asked.root)
+        prepare(asked.root)
+    log_writer = None if asked.no_log else LogWriter(UsageLog(asked.root / "log"))
     decoder = Decoder.from_dir(asked.root / "lm")
-    stepper = worlds.Hearing(world) if world else Hearing("latest")
     days = DayPipeline(
-        stepper, decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder
+        Hearing("latest"), decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder
     )
-    log_writer = None
-    if not asked.no_log:
-        lexicon = decoder.lm.lexicon if world else None
-        log_writer = LogWriter(UsageLog(asked.root / "log", stepper.conventions, lexicon))
     source = None if asked.feed else Replay(asked.root / "data", loop=asked.loop)
     about = {
         "version": "0",

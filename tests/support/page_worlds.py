@@ -190,11 +190,3 @@ ONE = World(
     (("yes", "yes"), ("yes yes", "yes yes")),
     stride=1,
 )
-WORLDS = {
-    "spanish": SPANISH,
-    "hebrew": HEBREW,
-    "chinese": CHINESE,
-    "open": OPEN,
-    "many": MANY,
-    "one": ONE,
-}

@@ -33,19 +33,19 @@ import numpy as np
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import Session, Trial, make_trial
-from cortext.errors import CortextError, DataError, LiveError
+from cortext.errors import CortextError, DataError, LiveError, TextError
 from cortext.files import lock, sync, unfinished
 from cortext.renamed import renamed
 from cortext.text.inventory import PUBLISHED, RELEASE
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
+from cortext.text.pronunciation import to_tokens
 from cortext.usage.log import (
     LOG,
     MOST_LINE_BYTES,
     MOST_SECONDS,
     RATINGS,
     LogContents,
-    LoggedUtterance,
     read_log,
     spoken,
     wrong_with,
@@ -338,11 +338,26 @@ class UsageLog:
             labels = self._labels_of(entry.session)
             if key not in labels and number not in self._held:
                 return False
-            if labels.get(key) != entry.label:
-                self._rewrite(entry, key, labels)
+            unspoken = self._unspoken(entry.label)
+            # A label without a pronunciation takes the recording's earlier one away.
+            label = None if unspoken else entry.label
+            if labels.get(key) != label:
+                self._rewrite(entry.session, key, labels, label)
+            if unspoken:
+                raise unspoken
         except (CortextError, OSError) as error:
             raise LiveError(f"it is logged, but its recording is not kept: {error}") from None
         return entry.label is not None
+
+    def _unspoken(self, label: str | None) -> TextError | None:
+        """Return the error for a label with a word that the lexicon lacks."""
+        if label is None or self._lexicon is None:
+            return None
+        try:
+            to_tokens(label, self._conventions.inventory, self._conventions.language, self._lexicon)
+        except TextError as error:
+            return error
+        return None
 
     def _file(self, session: str) -> Path:
         return self.folder / RECORDINGS / session / "data_train.hdf5"
@@ -360,12 +375,14 @@ class UsageLog:
         return self._labels[session]
 
     def _rewrite(
-        self, entry: LoggedUtterance, key: tuple[int, int], labels: dict[tuple[int, int], str]
+        self,
+        session: str,
+        key: tuple[int, int],
+        labels: dict[tuple[int, int], str],
+        label: str | None,
     ) -> None:
         """Write the session file again, with the utterance under its label, or without it."""
-        path = self._file(entry.session)
-        session = entry.session
-        label = entry.label
+        path = self._file(session)
 
         def trials() -> Iterator[Trial]:
             for trial in read_trials(path, labels_required=True, session=session) if labels else ():

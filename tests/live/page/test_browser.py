@@ -608,6 +608,16 @@ def test_phonemes_are_drawn_under_the_bins_that_they_tell_of_also_after_a_gap(wa
     assert found[2] == [[2, "AA"]]
 
 
+def test_a_frame_of_eight_bins_is_drawn_as_wide_as_its_bins(watched):
+    script = """timeline.begin();
+        timeline.addBins(new Uint8Array(2 * 16), 16, 16);
+        timeline.addFrames(Uint8Array.of(0, 255), 1);
+        return [...Array(460).keys()].filter((x) => at(canvases.phonemes, x, 99) === 'high');"""
+    of_ten_ms = DRAWN.replace("bin_ms: 20", "bin_ms: 10").replace("%s", script)
+    # the first 8 of 16 columns at the right edge
+    assert watched.page.evaluate(of_ten_ms) == list(range(444, 452))
+
+
 def test_words_become_solid_as_they_settle(watched):
     shown = watched.page.evaluate(
         """async () => { const { Sentence } = await import('./sentence.js'), sentence = new Sentence(() => true);

@@ -2,30 +2,42 @@
 
 import json
 import unicodedata
+from contextlib import ExitStack
 
 import pytest
-from page_browser import PageServer, Watched
+from page_browser import Watched
+from page_worlds import CHINESE, HEBREW, SPANISH, Hearing
+from serving import TOKEN, serving
 
 from cortext.data import open_dataset
+from cortext.decoding import Decoder
+from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.log_writer import LogWriter
+from cortext.live.page.sources import Replay
+from cortext.usage.writer import UsageLog
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def opened(browser, tmp_path_factory):
+@pytest.fixture
+def opened(browser, tmp_path):
     """Opens a page of a world's server; the second trial has been decoded."""
-    servers = []
+    with ExitStack() as stack:
 
-    def open_page(world):
-        root = tmp_path_factory.mktemp(world)
-        servers.append(PageServer(root, "--world", world, "--speed", "8").start())
-        watched = Watched(browser, servers[-1].url).open().connected()
-        watched.decode(1)
-        return watched, root
+        def open_page(world):
+            root = world.write(tmp_path)
+            decoder = Decoder.from_dir(root / "lm")
+            log = LogWriter(UsageLog(root / "log", world.conventions, decoder.lm.lexicon))
+            days = DayPipeline(Hearing(world), decoder)
+            session = DecodingThread(days, Replay(root / "data"), speed=8.0, log_writer=log)
+            served = stack.enter_context(serving(session))
+            watched = Watched(browser, served.url("/")).open(TOKEN).connected()
+            stack.callback(watched.context.close)
+            watched.decode(1)
+            return watched, root
 
-    yield open_page
-    for server in servers:
-        server.stop()
+        yield open_page
 
 
 def lefts(watched, selector):
@@ -45,7 +57,7 @@ def log_lines(root):
 
 
 def test_hebrew_is_read_from_right_to_left_in_a_page_that_is_read_from_left_to_right(opened):
-    watched, root = opened("hebrew")
+    watched, root = opened(HEBREW)
     assert watched.text("#sentence") == "אני רוצה בית"
     for words in ("#stable span", "#reference span"):
         places = lefts(watched, words)
@@ -75,7 +87,7 @@ def test_hebrew_is_read_from_right_to_left_in_a_page_that_is_read_from_left_to_r
 
 
 def test_spanish_accents_arrive_in_correction_hotword_and_log_however_they_are_typed(opened):
-    watched, root = opened("spanish")
+    watched, root = opened(SPANISH)
     assert watched.text("#reference") == "¡Más frío en el año!"
     assert watched.text("#verdict") == "1 of 5 words wrong"
     names = watched.page.locator("#phonemes-names li").all_inner_texts()
@@ -125,7 +137,7 @@ def test_spanish_accents_arrive_in_correction_hotword_and_log_however_they_are_t
 
 
 def test_chinese_is_written_and_compared_character_by_character(opened):
-    watched, _ = opened("chinese")
+    watched, _ = opened(CHINESE)
     assert watched.text("#sentence") == "我是你"
     assert lefts(watched, "#stable span") == sorted(lefts(watched, "#stable span"))
     assert watched.page.locator("#reference .missed").all_inner_texts() == ["学", "生"]

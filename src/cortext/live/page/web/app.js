@@ -125,7 +125,7 @@ function begin(id) {
 
 function step(message) {
   if (message.utterance !== current) begin(message.utterance);
-  const until = message.t_ms / hello.bin_ms;
+  const until = Math.round(message.t_ms / hello.bin_ms); // bins of 12.5 or 33.3 ms leave no whole milliseconds
   timeline.addBins(bytes(message.bins), message.n_bins, until);
   if (message.dropped) timeline.resume(until, message.n_frames);
   timeline.addFrames(bytes(message.posteriors), message.n_frames);
