@@ -219,6 +219,15 @@ def test_saved_logits_are_decoded_again_with_their_own_tokens_and_times(own, tmp
         assert table(out) == table(own.evaluation / "predictions.csv")
 
 
+@pytest.mark.parametrize("unit", ["word", "character"])
+def test_a_made_up_sentence_is_said_in_the_language_of_the_model(own, capsys, unit):
+    given = ["decode", "--fake-text", "¡Sí, mi RI\u0301O!", "--noise", "0", "--lm", own.lms[unit]]
+    assert command([str(each) for each in [*given, "--json"]]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["hypotheses"][0]["text"] == "sí mi río"
+    assert found["not_in_lexicon"] == []
+
+
 def test_a_file_names_the_order_of_logits(own, tmp_path, capsys):
     np.savez(tmp_path / "logits.npz", **{f"t{n}": spoken(s) for n, s in enumerate(SENTENCES)})
     (tmp_path / "letras.json").write_text(json.dumps(LETTERS.to_json()))
