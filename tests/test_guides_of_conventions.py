@@ -33,7 +33,7 @@ def run_guide(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if language == "python":
             exec(code, namespace)
             continue
-        for line in code.splitlines():
+        for line in code.replace("\\\n", " ").splitlines():
             line = re.sub(r"--preset (\w+)", lambda found: SMALL.format(found[1]), line)
             line = re.sub(r"--config \w+", SHORT, line)
             assert cortext(shlex.split(line)[1:]) == 0, line
