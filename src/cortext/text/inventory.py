@@ -236,7 +236,7 @@ class Inventory:
                 return f"token {number} is {mine}, not {theirs}"
         return None
 
-    @property
+    @cached_property
     def is_published(self) -> bool:
         """Whether these are the published tokens in one of their two orders, by whatever name."""
         return any(replace(each, name=self.name) == self for each in PUBLISHED)

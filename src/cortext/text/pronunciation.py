@@ -101,7 +101,7 @@ def pronounced(
     found: list[Pronunciation] = []
     for chunk in chunks:
         words = [find(word)[0] for word in language.words(chunk)]
-        if words and (mark := _mark_after(chunk, inventory)):
+        if words and inventory.marks and (mark := _mark_after(chunk, inventory)):
             words[-1] = (*words[-1], mark)
         found += words
     if not found:
