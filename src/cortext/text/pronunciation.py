@@ -97,6 +97,8 @@ def pronounced(
     """
     check_text(sentence, "sentence")
     find = pronouncer(inventory, language, lexicon)
+    if find is pronounce:
+        find = _pronounce  # words that have just been normalised need no check
     chunks = sentence.split() if inventory.marks else [sentence]
     found: list[Pronunciation] = []
     for chunk in chunks:
