@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cortext.evaluation import evaluate, figures, pictures, report
-from cortext.evaluation.scores import PHONEME_ORDER, confusion, rates
+from cortext.evaluation.scores import confusion, rates
 from cortext.text.inventory import RELEASE
 
 
@@ -177,8 +177,7 @@ def test_the_confusion_figure_shows_shares_of_the_row(result):
     trials = [result(0, "x", None, "DH DH DH DH", "DH DH DH D")]
     figure = figures.confusion_matrix(confusion(trials))
     image = np.asarray(figure.axes[0].images[0].get_array())
-    row = PHONEME_ORDER.index("DH")
-    column = PHONEME_ORDER.index("D")
+    row, column = 25, 36  # DH and D, of 15 vowels, 4 approximants, 3 nasals, 9 fricatives, ...
     assert image[row, row, 3] == pytest.approx(np.sqrt(0.75))
     assert image[row, column, 3] == 1  # a quarter of the row is fully orange
     assert (image[..., 3] > 0).sum() == 2

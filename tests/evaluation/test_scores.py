@@ -2,8 +2,6 @@ import pytest
 
 from cortext.evaluation import error_rate
 from cortext.evaluation.scores import (
-    MANNERS,
-    PHONEME_ORDER,
     confusion,
     group_rates,
     out_of_vocabulary,
@@ -11,7 +9,7 @@ from cortext.evaluation.scores import (
     split_by_seen,
     words_per_minute,
 )
-from cortext.text.inventory import ARPABET, SIL
+from cortext.text.inventory import LM, RELEASE, SIL
 
 
 @pytest.fixture
@@ -120,6 +118,10 @@ def test_confusion_is_none_without_labels(result):
     assert confusion([result(0)]) is None
 
 
-def test_manners_hold_every_phoneme_once():
-    assert sorted(PHONEME_ORDER) == sorted((*ARPABET, SIL))
-    assert "SIL" in MANNERS["silence"]
+@pytest.mark.parametrize("inventory", [RELEASE, LM])
+def test_published_tokens_stand_in_the_order_of_published_reports(result, inventory):
+    matrix = confusion([result(0, "x", None, "AA SIL", "AA SIL")], inventory)
+    assert " ".join(matrix.symbols) == (
+        "IY IH EH AE AA AO AH ER UH UW EY AY OY OW AW Y W R L M N NG F V TH DH S Z SH ZH HH CH JH"
+        " P B T D K G SIL"
+    )

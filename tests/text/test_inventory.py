@@ -108,6 +108,33 @@ def test_without_its_separator_an_inventory_has_one_spoken_token_more():
     assert RELEASE.without_separator.spoken == RELEASE.symbols[1:]
 
 
+def test_groups_hold_every_token_but_the_blank_and_the_separator_last():
+    symbols = ("BLANK", "a", "|", "p", "e", "t")
+    roles = {"blank": "BLANK", "boundary": "|"}
+    mapping = {"name": "own", "symbols": symbols, "roles": roles, "groups": {"vowels": ["e", "a"]}}
+    inventory = Inventory.from_json(mapping)
+    assert inventory.grouped == (
+        ("vowels", ("e", "a")),
+        ("other phonemes", ("p", "t")),
+        ("word boundary", ("|",)),
+    )
+    assert inventory.grouped_symbols == ("e", "a", "p", "t", "|")
+    plain = Inventory("plain", ("BLANK", "a", "b"), silence=None, unit="character")
+    assert plain.grouped == (("characters", ("a", "b")),)
+
+
+def test_groups_travel_also_for_the_published_phonemes():
+    shuffled = ["BLANK", *reversed(RELEASE.symbols[1:])]
+    mapping = {"name": "shuffled", "symbols": shuffled}
+    assert Inventory.from_json(mapping).grouped == RELEASE.grouped
+    assert Inventory.from_json(mapping).to_json() == mapping
+    for symbols in (shuffled, list(RELEASE.symbols)):
+        mapping = {"name": "own", "symbols": symbols, "groups": {"nasals": ["M", "N", "NG"]}}
+        inventory = Inventory.from_json(mapping)
+        assert inventory.to_json() == mapping
+        assert [len(members) for _, members in inventory.grouped] == [3, 36, 1]
+
+
 def test_wrong_tokens_are_counted_under_the_name_of_their_unit():
     assert [each.error_rate for each in (RELEASE, LM)] == ["PER", "PER"]
     assert CHARACTERS.error_rate == "TER"

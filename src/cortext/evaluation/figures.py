@@ -27,7 +27,7 @@ from matplotlib.ticker import MaxNLocator
 
 from cortext.decoding.options import is_finite
 from cortext.errors import plain
-from cortext.evaluation.scores import Confusion, Rates, token_groups
+from cortext.evaluation.scores import Confusion, Rates
 from cortext.text.inventory import Groups
 
 INK, MUTED, RULE, BLUE, ORANGE, PAPER = (f"#0{n}0{n}0{n}" for n in range(1, 7))
@@ -367,7 +367,7 @@ def confusion_matrix(confusion: Confusion) -> Figure:
         axis.tick_params(length=0)
         axis.set_xlabel("decoded")
         axis.set_ylabel("said")
-        _group_lines(axis, token_groups(confusion.inventory))
+        _group_lines(axis, confusion.inventory.grouped)
     return figure
 
 

@@ -28,7 +28,7 @@ from cortext.evaluation.figures import (
     panels,
 )
 from cortext.evaluation.recognise import Recognised
-from cortext.evaluation.scores import TrialResult, token_groups, token_order
+from cortext.evaluation.scores import TrialResult
 from cortext.features import gaussian_kernel, smooth
 from cortext.models import AcousticModel
 from cortext.text.inventory import Inventory
@@ -56,7 +56,7 @@ class TrialPicture:
 
     Attributes:
         features_TC: Smoothed features, a row each `bin_s` seconds.
-        posterior_PV: Probabilities in the order of `token_order`; frame p is centred on
+        posterior_PV: Probabilities in the order of `Inventory.grouped`; frame p is centred on
             `frame_start_s + p * frame_s`.
         phonemes: Decoded tokens, right or wrong.
         words: Decoded words, right or wrong.
@@ -121,7 +121,7 @@ def picture_of(trial: TrialResult, index: int, found: Recognised) -> TrialPictur
     model = found.model
     features_TC = torch.from_numpy(found.data.split(found.split).trial(index).features_TC)
     start_s, frame_s = frame_times(model)
-    columns = [model.inventory.index[symbol] for symbol in token_order(model.inventory)]
+    columns = [model.inventory.index[symbol] for symbol in model.inventory.grouped_symbols]
     probabilities_PV = np.exp(log_softmax(trial.logits_PV))
     return TrialPicture(
         features_TC=smooth(features_TC[None], 2.0, 100)[0].numpy(),
@@ -238,14 +238,13 @@ def _draw_posteriors(axis: Axes, picture: TrialPicture) -> None:
     image[..., :3] = BLUE_RGB
     image[..., 3] = np.round(np.sqrt(posterior_VP) * 31) / 31
     left = picture.frame_start_s - picture.frame_s / 2
-    groups = token_groups(picture.inventory)
-    symbols = [symbol for _, members in groups for symbol in members]
+    symbols = picture.inventory.grouped_symbols
     n = len(symbols)
     extent = (left, left + picture.frame_s * posterior_VP.shape[1], n - 0.5, -0.5)
     axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
     axis.set_yticks(range(n), symbols, fontsize=min(8, 5.5 * 40 / n))
     edge = -0.5
-    for _, members in groups:
+    for _, members in picture.inventory.grouped:
         edge += len(members)
         axis.axhline(edge, color=RULE, linewidth=0.6)
 

@@ -19,7 +19,7 @@ from cortext.evaluation import summary as summaries
 from cortext.evaluation.recognise import Recognised, Results
 from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates, long_name
 from cortext.files import json_lines
-from cortext.text.inventory import Inventory
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.metrics import align
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def write_report(
         inventory=inventory,
         conventions=found.conventions,
         is_published=inventory.is_published,
+        by_manner=inventory.groups == RELEASE.groups,
         # Sentences of other scripts may run from right to left.
         direction=Markup("" if language.is_benchmark else ' dir="auto"'),
         days_rule=summaries.DAYS_RULE,

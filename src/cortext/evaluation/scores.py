@@ -19,42 +19,11 @@ from cortext.decoding.nbest import NBest
 from cortext.describe import Described, percent, with_interval
 from cortext.extras import install_hint
 from cortext.text import metrics
-from cortext.text.inventory import RELEASE, SIL, Groups, Inventory
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import EN, Language
 
 FORMAT_VERSION = 1
 BLEU_HINT = f"BLEU needs sacrebleu; {install_hint('bleu')}"
-
-# Neighbours in this order sound alike, so that confusions gather near the diagonal of the matrix.
-MANNERS: dict[str, tuple[str, ...]] = {
-    "vowels": tuple("IY IH EH AE AA AO AH ER UH UW EY AY OY OW AW".split()),
-    "approximants": tuple("Y W R L".split()),
-    "nasals": tuple("M N NG".split()),
-    "fricatives": tuple("F V TH DH S Z SH ZH HH".split()),
-    "affricates": tuple("CH JH".split()),
-    "stops": tuple("P B T D K G".split()),
-    "silence": (SIL,),
-}
-
-
-def token_groups(inventory: Inventory) -> Groups:
-    """Return the named groups in which confusions and pictures show tokens, all but the blank.
-
-    The separator is a group of its own, the last one.
-    """
-    if inventory.is_published:
-        return tuple(MANNERS.items())
-    role = "silence" if inventory.boundary is None else "boundary"
-    between = ((role, (inventory.separator,)),) if inventory.separator else ()
-    return (*inventory.grouped, *between)
-
-
-def token_order(inventory: Inventory) -> tuple[str, ...]:
-    """Return all tokens but the blank in the order of `token_groups`."""
-    return tuple(symbol for _, symbols in token_groups(inventory) for symbol in symbols)
-
-
-PHONEME_ORDER = token_order(RELEASE)
 
 
 def long_name(inventory: Inventory) -> str:
@@ -329,7 +298,7 @@ def confusion(trials: Sequence[TrialResult], inventory: Inventory = RELEASE) -> 
     labelled = [trial for trial in trials if trial.phonemes]
     if not labelled:
         return None
-    symbols = token_order(inventory)
+    symbols = inventory.grouped_symbols
     index = {symbol: number for number, symbol in enumerate(symbols)}
     references = [[index[symbol] for symbol in trial.phonemes or ()] for trial in labelled]
     decoded = [[index[symbol] for symbol in trial.greedy] for trial in labelled]

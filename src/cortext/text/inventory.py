@@ -36,13 +36,14 @@ UNITS = ("phoneme", "character")
 """Kinds of tokens: sounds, which a lexicon gives for each word, or the letters of the word."""
 
 _ROLES = ("blank", "silence", "boundary")
-_VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
-_PHONEME_GROUPS = (
-    ("vowels", tuple(_VOWELS.split())),
-    ("stops", tuple("P B T D K G".split())),
-    ("fricatives", tuple("F V TH DH S Z SH ZH HH CH JH".split())),
+# Neighbours in this order sound alike, so that confusions gather near the diagonal of the matrix.
+_MANNERS = (
+    ("vowels", tuple("IY IH EH AE AA AO AH ER UH UW EY AY OY OW AW".split())),
+    ("approximants", tuple("Y W R L".split())),
     ("nasals", tuple("M N NG".split())),
-    ("liquids and glides", tuple("L R W Y".split())),
+    ("fricatives", tuple("F V TH DH S Z SH ZH HH".split())),
+    ("affricates", tuple("CH JH".split())),
+    ("stops", tuple("P B T D K G".split())),
 )
 ARPABET: tuple[str, ...] = tuple(
     "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W"
@@ -67,8 +68,7 @@ class Inventory:
             words. None where there is none. An inventory has a silence, a boundary or neither.
         unit: `phoneme`, where a lexicon says how words are pronounced; `character`, where words are
             spelt with the symbols.
-        groups: Named groups of symbols, in which reports and the page show them. Symbols that are
-            in none come last.
+        groups: Named groups of symbols, in which reports and the page show them (`grouped`).
     """
 
     name: str
@@ -152,14 +152,24 @@ class Inventory:
 
     @cached_property
     def grouped(self) -> Groups:
-        """Groups of all spoken symbols: those that are in none form the last one."""
+        """Named groups of all tokens but the blank, in the order in which people see them.
+
+        After `groups` come the spoken symbols that are in none, then the silence or boundary.
+        """
         named = {symbol for _, members in self.groups for symbol in members}
         others = tuple(symbol for symbol in self.spoken if symbol not in named)
-        return (
-            (*self.groups, (f"{'other ' if self.groups else ''}{self.unit}s", others))
-            if others
-            else self.groups
-        )
+        found = list(self.groups)
+        if others:
+            found.append((f"{'other ' if self.groups else ''}{self.unit}s", others))
+        if self.separator is not None:
+            role = "silence" if self.boundary is None else "word boundary"
+            found.append((role, (self.separator,)))
+        return tuple(found)
+
+    @cached_property
+    def grouped_symbols(self) -> tuple[str, ...]:
+        """Symbols of all tokens but the blank, in the order of `grouped`."""
+        return tuple(symbol for _, members in self.grouped for symbol in members)
 
     def ids(self, symbols: Iterable[str]) -> np.ndarray:
         """Return token numbers, int64 [U], of symbols.
@@ -254,7 +264,7 @@ class Inventory:
             mapping["roles"] = self.roles
         if self.unit != UNITS[0]:
             mapping["unit"] = self.unit
-        if self.groups and set(self.symbols) != set(RELEASE.symbols):
+        if self.groups and self.groups != _usual_groups(self.symbols):
             mapping["groups"] = {name: list(members) for name, members in self.groups}
         return mapping
 
@@ -263,7 +273,8 @@ class Inventory:
         """Return the inventory of plain values, or the built-in one of a name.
 
         Keys are `name`, `symbols`, `roles` (default: the blank is `BLANK`, the silence `SIL`),
-        `unit` (default: `phoneme`) and `groups`. Raises TextError for what is no inventory.
+        `unit` (default: `phoneme`) and `groups` (default: the published phonemes, in any order, by
+        manner of articulation; others in none). Raises TextError for what is no inventory.
         """
         if isinstance(mapping, str):
             return get_inventory(mapping)
@@ -291,8 +302,7 @@ class Inventory:
         for role in roles:
             if role not in _ROLES:
                 raise TextError(f"unknown role {role!r} of a token; {nearest(role, _ROLES)}")
-        if not groups and tuple(symbols) in {each.symbols for each in PUBLISHED}:
-            groups = dict(_PHONEME_GROUPS)
+        groups = groups or dict(_usual_groups(symbols))
         found = cls(
             name,
             tuple(symbols),
@@ -356,13 +366,18 @@ class Inventory:
                 )
 
 
+def _usual_groups(symbols: Iterable[str]) -> Groups:
+    """Return the groups of tokens for which none are named."""
+    return RELEASE.groups if set(symbols) == set(RELEASE.symbols) else ()
+
+
 def _is_texts(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
-RELEASE = Inventory("release", (BLANK, *ARPABET, SIL), groups=_PHONEME_GROUPS)
+RELEASE = Inventory("release", (BLANK, *ARPABET, SIL), groups=_MANNERS)
 """Inventory of the public release: blank, phonemes, silence."""
-LM = Inventory("lm", (BLANK, SIL, *ARPABET), groups=_PHONEME_GROUPS)
+LM = Inventory("lm", (BLANK, SIL, *ARPABET), groups=_MANNERS)
 """Inventory in the order of the released language models: blank, silence, phonemes."""
 PUBLISHED = (RELEASE, LM)
 """The two published orders of the 41 tokens."""
@@ -410,25 +425,25 @@ def read_inventory(given: str | Path) -> Inventory:
     The file is a mapping as `Inventory.from_json` takes it, or a `cortext.json` with one in it.
     Raises TextError naming the file.
     """
-    if str(given) in INVENTORIES:
-        return INVENTORIES[str(given)]
     return read_entry(given, "inventory", INVENTORIES, Inventory.from_json)
 
 
 def read_entry(
-    given: str | Path, key: str, known: Iterable[str], from_json: Callable[[Any], T]
+    given: str | Path, key: str, known: Mapping[str, T], from_json: Callable[[Any], T]
 ) -> T:
-    """Return what a `cortext.json` has under a key, or another JSON file as a whole.
+    """Return the built-in value of a name, or what a JSON file holds.
 
     Args:
-        given: The file's name, or, by mistake, none of the `known` names.
-        key: `inventory` or `language`.
-        known: Names that would have been right.
+        given: The name, or a file: a `cortext.json`, or the entry alone.
+        key: The entry of a `cortext.json`: `inventory` or `language`.
+        known: Built-in values by name.
         from_json: Makes it of plain values.
 
     Raises:
         TextError: Naming the file, where it is missing, no JSON object, or holds no such thing.
     """
+    if str(given) in known:
+        return known[str(given)]
     path = Path(given)
     try:
         mapping = read_json(path)

@@ -345,6 +345,4 @@ def read_language(given: str | Path) -> Language:
     The file is a mapping as `Language.from_json` takes it, or a `cortext.json` with one in it.
     Raises TextError naming the file.
     """
-    if str(given) in LANGUAGES:
-        return LANGUAGES[str(given)]
     return read_entry(given, "language", LANGUAGES, Language.from_json)

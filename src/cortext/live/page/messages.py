@@ -157,11 +157,11 @@ def feature_groups(n_features: int) -> list[dict[str, Any]]:
 
 
 def token_groups(inventory: Inventory) -> list[dict[str, Any]]:
-    """Return names and token numbers of the inventory's groups, the silence or boundary last."""
-    groups = list(inventory.grouped)
-    if inventory.separator is not None:
-        groups.append(("silence" if inventory.silence else "word boundary", (inventory.separator,)))
-    return [{"name": name, "tokens": inventory.ids(symbols).tolist()} for name, symbols in groups]
+    """Return names and token numbers of the groups in which the page shows the tokens."""
+    return [
+        {"name": name, "tokens": inventory.ids(symbols).tolist()}
+        for name, symbols in inventory.grouped
+    ]
 
 
 def language_facts(language: Language) -> dict[str, Any]:
@@ -190,15 +190,13 @@ def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> 
     """
     stepper = pipeline.stepper
     inventory = pipeline.conventions.inventory
-    bin_ms = pipeline.conventions.bin_ms
-    frame_ms = bin_ms * stepper.patch_stride
     return {
         "days": list(days),
         "n_features": stepper.n_features,
         "arrays": feature_groups(stepper.n_features),
-        "bin_ms": bin_ms,
-        "frame_ms": frame_ms,
-        "budget_ms": frame_ms,
+        "bin_ms": pipeline.conventions.bin_ms,
+        "frame_ms": pipeline.frame_ms,
+        "budget_ms": pipeline.frame_ms,
         "look_ahead_ms": pipeline.look_ahead_ms,
         "tokens": list(inventory.symbols),
         "groups": token_groups(inventory),
