@@ -30,6 +30,7 @@ from cortext.errors import RunError
 from cortext.extras import need
 from cortext.files import atomic_write
 from cortext.models.acoustic import AcousticModel, load_model
+from cortext.models.card import patch_shape
 from cortext.models.onnx_stepper import (
     CARD,
     CONVENTIONS,
@@ -41,7 +42,6 @@ from cortext.models.onnx_stepper import (
 )
 from cortext.models.registry import read_output
 from cortext.models.single_step import with_forwards
-from cortext.models.stepper import patch_shape
 
 OPSET = 18
 FORMAT_VERSION = 1

@@ -12,11 +12,9 @@ import numpy as np
 from cortext.data.conventions import Conventions
 from cortext.errors import DataError, RunError
 from cortext.models.acoustic import NOT_FINITE
-from cortext.models.card import Smoothing, patch_shape
+from cortext.models.card import Smoothing
 from cortext.text.inventory import Inventory
 from cortext.text.language import Language
-
-__all__ = ["Stepper", "check_first_step", "check_patch", "patch_shape"]
 
 
 class Stepper(Protocol):

@@ -77,7 +77,7 @@ class Load:
     """
 
     n_bins: int = 544
-    """Bins (20 ms) of a trial: 133 patches of 14 bins, one every 4 bins."""
+    """Bins of a trial: 133 patches of 14 bins, one every 4 bins."""
     n_features: int = 512
     n_days: int = 45
     n_classes: int = len(RELEASE)

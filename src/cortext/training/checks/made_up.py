@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.models.stepper import patch_shape
+from cortext.models.card import patch_shape
 from cortext.training.batches import TrainBatch
 from cortext.training.distributed import own_random_numbers
 

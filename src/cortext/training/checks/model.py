@@ -20,11 +20,10 @@ from cortext.data.trial import BIN_MS
 from cortext.errors import ConfigError
 from cortext.features import gaussian_kernel
 from cortext.models import MODELS, AcousticModel, build_model, load_model, model_config, save_model
-from cortext.models.card import Smoothing
+from cortext.models.card import Smoothing, patch_shape
 from cortext.models.onnx import export_onnx
 from cortext.models.precision import full_float32
 from cortext.models.registry import Output, check_output
-from cortext.models.stepper import patch_shape
 from cortext.models.stepping import TorchStepper
 from cortext.plugins import place
 from cortext.text.inventory import RELEASE
@@ -169,7 +168,7 @@ class ModelChecks(NetworkChecks):
         if smoothing.smooth_data:
             kernel = gaussian_kernel(smoothing.smooth_kernel_std, smoothing.smooth_kernel_size)
             ahead = len(kernel) // 2
-        smooths = f"smoothing looks {ahead} bins ({ahead * BIN_MS:g} ms) ahead"
+        smooths = f"smoothing looks {ahead} bins ahead ({ahead * BIN_MS:g} ms of {BIN_MS} ms bins)"
         size, stride = patch_shape(self.network.config.patch_size, self.network.config.patch_stride)
         n_bins = int(self.batch.n_bins_B[0])
         n_frames = int(self.network.n_patches(n_bins))

@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from cortext.errors import ConfigError
+from cortext.models.card import patch_shape
 from cortext.models.precision import autocast
 from cortext.models.registry import Output, check_output, read_output
-from cortext.models.stepper import patch_shape
 from cortext.plugins import place
 from cortext.training.batches import TrainBatch
 from cortext.training.checks.made_up import bins_for, make_batch
