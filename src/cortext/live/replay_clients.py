@@ -31,7 +31,7 @@ from cortext.live.core.redis_streams import StreamId
 from cortext.live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext.live.lm_server.published_protocol import PublishedStreams
 from cortext.models.stepper import Stepper
-from cortext.text.inventory import LM, PUBLISHED
+from cortext.text.inventory import LM
 from cortext.text.language import EN
 
 WAITING_S = 3.0
@@ -341,8 +341,7 @@ class JsonClient:
         begin_trial(self._stream, trial)
         self._name = f"replay-{time.monotonic_ns()}-{number}"
         mine = self._stream.conventions
-        published = mine.inventory in PUBLISHED
-        order = LM.name if published else mine.inventory.to_json()
+        order = LM.name if mine.inventory.is_published else mine.inventory.to_json()
         begin: dict[str, Any] = {"type": "begin", "order": order}
         if mine.language != EN:
             begin["language"] = mine.language.to_json()
@@ -394,7 +393,7 @@ def in_lm_order(stream: AcousticStream, logits_PV: np.ndarray) -> bytes:
     Of the two published orders that is the language models'; any other inventory has one order.
     """
     inventory = stream.conventions.inventory
-    columns = LM.order_from(inventory) if inventory in PUBLISHED else np.arange(len(inventory))
+    columns = LM.order_from(inventory) if inventory.is_published else np.arange(len(inventory))
     return np.ascontiguousarray(logits_PV[:, columns], dtype=np.float32).tobytes()
 
 

@@ -36,7 +36,7 @@ from cortext.data.trial import Session, Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError, TextError
 from cortext.files import lock, sync, unfinished
 from cortext.renamed import renamed
-from cortext.text.inventory import PUBLISHED, RELEASE
+from cortext.text.inventory import RELEASE
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
@@ -163,7 +163,7 @@ class UsageLog:
         lexicon: Lexicon | None = None,
     ) -> None:
         self.folder = Path(folder)
-        if conventions.inventory in PUBLISHED:  # session files are in the release's order
+        if conventions.inventory.is_published:  # session files are in the release's order
             conventions = replace(conventions, inventory=RELEASE)
         self._conventions = conventions
         self._lexicon = lexicon

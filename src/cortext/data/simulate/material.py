@@ -12,7 +12,7 @@ from cortext.data.simulate.sentences import Splits, read_sentences, splits
 from cortext.data.simulate.speech import with_pauses
 from cortext.data.trial import SPLITS, most_labels
 from cortext.errors import TextError
-from cortext.text.inventory import PUBLISHED, Inventory, read_inventory
+from cortext.text.inventory import Inventory, read_inventory
 from cortext.text.language import Language, read_language
 from cortext.text.lexicon import Lexicon, inventory_of
 from cortext.text.pronunciation import pronounced, pronouncer
@@ -159,4 +159,4 @@ def _read_lexicon(path: Path, inventory: Inventory) -> Lexicon:
 
 def _is_published(config: SimulatorConfig, lexicon: Lexicon | None) -> bool:
     """Return whether phonemes are English ones, which are found sentence by sentence."""
-    return lexicon is None and config.inventory in PUBLISHED and config.language.is_benchmark
+    return lexicon is None and config.inventory.is_published and config.language.is_benchmark

@@ -22,7 +22,7 @@ from cortext.live.core.log import event, internal_error
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_protocol import Answer
-from cortext.live.lm_server.utterance import ClientUtterance, conventions_json
+from cortext.live.lm_server.utterance import ClientUtterance, conventions_json, usual_order
 from cortext.text.inventory import Inventory, get_inventory
 from cortext.text.language import Language
 
@@ -180,7 +180,7 @@ class JsonProtocol:
         mine = self._decoder.inventory
         given = message.get("order")
         if given is None:
-            found = mine
+            found = usual_order(self._decoder)
         elif isinstance(given, list):  # an order alone: the roles are those of the language model
             found = Inventory.from_json(mine.to_json() | {"name": "client", "symbols": given})
         elif isinstance(given, dict):

@@ -16,7 +16,7 @@ from cortext.decoding.saved import to_log_probs
 from cortext.errors import DecodingError
 from cortext.live.core.decoder import in_time
 from cortext.live.core.redis_connection import Stopped
-from cortext.text.inventory import PUBLISHED, RELEASE, Inventory
+from cortext.text.inventory import LM, RELEASE, Inventory
 
 LARGEST_LOGIT = 1e6
 """Largest logit: bytes of other types (float64, integers) read as float32 often exceed it."""
@@ -34,7 +34,7 @@ class ClientUtterance:
         decoder: The word search.
         options: Its options for this utterance.
         stop: Asked during long searches; True ends them with `Stopped`.
-        inventory: The order of the client's tokens; None for the language model's.
+        inventory: The order of the client's tokens; None for the usual one (`usual_order`).
         hotwords: Bonus by word.
         context: What was said before, for a large model.
         frame_ms: Milliseconds of a frame.
@@ -50,7 +50,7 @@ class ClientUtterance:
         context: str = "",
         frame_ms: float = FRAME_MS,
     ) -> None:
-        inventory = decoder.inventory if inventory is None else inventory
+        inventory = usual_order(decoder) if inventory is None else inventory
         decoder = decoder.with_options(**vars(in_time(options, frame_ms)))
         self._stream = decoder.stream(inventory, hotwords=hotwords, context=context)
         self._stop = stop
@@ -110,8 +110,17 @@ class ClientUtterance:
 
 def conventions_json(decoder: Decoder) -> dict[str, Any]:
     """Return `inventory` and `language` of a language model where they are not the published."""
-    published = decoder.inventory in PUBLISHED
-    return Conventions(RELEASE if published else decoder.inventory, decoder.language).to_json()
+    mine = decoder.inventory
+    return Conventions(RELEASE if mine.is_published else mine, decoder.language).to_json()
+
+
+def usual_order(decoder: Decoder) -> Inventory:
+    """Return the order of tokens of a client that names none: the language model's.
+
+    For the published tokens it is always that of the released language models, which published
+    clients send, whatever the order in `tokens.txt`.
+    """
+    return LM if decoder.inventory.is_published else decoder.inventory
 
 
 def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
