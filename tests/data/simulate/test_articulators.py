@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cortext.data.simulate.articulators import AIMS, ARTICULATORS, WEIGHTS, articulate
+from cortext.data.simulate.articulators import ARTICULATORS, articulate, targets
 from cortext.data.simulate.config import PRESETS
 from cortext.data.simulate.speech import STEPS_PER_BIN, TimedPhonemes, utter
 from cortext.text.inventory import ARPABET, RELEASE
@@ -18,7 +18,7 @@ def middle(utterance: TimedPhonemes, segment: int) -> int:
 
 
 def test_no_two_phonemes_aim_alike():
-    rows = np.concatenate([AIMS, WEIGHTS], axis=1)[1:40].reshape(len(ARPABET), -1)
+    rows = np.concatenate(targets(), axis=1)[1:40].reshape(len(ARPABET), -1)
     assert len(np.unique(rows, axis=0)) == len(ARPABET)
 
 

@@ -241,9 +241,6 @@ def _draw_apart(
             return halves
 
 
-AIMS, WEIGHTS = targets()
-
-
 def articulate(
     utterance: TimedPhonemes,
     undershoot: float = 1.0,
