@@ -47,7 +47,7 @@ class Hearing(Conventional):
         self.use(session)
 
     def use(self, session: str) -> None:
-        self.session = DAYS[-1] if session == "latest" else session
+        self.session = self.sessions[-1] if session == "latest" else session
 
     def start(self) -> None:
         pass
@@ -56,7 +56,7 @@ class Hearing(Conventional):
         pass
 
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
-        return 4 * bins_SC[:4, : len(RELEASE)].mean(axis=0)
+        return 4 * bins_SC[: self.patch_stride, : len(self.inventory)].mean(axis=0)
 
 
 def spoken(sentence: str, rng: np.random.Generator) -> np.ndarray:

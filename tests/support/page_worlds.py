@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import page_process
 from engine_cases import Grams, write_lm
 
 from cortext.data import make_trial, write_session
 from cortext.data.conventions import Conventions
 from cortext.data.packed import open_data
-from cortext.models.card import Conventional, Smoothing
+from cortext.models.card import Smoothing
 from cortext.text.inventory import Inventory
 from cortext.text.language import LANGUAGES, Language
 from cortext.text.lexicon import Lexicon
@@ -99,26 +100,14 @@ class World:
         return root
 
 
-class Hearing(Conventional):
-    """A stepper whose logits are the features of the first bins of a patch."""
+class Hearing(page_process.Hearing):
+    """The model of a world."""
 
     def __init__(self, world: World) -> None:
         self.sessions, self.session = DAYS, DAYS[-1]
         self.n_features = len(world.inventory)
         self.patch_size, self.patch_stride = 2 * world.stride, world.stride
         self.smoothing, self.conventions = Smoothing(smooth_data=False), world.conventions
-
-    def use(self, session: str) -> None:
-        self.session = DAYS[-1] if session == "latest" else session
-
-    def start(self) -> None:
-        pass
-
-    def prepare(self, bins_KC: np.ndarray) -> None:
-        pass
-
-    def step(self, bins_SC: np.ndarray) -> np.ndarray:
-        return 4 * bins_SC[: self.patch_stride].mean(axis=0)
 
 
 SPANISH = World(

@@ -208,7 +208,7 @@ def decode_made_up(made_up: MadeUpSentence, search: SearchSettings, as_json: boo
     decoder, _ = _decoder(search)
     lm = decoder.lm
     inventory = RELEASE if lm.inventory.is_published else lm.inventory
-    words = lm.language.normalize(sentence).split() if lm.unit == "word" else []
+    words = [] if lm.is_open else lm.language.normalize(sentence).split()
     unknown = [word for word in words if word not in lm.lexicon]
     log_probs_PV = fake_log_probs(
         sentence, made_up.noise, made_up.seed, inventory, lm.lexicon, lm.language

@@ -62,7 +62,7 @@ class Decoder(Described):
         self.options = options
         self.engine = engine
         found = ENGINES[engine](lm_dir, second_lm)
-        self._engine = OpenVocabularyEngine(found) if found.lm.unit == "character" else found
+        self._engine = OpenVocabularyEngine(found) if found.lm.is_open else found
         options.require_tokens(self.inventory)
         self._accepted = self.inventory
         self._words = WordChanges()
@@ -116,7 +116,7 @@ class Decoder(Described):
         if llm is not None and not hasattr(llm, "rank"):
             raise wrong_type("llm", llm, "a large model, as LLM.load(directory) opens it,")
         other = copy.copy(self)
-        if llm is not None and self.lm.unit == "character" and self.options.llm.mode == "fusion":
+        if llm is not None and self.lm.is_open and self.options.llm.mode == "fusion":
             raise no_words(self.lm)
         other._llm = llm.in_language(self.language) if isinstance(llm, ReadsLanguage) else llm
         return other
@@ -140,7 +140,7 @@ class Decoder(Described):
             "language model": self.lm_dir,
             "order": lm.ngram.order,
             "words": len(lm.lexicon),
-            "unit": None if lm.unit == "word" else lm.unit,
+            "unit": lm.unit if lm.is_open else None,
             "inventory": None if lm.inventory.is_published else lm.inventory.name,
             "engine": self.engine,
             "options": self.options.differences() or "the defaults",

@@ -117,7 +117,7 @@ def as_written(word: str, lm: LanguageModel) -> str:
 
 def require_words(lm: LanguageModel, what: str) -> None:
     """Raise DecodingError where a language model knows no words that could be `what` it says."""
-    if lm.unit == "character":
+    if lm.is_open:
         raise DecodingError(
             f"words cannot be {what}: the language model is of characters and knows no words",
             where=lm.directory,

@@ -192,7 +192,7 @@ def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
         ("wer", "word", said_words, read_words),
         ("cer", "char", said_words, read_words),
     ):
-        rate = metrics.error_rate(references, hypotheses, unit, seed=seed, language=language)  # type: ignore[arg-type]
+        rate = metrics.error_rate(references, hypotheses, unit, seed=seed, language=language)  # type: ignore[arg-type] # the unit says which texts
         found[name] = rate.rate
         found[f"{name}_ci95"] = None if rate.low is None else (rate.low, rate.high)
         if rate.rate is not None:

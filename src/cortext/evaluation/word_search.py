@@ -80,7 +80,7 @@ class WordSearch:
     def vocabulary(self) -> Lexicon | None:
         """Words that the search can write; None where it can spell any."""
         lm = self._decoder.lm
-        return lm.lexicon if lm.unit == "word" else None
+        return None if lm.is_open else lm.lexicon
 
     def require(self, model: Conventional) -> None:
         """Raise LanguageModelError unless the language model goes with a model's tokens."""

@@ -111,7 +111,7 @@ class Inventory:
 
         `CER` is the rate of the characters of the text.
         """
-        return "PER" if self.unit == UNITS[0] else "TER"
+        return "PER" if self.unit == "phoneme" else "TER"
 
     @property
     def separator(self) -> str | None:
@@ -262,7 +262,7 @@ class Inventory:
         mapping: dict[str, Any] = {"name": self.name, "symbols": list(self.symbols)}
         if self.roles != {"blank": BLANK, "silence": SIL}:
             mapping["roles"] = self.roles
-        if self.unit != UNITS[0]:
+        if self.unit != "phoneme":
             mapping["unit"] = self.unit
         if self.groups and self.groups != _usual_groups(self.symbols):
             mapping["groups"] = {name: list(members) for name, members in self.groups}

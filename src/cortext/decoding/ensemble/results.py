@@ -120,7 +120,7 @@ class Ensemble:
         if not known:
             return None
         references, found = zip(*known, strict=True)
-        return error_rate(references, found, unit, n_boot, language=self.language)  # type: ignore[arg-type]
+        return error_rate(references, found, unit, n_boot, language=self.language)  # type: ignore[arg-type] # zip forgets the types
 
     def to_json(self) -> dict[str, Any]:
         """Return the output of `cortext ensemble --json`. A rate is None without references."""

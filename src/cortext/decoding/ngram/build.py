@@ -156,7 +156,7 @@ class BuildOptions:
             raise LanguageModelError(
                 "the vocabulary of a spelling model is the letters", fix="leave --vocab out"
             )
-        if self.unit != UNITS[0] and (self.kind, self.vocabulary) != ("words", None):
+        if self.is_open and (self.kind, self.vocabulary) != ("words", None):
             raise LanguageModelError(
                 "the vocabulary of characters is open", fix="leave --vocab and --type out"
             )
@@ -166,6 +166,11 @@ class BuildOptions:
                 f"memory is {self.memory_bytes / (1 << 30):.3g} GB; 0.125 to 16384 are possible",
                 fix="4 is usual",
             )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the vocabulary is open: an n-gram of characters, without a lexicon."""
+        return self.unit == "character"
 
     @property
     def thresholds(self) -> tuple[int, ...]:
@@ -209,8 +214,7 @@ class _Build:
         self.stage = stage
         self.work = partial / "work"
         self.arpa = partial / "lm.arpa"
-        is_open = options.unit != UNITS[0]
-        self.tokens = SpeltTokens(options.inventory, options.language) if is_open else None
+        self.tokens = SpeltTokens(options.inventory, options.language) if options.is_open else None
         self.respell = spelt if options.kind == "spelling" else self.tokens
         self.facts: dict[str, Any] = {}
 
@@ -461,7 +465,7 @@ def _own_facts(corpus: Corpus, found: Pronounced, options: BuildOptions) -> dict
         del facts["inventory"]["symbols"]  # they stand in tokens.txt
     if options.language != EN:
         facts["language"] = options.language.to_json()
-    if options.unit != UNITS[0]:
+    if options.is_open:
         facts["unit"] = options.unit
     if facts or options.lexicon is not None or options.g2p is not None or options.spell:
         counts = dict(zip(corpus.words, corpus.counts.tolist(), strict=True))

@@ -110,6 +110,11 @@ class LanguageModel(Described):
         self.language = language
         self.unit = unit
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the vocabulary is open: an n-gram of characters, without a lexicon."""
+        return self.unit == "character"
+
     @classmethod
     def build(
         cls,
@@ -189,12 +194,13 @@ class LanguageModel(Described):
                 fix="give a UTF-8 lexicon.txt",
             )
         inventory, language, unit = _read_facts(directory)
-        spoken = inventory if unit == UNITS[0] else inventory.without_separator
+        is_open = unit == "character"
+        spoken = inventory.without_separator if is_open else inventory
         try:
             lexicon = Lexicon.read(directory / "lexicon.txt", spoken)
         except TextError as error:
             raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
-        if unit != UNITS[0] and lexicon.codes != symbol_lexicon(inventory).codes:
+        if is_open and lexicon.codes != symbol_lexicon(inventory).codes:
             raise LanguageModelError(
                 "an open vocabulary has one line for each token but the blank, such as 'a a'",
                 where=directory / "lexicon.txt",
@@ -237,7 +243,7 @@ class LanguageModel(Described):
         Raises:
             LanguageModelError: For a word that cannot be pronounced, and for an open vocabulary.
         """
-        if self.unit != UNITS[0]:
+        if self.is_open:
             raise LanguageModelError(
                 "the vocabulary is open: it has no words to restrict the search to",
                 where=self.directory,
@@ -301,7 +307,7 @@ class LanguageModel(Described):
         Raises LanguageModelError where the vocabulary is open and the sentence cannot be spelt.
         """
         sentence = self.language.normalize(text)
-        if self.unit != UNITS[0] and not (sentence := "".join(self._spelt(sentence))):
+        if self.is_open and not (sentence := "".join(self._spelt(sentence))):
             raise LanguageModelError(f"{text!r} cannot be spelt", where=self.directory)
         return self.ngram.sentence(sentence)
 
@@ -332,7 +338,7 @@ class LanguageModel(Described):
         such words.
         """
         is_spelling = read_recorded(self.directory).get("kind") == "spelling"
-        tokens = self._spelt if self.unit != UNITS[0] else None
+        tokens = self._spelt if self.is_open else None
         respell = spelt if is_spelling else tokens
         score = TextScore(0, 0, 0, 0.0, 0.0)
         for text in grouped([texts] if isinstance(texts, Path) else texts):
@@ -448,7 +454,7 @@ def _read_facts(directory: Path) -> tuple[Inventory, Language, str]:
         raise LanguageModelError(error.what, where=f"{path} with tokens.txt", fix=fix) from None
     if unit not in UNITS:
         raise LanguageModelError(f"unit is {unit!r:.40}; word or character is needed", where=path)
-    if unit != UNITS[0] and inventory.unit != "character":
+    if unit == "character" and inventory.unit != "character":
         raise LanguageModelError(
             f"an open vocabulary of {inventory.unit}s is not possible", where=path
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cortext.decoding.ngram.vocabulary import SPECIAL, UNITS, is_word
+from cortext.decoding.ngram.vocabulary import SPECIAL, is_word
 from cortext.errors import LanguageModelError, TextError
 from cortext.text.inventory import LM, Inventory
 from cortext.text.language import Language
@@ -29,11 +29,11 @@ def check_sources(options: BuildOptions) -> None:
     try:
         if not inventory.is_published:
             inventory.check()
-        if options.unit == UNITS[0] and not own:
+        if not options.is_open and not own:
             pronouncer(inventory, options.language)
     except TextError as error:
         raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
-    if options.unit != UNITS[0]:
+    if options.is_open:
         if inventory.unit != "character":
             raise LanguageModelError(
                 f"unit {options.unit!r} needs tokens that are characters; those of inventory"

@@ -22,7 +22,7 @@ from cortext.live.core.log import event, internal_error
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_streams import Entry, StreamId, format_id
 from cortext.live.lm_server.published_protocol import Answer
-from cortext.live.lm_server.utterance import ClientUtterance, conventions_json, usual_order
+from cortext.live.lm_server.utterance import ClientUtterance, served_conventions, usual_order
 from cortext.text.inventory import Inventory, get_inventory
 from cortext.text.language import Language
 
@@ -91,7 +91,7 @@ class JsonProtocol:
         """Return the message `ready`: the server's version, language model and options."""
         options = asdict(self._options) | {"label_priors": dict(self._options.label_priors)}
         facts = {"version": __version__, "lm": str(self._decoder.lm_dir), "options": options}
-        return self._say("ready", None, **facts, **conventions_json(self._decoder))
+        return self._say("ready", None, **facts, **served_conventions(self._decoder))
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         """Handle a request and return its answers."""
@@ -168,7 +168,7 @@ class JsonProtocol:
         )
         self._began[name] = entry.id
         self._last_request_s[name] = time.monotonic()
-        language = conventions_json(self._decoder)
+        language = served_conventions(self._decoder)
         language.pop("inventory", None)
         return [*answers, self._say("begun", name, order=inventory.name, **language)]
 

@@ -28,7 +28,7 @@ from cortext.live.lm_server.published_params import (
     scoring,
     without_separator,
 )
-from cortext.live.lm_server.utterance import ClientUtterance, conventions_json
+from cortext.live.lm_server.utterance import ClientUtterance, served_conventions
 
 CONTEXT_KEY = "contextual_decoding_current_context"
 """Redis key of the text before this sentence, for a large model."""
@@ -182,7 +182,7 @@ class PublishedProtocol:
 
     def announcement(self) -> Answer:
         """Return the parameters in force."""
-        conventions = conventions_json(self._decoder)
+        conventions = served_conventions(self._decoder)
         facts = {name: json.dumps(value) for name, value in conventions.items()}
         return Answer(
             self.streams.args,

@@ -108,7 +108,7 @@ class ClientUtterance:
         return self._stream.finish().timed(self._frame_ms)
 
 
-def conventions_json(decoder: Decoder) -> dict[str, Any]:
+def served_conventions(decoder: Decoder) -> dict[str, Any]:
     """Return `inventory` and `language` of a language model where they are not the published."""
     mine = decoder.inventory
     return Conventions(RELEASE if mine.is_published else mine, decoder.language).to_json()

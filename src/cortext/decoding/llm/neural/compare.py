@@ -90,7 +90,7 @@ def compare(
             "the weights would be fitted on the text itself", where=text, fix="give another text"
         )
     ngram = LanguageModel.open(ngram_dir)
-    if ngram.unit != "word" or not ngram.language.is_benchmark:
+    if ngram.is_open or not ngram.language.is_benchmark:
         raise LanguageModelError(
             f"only n-grams of English words are compared; this one is of {ngram.unit}s in"
             f" {ngram.language.name!r}",
