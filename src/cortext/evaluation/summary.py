@@ -186,19 +186,17 @@ def _worst_corpus(metrics: Metrics) -> str:
 
 
 def _worst_token(confused: Confusion | None) -> str:
-    errors = confused.top(1) if confused is not None else []
-    if not errors:
+    if confused is None or not (errors := confused.top(1)):
         return ""
     true, decoded, n, share = errors[0]
-    assert confused is not None
-    true, decoded = (symbol and _named(symbol, confused.inventory) for symbol in (true, decoded))
+    names = [_named(symbol, confused.inventory) for symbol in (true, decoded) if symbol is not None]
     times = _count(n, "time")
     if true is None:
-        return f"{decoded} is added ({times})"
+        return f"{names[0]} is added ({times})"
     of_all = f"{times}, {100 * share:.0f} % of its occurrences"
     if decoded is None:
-        return f"{true} is missing ({of_all})"
-    return f"{true} is decoded as {decoded} ({of_all})"
+        return f"{names[0]} is missing ({of_all})"
+    return f"{names[0]} is decoded as {names[1]} ({of_all})"
 
 
 def _count(n: int, name: str) -> str:
