@@ -312,6 +312,15 @@ def test_conventions_may_be_written_before_the_session_files(tmp_path: Path) -> 
     assert not (tmp_path / FILE).exists()
 
 
+def test_conventions_that_could_not_be_read_again_are_not_written(tmp_path: Path) -> None:
+    twice = Inventory("twice", ("_", "a", "a"), "_", None)
+    with pytest.raises(TextError, match="'a' is there twice"):
+        Conventions(twice).write(tmp_path)
+    with pytest.raises(DataError, match=r"bin_ms is 0\.02"):
+        Conventions(bin_ms=0.02).write(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_file_leaves_no_conventions(tmp_path: Path) -> None:
     def trials():
         yield trial_of()

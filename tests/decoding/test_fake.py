@@ -69,6 +69,8 @@ def test_any_inventory_and_language_can_be_said():
 def test_what_cannot_be_said_is_refused():
     with pytest.raises(TextError, match="no word"):
         fake_log_probs("1984")
+    with pytest.raises(TextError, match="language 'en' would lose ß"):
+        fake_log_probs("die Straße")
     for noise in (-1.0, math.nan, math.inf):
         with pytest.raises(DecodingError, match="noise"):
             fake_log_probs("hello", noise)

@@ -314,6 +314,15 @@ def test_evaluations_of_other_conventions_do_not_go_together(kind, own, others, 
         assert command([str(each) for each in lists]) == 0
 
 
+def test_tuning_names_the_language_model_before_the_priors_that_it_lacks(own, tmp_path, capsys):
+    LanguageModel.build(["si si", "no"], 2, tmp_path / "lm", inventory="characters")
+    (tmp_path / "options.yaml").write_text("label_priors: {í: 0.5}\nprior_weight: 0.5\n")
+    given = ["tune", "decoder", own.evaluation, "--options", tmp_path / "options.yaml"]
+    line = complaint(capsys, *given, "--lm", tmp_path / "lm", "--out", tmp_path / "out")
+    assert "the language model and the logits of" in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_decoder_options_with_priors_of_other_tokens_are_refused(own, tmp_path, capsys):
     (tmp_path / "options.yaml").write_text("label_priors: {AA: 0.5}\nprior_weight: 0.5\n")
     given = ["evaluate", own.run, "--data", own.data, "--lm", own.lm, "--out", tmp_path / "out"]

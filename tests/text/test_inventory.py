@@ -85,6 +85,7 @@ def test_what_differs_is_named():
         ({"name": "x", "symbols": ["BLANK"], "roles": {}}, "2 to 250"),
         ({"name": "x", "symbols": ["BLANK", *map(str, range(250))], "roles": {}}, "2 to 250"),
         ({"name": "x", "symbols": ["BLANK", "a"], "roles": {"word": "a"}}, "unknown role"),
+        ({"name": "x", "symbols": ["BLANK", "e\u0301"], "roles": {}}, r'NFC.*; write "\\u00e9"'),
     ],
 )
 def test_what_is_no_inventory_is_refused(mapping, said):

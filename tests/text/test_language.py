@@ -81,6 +81,7 @@ def test_a_language_of_ones_own_from_a_mapping():
         ({"name": "x", "letters": "z-a"}, "no letter or range"),
         ({"name": "x", "letters": "a-z !"}, "no letter or range"),
         ({"name": "x", "letters": "A"}, "give small letters"),
+        ({"name": "x", "letters": "A-Z"}, "has the capital 'A'; give small letters"),
         ({"name": "en", "letters": "a"}, "built in"),
         ({"name": "x", "letters": "a", "hyphens": "no"}, "language.hyphens"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortext.errors import TextError
-from cortext.text import ARPABET, Lexicon, normalize
+from cortext.text import ARPABET, Inventory, Lexicon, normalize
 from cortext.text.lexicon import CMUDICT, decode
 
 
@@ -185,3 +185,6 @@ def test_words_are_read_as_other_systems_save_them(tmp_path):
     path = tmp_path / "words.txt"
     path.write_bytes("\ufeffsí S IY SIL\r\nnin\u0303o N OW SIL\r\n".encode())
     assert list(Lexicon.read(path)) == ["sí", "niño"]
+    path.write_text("sí s i\u0301\n")
+    accents = Inventory("accents", ("_", "s", "í"), "_", None)
+    assert Lexicon.read(path, accents).pronunciations("sí") == (("s", "í"),)

@@ -175,10 +175,12 @@ class Conventions:
     def write(self, root: str | Path) -> None:
         """Write `cortext.json` into a directory; there is none for the release's conventions.
 
-        Raises DataError where session files of other conventions lie there.
+        Raises DataError where session files of other conventions lie there, and the errors of
+        `from_json` for conventions that could not be read again.
         """
         root = as_path(root, "root")
         path = root / FILE
+        self.from_json(self.to_json())
         if next(session_files_in(root), None):
             self.require(
                 Conventions.read(root),

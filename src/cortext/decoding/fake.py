@@ -43,7 +43,8 @@ def fake_log_probs(
         language: Language of the sentence.
 
     Raises:
-        TextError: For a sentence without words, and for a word without a pronunciation.
+        TextError: For a sentence without words or with letters that the language lacks, and for a
+            word without a pronunciation.
         DecodingError: For a noise that is no number from 0 up.
     """
     inventory = get_inventory(inventory)
@@ -66,6 +67,7 @@ def _symbols(
     words = language.words(sentence)
     if not words:
         raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter")
+    language.require(sentence)
 
     def said(word: str) -> Pronunciation:
         listed = lexicon.pronunciations(word) if lexicon else ()

@@ -8,6 +8,7 @@ never guessed. Only `Inventory.order_from` reorders arrays.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -329,6 +330,12 @@ class Inventory:
                     f"{symbol!r:.60} is no symbol; printable characters without blanks, at most"
                     f" {LONGEST_SYMBOL}, are needed",
                     where=where,
+                )
+            if not unicodedata.is_normalized("NFC", symbol):
+                raise TextError(
+                    f"{symbol!r} is not in Unicode's composed form (NFC), as texts are",
+                    where=where,
+                    fix=f"write {json.dumps(unicodedata.normalize('NFC', symbol))}",
                 )
         if len(self.index) < len(self):
             twice = next(s for s in self.symbols if self.symbols.count(s) > 1)

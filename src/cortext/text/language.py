@@ -275,7 +275,7 @@ class Language:
                     f"language.letters has {'-'.join(dict.fromkeys(ends))!r}, which is no letter or"
                     " range of letters"
                 )
-            if self.lower_case and low == high and ends[0].lower() != ends[0]:
+            if self.lower_case and all(chr(n).lower() != chr(n) for n in range(low, high + 1)):
                 raise TextError(
                     f"language.letters has the capital {ends[0]!r}", fix="give small letters"
                 )

@@ -302,9 +302,9 @@ def _closing(silence: str | None) -> tuple[str, ...]:
 
 def _parse_line(line: str, silence: str | None, closed: bool) -> tuple[str, list[str], float]:
     """Return word, symbols without the closing silence, and weight of a line of `lexicon.txt`."""
+    if not line.isascii():  # texts and inventories are in this form, files of macOS may not
+        line = unicodedata.normalize("NFC", line)
     word, *rest = line.split()
-    if not word.isascii():
-        word = unicodedata.normalize("NFC", word)  # texts are in this form, files of macOS may not
     weight = 1.0
     after_tab = line.strip().partition("\t")[2].split()
     if after_tab and after_tab == rest:

@@ -316,6 +316,7 @@ def test_options_that_do_not_go_together_are_one_line(tmp_path, options, said):
     [
         ("Sí s i\nno n o\n", "es", r"words.txt: 'Sí' of the lexicon .* write 'Sí' as 'sí'"),
         ("sí s i\nno n o\n", "en", r"'sí' of the lexicon are no normalised words of .* 'en'"),
+        ("мир s i\n", "es", r"'мир' of the lexicon .* 'es'; remove it, or choose its language"),
         ("sí s ii\n", "es", r"words.txt, line 1: unknown phoneme 'ii'"),
         ("sí s # i\n", "es", r"line 1: unknown phoneme '#'"),
         ("sí\n", "es", r"line 1: empty pronunciation"),
@@ -332,6 +333,12 @@ def test_a_lexicon_that_does_not_fit_is_one_line(tmp_path, lexicon, lines, langu
         LanguageModel.build(text, out=tmp_path / "lm", **options)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "lm").exists()
+
+
+def test_text_of_other_letters_than_the_tokens_is_named_as_such(tmp_path):
+    options = dict(inventory="characters", language="es", unit="character", order=2)
+    with pytest.raises(LanguageModelError, match="the tokens spell none of the 2 sentences"):
+        LanguageModel.build(["Un niño.", "Mañana sí."], out=tmp_path / "lm", **options)
 
 
 def test_text_that_the_language_would_damage_is_an_error_or_left_out(tmp_path, lexicon):

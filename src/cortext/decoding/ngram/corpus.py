@@ -157,6 +157,12 @@ def _no_sentence(
     rejected = "".join(
         f", {count} rejected as {reason}" for reason, count in report.rejected.items()
     )
+    if report.sentences:  # which only respelling can have left out
+        return LanguageModelError(
+            f"the tokens spell none of the {report.sentences:,} sentences",
+            where=where or None,
+            fix="give an inventory with the letters of the language",
+        )
     wanted = "prose in English" if language.is_benchmark else f"text in {language.name!r}"
     return LanguageModelError(
         f"no sentence in {where or 'the texts'}{rejected}", fix=f"give {wanted}"

@@ -114,10 +114,11 @@ def own_lexicon(options: BuildOptions) -> Lexicon | None:
     if foreign:
         shown = ", ".join(f"{word!r}" for word in foreign[:_SHOWN])
         more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
+        own = language.normalize(foreign[0])
         raise LanguageModelError(
             f"{shown}{more} of the lexicon are no normalised words of language {language.name!r}",
             where=where,
-            fix=f"write {foreign[0]!r} as {language.normalize(foreign[0])!r}, or choose its"
+            fix=f"{f'write {foreign[0]!r} as {own!r}' if own else 'remove it'}, or choose its"
             " language",
         )
     return lexicon

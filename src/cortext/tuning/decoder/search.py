@@ -125,9 +125,11 @@ def tune_decoder(
 
 def _check_models(decoder: DecoderFiles, parts: Sequence[Part]) -> None:
     """Raise the errors of the language models before anything is written."""
-    lm = replace(decoder, llm=None).open().lm
+    # The options may name tokens of the utterances: these are compared first.
+    lm = replace(decoder, llm=None, options=DecoderOptions()).open().lm
     for part in parts:
         part.material.require(lm)
+    decoder.options.require_tokens(lm.inventory)
     if decoder.llm is not None:
         decoder.llm.check()
 
