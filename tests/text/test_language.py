@@ -65,6 +65,13 @@ def test_letters_that_would_vanish_are_named(name, text, lost):
             language.require(text)
 
 
+def test_signs_within_words_may_be_among_the_letters():
+    catalan = Language.from_json({"name": "ca", "letters": "a-z àèéíïòóúüç·"})
+    assert catalan.normalize("El col·lega · plora.") == "el col·lega plora"
+    hebrew = Language.from_json({"name": "he", "letters": "א-ת ״ ׳"})
+    assert hebrew.normalize("צה״ל, ״ כן") == "צה״ל כן"
+
+
 def test_a_language_of_ones_own_from_a_mapping():
     hebrew = Language.from_json({"name": "he", "letters": "א-ת", "hyphens": "none"})
     assert hebrew.normalize("שלום-עולם!") == "שלום עולם"

@@ -85,6 +85,8 @@ class Language:
             words = self._without_quotes(plain)
         else:
             words = self._word.findall(plain)
+        if self._signs:
+            words = [word for word in words if word.strip(self._signs)]
         return " ".join(words if self.unit == "word" else self._character.findall("".join(words)))
 
     def words(self, text: str) -> list[str]:
@@ -157,6 +159,11 @@ class Language:
         text = "".join(unicodedata.normalize("NFC", self.letters).split())
         pairs = re.findall(r"(.)-(.)|(.)", text, re.DOTALL)
         return [(ord(low or one), ord(high or one)) for low, high, one in pairs]
+
+    @cached_property
+    def _signs(self) -> str:
+        """Signs that the language counts among its letters; no word consists of them alone."""
+        return "".join(c for c in self._kept if unicodedata.category(c)[0] == "P")
 
     @cached_property
     def _class(self) -> str:
@@ -270,6 +277,8 @@ class Language:
             raise TextError("language.letters is blank; letters such as 'a-z' are needed")
         for low, high in self._ranges:
             ends = (chr(low), chr(high))
+            if low == high and not ends[0].isascii() and unicodedata.category(ends[0])[0] == "P":
+                continue  # a sign within words, as in Catalan col·lega and Hebrew צה״ל
             if low > high or not all(unicodedata.category(end)[0] in "LMN" for end in ends):
                 raise TextError(
                     f"language.letters has {'-'.join(dict.fromkeys(ends))!r}, which is no letter or"

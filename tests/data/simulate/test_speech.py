@@ -2,8 +2,14 @@ import numpy as np
 import pytest
 
 from cortext.data.simulate.config import PRESETS, preset_config
-from cortext.data.simulate.speech import STEPS_PER_BIN, gamma_quantiles, speaking_rate, utter
-from cortext.text import to_phonemes
+from cortext.data.simulate.speech import (
+    STEP_MS,
+    STEPS_PER_BIN,
+    gamma_quantiles,
+    speaking_rate,
+    utter,
+)
+from cortext.text import to_phonemes, to_tokens
 from cortext.text.inventory import RELEASE
 
 DEMO = PRESETS["demo"]
@@ -42,17 +48,28 @@ def test_durations_are_the_same_on_every_machine():
 
 
 def test_every_preset_speaks_at_40_to_80_words_a_minute():
-    for name, config in PRESETS.items():
+    spanish = [("k", "a", "s", "a", "SIL") * 4, ("p", "w", "e", "ɾ", "t", "a", "SIL") * 5]
+    for name in PRESETS.keys() - {"handwriting"}:
+        phonemes = spanish if name == "spanish" else [to_phonemes(s) for s in SENTENCES[:2]]
         rates = [
-            np.mean(
-                [
-                    utter(to_phonemes(s), config, 1, block, t).words_per_minute
-                    for t, s in enumerate(SENTENCES[:2])
-                ]
-            )
+            utter(each, PRESETS[name], 1, block, t).words_per_minute
             for block in range(20)
+            for t, each in enumerate(phonemes)
         ]
         assert 40 <= np.mean(rates) <= 80, name
+
+
+def test_handwriting_is_as_fast_as_published():
+    # 90 characters a minute, blanks included: Willett et al., Nature 2021.
+    config = PRESETS["handwriting"]
+    rates = []
+    for block in range(20):
+        for t, sentence in enumerate(SENTENCES[:2]):
+            tokens = to_tokens(sentence, config.inventory, config.language)
+            utterance = utter(tokens, config, 1, block, t)
+            written_ms = (utterance.ends_S[-2] - utterance.ends_S[0]) * STEP_MS
+            rates.append(60_000 * len(sentence) / written_ms)
+    assert np.mean(rates) == pytest.approx(90, rel=0.1)
 
 
 def test_speaking_rate_varies_between_blocks_within_its_spread():
