@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,14 +37,14 @@ class ManyNumbers(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-@with_settings(cls=ManyNumbers)
-def build(
-    texts: Annotated[list[Path], typer.Argument(help="Files of text, plain or .gz.")],
-    out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
+@dataclass(frozen=True)
+class WordOptions:
+    """Tokens and language of a language model, and the pronunciations of its words."""
+
     data: Annotated[
         Path | None,
         typer.Option(help="Session files or packed data, whose tokens and language are taken."),
-    ] = None,
+    ] = None
     inventory: Annotated[
         str | None,
         typer.Option(
@@ -51,18 +52,18 @@ def build(
             help="Tokens: arpabet, characters, handwriting, or a JSON file. Default: those of"
             " --lexicon, else arpabet.",
         ),
-    ] = None,
+    ] = None
     language: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
             help="Language: en (the default), es, de, fr, nl, zh, or a JSON file.",
         ),
-    ] = None,
+    ] = None
     lexicon: Annotated[
         Path | None,
         typer.Option(help="Pronunciations of your own: lines WORD P1 P2 ..., one a pronunciation."),
-    ] = None,
+    ] = None
     g2p: Annotated[
         str | None,
         typer.Option(
@@ -70,20 +71,27 @@ def build(
             help="Program that pronounces other words: it reads one a line and writes lines"
             " WORD<tab>P1 P2 ... Time limit: 60 s, and 0.1 s a word.",
         ),
-    ] = None,
-    spell: Annotated[
-        bool, typer.Option("--spell", help="Spell other words with the tokens.")
-    ] = False,
+    ] = None
+    spell: Annotated[bool, typer.Option("--spell", help="Spell other words with the tokens.")] = (
+        False
+    )
     unit: Annotated[
         str,
         typer.Option(help="word; or character: an n-gram of characters, for an open vocabulary."),
-    ] = "word",
+    ] = "word"
     skip_damaged: Annotated[
         bool,
         typer.Option(
             "--skip-damaged", help="Leave out sentences with letters that the language lacks."
         ),
-    ] = False,
+    ] = False
+
+
+@with_settings(cls=ManyNumbers)
+def build(
+    texts: Annotated[list[Path], typer.Argument(help="Files of text, plain or .gz.")],
+    out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
+    words: WordOptions,
     order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 5,
     vocab: Annotated[
         str | None,
@@ -135,13 +143,13 @@ def build(
     from cortext.decoding.ngram import LanguageModel
     from cortext.decoding.ngram.vocabulary import read_vocabulary
 
-    tokens, words = _conventions(data, inventory, language)
+    tokens, language = _conventions(words)
     with ExitStack() as bars:
         model = LanguageModel.build(
             texts,
             order,
             out,
-            read_vocabulary(vocab, words) if vocab is not None else None,
+            read_vocabulary(vocab, language) if vocab is not None else None,
             stage=stages(bars),
             prune=_numbers(prune),
             interpolate=interpolate,
@@ -152,38 +160,36 @@ def build(
             engine=engine,
             memory_bytes=int(memory * (1 << 30)),
             inventory=tokens,
-            language=words,
-            lexicon=lexicon,
-            g2p=g2p,
-            spell=spell,
-            unit=unit,
-            skip_damaged=skip_damaged,
+            language=language,
+            lexicon=words.lexicon,
+            g2p=words.g2p,
+            spell=words.spell,
+            unit=words.unit,
+            skip_damaged=words.skip_damaged,
         )
     facts = model.info()
     _print_facts(out, facts, as_json)
     _warn_of_words_left_out(facts)
 
 
-def _conventions(
-    data: Path | None, inventory: str | None, language: str | None
-) -> tuple[Inventory | None, Language]:
+def _conventions(words: WordOptions) -> tuple[Inventory | None, Language]:
     """Return tokens and language: those of data, or those named, with None for unnamed tokens."""
     from cortext.data import open_dataset, open_packed
     from cortext.data.packed_index import is_packed
     from cortext.text.inventory import read_inventory
     from cortext.text.language import EN, read_language
 
-    if data is not None:
-        if inventory is not None or language is not None:
+    if words.data is not None:
+        if words.inventory is not None or words.language is not None:
             raise typer.BadParameter(
                 "--data names the tokens and the language; leave --inventory and --language out",
                 param_hint="--data",
             )
-        found = (open_packed(data) if is_packed(data) else open_dataset(data)).conventions
+        found = (open_packed if is_packed(words.data) else open_dataset)(words.data).conventions
         return found.inventory, found.language
     return (
-        None if inventory is None else read_inventory(inventory),
-        EN if language is None else read_language(language),
+        None if words.inventory is None else read_inventory(words.inventory),
+        EN if words.language is None else read_language(words.language),
     )
 
 

@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 20  # ten times the largest inventory and language
 
 @dataclass(frozen=True)
 class Conventions:
-    """What the numbers and texts of recordings mean.
+    """Meaning of the numbers and texts of recordings.
 
     Attributes:
         inventory: Tokens of the labels.

@@ -249,7 +249,7 @@ class Inventory:
 
     @cached_property
     def is_published(self) -> bool:
-        """Whether these are the published tokens in one of their two orders, by whatever name."""
+        """True for the published tokens in one of their two orders, by whatever name."""
         return any(replace(each, name=self.name) == self for each in PUBLISHED)
 
     @property

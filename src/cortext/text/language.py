@@ -67,7 +67,7 @@ class Language:
 
     @property
     def is_benchmark(self) -> bool:
-        """Whether this is the benchmark's English."""
+        """True for the benchmark's English."""
         return self.name == "en"
 
     def normalize(self, text: str) -> str:

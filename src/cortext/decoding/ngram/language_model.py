@@ -112,7 +112,7 @@ class LanguageModel(Described):
 
     @property
     def is_open(self) -> bool:
-        """Whether the vocabulary is open: an n-gram of characters, without a lexicon."""
+        """True if the vocabulary is open: an n-gram of characters, without a lexicon."""
         return self.unit == "character"
 
     @classmethod
