@@ -1,0 +1,116 @@
+"""Recordings in a format of others: sessions, blocks and trials, before z-scoring.
+
+A reader returns a `Source`. `importing.import_source` writes it as session files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.data.scaling import Scale
+from cortext.text.inventory import RELEASE, Inventory
+from cortext.text.language import EN, Language
+from cortext.text.lexicon import Lexicon
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedTrial:
+    """One attempted sentence in a foreign file.
+
+    Attributes:
+        number: Number of the trial in its block.
+        n_bins: Length in the file's bins.
+        read: Reads the recorded numbers, [T, C] of any numeric type; may be called twice. Raises
+            FaultError for damage.
+        sentence: The prompt in words; None where labels are withheld.
+        corpus: The text corpus, or how the sentence was said.
+    """
+
+    number: int
+    n_bins: int
+    read: Callable[[], np.ndarray]
+    sentence: str | None = None
+    corpus: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The trials of one block that belong to one split, in order.
+
+    Attributes:
+        number: Number of the block. Blocks of the same number in one recording are z-scored
+            together.
+        split: `train`, `val` or `test`.
+        trials: At least one.
+        published: Scale that the release uses for this block, for `normalise="published"`.
+    """
+
+    number: int
+    split: str
+    trials: Sequence[RecordedTrial]
+    published: Scale | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """An opened recording.
+
+    Attributes:
+        blocks: In the order in which they were recorded.
+        bin_ms: Length of a bin in the file.
+        counts: Numbers of the features that are counts: summed where bins are joined; the mean is
+            taken of all others.
+        notes: Trials left out on purpose, one line each, such as `12 trials without a sentence`.
+    """
+
+    blocks: Sequence[Block]
+    bin_ms: float
+    counts: Sequence[int] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """One session, or some splits of it, in one or several files.
+
+    Attributes:
+        session: Name of the session, such as `t12.2022.04.28`.
+        paths: Files that it is read from; the first one names it in messages.
+        open: Opens the files; raises FaultError or DataError.
+    """
+
+    session: str
+    paths: Sequence[Path]
+    open: Callable[[], AbstractContextManager[Contents]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Recordings that belong together, and how their numbers and texts are read.
+
+    Attributes:
+        reader: Name of the format, as in `cortext import`.
+        recordings: By session, in the order of their dates.
+        inventory: Tokens of the labels.
+        language: Language of the sentences.
+        lexicon: Pronunciations for an inventory of one's own.
+        normalise: How features are z-scored unless the user says otherwise, one of
+            `importing.NORMALISATIONS`.
+        published: The release's own scaling in words, for `normalise="published"`.
+        settings: Options that change what is written; an import goes on only with the same ones.
+    """
+
+    reader: str
+    recordings: Sequence[Recording]
+    inventory: Inventory = RELEASE
+    language: Language = EN
+    lexicon: Lexicon | None = None
+    normalise: str = "block"
+    published: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
