@@ -6,12 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from cortext.errors import HIDDEN, plain
 
 LONGEST_CELL = 32_767
 """Characters that a spreadsheet reads of a cell."""
+LINES = ".txt"
+"""End of the name of a file that has one sentence a line."""
 _FORMULA = tuple("=+-@＝＋－＠")  # a Japanese Excel takes the wide ones, too
 
 
@@ -37,6 +40,21 @@ def csv_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     writer.writerow([csv_cell(name) for name in header])
     writer.writerows([csv_cell(value) for value in row] for row in rows)
     return text.getvalue().encode()
+
+
+def sentence_table(path: Path, rows: Iterable[tuple[Any, str]]) -> bytes:
+    """Return the file of decoded sentences that a name asks for.
+
+    A name that ends in `.txt` asks for one sentence a line, as Brain-to-Text '24 takes them, and
+    any other name for CSV with the columns `id,text`, as Brain-to-Text '25 does.
+
+    Args:
+        path: Name of the file.
+        rows: Number or name of each trial, and its sentence.
+    """
+    if path.suffix.lower() != LINES:
+        return csv_table(("id", "text"), rows)
+    return "".join(f"{plain(text, LONGEST_CELL)}\n" for _, text in rows).encode()
 
 
 def json_text(value: Any, **options: Any) -> str:

@@ -11,6 +11,7 @@ from cortext.data import Problem
 from cortext.data.dataset import Description
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.nbest import Hypothesis, NBest, Word
+from cortext.errors import DataError
 from cortext.evaluation import decode, evaluate
 from cortext.evaluation.recognise import number_trials
 from cortext.evaluation.scores import TrialResult, bleu
@@ -37,6 +38,30 @@ def test_predictions_are_normalised_and_numbered(tmp_path, result):
     assert (texts.skipped, texts.notes) == ((problem, problem), ("a note",))
     assert texts == ["hello world", "", "it's well-known"]
     assert (tmp_path / "p.csv").read_bytes() == b"id,text\n0,hello world\n1,\n2,it's well-known\n"
+
+
+def test_a_text_file_has_one_sentence_a_line_and_an_empty_one_for_a_trial_left_out(
+    tmp_path, result
+):
+    problem = Problem("data_test.hdf5", "trial_0001", "input_features", "NaN")
+    found = SimpleNamespace(
+        trials=[result(0, text="Hello, World!"), result(2, text="'cause it's well-known")],
+        skipped={1: problem},
+        notes=[],
+        options=None,
+    )
+    write_predictions(tmp_path / "submission.TXT", found)
+    expected = b"hello world\n\n'cause it's well-known\n"
+    assert (tmp_path / "submission.TXT").read_bytes() == expected
+
+
+def test_a_text_file_is_refused_where_a_whole_file_has_no_lines_in_it(tmp_path, result):
+    problem = Problem("data/day/data_test.hdf5", None, None, "not HDF5")
+    found = SimpleNamespace(trials=[result(0, text="yes")], skipped={-1: problem})
+    says = "data/day/data_test.hdf5: cannot be read, and each of its trials needs a line of the"
+    with pytest.raises(DataError, match=says):
+        write_predictions(tmp_path / "submission.txt", found)
+    assert not (tmp_path / "submission.txt").exists()
 
 
 def test_nbest_lines_are_exactly_as_documented(tmp_path):

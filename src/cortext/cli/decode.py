@@ -66,7 +66,10 @@ def decode(
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     saved: SavedLogitsOptions,
     made_up: MadeUpSentence,
-    out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="CSV file to write; a name ending in .txt gets one sentence a line."),
+    ] = None,
     search: SearchSettings,
     large: PromptedModelOptions,
     skip_bad: bool = SKIP_BAD,
@@ -76,8 +79,9 @@ def decode(
 ) -> None:
     """Decode a split, saved logits, or a made-up sentence into text.
 
-    A split becomes `id,text` rows, numbered as the Brain-to-Text competition numbers them; saved
-    logits become rows named by their arrays: [P, V] each (or one [B, P, V] and `lengths` [B]), a
+    A split becomes `id,text` rows, numbered as the Brain-to-Text '25 competition numbers them, or
+    lines in the same order, as Brain-to-Text '24 takes them (`--out submission.txt`). Saved logits
+    become rows named by their arrays: [P, V] each (or one [B, P, V] and `lengths` [B]), a
     dataset per trial in HDF5. The logits of an evaluation directory are decoded beside the
     sentences that it holds.
 

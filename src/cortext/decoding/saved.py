@@ -25,7 +25,7 @@ from cortext.decoding.nbest import NBest
 from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError
 from cortext.files import atomic_path, check_writable, disk_errors
-from cortext.tables import csv_table
+from cortext.tables import sentence_table
 from cortext.text.inventory import Inventory, get_inventory
 
 LENGTHS = "lengths"
@@ -127,7 +127,7 @@ def decode_saved(
         path: The saved file; see `read_saved`.
         order: Tokens of the columns, in order: an `Inventory`, or the name of a built-in one.
         decoder: The decoder.
-        out: CSV file to write.
+        out: CSV file to write, or text file (`.txt`).
         temperature: Divisor of the logits, above 0; see `to_log_probs`.
         threads: Number of threads that decode.
         context: See `Decoder.stream`; the same for all trials.
@@ -148,7 +148,7 @@ def decode_saved(
     results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
     rows = [(name, nbest[0].text) for name, nbest in results.items()]
     with disk_errors(out), atomic_path(out) as temporary:
-        temporary.write_bytes(csv_table(("id", "text"), rows))
+        temporary.write_bytes(sentence_table(out, rows))
     return results
 
 

@@ -21,7 +21,7 @@ from cortext.evaluation.submission import check_predictions_file
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, disk_errors, read_json
 from cortext.processes import Progress
-from cortext.tables import csv_table
+from cortext.tables import sentence_table
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import Language
 from cortext.text.metrics import ErrorRate, error_rate
@@ -88,7 +88,7 @@ def decode_evaluation(
     Args:
         directory: Evaluation directory; it says how its logits are ordered.
         decoder: The decoder.
-        out: CSV file to write.
+        out: CSV file to write, or text file (`.txt`).
         options: Origin of the decoder's options; trials that these were fitted on are decoded with
             those of the other half. None for options that were not fitted.
         temperature: Divisor of the logits, above 0.
@@ -134,7 +134,7 @@ def decode_evaluation(
             lists[numbers[n]] = nbest.timed(origin.frame_ms)
     rows = [(number, origin.language.normalize(lists[number][0].text)) for number in numbers]
     with disk_errors(out):
-        atomic_write(out, csv_table(("id", "text"), rows))
+        atomic_write(out, sentence_table(out, rows))
     metrics = read_json(Path(directory) / "metrics.json")  # LogitsOrigin has checked it
     return Redecoded(
         {number: lists[number] for number in numbers},

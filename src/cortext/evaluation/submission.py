@@ -1,4 +1,4 @@
-"""Predictions as the Brain-to-Text '25 competition takes them, and the n-best lists behind them."""
+"""Predictions as the Brain-to-Text competitions take them, and the n-best lists behind them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.files import atomic_path, check_writable, disk_errors
 from cortext.processes import Progress
-from cortext.tables import csv_table, json_text
+from cortext.tables import LINES, json_text, sentence_table
 
 
 class Predictions(list[str]):
@@ -57,19 +57,19 @@ def decode(
     context: str = "",
     progress: Progress | None = None,
 ) -> Predictions:
-    """Write the sentences of a split to the CSV file `out` and return them, one per row.
+    """Write the sentences of a split to the file `out` and return them, one per row.
 
     Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are
-    normalised as the benchmark scores them. A trial that was left out (`skip_bad`) keeps its row,
-    with an empty text. Labels are not needed. An `out` that cannot be written is an error before
-    the work.
+    normalised as the benchmark scores them. A name that ends in `.txt` gets the texts alone, one a
+    line. A trial that was left out (`skip_bad`) keeps its row, with an empty text. Labels are not
+    needed. An `out` that cannot be written is an error before the work.
 
     Args:
         run: Run directory of a trained model.
         data: Directory of session files, or a packed one.
         split: `train`, `val` or `test`.
         lm: Language-model directory; it is needed here.
-        out: CSV file to write.
+        out: CSV file to write, or text file (`.txt`).
         options: Decoder options; see `evaluate`, as for the arguments below.
         engine: `native`, or `reference`.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
@@ -110,8 +110,7 @@ def decode(
         skip_bad=skip_bad,
         progress=progress,
     )
-    with disk_errors(out), atomic_path(out) as temporary:
-        return write_predictions(temporary, found)
+    return write_predictions(out, found)
 
 
 def check_predictions_file(out: Path) -> None:
@@ -122,12 +121,25 @@ def check_predictions_file(out: Path) -> None:
 
 
 def write_predictions(path: Path, found: Results) -> Predictions:
-    """Write `id,text` rows and return the texts."""
+    """Write the sentences in the form that the file's name asks for, and return them.
+
+    Raises:
+        DataError: For a text file, where it is not known how many lines a damaged session file
+            needs: all later sentences would stand for other trials.
+    """
+    lost = next((found.skipped[number] for number in found.skipped if number < 0), None)
+    if lost is not None and path.suffix.lower() == LINES:
+        raise DataError(
+            "cannot be read, and each of its trials needs a line of the submission",
+            where=lost.file,
+            fix="put a copy that can be read in its place",
+        )
     rows = [
         (number, (trial.text or "") if trial else "")
         for number, trial in in_order(found.trials, found.skipped)
     ]
-    path.write_bytes(csv_table(("id", "text"), rows))
+    with disk_errors(path), atomic_path(path) as temporary:
+        temporary.write_bytes(sentence_table(path, rows))
     note = None if found.options is None else found.options.note
     texts = (text for _, text in rows)
     return Predictions(texts, tuple(found.skipped.values()), found.notes, note)

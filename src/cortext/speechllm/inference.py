@@ -22,7 +22,6 @@ from cortext.evaluation.submission import (
     write_predictions,
 )
 from cortext.evaluation.word_search import stage
-from cortext.files import atomic_path, disk_errors
 from cortext.processes import Progress
 from cortext.speechllm.audio_llm.generate import check_positions
 from cortext.speechllm.config import GenerationConfig
@@ -120,8 +119,7 @@ def decode(
         skip_bad=skip_bad,
         progress=progress,
     )
-    with disk_errors(out), atomic_path(out) as temporary:
-        return write_predictions(temporary, found)
+    return write_predictions(out, found)
 
 
 def _written(
