@@ -47,9 +47,7 @@ class Moments:
         parts = list(parts)
         n = sum(part.n for part in parts)
         mean_C = sum(part.n / n * part.mean_C for part in parts)
-        squares_C = sum(
-            part.squares_C + part.n * np.square(part.mean_C - mean_C) for part in parts
-        )
+        squares_C = sum(part.squares_C + part.n * np.square(part.mean_C - mean_C) for part in parts)
         return cls(n, np.asarray(mean_C), np.asarray(squares_C))
 
     def scale(self) -> Scale:
