@@ -1,0 +1,456 @@
+"""Recordings in a format of others, written as session files.
+
+Each recording is gone through twice. First every trial is checked, labelled and measured: so all
+problems are known, and the mean and standard deviation of a whole block, before anything is
+written. Then the z-scored trials are written. `<out>/import.json` says what has been written: an
+import that was cut off goes on there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.arguments import as_path
+from cortext.data.checks import (
+    ANY_PATCH,
+    FaultError,
+    Problem,
+    check_features,
+    check_labels,
+    patch_for,
+)
+from cortext.data.conventions import Conventions, checked_bin_ms, session_files_in
+from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.rebin import rebin
+from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
+from cortext.data.session_files import write_session
+from cortext.data.trial import SPLITS, Trial, make_trial
+from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest
+from cortext.files import atomic_write, disk_errors, exclusive, read_json, unfinished
+from cortext.processes import Progress
+
+RECORD = "import.json"
+NORMALISATIONS = {
+    "block": "z-scored by block",
+    "rolling": f"z-scored causally, over the last {ROLLING_TRIALS} trials and the trial so far",
+    "published": "",
+    "none": "not normalised",
+}
+"""How features are scaled -> what `cortext.json` says of it; the source knows the published one."""
+_FORMAT = {"format": "cortext-import", "format_version": 1}
+_MOST_KEPT = 256 << 20
+"""Bytes of a recording's features that are kept for the second pass; others are read again."""
+
+
+@dataclass
+class Imported:
+    """Result of an import.
+
+    Attributes:
+        out: Directory of the session files.
+        n_written: Recordings that this call wrote.
+        n_kept: Recordings that an earlier call had written.
+        notes: Trials that were left out on purpose.
+        problems: Trials and files that could not be used.
+        n_refused: Recordings that were not written because of their problems.
+    """
+
+    out: Path
+    n_written: int = 0
+    n_kept: int = 0
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    n_refused: int = 0
+
+
+def import_source(
+    source: Source,
+    out: str | Path,
+    *,
+    normalise: str | None = None,
+    bin_ms: float | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Imported:
+    """Write recordings of another format as session files.
+
+    Args:
+        source: The recordings, as a reader gives them.
+        out: Directory of its own; an import that was cut off goes on in it.
+        normalise: One of `NORMALISATIONS`; by default what the reader advises.
+        bin_ms: Length of the bins to write, 5 to 50 ms; by default that of the recordings. Bins are
+            joined before features are z-scored.
+        skip_bad: Leave out trials and files that cannot be used. Without it a recording with a
+            problem is not written; the others are.
+        progress: Called with megabytes of source files done and in all.
+
+    Returns:
+        What was written, and every problem found.
+
+    Raises:
+        DataError: For a directory with something else in it, and a failed write.
+        ConfigError: For an option that is not possible.
+    """
+    out = as_path(out, "out")
+    normalise = source.normalise if normalise is None else normalise
+    if normalise not in NORMALISATIONS or (normalise == "published" and source.published is None):
+        known = [name for name in NORMALISATIONS if name != "published" or source.published]
+        raise ConfigError(f"unknown normalisation {normalise!r}; {nearest(normalise, known)}")
+    if not source.recordings:
+        raise DataError(f"holds no recordings of {source.reader}", where=out)
+    if bin_ms is not None:
+        bin_ms = checked_bin_ms(bin_ms)
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    refusal = DataError("another import writes there", where=out, fix="wait until it has ended")
+    with exclusive(out, refusal):
+        return _Import(source, out, normalise, bin_ms, skip_bad, progress).run()
+
+
+@dataclass
+class _Ready:
+    """A trial that has passed the checks; without its features where they are read again."""
+
+    trial: Trial
+    split: str
+    source: RecordedTrial
+    moments: Moments
+
+
+class _Import:
+    """One call of `import_source`."""
+
+    def __init__(
+        self,
+        source: Source,
+        out: Path,
+        normalise: str,
+        bin_ms: float | None,
+        skip_bad: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.source = source
+        self.out = out
+        self.normalise = normalise
+        self.skip_bad = skip_bad
+        self.result = Imported(out)
+        self.record = _Record(out, self._settings(bin_ms))
+        self.bin_ms: float | None = bin_ms or self.record.bin_ms
+        self.n_features: int | None = self.record.n_features
+        self._progress = progress
+        self._sizes = [
+            sum(path.stat().st_size for path in each.paths) for each in source.recordings
+        ]
+        self._done = 0.0
+
+    def _settings(self, bin_ms: float | None) -> dict[str, Any]:
+        source = self.source
+        return {
+            "reader": source.reader,
+            "normalise": self.normalise,
+            "bin_ms": bin_ms,
+            "conventions": Conventions(source.inventory, source.language).to_json(),
+            **source.settings,
+        }
+
+    def run(self) -> Imported:
+        """Write every recording that has not been written."""
+        for recording, size in zip(self.source.recordings, self._sizes, strict=True):
+            if self.record.has(recording):
+                self.result.n_kept += 1
+            else:
+                self._import(recording, size)
+            self._advance(size, over=True)
+        return self.result
+
+    def _advance(self, n_bytes: float, over: bool = False) -> None:
+        if over:
+            self._done += n_bytes
+        if self._progress is not None:
+            done = self._done if over else self._done + n_bytes
+            self._progress(int(done / 1e6), max(1, int(sum(self._sizes) / 1e6)))
+
+    def _import(self, recording: Recording, size: int) -> None:
+        """Check one recording and write it, unless it has problems."""
+        problems: list[Problem] = []
+        first = recording.paths[0]
+        with ExitStack() as opened:
+            try:
+                contents = opened.enter_context(recording.open())
+                ready = self._check(recording, contents, size, problems)
+            except FaultError as fault:
+                ready = []
+                problems.append(fault.problem(first, None))
+            except DataError as error:
+                ready = []
+                problems.append(_problem(error, first))
+            self.result.problems += problems
+            if not ready or (problems and not self.skip_bad):
+                self.result.n_refused += bool(problems)
+                return
+            notes = [f"{recording.session}: {note}" for note in contents.notes]
+            self.result.notes += notes
+            try:
+                files = self._write(recording, contents, ready, size)
+            except FaultError as fault:  # it could be read a moment ago
+                raise fault.problem(first, None).error() from None
+        self.record.add(recording, files, self.bin_ms, self.n_features)
+        self.result.n_written += 1
+
+    def _check(
+        self, recording: Recording, contents: Contents, size: int, problems: list[Problem]
+    ) -> list[_Ready]:
+        """Return the trials that can be used, and note the problems of the others."""
+        conventions = self._conventions(recording, contents)
+        n_trials = sum(len(block.trials) for block in contents.blocks)
+        ready: list[_Ready] = []
+        seen: set[tuple[int, int]] = set()
+        n_kept = 0
+        for block in contents.blocks:
+            for trial in block.trials:
+                name = f"block {block.number} trial {trial.number}"
+                try:
+                    if (block.number, trial.number) in seen:
+                        found = "the block has two trials of this number"
+                        raise FaultError("trial_num", found, "number them differently")
+                    seen.add((block.number, trial.number))
+                    one = self._ready(recording, contents, block, trial, conventions)
+                    n_kept += one.trial.features_TC.nbytes
+                    if n_kept > _MOST_KEPT:
+                        one.trial = _without_features(one.trial)
+                    ready.append(one)
+                except FaultError as fault:
+                    problems.append(fault.problem(recording.paths[0], name))
+                except CortextError as error:
+                    problems.append(_problem(error, recording.paths[0], name))
+                self._advance(0.5 * size * len(seen) / n_trials)
+        return ready
+
+    def _conventions(self, recording: Recording, contents: Contents) -> Conventions:
+        """Return the conventions of what is written of a recording."""
+        if self.bin_ms is None:
+            self.bin_ms = checked_bin_ms(contents.bin_ms)
+        elif self.bin_ms != contents.bin_ms and self.record.settings["bin_ms"] is None:
+            raise DataError(
+                f"its bins last {contents.bin_ms:g} ms, those of other recordings"
+                f" {self.bin_ms:g} ms",
+                where=recording.paths[0],
+                fix="give --bin-ms with the longer ones",
+            )
+        source = self.source
+        how = NORMALISATIONS[self.normalise] or source.published
+        return Conventions(source.inventory, source.language, self.bin_ms, how)
+
+    def _ready(
+        self,
+        recording: Recording,
+        contents: Contents,
+        block: Block,
+        source: RecordedTrial,
+        conventions: Conventions,
+    ) -> _Ready:
+        """Return a checked trial; raise FaultError or TextError for one that cannot be used."""
+        if source.sentence is None and block.split != "test":
+            found = f"no sentence found, which trials of {block.split} need"
+            raise FaultError("sentence_label", found, "give one, or make it a trial of test")
+        trial = make_trial(
+            self._features(contents, source),
+            recording.session,
+            block.number,
+            source.number,
+            source.sentence,
+            corpus=source.corpus,
+            conventions=conventions,
+            lexicon=self.source.lexicon,
+        )
+        patch = patch_for(conventions)
+        check_features(trial.features_TC, self.n_features, patch=patch)
+        if trial.phoneme_ids is not None:
+            check_labels(
+                trial.phoneme_ids, trial.n_bins, patch=patch, inventory=conventions.inventory
+            )
+        self.n_features = trial.features_TC.shape[1]
+        return _Ready(trial, block.split, source, Moments.of(trial.features_TC))
+
+    def _features(self, contents: Contents, trial: RecordedTrial) -> np.ndarray:
+        """Return the recorded numbers of a trial in the bins that are written, [T, C]."""
+        x_TC = trial.read()
+        if self.bin_ms == contents.bin_ms:
+            return x_TC
+        check_features(np.asarray(x_TC, np.float32), patch=ANY_PATCH)  # names the places of NaN
+        assert self.bin_ms is not None
+        return rebin(x_TC, contents.bin_ms, self.bin_ms, contents.counts)
+
+    def _write(
+        self, recording: Recording, contents: Contents, ready: list[_Ready], size: int
+    ) -> list[Path]:
+        """Write the session files of one recording; return them."""
+        scales = self._scales(contents, ready)
+        n_done = 0
+
+        def scaled(split: str) -> Iterator[Trial]:
+            nonlocal n_done
+            for one, scale in zip(ready, scales, strict=True):
+                if one.split != split:
+                    continue
+                x_TC = one.trial.features_TC
+                if not len(x_TC):
+                    x_TC = self._features(contents, one.source)
+                yield replace(one.trial, features_TC=scale(x_TC))
+                one.trial = _without_features(one.trial)
+                n_done += 1
+                self._advance(size * (0.5 + 0.5 * n_done / len(ready)))
+
+        folder = self.out / recording.session
+        files = []
+        for split in SPLITS:
+            if any(one.split == split for one in ready):
+                path = folder / f"data_{split}.hdf5"
+                self.record.claim(path, recording)
+                write_session(path, scaled(split))
+                files.append(path)
+        return files
+
+    def _scales(
+        self, contents: Contents, ready: list[_Ready]
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
+        """Return the function that scales the features of each trial."""
+        if self.normalise == "none":
+            return [lambda x_TC: np.asarray(x_TC, np.float32)] * len(ready)
+        if self.normalise == "rolling":
+            moments = [one.moments for one in ready]
+            return [
+                RollingScale(moments[max(0, number - ROLLING_TRIALS) : number]).push
+                for number in range(len(ready))
+            ]
+        if self.normalise == "published":
+            published = {block.number: block.published for block in contents.blocks}
+            return [_given(published[one.trial.block]) for one in ready]
+        by_block: dict[int, list[Moments]] = {}
+        for one in ready:
+            by_block.setdefault(one.trial.block, []).append(one.moments)
+        found = {number: Moments.total(parts).scale() for number, parts in by_block.items()}
+        return [found[one.trial.block] for one in ready]
+
+
+def _given(scale: Callable[[np.ndarray], np.ndarray] | None) -> Callable[[np.ndarray], np.ndarray]:
+    if scale is None:
+        raise FaultError(None, "a block without the published scaling found", "use another one")
+    return scale
+
+
+def _without_features(trial: Trial) -> Trial:
+    return replace(trial, features_TC=trial.features_TC[:0].copy())
+
+
+def _problem(error: CortextError, path: Path, trial: str | None = None) -> Problem:
+    what = f"{error.what}; {error.fix}" if error.fix else error.what
+    field_name = "sentence_label" if isinstance(error, TextError) else None
+    return Problem(str(path), trial, field_name, what)
+
+
+class _Record:
+    """`import.json`: the settings of an import, and the recordings that have been written."""
+
+    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
+        self.out = out
+        self.path = out / RECORD
+        self.settings = json.loads(json.dumps(settings))
+        self.bin_ms: float | None = None
+        self.n_features: int | None = None
+        self.written: dict[str, dict[str, Any]] = {}
+        self._claimed: dict[Path, Recording] = {}
+        for folder in out.iterdir():
+            if folder.is_dir():
+                for rest in unfinished(folder, "data_*"):
+                    rest.unlink(missing_ok=True)
+        if self.path.exists():
+            self._read()
+        elif next(session_files_in(out), None):
+            raise DataError(
+                "holds session files that no import wrote",
+                where=out,
+                fix="choose a directory of its own",
+            )
+
+    def _read(self) -> None:
+        fix = "choose another directory, or remove this one"
+        try:
+            found = read_json(self.path)
+            if {key: found.get(key) for key in _FORMAT} != _FORMAT:
+                raise ValueError(f"it is no {_FORMAT['format']} of version 1")
+            self.written = dict(found["recordings"])
+            self.bin_ms, self.n_features = found["bin_ms"], found["n_features"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"cannot be read: {error}", where=self.path, fix=fix) from None
+        other = found.get("settings")
+        if other != self.settings:
+            keys = {*self.settings, *(other if isinstance(other, dict) else ())}
+            changed = sorted(
+                key
+                for key in keys
+                if not isinstance(other, dict) or other.get(key) != self.settings.get(key)
+            )
+            raise DataError(
+                f"holds an import with another {', '.join(changed)}", where=self.out, fix=fix
+            )
+
+    @staticmethod
+    def _key(recording: Recording) -> str:
+        first = recording.paths[0]
+        return f"{recording.session}: {first.parent.name}/{first.name}"
+
+    @staticmethod
+    def _state(paths: Recording) -> list[list[Any]]:
+        states = [(path.name, path.stat()) for path in paths.paths]
+        return [[name, state.st_size, state.st_mtime_ns] for name, state in states]
+
+    def has(self, recording: Recording) -> bool:
+        """Return whether the recording has been written, and neither it nor the files changed."""
+        entry = self.written.get(self._key(recording))
+        if not isinstance(entry, dict) or entry.get("paths") != self._state(recording):
+            return False
+        files = {self.out / name: size for name, size in entry["files"].items()}
+        if any(not path.is_file() or path.stat().st_size != files[path] for path in files):
+            return False
+        for path in files:
+            self.claim(path, recording)
+        return True
+
+    def claim(self, path: Path, recording: Recording) -> None:
+        """Reserve a session file. Raises DataError where another recording has written it."""
+        other = self._claimed.setdefault(path, recording)
+        if other is not recording:
+            raise DataError(
+                f"and {other.paths[0]} hold the same split of {recording.session}",
+                where=recording.paths[0],
+                fix="give them as one recording, or import them to separate directories",
+            )
+
+    def add(
+        self,
+        recording: Recording,
+        files: list[Path],
+        bin_ms: float | None,
+        n_features: int | None,
+    ) -> None:
+        """Note that a recording has been written."""
+        self.bin_ms, self.n_features = bin_ms, n_features
+        self.written[self._key(recording)] = {
+            "paths": self._state(recording),
+            "files": {str(path.relative_to(self.out)): path.stat().st_size for path in files},
+        }
+        content = _FORMAT | {
+            "settings": self.settings,
+            "bin_ms": bin_ms,
+            "n_features": n_features,
+            "recordings": self.written,
+        }
+        atomic_write(self.path, (json.dumps(content, indent=1) + "\n").encode())
