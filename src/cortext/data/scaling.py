@@ -86,34 +86,50 @@ class RollingScale:
 
     def __init__(self, start: Iterable[Moments] = ()) -> None:
         self._trials = deque(start, maxlen=ROLLING_TRIALS)
-        self._own: Moments | None = None
+        self._own: list[np.ndarray] = []
+        self._all: _Running | None = None
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
         """Return the z-scores of the next bins of the trial, float32 [T, C].
 
-        The result does not depend on how the bins are cut into calls, but for rounding.
+        The result does not depend on how the bins are cut into calls.
         """
-        before = [*self._trials, *([] if self._own is None else [self._own])]
-        n_T1 = np.arange(1, len(x_TC) + 1, dtype=np.float64)[:, None]
-        # Deviations from a fixed point: squares of large numbers would lose the small differences.
-        fixed_C = before[0].mean_C if before else x_TC[:1].mean(axis=0, dtype=np.float64)
-        rest_TC = x_TC - fixed_C
-        sum_TC = np.cumsum(rest_TC, axis=0)
-        square_TC = np.cumsum(np.square(rest_TC), axis=0)
-        if before:
-            total = Moments.total(before)
-            offset_C = total.mean_C - fixed_C
-            n_T1 += total.n
-            sum_TC += total.n * offset_C
-            square_TC += total.squares_C + total.n * np.square(offset_C)
-        mean_TC = sum_TC / n_T1
-        variance_TC = square_TC / n_T1 - np.square(mean_TC)
-        own = Moments.of(x_TC)
-        self._own = own if self._own is None else Moments.total([self._own, own])
-        return _scaled(rest_TC - mean_TC, np.sqrt(np.maximum(variance_TC, 0)))
+        if self._all is None:
+            self._all = _Running(x_TC.shape[1], self._trials)
+        self._own.append(np.array(x_TC))
+        z_TC = np.empty(x_TC.shape, np.float32)
+        for x_C, z_C in zip(x_TC, z_TC, strict=True):
+            self._all.add(x_C)
+            self._all.scale(x_C, out=z_C)
+        return z_TC
 
     def end(self) -> None:
         """End the trial: its bins become one of the trials that the next ones look back on."""
-        if self._own is not None:
-            self._trials.append(self._own)
-            self._own = None
+        if self._own:
+            self._trials.append(Moments.of(np.concatenate(self._own)))
+        self._own, self._all = [], None
+
+
+class _Running:
+    """Moments that grow by one bin at a time (Welford 1962)."""
+
+    def __init__(self, n_features: int, trials: Iterable[Moments] = ()) -> None:
+        trials = list(trials)
+        start = Moments.total(trials) if trials else None
+        self.n = start.n if start else 0
+        self.mean_C = start.mean_C.copy() if start else np.zeros(n_features)
+        self.squares_C = start.squares_C.copy() if start else np.zeros(n_features)
+        self._rest_C = np.empty(n_features)
+
+    def add(self, x_C: np.ndarray) -> None:
+        self.n += 1
+        rest_C = np.subtract(x_C, self.mean_C, out=self._rest_C)
+        self.mean_C += rest_C / self.n
+        rest_C *= x_C - self.mean_C
+        self.squares_C += rest_C
+
+    def scale(self, x_C: np.ndarray, out: np.ndarray) -> None:
+        sd_C = np.sqrt(self.squares_C / self.n)
+        constant = sd_C <= MIN_SD
+        sd_C[constant] = np.inf
+        np.divide(x_C - self.mean_C, sd_C, out=out, casting="same_kind")
