@@ -88,13 +88,15 @@ def write(
         if done.n_kept:
             print_lines(f"{done.n_kept} recordings were there already")
         print_notes(done.notes)
-    if skip_bad:
-        if not as_json:
-            print_left_out(done.problems)
-    elif done.problems:
+    if done.problems and (done.n_incomplete or not skip_bad):
         print_lines(*done.problems, err=True)
+        fix = "repair them, or leave these trials and files out with --skip-bad"
+        if done.n_incomplete and skip_bad:
+            fix = "repair those whose trials all have a place in a submission"
         raise DataError(
             f"{len(done.problems)} problems; {done.n_refused} recordings were not written",
             where=out,
-            fix="repair them, or leave these trials and files out with --skip-bad",
+            fix=fix,
         )
+    if not as_json:
+        print_left_out(done.problems)

@@ -32,7 +32,7 @@ from cortext.data.rebin import rebin
 from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
 from cortext.data.session_files import write_session
 from cortext.data.trial import SPLITS, Trial, make_trial
-from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest
+from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest, shown
 from cortext.files import atomic_write, disk_errors, exclusive, read_json, unfinished
 from cortext.processes import Progress
 
@@ -60,6 +60,7 @@ class Imported:
         notes: Trials that were left out on purpose.
         problems: Trials and files that could not be used.
         n_refused: Recordings that were not written because of their problems.
+        n_incomplete: Those among them of which no trial may be left out.
     """
 
     out: Path
@@ -68,6 +69,7 @@ class Imported:
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     n_refused: int = 0
+    n_incomplete: int = 0
 
 
 def import_source(
@@ -88,7 +90,8 @@ def import_source(
         bin_ms: Length of the bins to write, 5 to 50 ms; by default that of the recordings. Bins are
             joined before features are z-scored.
         skip_bad: Leave out trials and files that cannot be used. Without it a recording with a
-            problem is not written; the others are.
+            problem is not written; the others are. Of a recording that is only useful as a whole no
+            trial is left out.
         progress: Called with megabytes of source files done and in all.
 
     Returns:
@@ -192,8 +195,9 @@ class _Import:
                 ready = []
                 problems.append(_problem(error, first))
             self.result.problems += problems
-            if not ready or (problems and not self.skip_bad):
+            if not ready or (problems and (recording.whole or not self.skip_bad)):
                 self.result.n_refused += bool(problems)
+                self.result.n_incomplete += bool(problems and recording.whole)
                 return
             notes = [f"{recording.session}: {note}" for note in contents.notes]
             self.result.notes += notes
@@ -227,7 +231,10 @@ class _Import:
                         one.trial = _without_features(one.trial)
                     ready.append(one)
                 except FaultError as fault:
-                    problems.append(fault.problem(recording.paths[0], name))
+                    problem = fault.problem(recording.paths[0], name)
+                    if recording.whole:  # without the advice to leave the trial out
+                        problem = replace(problem, message=shown(fault.message))
+                    problems.append(problem)
                 except CortextError as error:
                     problems.append(_problem(error, recording.paths[0], name))
                 self._advance(0.5 * size * len(seen) / n_trials)

@@ -83,11 +83,13 @@ class Recording:
         session: Name of the session, such as `t12.2022.04.28`.
         paths: Files that it is read from; the first one names it in messages.
         open: Opens the files; raises FaultError or DataError.
+        whole: True where no trial may be left out: a submission names trials by their places.
     """
 
     session: str
     paths: Sequence[Path]
     open: Callable[[], AbstractContextManager[Contents]]
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
