@@ -20,6 +20,7 @@ import numpy as np
 from cortext.arguments import as_path
 from cortext.data.checks import (
     ANY_PATCH,
+    SKIP_HINT,
     FaultError,
     Problem,
     check_features,
@@ -358,7 +359,9 @@ def _without_features(trial: Trial) -> Trial:
 
 
 def _problem(error: CortextError, path: Path, trial: str | None = None) -> Problem:
-    what = f"{error.what}; {error.fix}" if error.fix else error.what
+    what = "; ".join(filter(None, (error.what, error.fix)))
+    if trial is not None:
+        what += f", {SKIP_HINT}"
     field_name = "sentence_label" if isinstance(error, TextError) else None
     return Problem(str(path), trial, field_name, what)
 
@@ -415,8 +418,8 @@ class _Record:
         return f"{recording.session}: {first.parent.name}/{first.name}"
 
     @staticmethod
-    def _state(paths: Recording) -> list[list[Any]]:
-        states = [(path.name, path.stat()) for path in paths.paths]
+    def _state(recording: Recording) -> list[list[Any]]:
+        states = [(path.name, path.stat()) for path in recording.paths]
         return [[name, state.st_size, state.st_mtime_ns] for name, state in states]
 
     def has(self, recording: Recording) -> bool:
@@ -424,8 +427,11 @@ class _Record:
         entry = self.written.get(self._key(recording))
         if not isinstance(entry, dict) or entry.get("paths") != self._state(recording):
             return False
-        files = {self.out / name: size for name, size in entry["files"].items()}
-        if any(not path.is_file() or path.stat().st_size != files[path] for path in files):
+        sizes = entry.get("files")
+        if not isinstance(sizes, dict) or not sizes:
+            return False
+        files = [self.out / name for name in sizes]
+        if [path.stat().st_size if path.is_file() else None for path in files] != [*sizes.values()]:
             return False
         for path in files:
             self.claim(path, recording)
