@@ -15,14 +15,8 @@ from pathlib import Path
 import numpy as np
 from foreign_matlab import cells, column, save_v5, save_v73, texts
 
-SENTENCES = (
-    "They went to the store.",
-    "It's a good idea, isn't it?",
-    "We like to read books.",
-    "You could call me tomorrow.",
-    "The weather is nice today!",
-    "What do you think of that?",
-)
+SENTENCES = ("Hi there.", "It's me!", "Oh, no.", "We see you?", "Not yet.", "Call me.")
+"""Short ones: a trial needs about four bins for each phoneme."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +110,7 @@ def t12_variables(trials: Sequence[Written]) -> dict[str, object]:
 # --- Handwriting ----------------------------------------------------------------------------
 
 HANDWRITING_DAYS = ("t5.2019.05.08", "t5.2020.01.13")
-HANDWRITTEN = ("hello>world~", "it's>a>good>day,>isn't>it?", "we>read>books~", "call>me>later~")
+HANDWRITTEN = ("hi>there~", "it's>me?", "oh,>no~", "we>see~")
 CONDITIONS = ("BrownCorpus", "OpenEndedQuestion")
 
 
@@ -141,7 +135,7 @@ def handwritten(
     blocks: Sequence[int] = (5, 5, 8, 8, 8),
     sentences: Sequence[str] = HANDWRITTEN,
     letters: Sequence[int] = (2, 7),
-    bins: tuple[int, int] = (120, 200),
+    bins: tuple[int, int] = (90, 130),
 ) -> Handwritten:
     """Return a session with one sentence for each block number given."""
     trials = [
