@@ -34,6 +34,30 @@ def restart_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the memory that this process may still take on Linux, also in a container.
+
+    None where that is not known.
+    """
+    try:
+        found = re.search(
+            r"^MemAvailable:\s*(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE
+        )
+    except OSError:
+        return None
+    if found is None:
+        return None
+    free = 1024 * int(found.group(1))
+    try:
+        most, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = re.search(
+            r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.MULTILINE
+        )
+    except (OSError, ValueError):  # no control group, or none with a bound ("max")
+        return free
+    return min(free, most - used + (int(cached.group(1)) if cached else 0))
+
+
 def gpu_memory() -> dict[str, float]:
     """Return `gpu_peak_mb`, the most megabytes that torch has held on this process's GPU.
 

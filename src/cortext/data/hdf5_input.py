@@ -14,9 +14,13 @@ import os
 import re
 import stat
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,7 @@ _MOST_LINKS = 16  # soft links in a row; HDF5's own number
 _MOST_ATTRIBUTE = 1 << 16  # bytes of an attribute
 _MOST_TEXT = 10_000  # characters of an attribute
 _MOST_CHUNK = 1 << 26  # bytes of a chunk
+_MOST_KEPT = 1 << 26  # bytes of decoded chunks
 _MOST_OVERHEAD = 1 << 16  # bytes that a filter may add to a small chunk
 _SINGLE_VALUES = (h5t.INTEGER, h5t.FLOAT, h5t.STRING, h5t.ENUM)
 _CHECKSUM = 4  # bytes that Fletcher's checksum adds to a chunk
@@ -44,6 +49,12 @@ _REPACK = "repack the file, for example with `h5repack -l CHUNK=1000x64 -f GZIP=
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
+    """Open a file as `open_file` does; what h5py raises within the context is a FaultError."""
+    with open_file(path) as file, damage():
+        yield file
+
+
+def open_file(path: Path) -> h5py.File:
     """Open a file; a FaultError tells a missing, foreign and truncated one apart."""
     try:
         # Opening a pipe would wait for somebody who writes into it.
@@ -64,8 +75,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
     except DAMAGE:
         raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
-    with file, damage():
-        yield file
+    return file
 
 
 @contextmanager
@@ -269,21 +279,91 @@ def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
     Raises:
         FaultError: Where no values were ever written, or the chunks are damaged.
     """
-    chunks = _Chunks(values, n_rows, limits) if values.layout == h5d.CHUNKED else None
+    chunks = _Chunks(values, limits.bins) if values.layout == h5d.CHUNKED else None
+    stored = chunks.stored(n_rows) if chunks else []
+    _check_written(values)
+    if chunks is None or not chunks.decode(stored):
+        return np.asarray(h5py.Dataset(values.id)[:n_rows])
+    shape = (n_rows, *values.shape[1:])
+    rows = np.full(shape, h5py.Dataset(values.id).fillvalue, values.dtype)
+    for chunk in stored:
+        corner = chunk.chunk_offset
+        target = rows[tuple(map(slice, corner, np.add(corner, chunks.shape)))]
+        target[...] = chunks.decoded(chunk)[tuple(map(slice, target.shape))]
+    return rows
+
+
+class Boxes:
+    """Boxes of a dataset that may be larger than memory.
+
+    Decoded chunks are kept for the next boxes, up to 64 MiB: neighbouring trials share chunks.
+
+    Args:
+        values: Dataset, of which nothing has been read.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._chunks = _Chunks(values) if values.layout == h5d.CHUNKED else None
+        self._kept: OrderedDict[tuple[int, ...], np.ndarray] = OrderedDict()
+        _check_written(values)
+
+    def read(self, *box: slice) -> np.ndarray:
+        """Read a box: a slice with start and stop for each dimension, within the dataset."""
+        values = self._values
+        if self._chunks is None:
+            return np.asarray(h5py.Dataset(values.id)[box])
+        size = self._chunks.shape
+        first = [each.start // n for each, n in zip(box, size, strict=True)]
+        last = [-(-each.stop // n) for each, n in zip(box, size, strict=True)]
+        corners = [tuple(map(mul, at, size)) for at in product(*map(range, first, last))]
+        wanted = [corner for corner in corners if corner not in self._kept]
+        infos = {corner: values.id.get_chunk_info_by_coord(corner) for corner in wanted}
+        stored = {corner: info for corner, info in infos.items() if info.byte_offset is not None}
+        if not self._chunks.decode(list(stored.values())):
+            return np.asarray(h5py.Dataset(values.id)[box])
+        shape = [each.stop - each.start for each in box]
+        found = np.full(shape, h5py.Dataset(values.id).fillvalue, values.dtype)
+        for corner in corners:
+            chunk = self._kept.pop(corner, None)
+            if chunk is None and corner in stored:
+                chunk = self._chunks.decoded(stored[corner])
+            if chunk is None:
+                continue
+            self._keep(corner, chunk)
+            low = [max(c, each.start) for c, each in zip(corner, box, strict=True)]
+            high = [min(c + n, each.stop) for c, n, each in zip(corner, size, box, strict=True)]
+            starts = [each.start for each in box]
+            into = tuple(map(slice, np.subtract(low, starts), np.subtract(high, starts)))
+            found[into] = chunk[
+                tuple(map(slice, np.subtract(low, corner), np.subtract(high, corner)))
+            ]
+        return found
+
+    def _keep(self, corner: tuple[int, ...], chunk: np.ndarray) -> None:
+        self._kept[corner] = chunk
+        while len(self._kept) > 1 and len(self._kept) * chunk.nbytes > _MOST_KEPT:
+            self._kept.popitem(last=False)
+
+
+def _check_written(values: Values) -> None:
     if math.prod(values.shape) and not values.id.get_storage_size():
         raise FaultError(values.name, "only declared, no values were ever written", AGAIN)
-    return chunks.rows() if chunks else np.asarray(h5py.Dataset(values.id)[:n_rows])
 
 
 class _Chunks:
-    """The chunks of the first rows of a dataset, whose stored sizes have been checked."""
+    """The chunks of a dataset. Nothing is decoded before its stored size has been checked.
 
-    def __init__(self, values: Values, n_rows: int, limits: Limits) -> None:
+    Args:
+        values: A chunked dataset.
+        most: Most chunks that it may have; any number by default.
+    """
+
+    def __init__(self, values: Values, most: int | None = None) -> None:
         properties = values.id.get_create_plist()
         name = values.name
         self.values = values
-        self.n_rows = n_rows
-        self.shape = properties.get_chunk()
+        self.shape: tuple[int, ...] = properties.get_chunk()
         self.n_bytes = math.prod(self.shape) * values.n_bytes
         if self.n_bytes > _MOST_CHUNK:
             raise FaultError(
@@ -294,10 +374,8 @@ class _Chunks:
         n_chunks = math.prod(
             -(-n // size) for n, size in zip(values.shape, self.shape, strict=True)
         )
-        if n_chunks > limits.bins:  # HDF5 keeps notes of each: 6 million take 4 GB
-            raise FaultError(
-                name, f"{n_chunks} chunks found, at most {limits.bins} expected", _REPACK
-            )
+        if most is not None and n_chunks > most:  # HDF5 keeps notes of each: 6 million take 4 GB
+            raise FaultError(name, f"{n_chunks} chunks found, at most {most} expected", _REPACK)
         filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
         self.filters = [code for code, *_ in filters]
         self.settings = {code: settings for code, _, settings, _ in filters}
@@ -306,26 +384,36 @@ class _Chunks:
             raise FaultError(
                 name, f"HDF5 filters {self.filters} found, gzip or lzf expected", _REPACK
             )
-        stored: list[h5d.StoreInfo] = []
-        values.id.chunk_iter(stored.append)
-        self.stored = [chunk for chunk in stored if chunk.chunk_offset[0] < n_rows]
-        if any(chunk.size > 2 * self.n_bytes + _MOST_OVERHEAD for chunk in self.stored):
-            raise self._damage()
 
-    def rows(self) -> np.ndarray:
-        """Read the rows: gzip is decoded here, once; the rest by HDF5 if all lengths are right."""
+    def stored(self, n_rows: int) -> list[h5d.StoreInfo]:
+        """Return the chunks of the first rows that have been written."""
+        found: list[h5d.StoreInfo] = []
+        self.values.id.chunk_iter(found.append)
+        return [chunk for chunk in found if chunk.chunk_offset[0] < n_rows]
+
+    def decode(self, chunks: list[h5d.StoreInfo]) -> bool:
+        """Check the lengths of chunks, and return whether `decoded` reads them.
+
+        Gzip is decoded here, once; the rest by HDF5 if all lengths are right.
+        """
+        if any(chunk.size > 2 * self.n_bytes + _MOST_OVERHEAD for chunk in chunks):
+            raise self._damage()
+        if self._is_plain:
+            return True
+        for chunk in chunks:
+            if self._unfiltered_size(chunk) != self.n_bytes:
+                raise self._damage()
+        return False
+
+    @cached_property
+    def _is_plain(self) -> bool:
         dtype = self.values.dtype
         shuffled = self.settings.get(h5z.FILTER_SHUFFLE, (dtype.itemsize,))[:1] == (dtype.itemsize,)
         plain = self.values.id.get_type() == h5t.py_create(dtype) and shuffled
-        if plain and self.filters in (
+        return plain and self.filters in (
             [h5z.FILTER_DEFLATE],
             [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE],
-        ):
-            return self._inflated_rows()
-        for chunk in self.stored:
-            if self._unfiltered_size(chunk) != self.n_bytes:
-                raise self._damage()
-        return np.asarray(h5py.Dataset(self.values.id)[: self.n_rows])
+        )
 
     def _used(self, chunk: h5d.StoreInfo) -> list[int]:
         return [code for bit, code in enumerate(self.filters) if not chunk.filter_mask >> bit & 1]
@@ -341,27 +429,19 @@ class _Chunks:
                 size = _LENGTHS[code](content[:size], self.n_bytes + _CHECKSUM + 1)
         return size
 
-    def _inflated_rows(self) -> np.ndarray:
+    def decoded(self, chunk: h5d.StoreInfo) -> np.ndarray:
+        """Return the values of a chunk that `decode` has approved."""
         dtype = self.values.dtype
-        rows = np.full(
-            (self.n_rows, *self.values.shape[1:]), h5py.Dataset(self.values.id).fillvalue, dtype
-        )
-        for chunk in self.stored:
-            _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
-            used = self._used(chunk)
-            if h5z.FILTER_DEFLATE in used:
-                content = _inflated(content, self.n_bytes + 1)
-            if len(content) != self.n_bytes:
-                raise self._damage()
-            # Shuffled: the first byte of every number, then the second of every number ...
-            if h5z.FILTER_SHUFFLE in used:
-                content = np.frombuffer(content, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
-            part = np.frombuffer(content, dtype).reshape(self.shape)
-            target = rows[
-                tuple(map(slice, chunk.chunk_offset, np.add(chunk.chunk_offset, self.shape)))
-            ]
-            target[...] = part[tuple(map(slice, target.shape))]
-        return rows
+        _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
+        used = self._used(chunk)
+        if h5z.FILTER_DEFLATE in used:
+            content = _inflated(content, self.n_bytes + 1)
+        if len(content) != self.n_bytes:
+            raise self._damage()
+        # Shuffled: the first byte of every number, then the second of every number ...
+        if h5z.FILTER_SHUFFLE in used:
+            content = np.frombuffer(content, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
+        return np.frombuffer(content, dtype).reshape(self.shape)
 
     def _damage(self) -> FaultError:
         return FaultError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from cortext.decoding.llm.explain import explained
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.files import read_json
+from cortext.memory import free_bytes
 
 MOST_LAYERS = 1000
 """Most layers of a model: every layer takes time and memory before its weights are known."""
@@ -193,30 +193,6 @@ def free_gpu_bytes(device: torch.device) -> int:
     """Return the memory of a GPU that is free, or that torch has reserved and not used."""
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + kept)
-
-
-def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the memory that this process may still take on Linux, also in a container.
-
-    None where that is not known.
-    """
-    try:
-        found = re.search(
-            r"^MemAvailable:\s*(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE
-        )
-    except OSError:
-        return None
-    if found is None:
-        return None
-    free = 1024 * int(found.group(1))
-    try:
-        most, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = re.search(
-            r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.MULTILINE
-        )
-    except (OSError, ValueError):  # no control group, or none with a bound ("max")
-        return free
-    return min(free, most - used + (int(cached.group(1)) if cached else 0))
 
 
 def check_target(out: Path, keep: Iterable[str | Path] = ()) -> None:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from cortext.decoding.llm.explain import ENDS, out_of_memory
-from cortext.decoding.llm.loading import free_bytes, free_gpu_bytes
+from cortext.decoding.llm.loading import free_gpu_bytes
 from cortext.decoding.llm.model import CausalLM
 from cortext.errors import CortextError, LanguageModelError, first_line
+from cortext.memory import free_bytes
 from cortext.text.language import EN, Language
 
 STOPS = ".?!"

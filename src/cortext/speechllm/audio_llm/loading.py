@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained
-from cortext.decoding.llm.loading import free_bytes, free_gpu_bytes, quiet, revision_of
+from cortext.decoding.llm.loading import free_gpu_bytes, quiet, revision_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
+from cortext.memory import free_bytes
 from cortext.speechllm.audio_llm.cost import Load, frozen_bytes, tower_bytes
 from cortext.speechllm.audio_llm.facts import (
     AERO,

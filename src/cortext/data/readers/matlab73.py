@@ -1,0 +1,201 @@
+"""Variables of a MATLAB file of version 7.3, which is HDF5.
+
+MATLAB's arrays lie transposed in it. A cell array is an array of references to other objects of
+the file, an array of characters one of uint16, and an empty array a list of its dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5r
+
+from cortext.data import hdf5_input
+from cortext.data.checks import FaultError
+
+_MOST_CELLS = 1_000_000
+_MOST_ATTRIBUTE = 64  # bytes of a class name
+_BAND = 1 << 26  # bytes of neighbouring rows that are kept of a 3-D array
+
+
+@contextmanager
+def _of(name: str) -> Iterator[None]:
+    """Turn what h5py raises within the context into a FaultError that names the variable."""
+    try:
+        with hdf5_input.damage():
+            yield
+    except FaultError as fault:
+        fault.field = fault.field or name
+        raise
+
+
+@dataclass(eq=False)
+class Array73:
+    """An array of a file of version 7.3, of which no values have been read.
+
+    Attributes:
+        name: Variable that it belongs to.
+        kind: `numbers`, `chars`, `cells`, or what else it is, in words.
+        shape: As MATLAB shows it.
+        dtype: Type of the numbers.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    _values: hdf5_input.Values | None = None
+    _band: tuple[int, np.ndarray] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, found: Any, name: str) -> Array73:
+        """Return the array of an object of the file."""
+        if not isinstance(found, h5d.DatasetID):
+            return cls(name, "a struct or sparse matrix", (), np.dtype("V"))
+        values = hdf5_input.own_values(found, name)
+        matlab = _class(found)
+        if h5a.exists(found, b"MATLAB_empty"):
+            kind = {"cell": "cells", "char": "chars"}.get(matlab, "numbers")
+            return cls(name, kind, (0, 0), np.dtype("f8"))
+        shape = values.shape[::-1]
+        reference = h5py.check_ref_dtype(values.dtype)
+        if matlab == "cell" or (not matlab and reference is h5py.Reference):
+            kind = "cells" if reference is h5py.Reference else "a cell array without references"
+        elif matlab == "char":
+            is_text = values.dtype.kind == "u" and values.dtype.itemsize in (1, 2)
+            kind = "chars" if is_text else "a text of no characters"
+        elif values.dtype.kind in "fiu" and matlab not in ("function_handle", "struct", "opaque"):
+            kind = "numbers"
+        elif values.dtype.names == ("real", "imag"):
+            kind = "complex numbers"
+        else:
+            kind = f"an array of class {matlab or values.dtype}"
+        return cls(name, kind, shape, values.dtype, values)
+
+    @cached_property
+    def _boxes(self) -> hdf5_input.Boxes:
+        assert self._values is not None
+        return hdf5_input.Boxes(self._values)
+
+    def children(self) -> list[Array73]:
+        """Return the cells in MATLAB's order, down the columns."""
+        if self._values is None:
+            return []
+        n = math.prod(self.shape)
+        if n > _MOST_CELLS:
+            raise FaultError(
+                self.name, f"{n:,} cells found, at most {_MOST_CELLS:,} expected", "save fewer"
+            )
+        with _of(self.name):
+            references = self._read(tuple(slice(0, size) for size in self._values.shape))
+            return [self._cell(reference) for reference in references.ravel()]
+
+    def _cell(self, reference: Any) -> Array73:
+        if not isinstance(reference, h5r.Reference) or not reference:
+            raise FaultError(self.name, "a cell refers to nothing", hdf5_input.AGAIN)
+        assert self._values is not None
+        # A reference is a place in the same file, and may be any number.
+        return Array73.of(h5r.dereference(reference, self._values.id), self.name)
+
+    def _read(self, box: tuple[slice, ...]) -> np.ndarray:
+        return self._boxes.read(*box)
+
+    def box(self, rows: slice, columns: slice) -> np.ndarray:
+        """Return rows of the first axis and columns of the last one."""
+        if self._values is None:
+            return np.zeros((0,) * len(self.shape), self.dtype)
+        with _of(self.name):
+            if len(self.shape) < 3:
+                stored = self._read((columns, rows)[2 - len(self.shape) :])
+                return np.ascontiguousarray(stored.T)
+            return np.concatenate([self._rows(each)[..., columns] for each in self._bands(rows)])
+
+    def _bands(self, rows: slice) -> Iterator[slice]:
+        """Yield a slice of rows for each band that it lies in."""
+        at = rows.start
+        while at < rows.stop:
+            end = min((at // self._rows_of_band + 1) * self._rows_of_band, rows.stop)
+            yield slice(at, end)
+            at = end
+
+    @cached_property
+    def _rows_of_band(self) -> int:
+        return max(1, _BAND // max(1, math.prod(self.shape[1:]) * self.dtype.itemsize))
+
+    def _rows(self, rows: slice) -> np.ndarray:
+        """Return rows of one band, which is read as a whole: its rows lie interleaved."""
+        size = self._rows_of_band
+        number = rows.start // size
+        if self._band is None or self._band[0] != number:
+            self._band = None
+            band = slice(number * size, min((number + 1) * size, self.shape[0]))
+            inner = [slice(0, n) for n in self.shape[:0:-1]]
+            self._band = (number, np.ascontiguousarray(self._read((*inner, band)).T))
+        start = number * size
+        return self._band[1][rows.start - start : rows.stop - start]
+
+    def units(self) -> np.ndarray:
+        """Return the characters, uint16 [rows, width] of UTF-16."""
+        if self._values is None:
+            return np.zeros((0, 0), np.uint16)
+        with _of(self.name):
+            box = tuple(slice(0, size) for size in self._values.shape)
+            return self._read(box).T.astype(np.uint16)
+
+
+class File73:
+    """An open file of version 7.3, of which nothing but names has been read.
+
+    Args:
+        file: The file.
+    """
+
+    version = "7.3"
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._arrays: dict[str, Array73] = {}
+        with hdf5_input.damage():
+            self.names = tuple(name for name in file if not name.startswith("#"))
+
+    def array(self, name: str) -> Array73:
+        """Return a variable, of which no values have been read."""
+        if name not in self._arrays:
+            with _of(name):
+                self._arrays[name] = Array73.of(hdf5_input.member(self._file, name, name), name)
+        return self._arrays[name]
+
+    def outline(self, name: str) -> tuple[str, tuple[int, ...], str | None]:
+        """Return kind and shape of a variable, and the kind of its first cell."""
+        array = self.array(name)
+        first = None
+        if array.kind == "cells" and 0 not in array.shape:
+            inner = array
+            for _ in range(8):
+                if inner.kind != "cells":
+                    break
+                cells = inner.children()
+                if not cells:
+                    break
+                inner = cells[0]
+                first = inner.kind
+        return array.kind, array.shape, first
+
+
+def _class(found: h5d.DatasetID) -> str:
+    """Return MATLAB's class of a dataset; empty where it does not say."""
+    if not h5a.exists(found, b"MATLAB_class"):
+        return ""
+    attribute = h5a.open(found, b"MATLAB_class")
+    if attribute.shape not in ((), (1,)) or attribute.get_storage_size() > _MOST_ATTRIBUTE:
+        return "unknown"
+    value = h5py.Dataset(found).attrs["MATLAB_class"]
+    value = value.item() if isinstance(value, np.ndarray | np.generic) else value
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
