@@ -236,7 +236,7 @@ def test_a_damaged_record_is_refused_in_one_line(lab, tmp_path, content):
     import_source(lab.source(), out)
     (out / "import.json").write_bytes(content)
     with pytest.raises(
-        DataError, match="import.json: cannot be read: .*; choose another directory"
+        DataError, match=r"import.json: cannot be read: .*; choose another directory"
     ):
         import_source(lab.source(), out)
 
