@@ -1,0 +1,365 @@
+"""Trials of mapped files as a recording: blocks, splits, sentences, and features joined in time.
+
+The NWB and the MATLAB reader open a file as `MappedFile`; this module does what both share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from cortext.data.checks import FaultError
+from cortext.data.readers.mapping import AnyMapping, Sentences
+from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording
+from cortext.data.rebin import rebin
+from cortext.data.trial import SPLITS
+
+MOST_BYTES = 1 << 28
+"""Most bytes of one trial's numbers of one feature: hours of binned features."""
+EDIT = "correct the mapping"
+_SENTENCE = "give each trial for training and validation one, or name it in split.leave_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One feature of the mapping in one trial.
+
+    Attributes:
+        name: Name of the feature in the mapping.
+        n_bins: Length in the file's bins.
+        bin_ms: Length of the file's bins.
+        is_counts: Whether joined bins are summed.
+        read: Reads the numbers, [T, C].
+    """
+
+    name: str
+    n_bins: int
+    bin_ms: float
+    is_counts: bool
+    read: Callable[[], np.ndarray]
+
+    def n_rebinned(self, bin_ms: float) -> int:
+        """Return the length in bins of another length, as `rebin` counts them."""
+        if self.bin_ms == bin_ms:
+            return self.n_bins
+        return len(rebin(np.zeros((self.n_bins, 1), np.float32), self.bin_ms, bin_ms))
+
+    def rebinned(self, bin_ms: float) -> np.ndarray:
+        """Read the numbers in bins of another length, [T, C]."""
+        x_TC = self.read()
+        if self.bin_ms == bin_ms:
+            return x_TC
+        return rebin(x_TC, self.bin_ms, bin_ms, range(x_TC.shape[1] if self.is_counts else 0))
+
+
+Column = np.ndarray | list[Any]
+
+
+class MappedFile(Protocol):
+    """An opened file of trials, as its mapping says.
+
+    Attributes:
+        n_trials: Number of trials that the file lists.
+        widths: Number of columns of each feature of the mapping.
+    """
+
+    n_trials: int
+    widths: Sequence[int]
+
+    def column(self, name: str) -> Column:
+        """Return the value of each trial in a column or variable; texts or numbers."""
+
+    def blocks(self, name: str) -> Column:
+        """Return the block of each trial."""
+
+    def cues(self, name: str) -> Sequence[str]:
+        """Return the cues of a variable."""
+
+    def parts(self, trial: int) -> list[Part]:
+        """Return the features of a trial. Raises FaultError for damage."""
+
+
+OpenFile = Callable[[Path], AbstractContextManager[MappedFile]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A trial of one file, as the mapping reads it; `number` counts all trials of its block."""
+
+    path: Path
+    index: int
+    block: int
+    number: int
+    split: str
+    sentence: str | None
+    n_bins: int
+
+
+class _Shelf:
+    """Keeps one file of a session open: MATLAB v5 files are in memory as a whole."""
+
+    def __init__(self, open_file: OpenFile) -> None:
+        self._open = open_file
+        self._stack = ExitStack()
+        self._path: Path | None = None
+        self._file: MappedFile | None = None
+
+    def get(self, path: Path) -> MappedFile:
+        if self._file is None or path != self._path:
+            self.close()
+            self._file = self._stack.enter_context(self._open(path))
+            self._path = path
+        return self._file
+
+    def close(self) -> None:
+        self._file = None
+        self._stack.close()
+
+
+def recording(
+    session: str, paths: Sequence[Path], open_file: OpenFile, mapping: AnyMapping
+) -> Recording:
+    """Return the recording of a session in one or several files, in the order of the paths."""
+    return Recording(session, paths, lambda: _contents(paths, open_file, mapping))
+
+
+@contextmanager
+def _contents(
+    paths: Sequence[Path], open_file: OpenFile, mapping: AnyMapping
+) -> Iterator[Contents]:
+    shelf = _Shelf(open_file)
+    try:
+        rows: list[_Row] = []
+        left_out: Counter[str] = Counter()
+        widths: Sequence[int] | None = None
+        for number, path in enumerate(paths):
+            with _naming(path, paths):
+                file = shelf.get(path)
+                rows += _rows(file, path, number, mapping, left_out)
+                if widths is not None and list(widths) != list(file.widths):
+                    found = f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
+                    raise FaultError("features", found, "name columns that all files have")
+                widths = file.widths
+        _check_files_of_blocks(rows)
+        notes = [f"{n} {'trial' if n == 1 else 'trials'} {why}" for why, n in left_out.items()]
+        rows = _with_last_blocks(rows, mapping, notes)
+        yield Contents(
+            blocks=_blocks(rows, shelf, paths, mapping),
+            bin_ms=mapping.bin_ms,
+            counts=_counts(mapping, widths or ()),
+            notes=notes,
+        )
+    finally:
+        shelf.close()
+
+
+@contextmanager
+def _naming(path: Path, paths: Sequence[Path]) -> Iterator[None]:
+    """Name the file in a fault of any but the first one, which messages name anyway."""
+    try:
+        yield
+    except FaultError as fault:
+        if path != paths[0]:
+            place = f"{path.name}: {fault.field}" if fault.field else path.name
+            found, _, fix = fault.message.partition("; ")
+            raise FaultError(place, found, fix) from None
+        raise
+
+
+def _rows(
+    file: MappedFile, path: Path, number: int, mapping: AnyMapping, left_out: Counter[str]
+) -> Iterator[_Row]:
+    """Yield the trials of a file that are read; count the others by the reason."""
+    sentences = _sentences(file, mapping.sentence)
+    if mapping.block is None:
+        blocks = [number] * file.n_trials
+    else:
+        name = mapping.block.name
+        blocks = [_whole(value, name) for value in file.blocks(name)]
+    splits: Column | None = None
+    if mapping.split is not None and mapping.split.name is not None:
+        splits = file.column(mapping.split.name)
+    n_before: Counter[int] = Counter()
+    for index in range(file.n_trials):
+        block = blocks[index]
+        trial_number = n_before[block]
+        n_before[block] += 1
+        split: str | None = "train"
+        if mapping.split is not None and splits is not None:
+            split = mapping.split.of(splits[index])
+            if split is None:
+                raise FaultError(
+                    mapping.split.name,
+                    f"{splits[index]!r:.60} found, which split does not name",
+                    "name it under train, val, test or leave_out",
+                )
+            if split == "leave_out":
+                left_out[f"of split {splits[index]!s:.60}"] += 1
+                continue
+        sentence = None if sentences is None else sentences[index].strip()
+        if sentence and mapping.sentence is not None:
+            if sentence in map(str.strip, mapping.sentence.leave_out):
+                left_out[f"of {sentence!r:.60}, left out by the mapping"] += 1
+                continue
+            sentence = mapping.sentence.prompt(sentence)
+        if not sentence and split != "test":
+            if sentences is None:
+                raise FaultError("sentence", f"trials for {split} found", "name the sentences")
+            left_out["without a sentence"] += 1
+            continue
+        n_bins = _n_bins(file, index, mapping.bin_ms)
+        yield _Row(path, index, block, trial_number, str(split), sentence or None, n_bins)
+
+
+def _n_bins(file: MappedFile, trial: int, bin_ms: float) -> int:
+    """Return the length of a trial; 0 for a damaged one, of which `read` tells."""
+    try:
+        return min(part.n_rebinned(bin_ms) for part in file.parts(trial))
+    except FaultError:
+        return 0
+
+
+def _sentences(file: MappedFile, sentences: Sentences | None) -> Column | None:
+    """Return the sentences as the file has them, also those that numbers name."""
+    if sentences is None:
+        return None
+    found = file.column(sentences.name)
+    if sentences.cues is None:
+        if len(found) and not isinstance(found[0], str):
+            raise FaultError(
+                sentences.name, "numbers found, texts expected", "name their cues in sentence.cues"
+            )
+        return found
+    given = sentences.cues
+    cues = file.cues(given) if isinstance(given, str) else given
+    texts = []
+    for value in found:
+        at = _whole(value, sentences.name) - sentences.first_cue
+        if not 0 <= at < len(cues):
+            last = sentences.first_cue + len(cues) - 1
+            raise FaultError(
+                sentences.name,
+                f"cue {at + sentences.first_cue} found, {sentences.first_cue} to {last} expected",
+                "correct sentence.cues or sentence.first_cue",
+            )
+        texts.append(cues[at])
+    return texts
+
+
+def _whole(value: Any, name: str) -> int:
+    """Return a value of a file as a whole number, also where it is a text."""
+    try:
+        number = int(value)
+        if number == float(value) and abs(number) < 1 << 53:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise FaultError(name, f"{value!r:.60} found, a whole number expected", EDIT)
+
+
+def _check_files_of_blocks(rows: Sequence[_Row]) -> None:
+    """Raise FaultError where two files of a session have blocks of the same number."""
+    owner: dict[int, Path] = {}
+    for row in rows:
+        if owner.setdefault(row.block, row.path) != row.path:
+            raise FaultError(
+                "block",
+                f"block {row.block} is in {owner[row.block].name} and in {row.path.name}",
+                "remove a file that is there twice, or remove block from the mapping, which makes"
+                " each file a block",
+            )
+
+
+def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -> list[_Row]:
+    """Return the rows with the last blocks of the session for validation, where that is asked."""
+    if mapping.split is None or mapping.split.val_blocks is None:
+        return rows
+    blocks = list(dict.fromkeys(row.block for row in rows))
+    n_val = mapping.split.val_blocks
+    if len(blocks) <= n_val:
+        notes.append(f"all {len(blocks)} blocks are for training: val_blocks leaves none for it")
+        return rows
+    last = set(blocks[-n_val:])
+    return [replace(row, split="val" if row.block in last else "train") for row in rows]
+
+
+def _blocks(
+    rows: Sequence[_Row], shelf: _Shelf, paths: Sequence[Path], mapping: AnyMapping
+) -> list[Block]:
+    """Return the trials by block and split; the splits of a block stand together."""
+    trials: dict[tuple[int, str], list[RecordedTrial]] = {}
+    order = {block: at for at, block in enumerate(dict.fromkeys(row.block for row in rows))}
+    for row in rows:
+        trial = _trial(row, shelf, paths, mapping.bin_ms)
+        trials.setdefault((row.block, row.split), []).append(trial)
+    by_time = sorted(trials, key=lambda each: (order[each[0]], SPLITS.index(each[1])))
+    return [Block(block, split, trials[block, split]) for block, split in by_time]
+
+
+def _trial(row: _Row, shelf: _Shelf, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:
+    def read() -> np.ndarray:
+        with _naming(row.path, paths):
+            return joined(shelf.get(row.path).parts(row.index), bin_ms)
+
+    return RecordedTrial(row.number, row.n_bins, read, row.sentence)
+
+
+def joined(parts: Sequence[Part], bin_ms: float) -> np.ndarray:
+    """Read features and join them side by side, [T, C].
+
+    One bin more at the end of some is dropped: the ends of bins of different length do not meet.
+    """
+    arrays = [part.rebinned(bin_ms) for part in parts]
+    lengths = [len(array) for array in arrays]
+    shortest, longest = int(np.argmin(lengths)), int(np.argmax(lengths))
+    if lengths[longest] - lengths[shortest] > 1:
+        raise FaultError(
+            parts[longest].name,
+            f"{lengths[longest]} bins of {bin_ms:g} ms found, {lengths[shortest]} in"
+            f" {parts[shortest].name}",
+            "correct bin_ms of the features",
+        )
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate([array[: lengths[shortest]] for array in arrays], axis=1)
+
+
+def _counts(mapping: AnyMapping, widths: Sequence[int]) -> list[int]:
+    """Return the numbers of the features that are counts."""
+    found: list[int] = []
+    first = 0
+    for feature, width in zip(mapping.features, widths, strict=True):
+        if feature.kind == "counts":
+            found += range(first, first + width)
+        first += width
+    return found
+
+
+def check_columns(name: str, columns: Sequence[int] | None, n_columns: int) -> int:
+    """Return how many columns a feature has. Raises FaultError where it lacks a chosen one."""
+    if columns is None:
+        return n_columns
+    if max(columns) >= n_columns:
+        raise FaultError(
+            name,
+            f"column {max(columns)} does not exist, 0 to {n_columns - 1} found",
+            "correct columns in the mapping",
+        )
+    return len(columns)
+
+
+def check_bytes(name: str, n_bins: int, width: int, item: int) -> None:
+    """Raise FaultError for a trial that is too large to be one of binned features."""
+    if n_bins * width * item > MOST_BYTES:
+        raise FaultError(
+            name,
+            f"a trial of {n_bins} bins x {width} columns of {item} bytes found, at most"
+            f" {MOST_BYTES >> 20} MiB expected",
+            "check the trial's start and stop",
+        )

@@ -1,0 +1,314 @@
+"""Any lab's NWB files, by a mapping: binned time series, and spikes that are binned by trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from cortext.arguments import as_path
+from cortext.config import to_mapping
+from cortext.data.checks import FaultError
+from cortext.data.readers.mapped import (
+    EDIT,
+    Column,
+    Part,
+    check_bytes,
+    check_columns,
+    recording,
+)
+from cortext.data.readers.mapping import (
+    UNITS,
+    Feature,
+    NwbMapping,
+    load_mapping,
+    session_name,
+)
+from cortext.data.readers.nwb_file import NwbFile, Table, open_nwb
+from cortext.data.readers.recording import Source
+from cortext.data.trial import is_plain_name
+from cortext.errors import DataError
+
+_SLACK = 0.01
+"""Part of a bin by which a time may be rounded."""
+_SAME_BIN = 0.5
+"""Part of a bin by which the distance of two samples may differ from it."""
+
+
+def nwb(source: Path, mapping: Path) -> Source:
+    """Return the recordings of NWB files.
+
+    Args:
+        source: A file, or a folder with files `*.nwb` at any depth.
+        mapping: Mapping file.
+
+    Raises:
+        ConfigError: For a mapping that cannot be right.
+        DataError: For a source without NWB files, and a file without a date or participant.
+    """
+    keys = load_mapping(mapping, NwbMapping, "nwb")
+    inventory, language, lexicon = keys.texts(Path(mapping).parent)
+    sessions: dict[str, list[Path]] = {}
+    identifiers: dict[tuple[str, str], Path] = {}
+    for path in files_of(source, ".nwb"):
+        with file_faults(path), open_nwb(path) as file:
+            participant = keys.participant or file.subject
+            if participant is None or not is_plain_name(participant):
+                raise FaultError(
+                    "subject_id",
+                    f"{participant!r:.60} found, a plain name expected",
+                    "name the participant in the mapping",
+                )
+            name = session_name(participant, file.date)
+            other = identifiers.setdefault((name, file.identifier), path)
+            if other != path and file.identifier:
+                raise FaultError("identifier", f"the same as in {other}", "remove one of them")
+        sessions.setdefault(name, []).append(path)
+
+    @contextmanager
+    def open_file(path: Path) -> Iterator[_NwbTrials]:
+        with open_nwb(path) as file:
+            yield _NwbTrials(file, keys)
+
+    return Source(
+        "nwb",
+        [recording(name, sessions[name], open_file, keys) for name in by_date(sessions)],
+        inventory,
+        language,
+        lexicon,
+        settings={"mapping": to_mapping(keys)},
+    )
+
+
+def by_date(sessions: dict[str, list[Path]]) -> list[str]:
+    """Return the names of sessions in the order of their dates, which end them."""
+    return sorted(sessions, key=lambda name: (name[-10:], name))
+
+
+def files_of(source: Path, suffix: str) -> list[Path]:
+    """Return a file, or the files of a folder with this suffix in the order of their paths."""
+    source = as_path(source, "source")
+    if not source.is_dir():
+        if not source.exists():
+            raise DataError("no such file or folder", where=source, fix="check the path")
+        return [source]
+    # macOS writes a hidden file beside each file on disks of other systems.
+    found = [
+        path
+        for path in sorted(source.rglob("*"))
+        if path.suffix.lower() == suffix and not path.name.startswith(".") and path.is_file()
+    ]
+    if not found:
+        raise DataError(f"no {suffix} files there", where=source, fix="check the folder")
+    return found
+
+
+@contextmanager
+def file_faults(path: Path) -> Iterator[None]:
+    """Turn a fault of a file within the context into a DataError that names the file."""
+    try:
+        yield
+    except FaultError as fault:
+        raise fault.problem(path, None).error() from None
+
+
+class _NwbTrials:
+    """The trials of an NWB file; a `MappedFile`."""
+
+    def __init__(self, file: NwbFile, mapping: NwbMapping) -> None:
+        self._mapping = mapping
+        self._table = file.table(mapping.trials.table)
+        self._start_N = _seconds(self._table, mapping.trials.start)
+        self._stop_N = _seconds(self._table, mapping.trials.stop)
+        self.n_trials = len(self._start_N)
+        if not self.n_trials:
+            raise FaultError(mapping.trials.table, "a table without rows found", EDIT)
+        self._features: list[_Series | _Spikes] = [
+            (_Spikes if feature.name == UNITS else _Series)(file, feature, mapping)
+            for feature in mapping.features
+        ]
+        self.widths: Sequence[int] = [feature.width for feature in self._features]
+
+    def column(self, name: str) -> Column:
+        return self._table.column(name)
+
+    blocks = column
+
+    def cues(self, name: str) -> Sequence[str]:
+        raise FaultError(name, "a list of cues is needed", EDIT)
+
+    def parts(self, trial: int) -> list[Part]:
+        start, stop = float(self._start_N[trial]), float(self._stop_N[trial])
+        if not (np.isfinite([start, stop]).all() and start < stop):
+            raise FaultError(
+                self._mapping.trials.table,
+                f"row {trial} is from {start:g} s to {stop:g} s; a start before its stop expected",
+                "correct the row",
+            )
+        return [feature.part(start, stop) for feature in self._features]
+
+
+def _seconds(table: Table, name: str) -> np.ndarray:
+    times = table.column(name)
+    if isinstance(times, list) or times.dtype.kind not in "iuf":
+        raise FaultError(f"{table.path}/{name}", "no numbers found, seconds expected", EDIT)
+    return times.astype(np.float64)
+
+
+class _Series:
+    """A time series of binned features."""
+
+    def __init__(self, file: NwbFile, feature: Feature, mapping: NwbMapping) -> None:
+        self._series = file.one_series(feature.name)
+        self._feature = feature
+        self._bin_ms = self._known_bin_ms(mapping.bin_ms_of(feature))
+        self._last_bin = mapping.trials.stop_bin
+        n_columns = self._series.shape[1] if len(self._series.shape) == 2 else 1
+        self._columns = feature.numbers()
+        if feature.arrays is not None:
+            self._columns = _columns_of(file, feature, n_columns)
+        self.width = check_columns(feature.name, self._columns, n_columns)
+        self._times_T = self._series.times()
+        _check_order(feature.name, self._times_T)
+
+    def _known_bin_ms(self, given: float) -> float:
+        rate = self._series.rate
+        if rate is None:
+            return given
+        known = 1000 / rate
+        if self._feature.bin_ms is not None and abs(given / known - 1) > _SLACK:
+            raise FaultError(
+                self._feature.name,
+                f"{rate:g} samples a second are bins of {known:g} ms, not {given:g} ms",
+                "correct bin_ms of the feature",
+            )
+        return round(known, 6)
+
+    def part(self, start: float, stop: float) -> Part:
+        bin_s = self._bin_ms / 1000
+        slack = _SLACK * bin_s
+        end = stop + slack if self._last_bin == "included" else stop - slack
+        first, last = np.searchsorted(self._times_T, [start - slack, end]).tolist()
+        name = self._feature.name
+        if first == last:
+            raise FaultError(
+                name,
+                f"no samples between {start:.6g} s and {stop:.6g} s; the series is from"
+                f" {self._times_T[0]:.6g} s to {self._times_T[-1]:.6g} s",
+                "check the trial's start and stop",
+            )
+        self._check_gaps(start, stop, first, last, bin_s)
+        check_bytes(name, last - first, self.width, max(4, self._series.dtype.itemsize))
+
+        def read() -> np.ndarray:
+            if len(self._series.shape) == 1:
+                return self._series.read(first, last)[:, None]
+            return self._series.read(first, last, self._columns)
+
+        return Part(name, last - first, self._bin_ms, self._feature.kind == "counts", read)
+
+    def _check_gaps(self, start: float, stop: float, first: int, last: int, bin_s: float) -> None:
+        """Raise FaultError for samples that are missing in a trial, or at one of its ends."""
+        times = self._times_T[first:last]
+        steps = np.diff(times)
+        off = np.abs(steps - bin_s) > _SAME_BIN * bin_s
+        if off.any():
+            at = int(np.argmax(off))
+            raise FaultError(
+                self._feature.name,
+                f"samples at {times[at]:.6g} s and {times[at + 1]:.6g} s follow each other in a"
+                f" trial, {bin_s:g} s expected between them",
+                "correct bin_ms, or the trial that crosses a gap",
+            )
+        for distance, end in ((times[0] - start, "start"), (stop - times[-1], "stop")):
+            if distance > (2 if end == "stop" else 1) * bin_s * (1 + _SLACK):
+                at_s = times[0] if end == "start" else times[-1]
+                raise FaultError(
+                    self._feature.name,
+                    f"the trial's {end} is {distance:.6g} s from the nearest sample, at"
+                    f" {at_s:.6g} s",
+                    "correct the trial, which lies in a gap of the series",
+                )
+
+
+def _check_order(name: str, times_T: np.ndarray) -> None:
+    if not len(times_T):
+        raise FaultError(name, "a series without samples found", EDIT)
+    later = np.diff(times_T) > 0
+    if not later.all():
+        at = int(np.argmin(later))
+        raise FaultError(
+            name,
+            f"sample {at + 1} is at {times_T[at + 1]:.6g} s, the one before it at"
+            f" {times_T[at]:.6g} s; increasing times expected",
+            "correct the timestamps",
+        )
+
+
+def _columns_of(file: NwbFile, feature: Feature, n_columns: int) -> list[int]:
+    """Return the columns of the arrays that a feature names."""
+    assert feature.arrays is not None
+    names = file.table("general/extracellular_ephys/electrodes").column("group_name")
+    if len(names) != n_columns:
+        raise FaultError(
+            feature.name,
+            f"{n_columns} columns found for {len(names)} electrodes",
+            "give columns instead of arrays",
+        )
+    for array in feature.arrays:
+        if array not in names:
+            known = ", ".join(dict.fromkeys(map(str, names)))
+            raise FaultError(
+                feature.name, f"no electrodes of array {array!r:.60}, but of {known}", EDIT
+            )
+    return [number for number, name in enumerate(names) if name in feature.arrays]
+
+
+class _Spikes:
+    """Spikes of the table of units, counted in bins that begin at the start of each trial."""
+
+    def __init__(self, file: NwbFile, feature: Feature, mapping: NwbMapping) -> None:
+        units = file.units()
+        if not units:
+            raise FaultError(UNITS, "no spike times found", EDIT)
+        if feature.arrays is not None:
+            raise FaultError(UNITS, "arrays are given", "give columns, the numbers of units")
+        columns = feature.numbers()
+        self.width = check_columns(UNITS, columns, len(units))
+        self._units = units if columns is None else [units[number] for number in columns]
+        self._feature = feature
+        self._bin_ms = mapping.bin_ms_of(feature)
+        self._last_bin = mapping.trials.stop_bin
+
+    def part(self, start: float, stop: float) -> Part:
+        bin_s = self._bin_ms / 1000
+        n_bins = int((stop - start) / bin_s + _SLACK)
+        n_bins += self._last_bin == "included"
+        if not n_bins:
+            raise FaultError(
+                UNITS,
+                f"a trial from {start:g} s to {stop:g} s is shorter than a bin",
+                "correct the trial, or bin_ms",
+            )
+        check_bytes(UNITS, n_bins, self.width, 4)
+
+        def read() -> np.ndarray:
+            edges = start + np.arange(n_bins + 1) * bin_s
+            return np.stack([binned(times, edges) for times in self._units], axis=1)
+
+        return Part(UNITS, n_bins, self._bin_ms, self._feature.kind == "counts", read)
+
+
+def binned(times: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the number of spikes in each bin; one on an edge belongs to the later bin.
+
+    Args:
+        times: Sorted times [N] of spikes in seconds.
+        edges: Edges [T + 1] of the bins in seconds.
+
+    Returns:
+        int32 [T].
+    """
+    return np.diff(np.searchsorted(times, edges, side="left")).astype(np.int32)
