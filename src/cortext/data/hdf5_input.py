@@ -102,7 +102,7 @@ def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
         field: The field that faults name.
     """
     here: Any = group.id
-    rest = [name.encode()]
+    rest = name.encode().split(b"/")
     n_links = 0
     while rest:
         part = rest.pop(0)

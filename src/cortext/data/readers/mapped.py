@@ -196,11 +196,11 @@ def _rows(
             if split is None:
                 raise FaultError(
                     mapping.split.name,
-                    f"{splits[index]!r:.60} found, which split does not name",
+                    f"{_said(splits[index])} found, which split does not name",
                     "name it under train, val, test or leave_out",
                 )
             if split == "leave_out":
-                left_out[f"of split {splits[index]!s:.60}"] += 1
+                left_out[f"of split {_said(splits[index])}"] += 1
                 continue
         sentence = None if sentences is None else sentences[index].strip()
         if sentence and mapping.sentence is not None:
@@ -260,7 +260,11 @@ def _whole(value: Any, name: str) -> int:
             return number
     except (TypeError, ValueError, OverflowError):
         pass
-    raise FaultError(name, f"{value!r:.60} found, a whole number expected", EDIT)
+    raise FaultError(name, f"{_said(value)} found, a whole number expected", EDIT)
+
+
+def _said(value: Any) -> str:
+    return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
 def _check_files_of_blocks(rows: Sequence[_Row]) -> None:
