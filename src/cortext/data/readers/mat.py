@@ -1,0 +1,255 @@
+"""Any lab's MATLAB files, by a mapping: cells of trials, cubes, or continuous bins with epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from cortext.config import to_mapping
+from cortext.data.checks import FaultError
+from cortext.data.readers.mapped import EDIT, Column, Part, check_bytes, check_columns, recording
+from cortext.data.readers.mapping import Feature, MatMapping, load_mapping, session_name
+from cortext.data.readers.matlab import MatFile, Numbers, open_mat
+from cortext.data.readers.nwb import by_date, files_of
+from cortext.data.readers.recording import Source
+from cortext.errors import DataError
+
+
+def mat(source: Path, mapping: Path) -> Source:
+    """Return the recordings of MATLAB files, v5 or v7.3.
+
+    Args:
+        source: A file, or a folder with files `*.mat` at any depth.
+        mapping: Mapping file.
+
+    Raises:
+        ConfigError: For a mapping that cannot be right.
+        DataError: For a source without MATLAB files, and a file without a date.
+    """
+    keys = load_mapping(mapping, MatMapping, "mat")
+    inventory, language, lexicon = keys.texts(Path(mapping).parent)
+    sessions: dict[str, list[Path]] = {}
+    for path in files_of(source, ".mat"):
+        within = path.relative_to(Path(source).parent)
+        if (day := keys.session.date_of(within)) is None:
+            raise DataError(
+                f"no date of the form {keys.session.date} in its name",
+                where=path,
+                fix="correct session.date in the mapping, or give its date under session.files",
+            )
+        sessions.setdefault(session_name(keys.participant, day), []).append(path)
+
+    @contextmanager
+    def open_file(path: Path) -> Iterator[_MatTrials]:
+        with open_mat(path, keys.variables()) as file:
+            yield _MatTrials(file, keys)
+
+    return Source(
+        "mat",
+        [recording(name, sessions[name], open_file, keys) for name in by_date(sessions)],
+        inventory,
+        language,
+        lexicon,
+        settings={"mapping": to_mapping(keys)},
+    )
+
+
+class _MatTrials:
+    """The trials of a MATLAB file; a `MappedFile`."""
+
+    def __init__(self, file: MatFile, mapping: MatMapping) -> None:
+        self._file = file
+        self._mapping = mapping
+        layout = {"cells": _Cells, "cube": _Cube, "epochs": _Epochs}[mapping.trials.layout]
+        self._features = [layout(file, feature, mapping) for feature in mapping.features]
+        first = self._features[0]
+        self.n_trials = first.n_trials
+        for feature in self._features[1:]:
+            self._check_number(feature.name, feature.n_trials)
+        if not self.n_trials:
+            raise FaultError(first.name, "no trials found", EDIT)
+        self.widths: Sequence[int] = [feature.width for feature in self._features]
+
+    def _check_number(self, name: str, found: int) -> None:
+        if found != self.n_trials:
+            raise FaultError(
+                name,
+                f"{found} values found, one for each of {self.n_trials} trials expected",
+                "name a variable with a value for each trial",
+            )
+
+    def column(self, name: str) -> Column:
+        values: Column = self._file.texts(name) if self._is_text(name) else self._file.vector(name)
+        self._check_number(name, len(values))
+        return values
+
+    def _is_text(self, name: str) -> bool:
+        return self._file.kind(name) == "texts"
+
+    def cues(self, name: str) -> Sequence[str]:
+        return self._file.texts(name)
+
+    def blocks(self, name: str) -> Column:
+        assert self._mapping.block is not None
+        if self._mapping.block.per == "trial":
+            return self.column(name)
+        epochs = self._features[0]
+        assert isinstance(epochs, _Epochs)
+        values_T = self._file.vector(name)
+        if len(values_T) != epochs.n_bins:
+            found = f"{len(values_T)} values found, one for each of {epochs.n_bins} bins expected"
+            raise FaultError(name, found, "name a variable with a value for each bin")
+        blocks = []
+        for trial in range(self.n_trials):
+            first, last = epochs.bounds(trial)
+            inside = np.unique(values_T[first:last])
+            if len(inside) != 1:
+                raise FaultError(
+                    name,
+                    f"trial {trial + 1} has bins of blocks"
+                    f" {', '.join(f'{value:g}' for value in inside[:5])}; one expected",
+                    "correct its epoch",
+                )
+            blocks.append(inside[0])
+        return np.array(blocks)
+
+    def parts(self, trial: int) -> list[Part]:
+        return [feature.part(trial) for feature in self._features]
+
+
+class _Cells:
+    """A cell array with the bins of one trial in each cell."""
+
+    def __init__(self, file: MatFile, feature: Feature, mapping: MatMapping) -> None:
+        self.name = feature.name
+        self._cells = file.cells(feature.name)
+        self._columns = feature.numbers()
+        self._feature = feature
+        self._bin_ms = mapping.bin_ms_of(feature)
+        self.n_trials = len(self._cells)
+        self.width = 0
+        if self._cells:
+            self.width = check_columns(self.name, self._columns, self._n_columns(0))
+
+    def _n_columns(self, trial: int) -> int:
+        shape = self._cells[trial].shape
+        if len(shape) != 2:
+            found = f"cell {trial + 1} has shape {list(shape)}, [bins, columns] expected"
+            raise FaultError(self.name, found, EDIT)
+        return shape[1]
+
+    def part(self, trial: int) -> Part:
+        cell = self._cells[trial]
+        if self._n_columns(trial) != self._n_columns(0):
+            raise FaultError(
+                self.name,
+                f"cell {trial + 1} has shape {list(cell.shape)} and cell 1"
+                f" {list(self._cells[0].shape)}; [bins, columns] with equal columns expected",
+                "transpose the cells where columns are bins",
+            )
+        n_bins = cell.shape[0]
+        check_bytes(self.name, n_bins, self.width, max(4, cell.dtype.itemsize))
+        counts = self._feature.kind == "counts"
+        return Part(
+            self.name, n_bins, self._bin_ms, counts, lambda: cell.read(columns=self._columns)
+        )
+
+
+class _Cube:
+    """An array [n, T, C] of trials that are filled up to the longest one."""
+
+    def __init__(self, file: MatFile, feature: Feature, mapping: MatMapping) -> None:
+        assert mapping.trials.lengths is not None
+        self.name = feature.name
+        self._cube = _with_dims(file.numbers(feature.name, 3), self.name, 3)
+        self._lengths_name = mapping.trials.lengths
+        self._lengths_N = file.vector(self._lengths_name)
+        self._columns = feature.numbers()
+        self._feature = feature
+        self._bin_ms = mapping.bin_ms_of(feature)
+        self._own_ms = mapping.bin_ms_of(mapping.features[0])
+        self.n_trials, self._most_bins, n_columns = self._cube.shape
+        self.width = check_columns(self.name, self._columns, n_columns)
+        if len(self._lengths_N) != self.n_trials:
+            raise FaultError(
+                self._lengths_name,
+                f"{len(self._lengths_N)} lengths found for {self.n_trials} trials of {self.name}",
+                EDIT,
+            )
+
+    def part(self, trial: int) -> Part:
+        # Lengths count bins of the first feature.
+        length = float(self._lengths_N[trial]) * self._own_ms / self._bin_ms
+        if not 0 < length <= self._most_bins or float(self._lengths_N[trial]) % 1:
+            raise FaultError(
+                self._lengths_name,
+                f"trial {trial + 1} has length {self._lengths_N[trial]:g};"
+                f" {self.name} has 1 to {self._most_bins} bins",
+                "correct the length",
+            )
+        n_bins = int(length + 1e-6)
+        check_bytes(self.name, self._most_bins, self.width, max(4, self._cube.dtype.itemsize))
+        counts = self._feature.kind == "counts"
+
+        def read() -> np.ndarray:
+            return self._cube.read(trial, trial + 1, self._columns)[0][:n_bins]
+
+        return Part(self.name, n_bins, self._bin_ms, counts, read)
+
+
+class _Epochs:
+    """Continuous bins [T, C] with the first and last bin of each trial."""
+
+    def __init__(self, file: MatFile, feature: Feature, mapping: MatMapping) -> None:
+        assert mapping.trials.epochs is not None
+        self.name = feature.name
+        self._bins = _with_dims(file.numbers(feature.name, 2), self.name, 2)
+        self._epochs_name = mapping.trials.epochs
+        epochs = _with_dims(file.numbers(self._epochs_name, 2), self._epochs_name, 2)
+        if epochs.shape[1] != 2:
+            found = f"shape {list(epochs.shape)} found, [trials, 2] expected"
+            raise FaultError(self._epochs_name, found, EDIT)
+        check_bytes(self._epochs_name, epochs.shape[0], 2, 8)
+        self._epochs_N2 = epochs.read().astype(np.float64)
+        self._last_bin = mapping.trials.stop_bin
+        self._columns = feature.numbers()
+        self._feature = feature
+        self._bin_ms = mapping.bin_ms_of(feature)
+        self.n_trials = epochs.shape[0]
+        self.n_bins, n_columns = self._bins.shape
+        self.width = check_columns(self.name, self._columns, n_columns)
+
+    def bounds(self, trial: int) -> tuple[int, int]:
+        """Return the number of a trial's first bin, from 0, and of the bin after its last."""
+        first, last = self._epochs_N2[trial].tolist()
+        stop = last if self._last_bin == "included" else last - 1
+        if not 1 <= first <= stop <= self.n_bins or first % 1 or last % 1:
+            raise FaultError(
+                self._epochs_name,
+                f"trial {trial + 1} is from bin {first:g} to {last:g}; {self.name} has 1 to"
+                f" {self.n_bins}",
+                "correct the epoch",
+            )
+        return int(first) - 1, int(stop)
+
+    def part(self, trial: int) -> Part:
+        first, stop = self.bounds(trial)
+        check_bytes(self.name, stop - first, self.width, max(4, self._bins.dtype.itemsize))
+        counts = self._feature.kind == "counts"
+        return Part(
+            self.name,
+            stop - first,
+            self._bin_ms,
+            counts,
+            lambda: self._bins.read(first, stop, self._columns),
+        )
+
+
+def _with_dims(numbers: Numbers, name: str, n_dims: int) -> Numbers:
+    if len(numbers.shape) != n_dims:
+        shape = {2: "[bins, columns]", 3: "[trials, bins, columns]"}[n_dims]
+        raise FaultError(name, f"shape {list(numbers.shape)} found, {shape} expected", EDIT)
+    return numbers
