@@ -41,8 +41,10 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "inspect": "data.inspect",
         "pack": "data.pack",
         "import": Group(
-            "Read what was published: checkpoints and results.",
+            "Read what was published: checkpoints, results and recordings.",
             {
+                "handwriting": "importing.handwriting",
+                "inner-speech": "importing.inner_speech",
                 "checkpoint": "train.import_checkpoint",
                 "t15-analyses": "release.import_analyses",
             },

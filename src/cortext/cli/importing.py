@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cortext.cli.console import (
+    JSON,
+    SKIP_BAD,
     print_json,
     print_left_out,
     print_lines,
@@ -100,3 +102,66 @@ def write(
         )
     if not as_json:
         print_left_out(done.problems)
+
+
+def handwriting(
+    source: Folder,
+    out: Out,
+    partition: Annotated[
+        str,
+        typer.Option(
+            help="What is held out: HeldOutBlocks (the harder one) or HeldOutTrials; it becomes"
+            " val."
+        ),
+    ] = "HeldOutBlocks",
+    normalise: Normalise = None,
+    bin_ms: BinMs = None,
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Write attempted handwriting (Willett et al. 2021) as session files."""
+    from cortext.data.readers.handwriting import handwriting
+
+    found = handwriting(source, partition=partition)
+    write(found, out, normalise, bin_ms, skip_bad, as_json)
+
+
+def inner_speech(
+    source: Annotated[
+        Path, typer.Argument(help="Directory with .mat files of the release, or one of them.")
+    ],
+    out: Out,
+    participant: Annotated[
+        str | None, typer.Option(help="Participant, where there are several: t12, t15, t16 or t17.")
+    ] = None,
+    epoch: Annotated[
+        str, typer.Option(help="Period of a trial: go, or the delay before it.")
+    ] = "go",
+    behaviour: Annotated[
+        str | None,
+        typer.Option(help="Keep only cues of this behaviour, such as attempted. Default: all."),
+    ] = None,
+    channels: Annotated[
+        str | None,
+        typer.Option(help="Keep only this set of channels, such as 55b. Default: all channels."),
+    ] = None,
+    val_blocks: Annotated[
+        int, typer.Option(min=0, help="Last blocks of each session that become val.")
+    ] = 1,
+    normalise: Normalise = None,
+    bin_ms: BinMs = None,
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Write inner and attempted speech (Kunz et al. 2025) as session files."""
+    from cortext.data.readers.inner_speech import inner_speech
+
+    found = inner_speech(
+        source,
+        participant=participant,
+        epoch=epoch,
+        behaviour=behaviour,
+        channels=channels,
+        val_blocks=val_blocks,
+    )
+    write(found, out, normalise, bin_ms, skip_bad, as_json)

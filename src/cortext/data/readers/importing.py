@@ -363,7 +363,9 @@ def _problem(error: CortextError, path: Path, trial: str | None = None) -> Probl
     if trial is not None:
         what += f", {SKIP_HINT}"
     field_name = "sentence_label" if isinstance(error, TextError) else None
-    return Problem(str(path), trial, field_name, what)
+    # A recording may have several files: the error knows in which one it was found.
+    file = path if error.where is None or trial is not None else error.where
+    return Problem(str(file), trial, field_name, what)
 
 
 class _Record:

@@ -1,0 +1,340 @@
+"""Inner and attempted speech of T12, T15, T16 and T17 (Kunz et al. 2025, Dryad gf1vhhn1j).
+
+A file such as `t12.2023.03.16_interleavedVerbalBehaviors_raw.mat` holds continuous features of one
+session, the block of every bin, and for each trial its periods and its cue: a word or sentence, and
+mostly how it was said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from cortext.arguments import as_count
+from cortext.data.checks import FaultError
+from cortext.data.readers.matlab import MatFile, open_mat, whole_numbers
+from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.errors import ConfigError, DataError, nearest
+
+EPOCHS = ("go", "delay")
+AGAIN = "copy or unpack the release again"
+_CROSSINGS, _POWER, _BLOCKS = "binnedTX", "spikePow", "blockNum"
+_CUES, _CUE_LIST, _BIN = "trialCues", "cueList", "binSize"
+_SETS, _SET_NAMES = "chanSets", "chanSetNames"
+_NAME = re.compile(r"((t\d{1,4})\.\d{4}\.\d\d\.\d\d)_(.+?)(?:_raw)?\.mat", re.IGNORECASE)
+_NO_SPEECH = re.compile(r"(do[\s_]*)?nothing", re.IGNORECASE)
+_FILES_NAMED = 3
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options of the reader, as `inner_speech` documents them."""
+
+    epoch: str
+    behaviour: str | None
+    channels: str | None
+    val_blocks: int
+
+
+def inner_speech(
+    source: Path,
+    *,
+    participant: str | None = None,
+    epoch: str = EPOCHS[0],
+    behaviour: str | None = None,
+    channels: str | None = None,
+    val_blocks: int = 1,
+) -> Source:
+    """Return the cued words and sentences of one participant.
+
+    Nothing is published as held out, so the last blocks of each session become `val`. Cues to do
+    nothing are left out.
+
+    Args:
+        source: One file, or a folder with files of the release at any depth.
+        participant: Participant such as `t12`; needed where there are files of several.
+        epoch: `go` for the period of speech, `delay` for the one before it.
+        behaviour: Keep only cues of this behaviour, such as `attempted` or `imaginedlistening`.
+        channels: Keep only this set of channels, such as `55b`, of both kinds of features.
+        val_blocks: Number of blocks of each session that become `val`.
+
+    Raises:
+        ConfigError: For an option that is not possible.
+        DataError: For a source without such files, and one of several participants.
+    """
+    if epoch not in EPOCHS:
+        raise ConfigError(f"unknown epoch {epoch!r}; {nearest(epoch, EPOCHS)}")
+    options = _Options(epoch, behaviour, channels, as_count(val_blocks, "val_blocks"))
+    files, others = _files(source, participant)
+    recordings = []
+    for session, found in groupby(files, key=lambda path: _name(path)[0]):
+        paths = tuple(found)
+        notes, others = _not_read(others), []  # once, with the first session
+        recordings.append(Recording(session, paths, partial(_open, paths, options, notes)))
+    settings = {
+        "participant": participant,
+        "epoch": epoch,
+        "behaviour": behaviour,
+        "channels": channels,
+        "val_blocks": val_blocks,
+    }
+    return Source("inner-speech", recordings, settings=settings)
+
+
+def _name(path: Path) -> tuple[str, str, str]:
+    """Return the session, the participant and the experiment that a file's name states."""
+    found = _NAME.fullmatch(path.name)
+    assert found
+    return found[1].lower(), found[2].lower(), found[3]
+
+
+def _files(source: Path, participant: str | None) -> tuple[list[Path], list[Path]]:
+    """Return the files of one participant by session, and those that are none of the release."""
+    if not source.exists():
+        raise DataError("no such file or directory", where=source, fix="check the path")
+    given = [source] if source.is_file() else sorted(source.rglob("*.mat"))
+    found = [path for path in given if _NAME.fullmatch(path.name)]
+    others = [path for path in given if not _NAME.fullmatch(path.name)]
+    if not found:
+        raise DataError(
+            "no file of the inner-speech release, such as t12.2023.03.16_sentences_raw.mat",
+            where=source,
+            fix="unpack an archive of the release and give its folder",
+        )
+    participants = sorted({_name(path)[1] for path in found})
+    if participant is None and len(participants) > 1:
+        raise DataError(
+            f"files of {', '.join(participants)} found, whose arrays differ",
+            where=source,
+            fix=f"choose one, such as --participant {participants[0]}",
+        )
+    if participant is not None:
+        if participant.lower() not in participants:
+            raise ConfigError(
+                f"no participant {participant!r}; {nearest(participant, participants)}"
+            )
+        found = [path for path in found if _name(path)[1] == participant.lower()]
+    return sorted(found, key=lambda path: (_name(path)[0], path.name)), others
+
+
+def _not_read(others: Sequence[Path]) -> list[str]:
+    if not others:
+        return []
+    named = ", ".join(path.name for path in others[:_FILES_NAMED])
+    more = f" and {len(others) - _FILES_NAMED} more" if len(others) > _FILES_NAMED else ""
+    return [f"files with other names not read: {named}{more}"]
+
+
+@contextmanager
+def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Iterator[Contents]:
+    """Open the files of one session."""
+    names = (_CROSSINGS, _POWER, _BLOCKS, _CUES, _CUE_LIST, _BIN, f"{options.epoch}TrialEpochs")
+    with ExitStack() as stack:
+        files: list[_File] = []
+        for path in paths:
+            try:
+                opened = stack.enter_context(open_mat(path, names))
+                files.append(_File(opened, options))
+                _check_same(files)
+            except FaultError as fault:
+                raise fault.problem(path, None).error() from None
+        trials = [trial for file in files for trial in file.trials]
+        if not trials:
+            said = [cue for file in files for cue in file.cues if not cue.is_nothing]
+            seen = ", ".join(sorted({cue.behaviour or "none" for cue in said})) or "none"
+            found = f"no trial left of behaviour {options.behaviour or 'any'}; the cues have {seen}"
+            raise FaultError(_CUES, found, "choose another --behaviour")
+        blocks: dict[int, list[RecordedTrial]] = {}
+        for block, trial in sorted(trials, key=lambda found: found[0]):
+            blocks.setdefault(block, []).append(trial)
+        held = list(blocks)[-options.val_blocks :] if options.val_blocks else []
+        notes = [*notes, *_left_out(files)]
+        if len(held) == len(blocks):
+            notes.append("too few blocks for val: all are train")
+            held = []
+        yield Contents(
+            [
+                Block(number, "val" if number in held else "train", found)
+                for number, found in blocks.items()
+            ],
+            files[0].bin_ms,
+            range(files[0].n_counts),
+            notes,
+        )
+
+
+def _left_out(files: Sequence[_File]) -> list[str]:
+    total: Counter[str] = Counter()
+    for file in files:
+        total.update(file.left_out)
+    return [f"{what}, left out: {n}" for what, n in total.items()]
+
+
+def _check_same(files: Sequence[_File]) -> None:
+    """Raise FaultError where the last file does not go with those before it."""
+    last = files[-1]
+    for other in files[:-1]:
+        if other.bin_ms != last.bin_ms:
+            found = f"bins of {last.bin_ms:g} ms found, {other.bin_ms:g} ms in {other.path.name}"
+            raise FaultError(_BIN, found, "import the files separately")
+        if common := sorted(other.blocks & last.blocks):
+            found = f"block {common[0]} found, which {other.path.name} has, too"
+            raise FaultError(_BLOCKS, found, "import the files to separate directories")
+
+
+@dataclass(frozen=True)
+class Cue:
+    """One entry of the list of cues.
+
+    Attributes:
+        sentence: The words.
+        behaviour: How they were said, or None where the cue does not tell.
+    """
+
+    sentence: str
+    behaviour: str | None
+
+    @classmethod
+    def of(cls, text: str) -> Cue:
+        """Return the cue of a text such as `ban (attempted)` or `ban$0`."""
+        words, _, number = text.partition("$")
+        found = re.fullmatch(r"(.*)\(([^()]*)\)\s*", words, re.DOTALL)
+        if found:
+            words = found[1]
+        behaviour = found[2] if found else number
+        return cls(" ".join(words.split()), " ".join(behaviour.split()) or None)
+
+    @property
+    def is_nothing(self) -> bool:
+        """True for a cue to do nothing."""
+        return _NO_SPEECH.fullmatch(self.sentence) is not None
+
+
+class _File:
+    """One open file.
+
+    Attributes:
+        path: Path of the file.
+        bin_ms: Length of a bin.
+        n_counts: Number of features that are counts; as many are power.
+        cues: Entries of the list of cues.
+        blocks: Numbers of its blocks.
+        trials: Number of the block and the trial, for all that are kept.
+        left_out: Number of trials by the reason why they were left out.
+    """
+
+    def __init__(self, file: MatFile, options: _Options) -> None:
+        self.path = file.path
+        self._experiment = _name(file.path)[2]
+        self._features = [file.numbers(name) for name in (_CROSSINGS, _POWER)]
+        self._n_bins, n_channels = self._features[0].shape
+        if self._features[1].shape != self._features[0].shape:
+            found = f"{list(self._features[1].shape)} found, as in {_CROSSINGS} expected:"
+            raise FaultError(_POWER, f"{found} {list(self._features[0].shape)}", AGAIN)
+        self._channels = _channels(file, options.channels, n_channels)
+        self.n_counts = n_channels if self._channels is None else len(self._channels)
+        self.bin_ms = _bin_ms(file)
+        self._block_T = file.whole(_BLOCKS)
+        if len(self._block_T) != self._n_bins:
+            found = f"{len(self._block_T)} bins found, {self._n_bins} expected as in {_CROSSINGS}"
+            raise FaultError(_BLOCKS, found, AGAIN)
+        self.blocks = {int(number) for number in np.unique(self._block_T)}
+        self.cues = [Cue.of(text) for text in file.texts(_CUE_LIST)]
+        self._epochs = f"{options.epoch}TrialEpochs"
+        self._periods = _periods(file, self._epochs)
+        numbers = file.whole(_CUES).tolist()
+        if len(numbers) != len(self._periods):
+            found = f"{len(numbers)} trials found, {len(self._periods)} expected as in"
+            raise FaultError(_CUES, f"{found} {self._epochs}", AGAIN)
+        self.left_out: Counter[str] = Counter()
+        self.trials = list(self._trials(numbers, options.behaviour))
+
+    def _trials(
+        self, cues: Sequence[int], behaviour: str | None
+    ) -> Iterator[tuple[int, RecordedTrial]]:
+        """Yield block and trial of each trial that is kept."""
+        seen: Counter[int] = Counter()
+        for (first, last), number in zip(self._periods, cues, strict=True):
+            if not 1 <= number <= len(self.cues):
+                found = f"cue {number} found, 1 to {len(self.cues)} (of {_CUE_LIST}) expected"
+                raise FaultError(_CUES, found, AGAIN)
+            if not 1 <= first <= last <= self._n_bins:
+                found = f"bins {first} to {last} found, 1 to {self._n_bins} expected"
+                raise FaultError(self._epochs, found, AGAIN)
+            block = int(self._block_T[first - 1])
+            in_block = seen[block]
+            seen[block] += 1
+            cue = self.cues[number - 1]
+            if cue.is_nothing:
+                self.left_out["trials with the cue to do nothing"] += 1
+            elif behaviour is not None and behaviour != cue.behaviour:
+                self.left_out["trials of another behaviour"] += 1
+            else:
+                yield (
+                    block,
+                    RecordedTrial(
+                        in_block,
+                        last - first + 1,
+                        partial(self._read, first - 1, last),
+                        cue.sentence,
+                        cue.behaviour or self._experiment,
+                    ),
+                )
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """Return threshold crossings and power of a trial's bins, [T, 2 C]."""
+        blocks = np.unique(self._block_T[start:stop])
+        if len(blocks) > 1:
+            found = f"bins {start + 1} to {stop} of {self.path.name} lie in blocks {blocks[0]} and"
+            raise FaultError(self._epochs, f"{found} {blocks[1]}", "correct the period")
+        parts = [each.read(start, stop, self._channels) for each in self._features]
+        return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+
+
+def _bin_ms(file: MatFile) -> float:
+    found = file.vector(_BIN)
+    if len(found) != 1 or not 5 <= found[0] <= 50:
+        listed = ", ".join(f"{value:g}" for value in found[:3])
+        raise FaultError(_BIN, f"{listed} found, milliseconds from 5 to 50 expected", AGAIN)
+    return float(found[0])
+
+
+def _periods(file: MatFile, name: str) -> list[tuple[int, int]]:
+    """Return first and last bin of each trial, counted from 1, the last one included."""
+    numbers = file.numbers(name)
+    if numbers.shape[1] != 2:
+        found = f"shape {list(numbers.shape)} found, [trials, 2] expected"
+        raise FaultError(name, found, AGAIN)
+    return [(first, last) for first, last in whole_numbers(numbers.read(), name).tolist()]
+
+
+def _channels(file: MatFile, chosen: str | None, n_channels: int) -> list[int] | None:
+    """Return the columns of a set of channels, or None for all."""
+    if chosen is None:
+        return None
+    for name in (_SETS, _SET_NAMES):
+        if name not in file.names:
+            raise FaultError(name, "variable missing", "import it without --channels")
+    names = file.texts(_SET_NAMES)
+    sets = file.cells(_SETS)
+    if len(names) != len(sets):
+        found = f"{len(names)} names found, {len(sets)} expected as in {_SETS}"
+        raise FaultError(_SET_NAMES, found, AGAIN)
+    if chosen not in names:
+        found = f"no channels {chosen!r}; {nearest(chosen, names)}"
+        raise FaultError(_SET_NAMES, found, "choose a set of the file")
+    numbers = sets[names.index(chosen)].read().ravel()
+    columns = [int(number) - 1 for number in numbers.tolist() if number == number // 1]
+    whole = len(columns) == numbers.size > 0
+    if not whole or min(columns) < 0 or max(columns) >= n_channels:
+        found = f"{chosen!r} has other numbers than channels 1 to {n_channels}"
+        raise FaultError(_SETS, found, AGAIN)
+    return columns
