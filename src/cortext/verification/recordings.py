@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,14 +153,18 @@ def check_recordings(root: Path, published: Published, progress: Progress | None
     expected = {split: published.n_trials[split] for split in SPLITS}
     checks = [
         _readable(report),
-        judged("Trials", counts == expected, f"{_counts(counts)}; published: {_counts(expected)}"),
+        judged(
+            "Trials",
+            counts == expected,
+            f"{split_counts(counts)}; published: {split_counts(expected)}",
+        ),
         _per_session(report.rows, published),
         judged(
             "Features",
             report.n_features == published.n_features,
             f"{report.n_features} in each bin; {published.n_features} published",
         ),
-        _labels(totals),
+        check_labels(totals),
     ]
     sessions: dict[str, dict[str, Any]] = {}
     for row in report.rows:
@@ -174,7 +178,8 @@ def _n_read(row: SplitReport | None) -> int:
     return 0 if row is None else row.n_trials + row.n_bad
 
 
-def _counts(counts: dict[str, int]) -> str:
+def split_counts(counts: Mapping[str, int]) -> str:
+    """Return numbers of trials by split as words."""
     return ", ".join(f"{count:,} {split}" for split, count in counts.items())
 
 
@@ -214,7 +219,8 @@ def _per_session(rows: list[SplitReport], published: Published) -> Check:
     return judged("Trials by session", not more, said)
 
 
-def _labels(totals: dict[str, SplitReport]) -> Check:
+def check_labels(totals: Mapping[str, SplitReport]) -> Check:
+    """Check that trials of train and val have sentences, and those of test none."""
     wrong = [
         f"{row.n_sentences:,} of {row.n_trials:,} {split} trials have a sentence"
         for split, row in totals.items()

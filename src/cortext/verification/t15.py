@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,11 @@ from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.fitted import FILE
 from cortext.evaluation.settings import Options
 from cortext.files import json_lines
-from cortext.provenance import provenance
 from cortext.training.release.exchange import WEIGHTS
 from cortext.training.release.reading import ARGUMENTS
 from cortext.verification import baseline, copy_task, recordings, words
 from cortext.verification.checks import Verification, not_checked
+from cortext.verification.machine import machine, private_texts
 from cortext.verification.published import COPY_TASK, Published, t15_facts
 from cortext.verification.recordings import Parts, find_parts, session_files
 from cortext.verification.report import write_verification
@@ -84,7 +81,7 @@ def verify_t15(
     if lm is not None:
         given = None if options is None else options_for(None, lm, options)[0]
         searching = Searching(Path(lm), given, threads)
-    private = _private({"DIR": directory, "OUT": out, "LM": lm, "ANALYSES": analyses})
+    private = private_texts({"DIR": directory, "OUT": out, "LM": lm, "ANALYSES": analyses})
     with verification_directory(out):
         stages = Stages(out, {"published": zlib.crc32(repr(facts).encode())}, private, stage)
         work = _T15(parts, out, facts, stages, device)
@@ -291,49 +288,3 @@ def _sources(root: Path, split: str = "*") -> list[Path]:
     """Return the session files and the table of blocks that is read with them."""
     tables = [folder / DESCRIPTION for folder in (root, root.parent)]
     return [*session_files(root, split), *(path for path in tables if path.is_file())]
-
-
-def _private(given: Mapping[str, str | Path | None]) -> dict[str, str]:
-    """Return the given paths and the home directory with the names that stand for them."""
-    texts = {
-        text: name
-        for name, path in given.items()
-        if path is not None
-        for text in (str(path), str(Path(path).absolute()), str(Path(path).resolve()))
-    } | {str(Path.home()): "~"}
-    # The longest first: one path may begin with another.
-    longest = sorted(texts, key=len, reverse=True)
-    return {text: texts[text] for text in longest if text not in ("/", ".")}
-
-
-def machine(device: str) -> dict[str, Any]:
-    """Return versions, processor, cores, threads, memory and device: all but names of a user."""
-    facts = provenance()
-    return {
-        **facts["versions"],
-        "commit": facts["commit"] or "installed package",
-        "system": facts["platform"],
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "torch threads": torch.get_num_threads(),
-        "memory": _memory(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU",
-        "made": facts["created"],
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _memory() -> str:
-    try:
-        n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return "unknown"
-    return f"{n_bytes / 1e9:.0f} GB"
