@@ -43,6 +43,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "import": Group(
             "Read what was published: checkpoints, results and recordings.",
             {
+                "t12": "importing.t12",
                 "handwriting": "importing.handwriting",
                 "inner-speech": "importing.inner_speech",
                 "checkpoint": "train.import_checkpoint",

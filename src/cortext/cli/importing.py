@@ -165,3 +165,36 @@ def inner_speech(
         val_blocks=val_blocks,
     )
     write(found, out, normalise, bin_ms, skip_bad, as_json)
+
+
+def t12(
+    source: Folder,
+    out: Out,
+    columns: Annotated[
+        str,
+        typer.Option(
+            metavar="RANGES",
+            help="Columns of the arrays: 1-128 is area 6v, 129-256 area 44; also 1-64,97-128.",
+        ),
+    ] = "1-128",
+    threshold: Annotated[
+        str,
+        typer.Option(help="Threshold crossings: tx1 (-3.5 times the RMS voltage) to tx4 (-6.5)."),
+    ] = "tx1",
+    normalise: Normalise = None,
+    bin_ms: BinMs = None,
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Write the recordings of Brain-to-Text '24 (participant T12, Willett et al. 2023).
+
+    SOURCE is competitionData, or a folder that it lies in. Its folders train, test and
+    competitionHoldOut become the splits train, val and test. The sentences of competitionHoldOut
+    are not read.
+
+    Example: cortext import t12 competitionData --out data/t12
+    """
+    from cortext.data.readers.t12 import t12 as read
+
+    found = read(source, columns=columns, threshold=threshold)
+    write(found, out, normalise, bin_ms, skip_bad, as_json)
