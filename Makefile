@@ -16,7 +16,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-accelerators environments wheel test-wheel lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-falcon test-accelerators environments wheel test-wheel lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -86,10 +86,13 @@ $(VENV)-%/.made: constraints-%.txt $(VENV)/.dev
 	$(PYTHON) -m venv $(VENV)-$*
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > $$($(VENV)-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
-	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check --pre --requirement constraints-$*.txt
+	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check $(NO_DEPS) --pre --requirement constraints-$*.txt
 	touch $@
 
-environments: $(VENV)-tpu/.made $(VENV)-cloud/.made $(VENV)-tf/.made  ## the environments of test-tpu and test-tf
+# The evaluator's package names a program that downloads recordings, with a hundred packages.
+$(VENV)-falcon/.made: NO_DEPS := --no-deps
+
+environments: $(VENV)-tpu/.made $(VENV)-cloud/.made $(VENV)-tf/.made $(VENV)-falcon/.made  ## the environments of test-tpu, test-tf and test-falcon
 
 test-tpu: $(VENV)/.built $(VENV)-tpu/.made $(VENV)-cloud/.made  ## tests of training on a TPU, on a CPU, and of renting one, in environments of their own
 	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests --ignore=tests/cloud
@@ -98,7 +101,10 @@ test-tpu: $(VENV)/.built $(VENV)-tpu/.made $(VENV)-cloud/.made  ## tests of trai
 test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, in an environment of their own
 	OMP_NUM_THREADS=1 $(VENV)-tf/bin/python -m pytest -m tf tests
 
-test-accelerators:  ## both, each on a core of its own
+test-falcon: $(VENV)/.built $(VENV)-falcon/.made  ## the decoder for the FALCON challenge with its evaluator, in an environment of its own
+	OMP_NUM_THREADS=1 $(VENV)-falcon/bin/python -m pytest -q -m falcon tests/falcon
+
+test-accelerators:  ## tests of JAX and TensorFlow, each on a core of its own
 	$(MAKE) -j 2 --output-sync=target test-tpu test-tf
 
 wheel: $(DEV)  ## a wheel for this Python on Linux, and the archive of the sources, under dist

@@ -12,7 +12,7 @@ import cortext
 SOURCE = Path(cortext.__file__).parent
 LAYERS = [
     {"cli"},
-    {"demo", "bench", "tuning", "cloud"},
+    {"demo", "falcon", "bench", "tuning", "cloud"},
     {"speechllm", "live"},
     {"usage", "verification"},
     {"voices", "evaluation"},
