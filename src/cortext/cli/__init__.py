@@ -52,7 +52,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         ),
         "verify": Group(
             "Compare published data on this machine with what is published about them.",
-            {"t15": "verify.t15"},
+            {"t15": "verify.t15", "t12": "verify.t12"},
         ),
     },
     "Training": {

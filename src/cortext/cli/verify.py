@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cortext.cli.console import DEVICE, JSON, print_json, print_lines, stages
 from cortext.evaluation.settings import OptionsFile, Threads
+
+if TYPE_CHECKING:
+    from cortext.verification import Verification
 
 
 def t15(
@@ -55,6 +58,38 @@ def t15(
             threads=threads,
             stage=stages(bars),
         )
+    return _show(result, out, as_json)
+
+
+def t12(
+    directory: Annotated[
+        Path, typer.Argument(help="Directory that the release was unpacked in.", metavar="DIR")
+    ],
+    out: Annotated[Path, typer.Option(help="Directory for the page; a second call goes on in it.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Session files that `cortext import t12` wrote of it.")
+    ] = None,
+    *,
+    as_json: bool = JSON,
+) -> int:
+    """Compare the data of Brain-to-Text '24 on this machine with what is published about them.
+
+    Reads every array, and with --data the imported session files, too. Writes verify.html and
+    verify.json with a line for each check: PASS, FAIL, or the reason why it could not be made. They
+    hold no text of the data and can be attached to a bug report. The exit status is 1 if a check
+    failed.
+
+    Example: cortext verify t12 competitionData --data data/t12 --out runs/verify-t12
+    """
+    from cortext.verification import verify_t12
+
+    with ExitStack() as bars:
+        result = verify_t12(directory, out, data=data, stage=stages(bars))
+    return _show(result, out, as_json)
+
+
+def _show(result: Verification, out: Path, as_json: bool) -> int:
+    """Print the checks, and return the exit status."""
     if as_json:
         print_json(result.to_json())
     else:

@@ -1,8 +1,11 @@
-"""Published facts about a data set, which its copies are compared with.
+"""Published facts about data sets, which their copies are compared with.
 
 Those of participant T15 come from the release (Card et al. 2024): its table of blocks, its
 `rnn_args.yaml`, the sizes that Dryad lists (version of 3 July 2025), the
-paper's abstract, and the competition's page.
+paper's abstract, and the competition's page. Those of participant T12 come from
+`competitionData_readme.txt` (Willett et al. 2023, doi:10.5061/dryad.x69p8czpq) and from the code
+that the organisers of Brain-to-Text '24 published, which names the days. Numbers of trials are
+those that its readers state: 8,800, 880 and 1,200.
 """
 
 from __future__ import annotations
@@ -106,6 +109,46 @@ def t15_facts() -> Published:
         # "99.6% accuracy with a 50-word vocabulary" on the first day, "90.2% accuracy using a
         # 125,000-word vocabulary" on the second.
         copy_wer={(25, "50-word"): 0.004, (27, "open vocabulary"): 0.098},
+    )
+
+
+_T12_DAYS = (
+    "04.28 05.05 05.17 05.19 05.24 05.26 06.02 06.07 06.14 06.16 06.21 06.23 06.28 07.05 07.14"
+    " 07.21 07.27 07.29 08.02 08.11 08.13 08.18 08.23 08.25"
+)
+_T12_HOLDOUT = (*range(4, 11), *range(12, 17), *range(18, 21))
+"""Places of the days with holdout blocks among all."""
+
+
+@dataclass(frozen=True)
+class PublishedT12:
+    """Published facts of Brain-to-Text '24, by folder of the release.
+
+    Attributes:
+        sessions: Recording days.
+        n_trials: Trials of all days.
+        n_blocks: Blocks of each day, where they are as many on all days.
+        n_columns: Columns of each array.
+    """
+
+    sessions: Mapping[str, tuple[str, ...]]
+    n_trials: Mapping[str, int]
+    n_blocks: Mapping[str, int]
+    n_columns: int
+
+
+@lru_cache(maxsize=1)
+def t12_facts() -> PublishedT12:
+    """Return the facts of participant T12 in Brain-to-Text '24."""
+    days = tuple(f"t12.2022.{day}" for day in _T12_DAYS.split())
+    holdout = tuple(days[place] for place in _T12_HOLDOUT)
+    return PublishedT12(
+        sessions={"train": days, "test": days, "competitionHoldOut": holdout},
+        n_trials={"train": 8800, "test": 880, "competitionHoldOut": 1200},
+        # "the first two blocks from each day were used as held-out competition data, [...] the last
+        # block from each day was used as test data"
+        n_blocks={"test": 1, "competitionHoldOut": 2},
+        n_columns=256,
     )
 
 

@@ -18,6 +18,7 @@ from cortext.verification.stages import PAGE, RESULT
 TITLES = {
     "files": "Files",
     "recordings": "Recordings",
+    "import": "Imported data",
     "packing": "Validation trials",
     "checkpoint": "Checkpoint",
     "logits": "Logits of the checkpoint",
