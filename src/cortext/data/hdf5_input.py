@@ -41,6 +41,8 @@ _MOST_ATTRIBUTE = 1 << 16  # bytes of an attribute
 _MOST_TEXT = 10_000  # characters of an attribute
 _MOST_CHUNK = 1 << 26  # bytes of a chunk
 _MOST_KEPT = 1 << 26  # bytes of decoded chunks
+_PLACE = 16  # bytes: a length, an address and a number
+_MOST_AT_ONCE = 100_000  # chunks of a box
 _MOST_OVERHEAD = 1 << 16  # bytes that a filter may add to a small chunk
 _SINGLE_VALUES = (h5t.INTEGER, h5t.FLOAT, h5t.STRING, h5t.ENUM)
 _CHECKSUM = 4  # bytes that Fletcher's checksum adds to a chunk
@@ -155,8 +157,11 @@ class Values:
 
     @property
     def n_bytes(self) -> int:
-        """Size of a number in the file."""
-        return int(self.id.get_type().get_size())
+        """Size of a number in the file, or of the place where a text of any length lies."""
+        kind = self.id.get_type()
+        if isinstance(kind, h5t.TypeStringID) and kind.is_variable_str():
+            return _PLACE
+        return int(kind.get_size())
 
 
 def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
@@ -201,7 +206,7 @@ def own_values(found: h5d.DatasetID, name: str) -> Values:
 
 def number(group: h5py.Group, name: str) -> int:
     """Read an attribute that is a whole number of 64 bits."""
-    value = _attribute(group, name)
+    value = attribute(group, name)
     try:
         integer = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -215,7 +220,7 @@ def number(group: h5py.Group, name: str) -> int:
 
 def text(group: h5py.Group, name: str) -> str:
     """Read an attribute that is a text of at most 10,000 characters."""
-    value = _attribute(group, name)
+    value = attribute(group, name)
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
             value = value.decode()
@@ -228,7 +233,8 @@ def text(group: h5py.Group, name: str) -> str:
     return value
 
 
-def _attribute(group: h5py.Group, name: str) -> Any:
+def attribute(group: h5py.Group, name: str) -> Any:
+    """Read an attribute that is one number or text. Raises FaultError for anything else."""
     try:
         attribute = h5a.open(group.id, name.encode())
     except KeyError:
@@ -316,6 +322,10 @@ class Boxes:
         size = self._chunks.shape
         first = [each.start // n for each, n in zip(box, size, strict=True)]
         last = [-(-each.stop // n) for each, n in zip(box, size, strict=True)]
+        n_chunks = math.prod(b - a for a, b in zip(first, last, strict=True))
+        if n_chunks > _MOST_AT_ONCE:
+            what = f"{n_chunks} chunks found where at most {_MOST_AT_ONCE} are read at once"
+            raise FaultError(values.name, what, _REPACK)
         corners = [tuple(map(mul, at, size)) for at in product(*map(range, first, last))]
         wanted = [corner for corner in corners if corner not in self._kept]
         infos = {corner: values.id.get_chunk_info_by_coord(corner) for corner in wanted}
@@ -409,10 +419,16 @@ class _Chunks:
     def _is_plain(self) -> bool:
         dtype = self.values.dtype
         shuffled = self.settings.get(h5z.FILTER_SHUFFLE, (dtype.itemsize,))[:1] == (dtype.itemsize,)
-        plain = self.values.id.get_type() == h5t.py_create(dtype) and shuffled
-        return plain and self.filters in (
-            [h5z.FILTER_DEFLATE],
-            [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE],
+        # Texts of any length lie elsewhere in the file: HDF5 itself has to look them up.
+        plain = dtype.kind != "O" and self.values.id.get_type() == h5t.py_create(dtype)
+        return (
+            plain
+            and shuffled
+            and self.filters
+            in (
+                [h5z.FILTER_DEFLATE],
+                [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE],
+            )
         )
 
     def _used(self, chunk: h5d.StoreInfo) -> list[int]:

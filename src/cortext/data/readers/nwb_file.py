@@ -12,16 +12,17 @@ import datetime
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5g
+from h5py import h5a, h5d, h5g
 
 from cortext.data import hdf5_input
-from cortext.data.checks import FaultError, Limits
+from cortext.data.checks import FaultError
 from cortext.data.hdf5_input import AGAIN, Values
 from cortext.errors import nearest
 
@@ -35,6 +36,9 @@ _MOST_SPIKES = 40_000_000
 _MOST_ROWS = 1_000_000
 _MOST_UNITS = 100_000
 _MOST_TEXT = 10_000  # characters of a cell of a table
+_MOST_TEXTS = 1 << 26  # bytes of the texts of a column, or of the places where they lie
+_MOST_NAMES = 1 << 20  # bytes of the names of columns
+_MOST_BYTES = 1 << 29  # read of a series at once
 
 
 @contextmanager
@@ -44,16 +48,14 @@ def open_nwb(path: Path) -> Iterator[NwbFile]:
     Raises FaultError for what is none; what is damaged raises it within the context.
     """
     with hdf5_input.opened(path) as file:
-        version = None
-        if hdf5_input.has(file, "nwb_version"):
-            version = hdf5_input.text(file, "nwb_version")
-        if version is None or not version.removeprefix("NWB-").startswith("2."):
-            found = "an HDF5 file, but no NWB file" if version is None else f"NWB {version}"
-            raise FaultError("nwb_version", f"{found} found, NWB 2 expected", _EXPORT)
+        version = _attribute(file, "nwb_version", "nwb_version")
+        if not isinstance(version, str) or not version.removeprefix("NWB-").startswith("2."):
+            found = "no NWB file" if version is None else f"version {version!r:.40} of NWB"
+            raise FaultError("nwb_version", f"{found}, version 2 expected", _EXPORT)
         yield NwbFile(path, file)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Series:
     """A time series, of which only the shape has been read.
 
@@ -70,12 +72,12 @@ class Series:
     dtype: np.dtype
     unit: str
     rate: float | None
-    _data: Values
-    _timestamps: Values | None
-    _start: float
-    _conversion: float
-    _offset: float
-    _channels: Values | None
+    _data: Values = field(repr=False)
+    _timestamps: Values | None = field(repr=False)
+    _start: float = field(repr=False)
+    _conversion: float = field(repr=False)
+    _offset: float = field(repr=False)
+    _channels: Values | None = field(repr=False)
 
     def times(self) -> np.ndarray:
         """Return the time of each sample in seconds, float64 [T]."""
@@ -86,7 +88,7 @@ class Series:
         if self._timestamps is None:
             assert self.rate is not None
             return self._start + np.arange(n) / self.rate
-        times_T = _read(self._timestamps).astype(np.float64, copy=False)
+        times_T = _whole(self._timestamps).astype(np.float64, copy=False)
         if not np.isfinite(times_T).all():
             raise FaultError(self._timestamps.name, "NaN or Inf found, seconds expected", _EXPORT)
         return times_T
@@ -100,14 +102,30 @@ class Series:
             start: First sample.
             stop: Sample after the last one; the end by default.
             columns: Channels to read, of a series [T, C]; all by default.
+
+        Raises:
+            FaultError: For damage, and for more than 512 MiB at once.
         """
-        x = _read(self._data, start, self.shape[0] if stop is None else stop, columns)
+        stop = self.shape[0] if stop is None else stop
+        n_bytes = max(stop - start, 0) * math.prod(self.shape[1:]) * self._data.n_bytes
+        if n_bytes > _MOST_BYTES:
+            found = f"{n_bytes >> 20} MiB asked for at once, at most {_MOST_BYTES >> 20} possible"
+            raise FaultError(self.path, found, "name a series of binned features")
+        if not n_bytes:
+            x = np.empty((0, *self.shape[1:]), self.dtype)
+        else:
+            x = self._boxes.read(slice(start, stop), *(slice(0, n) for n in self.shape[1:]))
         if self._channels is not None:
-            channels_C = _read(self._channels)
-            x = x * (channels_C if columns is None else channels_C[columns])
+            x = x * _whole(self._channels)
+        if columns is not None:
+            x = x[:, columns]
         if self._conversion != 1:
             x = x * self._conversion
         return x if self._offset == 0 else x + self._offset
+
+    @cached_property
+    def _boxes(self) -> hdf5_input.Boxes:
+        return hdf5_input.Boxes(self._data)
 
 
 class Table:
@@ -137,7 +155,7 @@ class Table:
             found = "a ragged column found (several values in a row), one value expected"
             raise FaultError(field, found, "name another column")
         values = _dataset(self._group, name, field)
-        if len(values.shape) != 1 or values.dtype.kind not in "biufSO":
+        if len(values.shape) != 1 or not (values.dtype.kind in "biuf" or _are_texts(values)):
             found = f"{values.dtype} of shape {values.shape} found, one number or text a row"
             raise FaultError(field, f"{found} expected", "name another column")
         n_rows = values.shape[0]
@@ -149,7 +167,7 @@ class Table:
         if n_rows != self._n_rows:
             found = f"{n_rows} rows found, {self._n_rows} expected as in other columns"
             raise FaultError(field, found, _EXPORT)
-        return _texts(values) if values.dtype.kind in "SO" else _read(values)
+        return _texts(values) if _are_texts(values) else _whole(values)
 
 
 class NwbFile:
@@ -235,8 +253,8 @@ class NwbFile:
             return None
         spikes = _numbers(units, "spike_times", field, _MOST_SPIKES)
         ends = _numbers(units, "spike_times_index", f"{field}_index", _MOST_UNITS)
-        times_N = _read(spikes).astype(np.float64, copy=False)
-        ends_U = _read(ends).astype(np.int64, copy=False)
+        times_N = _whole(spikes).astype(np.float64, copy=False)
+        ends_U = _whole(ends).astype(np.int64, copy=False)
         if not np.isfinite(times_N).all():
             raise FaultError(field, "NaN or Inf found, seconds expected", _EXPORT)
         starts_U = np.concatenate(([0], ends_U))[:-1]
@@ -306,7 +324,7 @@ def _series(path: str, group: h5py.Group) -> Series | None:
         path,
         data.shape,
         data.dtype,
-        _attribute_text(data, "unit"),
+        str(_attribute(h5py.Dataset(data.id), "unit", f"{path}: unit") or ""),
         rate,
         data,
         timestamps,
@@ -336,21 +354,26 @@ def _numbers(group: h5py.Group, name: str, field: str, most: int | None) -> Valu
     return values
 
 
-def _read(
-    values: Values,
-    start: int = 0,
-    stop: int | None = None,
-    columns: slice | Sequence[int] | None = None,
-) -> np.ndarray:
-    """Read rows start:stop and some columns of a dataset."""
-    stop = values.shape[0] if stop is None else stop
-    rows = hdf5_input.first_rows(values, stop, Limits(bins=_MOST_ROWS))[start:]
-    return rows if columns is None else rows[:, columns]
+def _whole(values: Values) -> np.ndarray:
+    """Read all values of a dataset in one dimension."""
+    n = values.shape[0]
+    return hdf5_input.Boxes(values).read(slice(0, n)) if n else np.empty(0, values.dtype)
+
+
+def _are_texts(values: Values) -> bool:
+    return values.dtype.kind == "S" or h5py.check_string_dtype(values.dtype) is not None
 
 
 def _texts(values: Values) -> list[str]:
-    cells = np.asarray(h5py.Dataset(values.id)[()])
-    return [_text(cell, values.name) for cell in cells.tolist()]
+    """Read the texts of a dataset in one dimension or none."""
+    n = math.prod(values.shape)
+    if n * values.n_bytes > _MOST_TEXTS:
+        found = f"{n} texts of {values.n_bytes} bytes declared"
+        raise FaultError(values.name, f"{found}, at most {_MOST_TEXTS} in all expected", _EXPORT)
+    if not n:
+        return []
+    cells = hdf5_input.Boxes(values).read(*(slice(0, size) for size in values.shape))
+    return [_text(cell, values.name) for cell in cells.ravel().tolist()]
 
 
 def _text(cell: Any, field: str) -> str:
@@ -374,29 +397,35 @@ def _scalar_text(file: h5py.File, path: str) -> str | None:
     if not isinstance(found, h5d.DatasetID):
         return None
     values = hdf5_input.own_values(found, path)
-    if math.prod(values.shape) != 1 or values.dtype.kind not in "SO":
-        raise FaultError(path, f"{values.dtype} of shape {values.shape} found, a text", _EXPORT)
-    return _text(np.asarray(h5py.Dataset(values.id)[()]).item(), path)
+    if math.prod(values.shape) != 1 or not _are_texts(values):
+        what = f"{values.dtype} of shape {values.shape} found, a text expected"
+        raise FaultError(path, what, _EXPORT)
+    return _texts(values)[0]
 
 
-def _attributes(values: Values) -> h5py.AttributeManager:
-    return h5py.Dataset(values.id).attrs
-
-
-def _attribute_text(values: Values, name: str) -> str:
-    value = _attributes(values).get(name, "")
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _attribute(owner: h5py.Group | h5py.Dataset, name: str, field: str) -> Any:
+    """Return an attribute that is one number or text; None where there is none."""
+    if not h5a.exists(owner.id, name.encode()):
+        return None
+    try:
+        value = hdf5_input.attribute(owner, name)
+    except FaultError as fault:
+        raise FaultError(field, str(fault), _EXPORT) from None
+    return _text(value, field) if isinstance(value, bytes) else value
 
 
 def _float(values: Values, name: str, default: float | None, field: str) -> float:
-    value = _attributes(values).get(name, default)
-    with suppress(TypeError, ValueError):
-        number = float(value)
-        if math.isfinite(number):
-            return number
+    value = _attribute(h5py.Dataset(values.id), name, f"{field}: {name}")
+    value = default if value is None else value
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
     raise FaultError(f"{field}: {name}", f"{value!r:.40} found, a number expected", _EXPORT)
 
 
 def _names(group: h5py.Group, name: str, field: str) -> list[str]:
+    """Return the texts of an attribute."""
+    found = h5a.open(group.id, name.encode())
+    if found.get_storage_size() > _MOST_NAMES:
+        raise FaultError(field, f"more than {_MOST_NAMES} bytes of names found", _EXPORT)
     values = np.asarray(group.attrs[name]).ravel().tolist()
     return [_text(value, f"{field}: {name}") for value in values]
