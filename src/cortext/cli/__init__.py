@@ -44,6 +44,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
             "Read what was published: checkpoints, results and recordings.",
             {
                 "t12": "importing.t12",
+                "falcon-h2": "importing.falcon_h2",
                 "handwriting": "importing.handwriting",
                 "inner-speech": "importing.inner_speech",
                 "checkpoint": "train.import_checkpoint",

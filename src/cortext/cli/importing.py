@@ -198,3 +198,30 @@ def t12(
 
     found = read(source, columns=columns, threshold=threshold)
     write(found, out, normalise, bin_ms, skip_bad, as_json)
+
+
+def falcon_h2(
+    source: Annotated[
+        Path, typer.Argument(help="Directory with the NWB files of DANDI 000950, at any depth.")
+    ],
+    out: Out,
+    held_out: Annotated[
+        bool,
+        typer.Option(help="Also write the held-out days, of which three trials are for training."),
+    ] = True,
+    normalise: Normalise = None,
+    bin_ms: BinMs = None,
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Write the handwriting of FALCON H2 (DANDI 000950) as session files.
+
+    The calibration becomes train, and minival, which repeats two of its trials, val. Features are
+    z-scored as the evaluator lets a decoder do it: causally. `cortext.falcon.Decoder` is driven by
+    the evaluator.
+
+    Example: cortext import falcon-h2 000950 --out data/h2
+    """
+    from cortext.data.readers.falcon import falcon_h2
+
+    write(falcon_h2(source, held_out=held_out), out, normalise, bin_ms, skip_bad, as_json)
