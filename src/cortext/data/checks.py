@@ -15,9 +15,12 @@ import numpy as np
 from cortext.data.conventions import Conventions
 from cortext.data.trial import BIN_MS, most_labels
 from cortext.errors import DataError, shown
+from cortext.memory import free_bytes
 from cortext.text.inventory import RELEASE, Inventory
 
 FLOAT16_MAX = 65504.0
+_ALWAYS_FREE = 1 << 26
+"""Bytes that are taken without a look at the free memory."""
 SKIP_HINT = "or leave it out with --skip-bad"
 
 
@@ -115,6 +118,16 @@ class FaultError(Exception):
         """Return the fault with its place; a trial's line also says how to leave the trial out."""
         message = f"{self.message}, {SKIP_HINT}" if trial else self.message
         return Problem(str(file), trial, self.field, shown(message))
+
+
+def check_memory(field: str, n_bytes: int, fix: str) -> None:
+    """Raise FaultError for an array that takes more than a third of the free memory."""
+    if n_bytes < _ALWAYS_FREE:
+        return
+    free = free_bytes()
+    if free is not None and n_bytes > free // 3:
+        found = f"{n_bytes / 1e9:,.1f} GB declared, at most {free / 3e9:,.1f} GB (a third of the"
+        raise FaultError(field, f"{found} free memory) expected", fix)
 
 
 def frames_needed(labels_U: np.ndarray) -> int:

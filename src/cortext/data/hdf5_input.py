@@ -28,7 +28,7 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5t, h5z
 
-from cortext.data.checks import FaultError, Limits
+from cortext.data.checks import FaultError, Limits, check_memory
 
 AGAIN = "copy or download the file again"
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
@@ -317,6 +317,8 @@ class Boxes:
     def read(self, *box: slice) -> np.ndarray:
         """Read a box: a slice with start and stop for each dimension, within the dataset."""
         values = self._values
+        n_bytes = math.prod(each.stop - each.start for each in box) * values.n_bytes
+        check_memory(values.name, n_bytes, "use a machine with more memory")
         if self._chunks is None:
             return np.asarray(h5py.Dataset(values.id)[box])
         size = self._chunks.shape

@@ -21,6 +21,8 @@ from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
 
 _MOST_CELLS = 1_000_000
+_MOST_DEPTH = 8  # cells in cells
+_MOST_UNITS = 1 << 26  # characters of a variable
 _MOST_ATTRIBUTE = 64  # bytes of a class name
 _BAND = 1 << 26  # bytes of neighbouring rows that are kept of a 3-D array
 
@@ -94,15 +96,25 @@ class Array73:
                 self.name, f"{n:,} cells found, at most {_MOST_CELLS:,} expected", "save fewer"
             )
         with _of(self.name):
-            references = self._read(tuple(slice(0, size) for size in self._values.shape))
-            return [self._cell(reference) for reference in references.ravel()]
+            references = self._read(tuple(slice(0, size) for size in self._values.shape)).ravel()
+            return [self._cell(number, each) for number, each in enumerate(references, 1)]
 
-    def _cell(self, reference: Any) -> Array73:
+    def first(self) -> Array73 | None:
+        """Return the first cell; None where there is none."""
+        if self.kind != "cells" or self._values is None or 0 in self.shape:
+            return None
+        with _of(self.name):
+            (reference,) = self._read((slice(0, 1),) * len(self.shape)).ravel()
+            return self._cell(1, reference)
+
+    def _cell(self, number: int, reference: Any) -> Array73:
+        name = f"{self.name}{{{number}}}"
         if not isinstance(reference, h5r.Reference) or not reference:
-            raise FaultError(self.name, "a cell refers to nothing", hdf5_input.AGAIN)
+            raise FaultError(name, "the cell refers to nothing", hdf5_input.AGAIN)
         assert self._values is not None
         # A reference is a place in the same file, and may be any number.
-        return Array73.of(h5r.dereference(reference, self._values.id), self.name)
+        with _of(name):
+            return Array73.of(h5r.dereference(reference, self._values.id), name)
 
     def _read(self, box: tuple[slice, ...]) -> np.ndarray:
         return self._boxes.read(*box)
@@ -145,6 +157,9 @@ class Array73:
         """Return the characters, uint16 [rows, width] of UTF-16."""
         if self._values is None:
             return np.zeros((0, 0), np.uint16)
+        if math.prod(self.shape) > _MOST_UNITS:
+            found = f"{math.prod(self.shape):,} characters found, at most {_MOST_UNITS:,} expected"
+            raise FaultError(self.name, found, "shorten the text")
         with _of(self.name):
             box = tuple(slice(0, size) for size in self._values.shape)
             return self._read(box).T.astype(np.uint16)
@@ -176,16 +191,11 @@ class File73:
         """Return kind and shape of a variable, and the kind of its first cell."""
         array = self.array(name)
         first = None
-        if array.kind == "cells" and 0 not in array.shape:
-            inner = array
-            for _ in range(8):
-                if inner.kind != "cells":
-                    break
-                cells = inner.children()
-                if not cells:
-                    break
-                inner = cells[0]
-                first = inner.kind
+        inner = array.first()
+        for _ in range(_MOST_DEPTH):
+            if inner is None:
+                break
+            first, inner = inner.kind, inner.first()
         return array.kind, array.shape, first
 
 
