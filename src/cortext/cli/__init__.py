@@ -47,6 +47,8 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
                 "falcon-h2": "importing.falcon_h2",
                 "handwriting": "importing.handwriting",
                 "inner-speech": "importing.inner_speech",
+                "nwb": "importing.nwb",
+                "mat": "importing.mat",
                 "checkpoint": "train.import_checkpoint",
                 "t15-analyses": "release.import_analyses",
             },

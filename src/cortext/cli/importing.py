@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +16,13 @@ from cortext.cli.console import (
     print_left_out,
     print_lines,
     print_notes,
+    print_table,
     progress_bar,
 )
-from cortext.errors import DataError
+from cortext.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from cortext.data.readers.first_mapping import Item
     from cortext.data.readers.recording import Source
 
 Folder = Annotated[Path, typer.Argument(help="Directory that the release was unpacked in.")]
@@ -225,3 +229,117 @@ def falcon_h2(
     from cortext.data.readers.falcon import falcon_h2
 
     write(falcon_h2(source, held_out=held_out), out, normalise, bin_ms, skip_bad, as_json)
+
+
+MappedOut = Annotated[
+    Path | None,
+    typer.Option(help="Directory of session files to write; a second call goes on in it."),
+]
+MappingFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Mapping file: what in the files is what. With --inspect: a new file to write.",
+    ),
+]
+Inspect = Annotated[
+    bool,
+    typer.Option(
+        "--inspect",
+        help="Print what is in the file, and write a first mapping where --mapping names a file.",
+    ),
+]
+
+
+def nwb(
+    source: Annotated[Path, typer.Argument(help="NWB file, or a folder of NWB files.")],
+    out: MappedOut = None,
+    mapping: MappingFile = None,
+    inspect: Inspect = False,
+    normalise: Normalise = None,
+    bin_ms: BinMs = None,
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Write any lab's NWB files as session files, as a mapping file says.
+
+    Binned time series are features, and spikes of units are binned. Look at a file first, edit the
+    mapping that this writes, then import with it:
+
+    Example: cortext import nwb day1.nwb --inspect --mapping lab.yaml
+
+    Example: cortext import nwb recordings --mapping lab.yaml --out data/lab
+    """
+    from cortext.data.readers.inspect_nwb import inspect_nwb
+    from cortext.data.readers.nwb import nwb as read
+
+    if inspect:
+        _show(source, ".nwb", inspect_nwb, mapping, as_json)
+        return
+    out, mapping = _needed(out, mapping)
+    write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
+
+
+def mat(
+    source: Annotated[Path, typer.Argument(help="MATLAB file, or a folder of MATLAB files.")],
+    out: MappedOut = None,
+    mapping: MappingFile = None,
+    inspect: Inspect = False,
+    normalise: Normalise = None,
+    bin_ms: BinMs = None,
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Write any lab's MATLAB files (v5 or v7.3) as session files, as a mapping file says.
+
+    Trials are the cells of a cell array, the rows of an array of three dimensions, or epochs of
+    continuous bins. Look at a file first, edit the mapping that this writes, then import with it:
+
+    Example: cortext import mat t99.2025.03.14.mat --inspect --mapping lab.yaml
+
+    Example: cortext import mat recordings --mapping lab.yaml --out data/lab
+    """
+    from cortext.data.readers.inspect_mat import inspect_mat
+    from cortext.data.readers.mat import mat as read
+
+    if inspect:
+        _show(source, ".mat", inspect_mat, mapping, as_json)
+        return
+    out, mapping = _needed(out, mapping)
+    write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
+
+
+def _needed(out: Path | None, mapping: Path | None) -> tuple[Path, Path]:
+    """Return both; raise ConfigError where one was not given."""
+    if mapping is None:
+        raise ConfigError(
+            "--mapping FILE is needed", fix="--inspect --mapping NEW.yaml writes a first one"
+        )
+    if out is None:
+        raise ConfigError("--out DIR is needed", fix="name a directory for the session files")
+    return out, mapping
+
+
+def _show(
+    source: Path,
+    suffix: str,
+    look: Callable[[Path], tuple[list[Item], str]],
+    mapping: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the parts of a file, or of the first one of a folder; write a first mapping of it."""
+    from cortext.data.readers.first_mapping import write_first_mapping
+    from cortext.data.readers.nwb import files_of
+
+    path = files_of(source, suffix)[0]
+    items, text = look(path)
+    if mapping is not None:
+        write_first_mapping(mapping, text)
+    if as_json:
+        parts = [dataclasses.asdict(item) for item in items]
+        print_json({"file": str(path), "parts": parts, "mapping": mapping and str(mapping)})
+        return
+    rows = [(item.name, item.kind, item.shape, item.about) for item in items]
+    print_table(str(path), ["name", "kind", "shape", "about"], rows, right_from=4)
+    if mapping is not None:
+        print_lines(f"first mapping: {mapping}; check and edit it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,7 +63,9 @@ class _MatTrials:
     def __init__(self, file: MatFile, mapping: MatMapping) -> None:
         self._file = file
         self._mapping = mapping
-        layout = {"cells": _Cells, "cube": _Cube, "epochs": _Epochs}[mapping.trials.layout]
+        layouts: dict[str, Callable[[MatFile, Feature, MatMapping], _Cells | _Cube | _Epochs]]
+        layouts = {"cells": _Cells, "cube": _Cube, "epochs": _Epochs}
+        layout = layouts[mapping.trials.layout]
         self._features = [layout(file, feature, mapping) for feature in mapping.features]
         first = self._features[0]
         self.n_trials = first.n_trials
@@ -195,7 +197,8 @@ class _Cube:
         counts = self._feature.kind == "counts"
 
         def read() -> np.ndarray:
-            return self._cube.read(trial, trial + 1, self._columns)[0][:n_bins]
+            x_1TC = self._cube.read(trial, trial + 1, self._columns)
+            return x_1TC[0, :n_bins]
 
         return Part(self.name, n_bins, self._bin_ms, counts, read)
 
