@@ -49,7 +49,7 @@ _NAMES = (
     re.compile(rf"T5_(?P<date>\d{{4}}\.\d\d\.\d\d)_(?P<split>{_SPLIT})"),
     re.compile(rf"sub-T5-(?P<split>{_SPLIT})_ses-(?P<date>\d{{8}})(?:_[\w+-]+)?"),
 )
-_DATE = re.compile(r"(20\d\d)[._-]?(\d\d)[._-]?(\d\d)")
+_DATE = re.compile(r"(20\d\d)[._-]?(0[1-9]|1[0-2])[._-]?(0[1-9]|[12]\d|3[01])")
 _AGAIN = "download the file again"
 
 
