@@ -260,6 +260,11 @@ CUBE = CELLS.replace("layout: cells", "layout: cube, lengths: lengths")
         ),
         (
             EPOCHS,
+            {"tx": np.ones((100, 8)), "go": np.array([[1, 30.0], [31, 90], [1, 30]])},
+            "block 0 trial 2: go: trial 3 has the epoch of trial 1; remove one of them",
+        ),
+        (
+            EPOCHS,
             {"tx": np.ones((100, 8)), "go": np.ones((3, 3))},
             "go: shape [3, 3] found, [trials, 2] expected; correct the mapping",
         ),

@@ -245,7 +245,8 @@ def test_arrays_are_chosen_by_the_names_in_the_electrodes_table(tmp_path: Path) 
             file.create_electrode_group(name, description=name, location="left", device=device)
         for _ in range(2):
             file.add_electrode(group=file.electrode_groups[name], location="left")
-    region = file.create_electrode_table_region(list(range(6)), "all")
+    # Rows 0, 1 and 4, 5 are of 6v, whatever the order of the columns.
+    region = file.create_electrode_table_region([2, 0, 1, 3, 5, 4], "all")
     data = np.arange(60.0).reshape(10, 6)
     series = ElectricalSeries(name="power", data=data, electrodes=region, rate=50.0)
     file.add_acquisition(series)
@@ -259,8 +260,8 @@ features: [{{name: acquisition/power, kind: power, arrays: [6v]}}]
 sentence: {{name: cue}}
 """
     _, (found,) = _read(tmp_path / "a.nwb", text)
-    np.testing.assert_array_equal(found, data[:, [0, 1, 4, 5]])
-    with pytest.raises(FaultError, match="no electrodes of array '6w', but of 6v, 44"):
+    np.testing.assert_array_equal(found, data[:, [1, 2, 4, 5]])
+    with pytest.raises(FaultError, match="no electrodes of array '6w', but of 44, 6v"):
         _read(tmp_path / "a.nwb", text.replace("[6v]", "[6w]"))
 
 
@@ -379,7 +380,11 @@ def test_a_session_of_one_block_is_for_training_alone(tmp_path: Path) -> None:
             "{name: cue}\nsplit: {name: cue, train: [one]}",
             "cue: 'two' found, which split does not name; name it under train, val, test or",
         ),
-        ("counts}", "counts, arrays: [6v]}", "electrodes: no such table; "),
+        (
+            "counts}",
+            "counts, arrays: [6v]}",
+            "acquisition/tx/electrodes: no electrodes found; name",
+        ),
     ],
 )
 def test_what_the_file_lacks_is_one_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -436,6 +441,13 @@ def test_a_trial_that_crosses_a_gap_says_where(tmp_path: Path) -> None:
     assert "samples at 1.58 s and 1.7 s follow each other in a trial" in _problem(
         tmp_path / "a.nwb"
     )
+
+
+def test_a_row_that_is_there_twice_is_a_problem(tmp_path: Path) -> None:
+    rows = _rows("one", "two")
+    rows[1] |= {"start_time": 0.0, "stop_time": 0.8}
+    _simple(tmp_path / "a.nwb", rows)
+    assert "row 1 has the times of row 0; remove one of them" in _problem(tmp_path / "a.nwb")
 
 
 def test_times_that_go_back_are_a_fault_of_the_file(tmp_path: Path) -> None:

@@ -218,6 +218,9 @@ class _Epochs:
         check_bytes(self._epochs_name, epochs.shape[0], 2, 8)
         self._epochs_N2 = epochs.read().astype(np.float64)
         self._last_bin = mapping.trials.stop_bin
+        self._first_trial: dict[tuple[float, float], int] = {}
+        for trial, (first, last) in enumerate(self._epochs_N2.tolist()):
+            self._first_trial.setdefault((first, last), trial)
         self._columns = feature.numbers()
         self._feature = feature
         self._bin_ms = mapping.bin_ms_of(feature)
@@ -240,6 +243,9 @@ class _Epochs:
 
     def part(self, trial: int) -> Part:
         first, stop = self.bounds(trial)
+        if (other := self._first_trial[tuple(self._epochs_N2[trial].tolist())]) != trial:
+            found = f"trial {trial + 1} has the epoch of trial {other + 1}"
+            raise FaultError(self._epochs_name, found, "remove one of them")
         check_bytes(self.name, stop - first, self.width, max(4, self._bins.dtype.itemsize))
         counts = self._feature.kind == "counts"
         return Part(

@@ -31,6 +31,8 @@ from cortext.data.readers.recording import Source
 from cortext.data.trial import is_plain_name
 from cortext.errors import DataError
 
+ELECTRODES = "general/extracellular_ephys/electrodes"
+"""Place of the table of electrodes."""
 _SLACK = 0.01
 """Part of a bin by which a time may be rounded."""
 _SAME_BIN = 0.5
@@ -125,6 +127,10 @@ class _NwbTrials:
         self.n_trials = len(self._start_N)
         if not self.n_trials:
             raise FaultError(mapping.trials.table, "a table without rows found", EDIT)
+        bounds = zip(self._start_N.tolist(), self._stop_N.tolist(), strict=True)
+        self._first_row: dict[tuple[float, float], int] = {}
+        for row, each in enumerate(bounds):
+            self._first_row.setdefault(each, row)
         self._features: list[_Series | _Spikes] = [
             (_Spikes if feature.name == UNITS else _Series)(file, feature, mapping)
             for feature in mapping.features
@@ -147,6 +153,9 @@ class _NwbTrials:
                 f"row {trial} is from {start:g} s to {stop:g} s; a start before its stop expected",
                 "correct the row",
             )
+        if (first := self._first_row[start, stop]) != trial:
+            found = f"row {trial} has the times of row {first}"
+            raise FaultError(self._mapping.trials.table, found, "remove one of them")
         return [feature.part(start, stop) for feature in self._features]
 
 
@@ -250,20 +259,18 @@ def _check_order(name: str, times_T: np.ndarray) -> None:
 def _columns_of(file: NwbFile, feature: Feature, n_columns: int) -> list[int]:
     """Return the columns of the arrays that a feature names."""
     assert feature.arrays is not None
-    names = file.table("general/extracellular_ephys/electrodes").column("group_name")
-    if len(names) != n_columns:
-        raise FaultError(
-            feature.name,
-            f"{n_columns} columns found for {len(names)} electrodes",
-            "give columns instead of arrays",
-        )
+    rows_C = file.electrodes(feature.name)
+    names = file.table(ELECTRODES).column("group_name")
+    if len(rows_C) != n_columns or not (rows_C >= 0).all() or not (rows_C < len(names)).all():
+        found = f"{len(rows_C)} of {len(names)} electrodes named for {n_columns} columns"
+        raise FaultError(feature.name, found, "give columns instead of arrays")
+    array_C = [str(names[row]) for row in rows_C]
     for array in feature.arrays:
-        if array not in names:
-            known = ", ".join(dict.fromkeys(map(str, names)))
-            raise FaultError(
-                feature.name, f"no electrodes of array {array!r:.60}, but of {known}", EDIT
-            )
-    return [number for number, name in enumerate(names) if name in feature.arrays]
+        if array not in array_C:
+            known = ", ".join(dict.fromkeys(array_C))
+            found = f"no electrodes of array {array!r:.60}, but of {known}"
+            raise FaultError(feature.name, found, EDIT)
+    return [column for column, array in enumerate(array_C) if array in feature.arrays]
 
 
 class _Spikes:

@@ -230,6 +230,20 @@ class NwbFile:
             raise FaultError(path, f"{series.dtype} found, numbers expected", "name another series")
         return series
 
+    def electrodes(self, path: str) -> np.ndarray:
+        """Return the row in the table of electrodes of each column of a series, int64 [C].
+
+        Raises FaultError for a series that names no electrodes.
+        """
+        field = f"{path}/electrodes"
+        group = hdf5_input.member(self._file, path, path)
+        if not isinstance(group, h5g.GroupID) or not hdf5_input.has(
+            h5py.Group(group), "electrodes"
+        ):
+            raise FaultError(field, "no electrodes found", "name the series' columns instead")
+        rows_C = _numbers(h5py.Group(group), "electrodes", field, _MOST_UNITS)
+        return _whole(rows_C).astype(np.int64)
+
     def tables(self) -> tuple[str, ...]:
         """Return the places of the tables of intervals, such as `intervals/trials`."""
         groups = _groups(self._file, ("intervals",))
