@@ -243,6 +243,8 @@ def _readable(read: Sequence[_Recorded]) -> Check:
 
 def _n_blocks(read: Sequence[_Recorded], folder: str, n_blocks: int) -> Check:
     counts = {one.file.session: len(set(one.blocks)) for one in read if one.file.folder == folder}
+    if not counts:
+        return not_checked(f"Blocks of {folder}", "no file was found")
     other = [f"{session} has {n}" for session, n in counts.items() if n != n_blocks]
     said = f"{n_blocks} on every day"
     if other:
