@@ -237,8 +237,9 @@ class _File:
         self._features = [file.numbers(name) for name in (_CROSSINGS, _POWER)]
         self._n_bins, n_channels = self._features[0].shape
         if self._features[1].shape != self._features[0].shape:
-            found = f"{list(self._features[1].shape)} found, as in {_CROSSINGS} expected:"
-            raise FaultError(_POWER, f"{found} {list(self._features[0].shape)}", AGAIN)
+            shapes = [list(each.shape) for each in self._features]
+            found = f"{shapes[1]} found, {shapes[0]} expected as in {_CROSSINGS}"
+            raise FaultError(_POWER, found, AGAIN)
         self._channels = _channels(file, options.channels, n_channels)
         self.n_counts = n_channels if self._channels is None else len(self._channels)
         self.bin_ms = _bin_ms(file)
@@ -263,46 +264,50 @@ class _File:
         """Yield block and trial of each trial that is kept."""
         seen: Counter[int] = Counter()
         for (first, last), number in zip(self._periods, cues, strict=True):
-            if not 1 <= number <= len(self.cues):
-                found = f"cue {number} found, 1 to {len(self.cues)} (of {_CUE_LIST}) expected"
-                raise FaultError(_CUES, found, AGAIN)
-            if not 1 <= first <= last <= self._n_bins:
-                found = f"bins {first} to {last} found, 1 to {self._n_bins} expected"
-                raise FaultError(self._epochs, found, AGAIN)
-            block = int(self._block_T[first - 1])
+            # A trial in no bin is named with the first block.
+            at = first - 1 if 1 <= first <= self._n_bins else 0
+            block = int(self._block_T[at])
             in_block = seen[block]
             seen[block] += 1
-            cue = self.cues[number - 1]
-            if cue.is_nothing:
+            cue = self.cues[number - 1] if 1 <= number <= len(self.cues) else None
+            if cue is not None and cue.is_nothing:
                 self.left_out["trials with the cue to do nothing"] += 1
-            elif behaviour is not None and behaviour != cue.behaviour:
+            elif cue is not None and behaviour is not None and behaviour != cue.behaviour:
                 self.left_out["trials of another behaviour"] += 1
             else:
+                said = ("", None) if cue is None else (cue.sentence, cue.behaviour)
                 yield (
                     block,
                     RecordedTrial(
                         in_block,
                         last - first + 1,
-                        partial(self._read, first - 1, last),
-                        cue.sentence,
-                        cue.behaviour or self._experiment,
+                        partial(self._read, first, last, number),
+                        said[0],
+                        said[1] or self._experiment,
                     ),
                 )
 
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        """Return threshold crossings and power of a trial's bins, [T, 2 C]."""
-        blocks = np.unique(self._block_T[start:stop])
+    def _read(self, first: int, last: int, cue: int) -> np.ndarray:
+        """Return threshold crossings and power of a trial's bins, float32 [T, 2 C]."""
+        if not 1 <= cue <= len(self.cues):
+            found = f"cue {cue} found, 1 to {len(self.cues)} (of {_CUE_LIST}) expected"
+            raise FaultError(_CUES, found, AGAIN)
+        if not 1 <= first <= last <= self._n_bins:
+            found = f"bins {first} to {last} found, 1 to {self._n_bins} expected"
+            raise FaultError(self._epochs, found, AGAIN)
+        blocks = np.unique(self._block_T[first - 1 : last])
         if len(blocks) > 1:
-            found = f"bins {start + 1} to {stop} of {self.path.name} lie in blocks {blocks[0]} and"
+            found = f"bins {first} to {last} of {self.path.name} lie in blocks {blocks[0]} and"
             raise FaultError(self._epochs, f"{found} {blocks[1]}", "correct the period")
-        parts = [each.read(start, stop, self._channels) for each in self._features]
-        return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+        parts = [each.read(first - 1, last, self._channels) for each in self._features]
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is named
+            return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
 
 
 def _bin_ms(file: MatFile) -> float:
     found = file.vector(_BIN)
     if len(found) != 1 or not 5 <= found[0] <= 50:
-        listed = ", ".join(f"{value:g}" for value in found[:3])
+        listed = ", ".join(f"{value:g}" for value in found[:3]) or "nothing"
         raise FaultError(_BIN, f"{listed} found, milliseconds from 5 to 50 expected", AGAIN)
     return float(found[0])
 
@@ -332,9 +337,7 @@ def _channels(file: MatFile, chosen: str | None, n_channels: int) -> list[int] |
         found = f"no channels {chosen!r}; {nearest(chosen, names)}"
         raise FaultError(_SET_NAMES, found, "choose a set of the file")
     numbers = sets[names.index(chosen)].read().ravel()
-    columns = [int(number) - 1 for number in numbers.tolist() if number == number // 1]
-    whole = len(columns) == numbers.size > 0
-    if not whole or min(columns) < 0 or max(columns) >= n_channels:
+    if not numbers.size or not np.isin(numbers, np.arange(1, n_channels + 1)).all():
         found = f"{chosen!r} has other numbers than channels 1 to {n_channels}"
         raise FaultError(_SETS, found, AGAIN)
-    return columns
+    return [int(number) - 1 for number in numbers]
