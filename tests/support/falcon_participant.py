@@ -94,7 +94,7 @@ def writing_config(n_batches: int = 150) -> TrainConfig:
         ),
         dataset=DatasetConfig(
             batch_size=16,
-            days_per_batch=4,
+            days_per_batch=2,
             data_transforms=Augmentation(white_noise_std=0.3, constant_offset_std=0.1),
         ),
         num_training_batches=n_batches,
