@@ -39,12 +39,10 @@ def root(tmp_path_factory):
     return root
 
 
-def minival(root, day):
+def minival(root, day, split="minival"):
     """Return the path of a day's file and its trials, as the evaluator reads them."""
-    path = (
-        root
-        / f"000950/sub-T5-held-in-minival/sub-T5-held-in-minival_ses-{day.replace('.', '')}.nwb"
-    )
+    name = f"sub-T5-held-in-{split}"
+    path = root / f"000950/{name}/{name}_ses-{day.replace('.', '')}.nwb"
     with File(path) as file:
         x_TC = file["acquisition/binned_spikes/data"][()]
         times_T = file["acquisition/binned_spikes/timestamps"][()]
@@ -100,18 +98,25 @@ def test_a_language_model_of_characters_writes_full_stops_and_one_of_words_does_
     assert not set("".join(without)) & set("~?,")
 
 
-def test_a_day_begins_with_the_last_trials_of_its_calibration(root):
+@pytest.mark.parametrize("calibration", ["000950", "000950/sub-T5-held-in-calib"])
+def test_a_day_begins_with_the_last_trials_of_its_calibration(root, calibration):
     path, trials = minival(root, HELD_IN[0])
-    warm = Decoder(root / "run", calibration=root / "000950")
-    cold = Decoder(root / "run")
-    assert decoded(warm, path, trials) != decoded(cold, path, trials)
-    # Twenty trials count, so that the two that minival repeats do not matter.
-    other = Decoder(root / "run", calibration=root / "000950/sub-T5-held-in-calib")
-    scale = {}
-    for decoder in (warm, other):
-        decoder.reset([path])
-        scale[decoder] = decoder._scale.push(trials[0][:1])
-    np.testing.assert_array_equal(scale[warm], scale[other])
+    decoder = Decoder(root / "run", calibration=root / calibration)
+    decoder.reset([path])
+    found = decoder._scale.push(trials[0][:3])
+    _, before = minival(root, HELD_IN[0], "calib")
+    assert len(before) == 22  # of which the last 20 count, and all bins of the trial so far
+    for t in range(3):
+        seen_TC = np.concatenate([*before[2:], trials[0][: t + 1]]).astype(float)
+        z_C = (trials[0][t] - seen_TC.mean(axis=0)) / seen_TC.std(axis=0)
+        np.testing.assert_allclose(found[t], z_C, atol=1e-4)
+
+
+def test_without_calibration_a_day_begins_with_the_trial_itself(root):
+    decoder = Decoder(root / "run")
+    decoder.reset([HELD_IN[0]])
+    first_1C = decoder._scale.push(np.ones((1, 192)))
+    np.testing.assert_array_equal(first_1C, 0)
 
 
 def test_an_unknown_day_is_decoded_with_the_last_layer(root):
