@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from datetime import date
 from pathlib import Path, PurePath
 
 import pytest
 
-from cortext.data.readers.mapping import MatMapping, NwbMapping, SessionNames, load_mapping
+from cortext.data.readers.mapping import (
+    Blocks,
+    Feature,
+    MatMapping,
+    MatTrials,
+    NwbMapping,
+    NwbTrials,
+    Sentences,
+    SessionNames,
+    Splits,
+    load_mapping,
+)
 from cortext.errors import ConfigError, CortextError
 
 NWB = """
@@ -183,3 +196,32 @@ def test_files_beside_the_mapping_give_tokens_language_and_words(tmp_path: Path)
 def test_a_mapping_that_is_no_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the configuration: No such file"):
         load_mapping(tmp_path / "none.yaml", NwbMapping, "nwb")
+
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGES = ("reference/mapping.md", "guides/import-nwb.md", "guides/import-mat.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_mapping_of_the_documentation_is_read(tmp_path: Path, page: str) -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
+    whole = [block for block in blocks if block.startswith("format: ")]
+    assert whole
+    for text in whole:
+        reader = "nwb" if "reader: nwb" in text else "mat"
+        load_mapping(
+            _written(tmp_path, text), NwbMapping if reader == "nwb" else MatMapping, reader
+        )
+    for part in set(blocks) - set(whole):  # a section, in place of the one that MAT has
+        text = MAT.replace("sentence: {name: sentenceText}\n", part)
+        load_mapping(_written(tmp_path, text), MatMapping, "mat")
+
+
+def test_the_reference_has_every_key() -> None:
+    page = (DOCS / PAGES[0]).read_text()
+    keys = {"format", "format_version", "reader"}
+    for part in (NwbMapping, MatMapping, Feature, NwbTrials, MatTrials, Sentences):
+        keys |= {field.name for field in dataclasses.fields(part)}
+    for section, part in (("block", Blocks), ("split", Splits), ("session", SessionNames)):
+        keys |= {f"{section}.{field.name}" for field in dataclasses.fields(part)}
+    assert set(re.findall(r"^\| `([\w.]+)` \|", page, re.M)) == keys

@@ -124,7 +124,8 @@ def common_keys(guess: Guess, states_bins: bool = True) -> Iterator[str]:
     yield "language: en  # or es, de, fr, nl, zh, or a file"
     yield "inventory: arpabet  # or characters, handwriting, or a file"
     yield "# lexicon: lexicon.txt  # pronunciations, for an inventory of your own"
-    yield "features:"
+    yield "features:  # counts are summed where bins are joined, the mean is taken of power"
+    yield "  # `columns: 0-127` in a feature takes some of its columns, counted from 0"
     if not guess.features:
         yield f"  # Nothing found with at least {FEWEST_COLUMNS} columns."
         yield from feature_keys("FEATURES", "counts", "a series or variable")
@@ -135,8 +136,7 @@ def feature_keys(name: str, kind: str, about: str, bin_ms: float | None = None) 
     """Return the lines of one feature; `bin_ms` where the file does not state it."""
     lines = [
         f"  - name: {quoted(name)}  # {shown(about, 100)}",
-        f"    kind: {kind}  # counts are summed where bins are joined, the mean is taken of power",
-        "    # columns: 0-127  # counted from 0; all by default",
+        f"    kind: {kind}",
     ]
     return lines if bin_ms is None else [*lines, f"    bin_ms: {bin_ms:g}"]
 
