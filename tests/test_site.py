@@ -27,7 +27,7 @@ tpu-compile training training-speed troubleshooting tune-decoder tuning use
 HELPFUL = {
     "kaggle": {"start/from-public-data"},
     "submission": {"start/from-public-data"},
-    "nwb": {"guides/data"},
+    "nwb": {"guides/import-nwb"},
     "gpu": {"guides/gpus", "guides/train", "start/install"},
     "latency": {"measured/latency"},
     "cuda out of memory": {"guides/gpus", "start/troubleshooting"},
