@@ -30,6 +30,7 @@ from cortext import (
     training,
     tuning,
 )
+from cortext.data.readers.t12 import t12
 from cortext.data.simulate import SimulatorConfig
 from cortext.decoding import ensemble
 from cortext.decoding.fake import fake_log_probs
@@ -49,7 +50,7 @@ from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig
 from cortext.training.loss import ctc_loss
 from cortext.training.setup import new_model
 from cortext.tuning.decoder.material import tuning_parts
-from cortext.verification import verify_t15
+from cortext.verification import verify_t12, verify_t15
 from cortext.voices import open_voice
 
 DAY = "t15.2023.08.11"
@@ -554,6 +555,12 @@ PARTS: Table = {
     "tune_decoder, out": (lambda w, v: tuning.tune_decoder(None, None, None, v), OUTS),
     "verify_t15": (lambda w, v: verify_t15(v, w.root / "v"), PATHS),
     "verify_t15, out": (lambda w, v: verify_t15(w.data, v), OUTS),
+    "t12": (lambda w, v: t12(v), PATHS),
+    "t12, columns": (lambda w, v: t12(w.data, columns=v), (*THINGS, "")),
+    "t12, threshold": (lambda w, v: t12(w.data, threshold=v), THINGS),
+    "verify_t12": (lambda w, v: verify_t12(v, w.root / "v"), PATHS),
+    "verify_t12, out": (lambda w, v: verify_t12(w.data, v), OUTS),
+    "verify_t12, data": (lambda w, v: verify_t12(w.data, w.root / "v", data=v), PATHS[1:]),
     "verify_t15, lm": (lambda w, v: verify_t15(w.data, w.root / "v", lm=v), PATHS[1:]),
     "fake_log_probs": (lambda w, v: fake_log_probs("a", v), NUMBERS),
     "fake_log_probs, seed": (lambda w, v: fake_log_probs("a", seed=v), (*NUMBERS, 2.5)),

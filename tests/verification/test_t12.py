@@ -82,6 +82,7 @@ def test_a_whole_copy_passes_every_check_that_can_be_made(whole):
         "Sentences of competitionHoldOut": "not checked, because they are withheld, and never read",
         "Imported trials": "PASS  17, on each day as in the release",
         "Problems of the imported data": "PASS  none",
+        "Tokens and language": "PASS  ARPABET, English",
         "Imported features": "PASS  256; crossings and power of 128 columns are 256",
         "Labels": "PASS  sentences in train and val, none in test",
         "Z-scores by block": "PASS  mean 0 and standard deviation 1 over 5 blocks, the first of"
@@ -94,7 +95,7 @@ def test_a_whole_copy_passes_every_check_that_can_be_made(whole):
     assert "WER" not in page
     assert not any(sentence in page for sentence in (*SAID, "redacted"))
     content = json.loads((whole / "verify" / RESULT).read_text())
-    assert content["counts"] == {"PASS": 16, "FAIL": 0, "not checked": 1}
+    assert content["counts"] == {"PASS": 17, "FAIL": 0, "not checked": 1}
 
 
 def test_without_imported_data_the_release_alone_is_checked(whole, tmp_path):
@@ -268,6 +269,18 @@ def test_a_label_in_the_imported_holdout_fails(own):
     assert lines(result)["Labels"] == "FAIL  2 of 2 test trials have a sentence"
 
 
+def test_an_import_of_other_tokens_language_or_bins(own):
+    path = own / "imported" / "cortext.json"
+    given = json.loads(path.read_text())
+    for other, says in (
+        ({"inventory": "lm"}, "FAIL  the import writes others: in it token 1 is AA, not SIL"),
+        ({"language": "es"}, "FAIL  the import writes others: in it the language 'en' is not 'es'"),
+        ({"bin_ms": 40}, "PASS  ARPABET, English"),
+    ):
+        path.write_text(json.dumps(given | other))
+        assert lines(verified(own))["Tokens and language"] == says
+
+
 def test_other_z_scores_are_not_checked(whole, tmp_path):
     import_source(t12(whole), tmp_path / "rolling", normalise="rolling")
     result = verify_t12(whole, tmp_path / "out", data=tmp_path / "rolling", published=FACTS)
@@ -282,7 +295,7 @@ def test_the_command_ends_with_1_where_something_differs(whole, tmp_path, capsys
     monkeypatch.setattr("cortext.verification.t12.t12_facts", lambda: FACTS)
     given += ["--data", str(whole / "imported"), "--json"]
     assert run(given) == 0
-    assert json.loads(capsys.readouterr().out)["counts"]["PASS"] == 16
+    assert json.loads(capsys.readouterr().out)["counts"]["PASS"] == 17
 
 
 def test_what_is_no_copy_is_refused(whole, tmp_path, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from cortext.arguments import as_path, check_type
 from cortext.data.checks import FaultError, Problem
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import open_session_files
 from cortext.data.inspect import inspect
 from cortext.data.readers.importing import RECORD
@@ -345,6 +346,7 @@ def check_import(
         [
             judged("Imported trials", not other, said),
             judged("Problems of the imported data", not n, problems),
+            _conventions(report.conventions),
             judged(
                 "Imported features",
                 report.n_features == 2 * len(columns),
@@ -355,6 +357,13 @@ def check_import(
             _scaled(data, settings.get("normalise")),
         ]
     )
+
+
+def _conventions(found: Conventions) -> Check:
+    """Compare tokens and language with those that `t12` writes; bins may have been joined."""
+    other = RELEASE_CONVENTIONS.difference(replace(found, bin_ms=RELEASE_CONVENTIONS.bin_ms))
+    said = f"the import writes others: in it {other}" if other else "ARPABET, English"
+    return judged("Tokens and language", not other, said)
 
 
 def _scaled(data: Path, normalise: str | None) -> Check:

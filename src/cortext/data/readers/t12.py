@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cortext.arguments import as_path, check_text
 from cortext.data.checks import FaultError
 from cortext.data.readers.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
@@ -60,7 +61,7 @@ class SessionFile:
     path: Path
 
 
-def t12(source: Path, *, columns: str = "1-128", threshold: str = "tx1") -> Source:
+def t12(source: str | Path, *, columns: str = "1-128", threshold: str = "tx1") -> Source:
     """Return the recordings of Brain-to-Text '24.
 
     Features are the threshold crossings of the chosen columns, then their spike band power.
@@ -74,6 +75,9 @@ def t12(source: Path, *, columns: str = "1-128", threshold: str = "tx1") -> Sour
         ConfigError: For columns or a threshold that there are not.
         DataError: For a folder without the release, or with files of others in it.
     """
+    source = as_path(source, "source")
+    check_text(columns, "columns")
+    check_text(threshold, "threshold")
     if threshold not in THRESHOLDS:
         raise ConfigError(f"unknown threshold {threshold!r}; {nearest(threshold, THRESHOLDS)}")
     chosen = parse_columns(columns)
