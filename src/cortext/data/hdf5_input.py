@@ -13,22 +13,20 @@ import math
 import os
 import re
 import stat
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
-from operator import mul
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5t
 
 from cortext.data.checks import FaultError, Limits, check_memory
+from cortext.data.hdf5_chunks import REPACK, Chunks
 
 AGAIN = "copy or download the file again"
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
@@ -39,14 +37,10 @@ _INSIDE = "copy the values into the file itself"
 _MOST_LINKS = 16  # soft links in a row; HDF5's own number
 _MOST_ATTRIBUTE = 1 << 16  # bytes of an attribute
 _MOST_TEXT = 10_000  # characters of an attribute
-_MOST_CHUNK = 1 << 26  # bytes of a chunk
 _MOST_KEPT = 1 << 26  # bytes of decoded chunks
 _PLACE = 16  # bytes: a length, an address and a number
 _MOST_AT_ONCE = 100_000  # chunks of a box
-_MOST_OVERHEAD = 1 << 16  # bytes that a filter may add to a small chunk
 _SINGLE_VALUES = (h5t.INTEGER, h5t.FLOAT, h5t.STRING, h5t.ENUM)
-_CHECKSUM = 4  # bytes that Fletcher's checksum adds to a chunk
-_REPACK = "repack the file, for example with `h5repack -l CHUNK=1000x64 -f GZIP=4`"
 
 
 @contextmanager
@@ -285,7 +279,7 @@ def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
     Raises:
         FaultError: Where no values were ever written, or the chunks are damaged.
     """
-    chunks = _Chunks(values, limits.bins) if values.layout == h5d.CHUNKED else None
+    chunks = Chunks(values, limits.bins) if values.layout == h5d.CHUNKED else None
     stored = chunks.stored(n_rows) if chunks else []
     _check_written(values)
     if chunks is None or not chunks.decode(stored):
@@ -310,198 +304,69 @@ class Boxes:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._chunks = _Chunks(values) if values.layout == h5d.CHUNKED else None
+        self._chunks = Chunks(values) if values.layout == h5d.CHUNKED else None
         self._kept: OrderedDict[tuple[int, ...], np.ndarray] = OrderedDict()
         _check_written(values)
 
     def read(self, *box: slice) -> np.ndarray:
         """Read a box: a slice with start and stop for each dimension, within the dataset."""
         values = self._values
-        n_bytes = math.prod(each.stop - each.start for each in box) * values.n_bytes
+        shape = [each.stop - each.start for each in box]
+        if not math.prod(shape):
+            return np.empty(shape, values.dtype)
+        n_bytes = math.prod(shape) * values.n_bytes
         check_memory(values.name, n_bytes, "use a machine with more memory")
         if self._chunks is None:
             return np.asarray(h5py.Dataset(values.id)[box])
         size = self._chunks.shape
-        first = [each.start // n for each, n in zip(box, size, strict=True)]
-        last = [-(-each.stop // n) for each, n in zip(box, size, strict=True)]
-        n_chunks = math.prod(b - a for a, b in zip(first, last, strict=True))
+        n_chunks = math.prod(
+            -(-each.stop // n) - each.start // n for each, n in zip(box, size, strict=True)
+        )
         if n_chunks > _MOST_AT_ONCE:
             what = f"{n_chunks} chunks found where at most {_MOST_AT_ONCE} are read at once"
-            raise FaultError(values.name, what, _REPACK)
-        corners = [tuple(map(mul, at, size)) for at in product(*map(range, first, last))]
-        wanted = [corner for corner in corners if corner not in self._kept]
-        infos = {corner: values.id.get_chunk_info_by_coord(corner) for corner in wanted}
-        stored = {corner: info for corner, info in infos.items() if info.byte_offset is not None}
+            raise FaultError(values.name, what, REPACK)
+        parts = [_parts(each, n) for each, n in zip(box, size, strict=True)]
+        pieces = [tuple(zip(*piece, strict=True)) for piece in product(*parts)]
+        known = {}
+        stored = {}
+        for corner, _, _ in pieces:
+            if (chunk := self._kept.get(corner)) is not None:
+                known[corner] = chunk
+                continue
+            info = values.id.get_chunk_info_by_coord(corner)
+            if info.byte_offset is not None:
+                stored[corner] = info
         if not self._chunks.decode(list(stored.values())):
             return np.asarray(h5py.Dataset(values.id)[box])
-        shape = [each.stop - each.start for each in box]
         found = np.full(shape, h5py.Dataset(values.id).fillvalue, values.dtype)
-        for corner in corners:
-            chunk = self._kept.pop(corner, None)
+        for corner, into, part in pieces:
+            chunk = known.get(corner)
             if chunk is None and corner in stored:
                 chunk = self._chunks.decoded(stored[corner])
-            if chunk is None:
-                continue
-            self._keep(corner, chunk)
-            low = [max(c, each.start) for c, each in zip(corner, box, strict=True)]
-            high = [min(c + n, each.stop) for c, n, each in zip(corner, size, box, strict=True)]
-            starts = [each.start for each in box]
-            into = tuple(map(slice, np.subtract(low, starts), np.subtract(high, starts)))
-            found[into] = chunk[
-                tuple(map(slice, np.subtract(low, corner), np.subtract(high, corner)))
-            ]
+            if chunk is not None:
+                found[into] = chunk[part]
+                self._keep(corner, chunk)
         return found
 
     def _keep(self, corner: tuple[int, ...], chunk: np.ndarray) -> None:
         self._kept[corner] = chunk
-        while len(self._kept) > 1 and len(self._kept) * chunk.nbytes > _MOST_KEPT:
+        self._kept.move_to_end(corner)
+        if len(self._kept) * chunk.nbytes > max(_MOST_KEPT, chunk.nbytes):
             self._kept.popitem(last=False)
+
+
+def _parts(along: slice, size: int) -> list[tuple[int, slice, slice]]:
+    """Return what chunks have of a slice: where each begins, its part in the slice and in it."""
+    return [
+        (
+            corner,
+            slice(max(corner - along.start, 0), min(corner + size, along.stop) - along.start),
+            slice(max(along.start - corner, 0), min(along.stop - corner, size)),
+        )
+        for corner in range(along.start // size * size, along.stop, size)
+    ]
 
 
 def _check_written(values: Values) -> None:
     if math.prod(values.shape) and not values.id.get_storage_size():
         raise FaultError(values.name, "only declared, no values were ever written", AGAIN)
-
-
-class _Chunks:
-    """The chunks of a dataset. Nothing is decoded before its stored size has been checked.
-
-    Args:
-        values: A chunked dataset.
-        most: Most chunks that it may have; any number by default.
-    """
-
-    def __init__(self, values: Values, most: int | None = None) -> None:
-        properties = values.id.get_create_plist()
-        name = values.name
-        self.values = values
-        self.shape: tuple[int, ...] = properties.get_chunk()
-        self.n_bytes = math.prod(self.shape) * values.n_bytes
-        if self.n_bytes > _MOST_CHUNK:
-            raise FaultError(
-                name,
-                f"chunks of {self.n_bytes} bytes found, at most {_MOST_CHUNK} expected",
-                _REPACK,
-            )
-        n_chunks = math.prod(
-            -(-n // size) for n, size in zip(values.shape, self.shape, strict=True)
-        )
-        if most is not None and n_chunks > most:  # HDF5 keeps notes of each: 6 million take 4 GB
-            raise FaultError(name, f"{n_chunks} chunks found, at most {most} expected", _REPACK)
-        filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
-        self.filters = [code for code, *_ in filters]
-        self.settings = {code: settings for code, _, settings, _ in filters}
-        n_compressors = sum(code in _LENGTHS for code in self.filters)
-        if n_compressors > 1 or not set(self.filters) <= {*_LENGTHS, *_KEEP_VALUES}:
-            raise FaultError(
-                name, f"HDF5 filters {self.filters} found, gzip or lzf expected", _REPACK
-            )
-
-    def stored(self, n_rows: int) -> list[h5d.StoreInfo]:
-        """Return the chunks of the first rows that have been written."""
-        found: list[h5d.StoreInfo] = []
-        self.values.id.chunk_iter(found.append)
-        return [chunk for chunk in found if chunk.chunk_offset[0] < n_rows]
-
-    def decode(self, chunks: list[h5d.StoreInfo]) -> bool:
-        """Check the lengths of chunks, and return whether `decoded` reads them.
-
-        Gzip is decoded here, once; the rest by HDF5 if all lengths are right.
-        """
-        if any(chunk.size > 2 * self.n_bytes + _MOST_OVERHEAD for chunk in chunks):
-            raise self._damage()
-        if self._is_plain:
-            return True
-        for chunk in chunks:
-            if self._unfiltered_size(chunk) != self.n_bytes:
-                raise self._damage()
-        return False
-
-    @cached_property
-    def _is_plain(self) -> bool:
-        dtype = self.values.dtype
-        shuffled = self.settings.get(h5z.FILTER_SHUFFLE, (dtype.itemsize,))[:1] == (dtype.itemsize,)
-        # Texts of any length lie elsewhere in the file: HDF5 itself has to look them up.
-        plain = dtype.kind != "O" and self.values.id.get_type() == h5t.py_create(dtype)
-        return (
-            plain
-            and shuffled
-            and self.filters
-            in (
-                [h5z.FILTER_DEFLATE],
-                [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE],
-            )
-        )
-
-    def _used(self, chunk: h5d.StoreInfo) -> list[int]:
-        return [code for bit, code in enumerate(self.filters) if not chunk.filter_mask >> bit & 1]
-
-    def _unfiltered_size(self, chunk: h5d.StoreInfo) -> int:
-        """Return the number of bytes that the filters make of a chunk, or some larger one."""
-        size = int(chunk.size)
-        for code in reversed(self._used(chunk)):
-            if code == h5z.FILTER_FLETCHER32:
-                size -= _CHECKSUM
-            elif code in _LENGTHS:
-                _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
-                size = _LENGTHS[code](content[:size], self.n_bytes + _CHECKSUM + 1)
-        return size
-
-    def decoded(self, chunk: h5d.StoreInfo) -> np.ndarray:
-        """Return the values of a chunk that `decode` has approved."""
-        dtype = self.values.dtype
-        _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
-        used = self._used(chunk)
-        if h5z.FILTER_DEFLATE in used:
-            content = _inflated(content, self.n_bytes + 1)
-        if len(content) != self.n_bytes:
-            raise self._damage()
-        # Shuffled: the first byte of every number, then the second of every number ...
-        if h5z.FILTER_SHUFFLE in used:
-            content = np.frombuffer(content, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
-        return np.frombuffer(content, dtype).reshape(self.shape)
-
-    def _damage(self) -> FaultError:
-        return FaultError(
-            self.values.name, f"damaged HDF5 (a chunk does not hold {self.n_bytes} bytes)", AGAIN
-        )
-
-
-def _inflated(content: bytes, most: int) -> bytes:
-    """Return at most so many bytes of what gzip's method makes of the content."""
-    try:
-        return zlib.decompressobj().decompress(content, most)
-    except zlib.error:
-        return b""
-
-
-def _inflated_length(content: bytes, most: int) -> int:
-    return len(_inflated(content, most))
-
-
-def _lzf_length(content: bytes, most: int) -> int:
-    """Return the number of bytes that LZF (Lehmann's, version 3) makes of the content.
-
-    The content is literals, and copies of what came before.
-    """
-    length = 0
-    at = 0
-    end = len(content)
-    while at < end and length < most:
-        control = content[at]
-        if control < 32:  # a run of control + 1 literal bytes
-            length += control + 1
-            at += control + 2
-        elif control < 224:  # a short copy: its length in 3 bits, its distance in 13
-            length += (control >> 5) + 2
-            at += 2
-        elif at + 1 < end:  # a long copy, with a byte for the rest of its length
-            length += 9 + content[at + 1]
-            at += 3
-        else:
-            return 0
-    return length if at <= end or length >= most else 0
-
-
-_LENGTHS = {h5z.FILTER_DEFLATE: _inflated_length, h5z.FILTER_LZF: _lzf_length}
-_KEEP_VALUES = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)

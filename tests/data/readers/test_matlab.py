@@ -332,3 +332,15 @@ def test_a_cell_that_was_never_set_is_empty(tmp_path):
             assert first.shape == (0, 0)
             assert second.dtype == np.float64
             assert second.read().tolist() == [[4, 5]]
+
+
+def test_boxes_larger_than_the_chunks_that_are_kept_are_whole(tmp_path):
+    # 16 chunks of 8 MB, of which 8 are kept: those of the first box leave while the second is read.
+    whole = np.repeat(np.arange(2048, dtype=np.int16), 32_768).reshape(2048, 32_768)
+    with h5py.File(tmp_path / "large.h5", "w") as file:
+        file.create_dataset("x", data=whole, chunks=(128, 32_768), compression=1)
+    with hdf5_input.opened(tmp_path / "large.h5") as file:
+        boxes = hdf5_input.Boxes(hdf5_input.dataset(file, "x", 2))
+        for rows in (slice(1024, 2048), slice(0, 2048), slice(1000, 1100)):
+            found = boxes.read(rows, slice(0, 32_768))
+            np.testing.assert_array_equal(found[:, [0, -1]], whole[rows][:, [0, -1]])
