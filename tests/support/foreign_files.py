@@ -54,7 +54,7 @@ def t12_trials(
     rng: np.random.Generator,
     blocks: Sequence[int],
     sentences: Sequence[str] = SENTENCES,
-    bins: tuple[int, int] = (40, 70),
+    bins: tuple[int, int] = (60, 80),
 ) -> list[Written]:
     """Return one trial for each block number given, with [T, 256] arrays."""
     trials = []

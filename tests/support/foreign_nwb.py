@@ -201,7 +201,7 @@ def rig_trials(
     """Return one trial for each block number given."""
     trials = []
     for i, block in enumerate(blocks):
-        n_bins = int(rng.integers(40, 70))
+        n_bins = int(rng.integers(60, 80))
         crossings = counts(rng, n_bins, n_channels).astype(np.int16)
         arrays = {
             "threshold_crossings": crossings,

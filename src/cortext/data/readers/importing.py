@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from cortext.data.checks import (
     check_labels,
     patch_for,
 )
+from cortext.data.conventions import FILE as CONVENTIONS
 from cortext.data.conventions import Conventions, checked_bin_ms, session_files_in
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
 from cortext.data.rebin import rebin
@@ -379,10 +381,13 @@ class _Record:
         self.n_features: int | None = None
         self.written: dict[str, dict[str, Any]] = {}
         self._claimed: dict[Path, Recording] = {}
-        for folder in out.iterdir():
-            if folder.is_dir():
-                for rest in unfinished(folder, "data_*"):
-                    rest.unlink(missing_ok=True)
+        folders = [folder for folder in out.iterdir() if folder.is_dir()]
+        for rest in chain(
+            unfinished(out, RECORD),
+            unfinished(out, CONVENTIONS),
+            *(unfinished(folder, "data_*") for folder in folders),
+        ):
+            rest.unlink(missing_ok=True)
         if self.path.exists():
             self._read()
         elif next(session_files_in(out), None):
@@ -448,6 +453,8 @@ class _Record:
                 where=recording.paths[0],
                 fix="give them as one recording, or import them to separate directories",
             )
+        if not self.path.exists():  # before the first session file: an import goes on from here
+            self._save()
 
     def add(
         self,
@@ -462,10 +469,13 @@ class _Record:
             "paths": self._state(recording),
             "files": {str(path.relative_to(self.out)): path.stat().st_size for path in files},
         }
+        self._save()
+
+    def _save(self) -> None:
         content = _FORMAT | {
             "settings": self.settings,
-            "bin_ms": bin_ms,
-            "n_features": n_features,
+            "bin_ms": self.bin_ms,
+            "n_features": self.n_features,
             "recordings": self.written,
         }
         atomic_write(self.path, (json.dumps(content, indent=1) + "\n").encode())
