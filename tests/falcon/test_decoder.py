@@ -33,7 +33,7 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("h2")
     write_challenge(root / "000950", root / "eval", HELD_IN, HELD_OUT, n_calib=22)
     import_source(falcon_h2(root / "000950"), root / "data")
-    train(writing_config(60), root / "data", root / "run", progress=False)
+    train(writing_config(40), root / "data", root / "run", progress=False)
     LanguageModel.build(TEXTS, 2, root / "words", inventory=HANDWRITING)
     LanguageModel.build(TEXTS, 4, root / "characters", inventory=HANDWRITING, unit="character")
     return root

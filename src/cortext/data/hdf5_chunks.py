@@ -115,7 +115,7 @@ class Chunks:
         _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
         used = self._used(chunk)
         if h5z.FILTER_DEFLATE in used:
-            content = _inflated(content, self.n_bytes + 1)
+            content = inflated(content, self.n_bytes + 1)
         if len(content) != self.n_bytes:
             raise self._damage()
         # Shuffled: the first byte of every number, then the second of every number ...
@@ -131,7 +131,7 @@ class Chunks:
         )
 
 
-def _inflated(content: bytes, most: int) -> bytes:
+def inflated(content: bytes, most: int) -> bytes:
     """Return at most so many bytes of what gzip's method makes of the content."""
     try:
         return zlib.decompressobj().decompress(content, most)
@@ -140,7 +140,7 @@ def _inflated(content: bytes, most: int) -> bytes:
 
 
 def _inflated_length(content: bytes, most: int) -> int:
-    return len(_inflated(content, most))
+    return len(inflated(content, most))
 
 
 def _lzf_length(content: bytes, most: int) -> int:

@@ -24,6 +24,7 @@ from h5py import h5a, h5d, h5g
 from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
 from cortext.data.hdf5_input import AGAIN, Values
+from cortext.data.hdf5_text import are_texts, read_texts
 from cortext.errors import nearest
 
 TRIALS = "intervals/trials"
@@ -36,7 +37,6 @@ _MOST_SPIKES = 40_000_000
 _MOST_ROWS = 1_000_000
 _MOST_UNITS = 100_000
 _MOST_TEXT = 10_000  # characters of a cell of a table
-_MOST_TEXTS = 1 << 26  # bytes of the texts of a column, or of the places where they lie
 _MOST_NAMES = 1 << 20  # bytes of the names of columns
 _MOST_BYTES = 1 << 29  # read of a series at once
 
@@ -50,8 +50,8 @@ def open_nwb(path: Path) -> Iterator[NwbFile]:
     with hdf5_input.opened(path) as file:
         version = _attribute(file, "nwb_version", "nwb_version")
         if not isinstance(version, str) or not version.removeprefix("NWB-").startswith("2."):
-            found = "no NWB file" if version is None else f"version {version!r:.40} of NWB"
-            raise FaultError("nwb_version", f"{found}, version 2 expected", _EXPORT)
+            found = "none" if version is None else f"{version!r:.40}"
+            raise FaultError("nwb_version", f"{found} found, version 2 of NWB expected", _EXPORT)
         yield NwbFile(path, file)
 
 
@@ -155,7 +155,7 @@ class Table:
             found = "a ragged column found (several values in a row), one value expected"
             raise FaultError(field, found, "name another column")
         values = _dataset(self._group, name, field)
-        if len(values.shape) != 1 or not (values.dtype.kind in "biuf" or _are_texts(values)):
+        if len(values.shape) != 1 or not (values.dtype.kind in "biuf" or are_texts(values)):
             found = f"{values.dtype} of shape {values.shape} found, one number or text a row"
             raise FaultError(field, f"{found} expected", "name another column")
         n_rows = values.shape[0]
@@ -167,7 +167,7 @@ class Table:
         if n_rows != self._n_rows:
             found = f"{n_rows} rows found, {self._n_rows} expected as in other columns"
             raise FaultError(field, found, _EXPORT)
-        return _texts(values) if _are_texts(values) else _whole(values)
+        return _texts(values) if are_texts(values) else _whole(values)
 
 
 class NwbFile:
@@ -188,8 +188,8 @@ class NwbFile:
         text = _scalar_text(self._file, field)
         with suppress(ValueError):
             return datetime.date.fromisoformat(("" if text is None else text)[:10])
-        found = "no start" if text is None else f"{text!r:.40} found, a date and time"
-        raise FaultError(field, f"{found} expected", _EXPORT)
+        found = "none" if text is None else f"{text!r:.40}"
+        raise FaultError(field, f"{found} found, a date and time expected", _EXPORT)
 
     @property
     def subject(self) -> str | None:
@@ -374,20 +374,8 @@ def _whole(values: Values) -> np.ndarray:
     return hdf5_input.Boxes(values).read(slice(0, n)) if n else np.empty(0, values.dtype)
 
 
-def _are_texts(values: Values) -> bool:
-    return values.dtype.kind == "S" or h5py.check_string_dtype(values.dtype) is not None
-
-
 def _texts(values: Values) -> list[str]:
-    """Read the texts of a dataset in one dimension or none."""
-    n = math.prod(values.shape)
-    if n * values.n_bytes > _MOST_TEXTS:
-        found = f"{n} texts of {values.n_bytes} bytes declared"
-        raise FaultError(values.name, f"{found}, at most {_MOST_TEXTS} in all expected", _EXPORT)
-    if not n:
-        return []
-    cells = hdf5_input.Boxes(values).read(*(slice(0, size) for size in values.shape))
-    return [_text(cell, values.name) for cell in cells.ravel().tolist()]
+    return [_text(cell, values.name) for cell in read_texts(values)]
 
 
 def _text(cell: Any, field: str) -> str:
@@ -411,7 +399,7 @@ def _scalar_text(file: h5py.File, path: str) -> str | None:
     if not isinstance(found, h5d.DatasetID):
         return None
     values = hdf5_input.own_values(found, path)
-    if math.prod(values.shape) != 1 or not _are_texts(values):
+    if math.prod(values.shape) != 1 or not are_texts(values):
         what = f"{values.dtype} of shape {values.shape} found, a text expected"
         raise FaultError(path, what, _EXPORT)
     return _texts(values)[0]
