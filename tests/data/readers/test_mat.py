@@ -178,6 +178,18 @@ def test_a_changed_mapping_does_not_go_on_with_an_import(tmp_path: Path) -> None
         import_source(mat(path, _mapping(tmp_path, other)), tmp_path / "out")
 
 
+def test_a_changed_lexicon_does_not_go_on_with_an_import(tmp_path: Path) -> None:
+    path = tmp_path / "t99.2025.03.14.mat"
+    save_v5(path, _simple())
+    words = tmp_path / "words.txt"
+    words.write_text("hello HH AH L OW\ngood G UH D\nday D EY\nyes Y EH S\n")
+    mapping = _mapping(tmp_path, CELLS + "lexicon: words.txt\n")
+    assert not import_source(mat(path, mapping), tmp_path / "out").problems
+    words.write_text(words.read_text().replace("UH", "AH"))
+    with refused("holds an import with another lexicon"):
+        import_source(mat(path, mapping), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

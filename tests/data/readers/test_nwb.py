@@ -511,6 +511,52 @@ def test_a_series_in_another_file_is_refused_also_where_its_folder_is(tmp_path: 
     )
 
 
+def test_bins_of_thirty_hertz_stay_as_they_are(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).poisson(1, (300, 8))
+    _simple(tmp_path / "a.nwb", _rows("one", "two"), data=data, rate=30.0)
+    contents, arrays = _read(tmp_path / "a.nwb", SIMPLE.replace("bin_ms: 20", "bin_ms: 33.333"))
+    np.testing.assert_array_equal(arrays[1], data[30:54])
+    assert [trial.n_bins for trial in _trials(contents)] == [24, 24]
+
+
+@pytest.mark.parametrize("rate", [1e-3, 2e6])
+def test_rates_that_no_feature_has_are_refused(tmp_path: Path, rate: float) -> None:
+    _simple(tmp_path / "a.nwb", _rows("one"), rate=rate)
+    assert "samples a second found, 1 to 1,000,000 possible" in _problem(tmp_path / "a.nwb")
+
+
+@pytest.mark.parametrize("name", ["", "/", ".", "acquisition", "acquisition/tx/data", "a\\0b"])
+def test_any_name_of_a_series_is_read_or_refused(tmp_path: Path, name: str) -> None:
+    _simple(tmp_path / "a.nwb", _rows("one"))
+    said = _problem(tmp_path / "a.nwb", SIMPLE.replace("acquisition/tx,", f'"{name}",'))
+    assert "; " in said
+
+
+def test_damage_of_one_trial_leaves_the_others(tmp_path: Path) -> None:
+    """Bytes of one compressed chunk are overwritten."""
+    path = tmp_path / "a.nwb"
+    rng = np.random.default_rng(0)
+    _simple(path, _rows("one", "two"), data=rng.poisson(3, (500, 8)))
+    with h5py.File(path, "r+") as file:
+        data = file["acquisition/tx/data"]
+        values, attributes = data[:], dict(data.attrs)
+        del file["acquisition/tx/data"]
+        new = file["acquisition/tx"].create_dataset(
+            "data", data=values, chunks=(45, 8), compression=4
+        )
+        new.attrs.update(attributes)
+        place = new.id.get_chunk_info_by_coord((45, 0))
+    content = bytearray(path.read_bytes())
+    content[place.byte_offset : place.byte_offset + place.size] = bytes(place.size)
+    path.write_bytes(content)
+    source = nwb(path, _mapping(tmp_path, SIMPLE))
+    done = import_source(source, tmp_path / "out", skip_bad=True)
+    (problem,) = done.problems
+    assert problem.trial == "block 0 trial 1"
+    assert "damaged HDF5" in str(problem)
+    assert done.n_written == 1
+
+
 def test_bins_may_have_a_rate_that_is_no_round_number(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     trials = [Written(t.sentence, t.block, t.arrays) for t in rig_trials(rng, 8)]

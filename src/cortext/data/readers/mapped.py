@@ -101,7 +101,7 @@ class _Row:
     n_bins: int
 
 
-class _Shelf:
+class _Shelf(AbstractContextManager["_Shelf"]):
     """Keeps one file of a session open: MATLAB v5 files are in memory as a whole."""
 
     def __init__(self, open_file: OpenFile) -> None:
@@ -111,15 +111,18 @@ class _Shelf:
         self._file: MappedFile | None = None
 
     def get(self, path: Path) -> MappedFile:
+        """Return an opened file; another one is closed."""
         if self._file is None or path != self._path:
-            self.close()
+            self._file = None
+            self._stack.close()
             self._file = self._stack.enter_context(self._open(path))
             self._path = path
         return self._file
 
-    def close(self) -> None:
+    def __exit__(self, *raised: Any) -> bool | None:
+        """Close the file, which turns what its library raised into a FaultError."""
         self._file = None
-        self._stack.close()
+        return self._stack.__exit__(*raised)
 
 
 def recording(
@@ -133,8 +136,7 @@ def recording(
 def _contents(
     paths: Sequence[Path], open_file: OpenFile, mapping: AnyMapping
 ) -> Iterator[Contents]:
-    shelf = _Shelf(open_file)
-    try:
+    with _Shelf(open_file) as shelf:
         rows: list[_Row] = []
         left_out: Counter[str] = Counter()
         widths: Sequence[int] | None = None
@@ -155,8 +157,6 @@ def _contents(
             counts=_counts(mapping, widths or ()),
             notes=notes,
         )
-    finally:
-        shelf.close()
 
 
 @contextmanager

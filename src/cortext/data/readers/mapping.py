@@ -7,6 +7,7 @@ writes a first one. Every key is a field of a dataclass below, and unknown keys 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 from cortext.arguments import as_path
-from cortext.config import from_mapping, read_mapping
+from cortext.config import from_mapping, read_mapping, to_mapping
 from cortext.data.conventions import checked_bin_ms
 from cortext.data.trial import SPLITS, is_plain_name
 from cortext.errors import ConfigError
@@ -428,3 +429,12 @@ def load_mapping(path: Path, cls: type[M], reader: str) -> M:
     if given != reader:
         raise ConfigError(f"reader is {given!r:.40}; {reader!r} is needed", where=path)
     return from_mapping(cls, found, where=path)
+
+
+def import_settings(mapping: AnyMapping, folder: Path) -> dict[str, Any]:
+    """Return what an import that goes on must have again: mapping and content of the lexicon."""
+    settings: dict[str, Any] = {"mapping": to_mapping(mapping)}
+    if mapping.lexicon is not None:
+        content = (folder / mapping.lexicon).read_bytes()  # `texts` has read and bounded it
+        settings["lexicon"] = hashlib.sha256(content).hexdigest()
+    return settings

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.config import to_mapping
 from cortext.data.checks import FaultError
 from cortext.data.readers.mapped import EDIT, Column, Part, check_bytes, check_columns, recording
-from cortext.data.readers.mapping import Feature, MatMapping, load_mapping, session_name
+from cortext.data.readers.mapping import (
+    Feature,
+    MatMapping,
+    import_settings,
+    load_mapping,
+    session_name,
+)
 from cortext.data.readers.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.nwb import by_date, files_of
 from cortext.data.readers.recording import Source
@@ -53,7 +58,7 @@ def mat(source: Path, mapping: Path) -> Source:
         inventory,
         language,
         lexicon,
-        settings={"mapping": to_mapping(keys)},
+        settings=import_settings(keys, Path(mapping).parent),
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from cortext.arguments import as_path
-from cortext.config import to_mapping
 from cortext.data.checks import FaultError
+from cortext.data.hdf5_input import damage
 from cortext.data.readers.mapped import (
     EDIT,
     Column,
@@ -23,6 +23,7 @@ from cortext.data.readers.mapping import (
     UNITS,
     Feature,
     NwbMapping,
+    import_settings,
     load_mapping,
     session_name,
 )
@@ -35,6 +36,8 @@ ELECTRODES = "general/extracellular_ephys/electrodes"
 """Place of the table of electrodes."""
 _SLACK = 0.01
 """Part of a bin by which a time may be rounded."""
+_SAME_LENGTH = 1e-3
+"""Part by which the lengths of two bins may differ through rounding."""
 _SAME_BIN = 0.5
 """Part of a bin by which the distance of two samples may differ from it."""
 
@@ -80,7 +83,7 @@ def nwb(source: Path, mapping: Path) -> Source:
         inventory,
         language,
         lexicon,
-        settings={"mapping": to_mapping(keys)},
+        settings=import_settings(keys, Path(mapping).parent),
     )
 
 
@@ -147,7 +150,7 @@ class _NwbTrials:
 
     def parts(self, trial: int) -> list[Part]:
         start, stop = float(self._start_N[trial]), float(self._stop_N[trial])
-        if not (np.isfinite([start, stop]).all() and start < stop):
+        if not (np.isfinite([start, stop, stop - start]).all() and start < stop):
             raise FaultError(
                 self._mapping.trials.table,
                 f"row {trial} is from {start:g} s to {stop:g} s; a start before its stop expected",
@@ -172,7 +175,7 @@ class _Series:
     def __init__(self, file: NwbFile, feature: Feature, mapping: NwbMapping) -> None:
         self._series = file.one_series(feature.name)
         self._feature = feature
-        self._bin_ms = self._known_bin_ms(mapping.bin_ms_of(feature))
+        self._bin_ms = self._known_bin_ms(mapping.bin_ms_of(feature), mapping.bin_ms)
         self._last_bin = mapping.trials.stop_bin
         n_columns = self._series.shape[1] if len(self._series.shape) == 2 else 1
         self._columns = feature.numbers()
@@ -182,18 +185,25 @@ class _Series:
         self._times_T = self._series.times()
         _check_order(feature.name, self._times_T)
 
-    def _known_bin_ms(self, given: float) -> float:
+    def _known_bin_ms(self, given: float, target: float) -> float:
         rate = self._series.rate
         if rate is None:
             return given
         known = 1000 / rate
+        if not 0.001 <= known <= 1000:
+            raise FaultError(
+                self._feature.name,
+                f"{rate:g} samples a second found, 1 to 1,000,000 possible",
+                "name a series of binned features",
+            )
         if self._feature.bin_ms is not None and abs(given / known - 1) > _SLACK:
             raise FaultError(
                 self._feature.name,
                 f"{rate:g} samples a second are bins of {known:g} ms, not {given:g} ms",
                 "correct bin_ms of the feature",
             )
-        return round(known, 6)
+        # A mapping writes the bins of 30 Hz as 33.333 ms.
+        return target if abs(target / known - 1) < _SAME_LENGTH else known
 
     def part(self, start: float, stop: float) -> Part:
         bin_s = self._bin_ms / 1000
@@ -212,9 +222,10 @@ class _Series:
         check_bytes(name, last - first, self.width, max(4, self._series.dtype.itemsize))
 
         def read() -> np.ndarray:
-            if len(self._series.shape) == 1:
-                return self._series.read(first, last)[:, None]
-            return self._series.read(first, last, self._columns)
+            with damage():  # of this trial alone
+                if len(self._series.shape) == 1:
+                    return self._series.read(first, last)[:, None]
+                return self._series.read(first, last, self._columns)
 
         return Part(name, last - first, self._bin_ms, self._feature.kind == "counts", read)
 
