@@ -293,19 +293,51 @@ def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
     return rows
 
 
+class KeptChunks:
+    """Decoded chunks that the next boxes may need again, up to 64 MiB: neighbours share them."""
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[Any, np.ndarray] = OrderedDict()
+        self._n_bytes = 0
+        self._n_datasets = 0
+
+    def number(self) -> int:
+        """Return a number for the chunks of another dataset."""
+        self._n_datasets += 1
+        return self._n_datasets
+
+    def get(self, key: Any) -> np.ndarray | None:
+        """Return a chunk; None where it is not kept."""
+        return self._chunks.get(key)
+
+    def keep(self, key: Any, chunk: np.ndarray) -> None:
+        """Keep a chunk that was just used; those whose use is longest ago leave."""
+        if key not in self._chunks:
+            self._n_bytes += chunk.nbytes
+        self._chunks[key] = chunk
+        self._chunks.move_to_end(key)
+        while self._n_bytes > _MOST_KEPT and len(self._chunks) > 1:
+            self._n_bytes -= self._chunks.popitem(last=False)[1].nbytes
+
+    def clear(self) -> None:
+        """Keep none of them."""
+        self._chunks.clear()
+        self._n_bytes = 0
+
+
 class Boxes:
     """Boxes of a dataset that may be larger than memory.
 
-    Decoded chunks are kept for the next boxes, up to 64 MiB: neighbouring trials share chunks.
-
     Args:
         values: Dataset, of which nothing has been read.
+        kept: Decoded chunks of several datasets; of this one alone by default.
     """
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, kept: KeptChunks | None = None) -> None:
         self._values = values
         self._chunks = Chunks(values) if values.layout == h5d.CHUNKED else None
-        self._kept: OrderedDict[tuple[int, ...], np.ndarray] = OrderedDict()
+        self._kept = KeptChunks() if kept is None else kept
+        self._number = self._kept.number()
         _check_written(values)
 
     def read(self, *box: slice) -> np.ndarray:
@@ -330,7 +362,7 @@ class Boxes:
         known = {}
         stored = {}
         for corner, _, _ in pieces:
-            if (chunk := self._kept.get(corner)) is not None:
+            if (chunk := self._kept.get((self._number, corner))) is not None:
                 known[corner] = chunk
                 continue
             info = values.id.get_chunk_info_by_coord(corner)
@@ -345,14 +377,8 @@ class Boxes:
                 chunk = self._chunks.decoded(stored[corner])
             if chunk is not None:
                 found[into] = chunk[part]
-                self._keep(corner, chunk)
+                self._kept.keep((self._number, corner), chunk)
         return found
-
-    def _keep(self, corner: tuple[int, ...], chunk: np.ndarray) -> None:
-        self._kept[corner] = chunk
-        self._kept.move_to_end(corner)
-        if len(self._kept) * chunk.nbytes > max(_MOST_KEPT, chunk.nbytes):
-            self._kept.popitem(last=False)
 
 
 def _parts(along: slice, size: int) -> list[tuple[int, slice, slice]]:

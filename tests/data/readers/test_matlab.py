@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.io
 from foreign_matlab import cells, column, save_v5, save_v73, texts
+from refusals import harmless
 
 from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
@@ -344,3 +345,21 @@ def test_boxes_larger_than_the_chunks_that_are_kept_are_whole(tmp_path):
         for rows in (slice(1024, 2048), slice(0, 2048), slice(1000, 1100)):
             found = boxes.read(rows, slice(0, 32_768))
             np.testing.assert_array_equal(found[:, [0, -1]], whole[rows][:, [0, -1]])
+
+
+def test_numbers_are_read_again_after_their_memory_was_freed(path, written):
+    with open_mat(path, ["counts", "cube"]) as file:
+        counts, cube = file.numbers("counts"), file.numbers("cube", 3)
+        for _ in range(2):
+            np.testing.assert_array_equal(counts.read(), written["counts"])
+            np.testing.assert_array_equal(cube.read(1, 2), written["cube"][1:2])
+            file.release()
+
+
+def test_chunks_of_many_cells_do_not_fill_the_memory(tmp_path):
+    path = tmp_path / "file.mat"
+    one = np.ones((2**12, 32))  # 1 MiB
+    save_v73(path, {"x": cells([one] * 160)})
+    with open_mat(path, ["x"]) as file, harmless(most_mb=90):
+        trials = file.cells("x")
+        assert all(trial.read().sum() == one.size for trial in trials)

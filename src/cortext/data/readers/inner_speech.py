@@ -142,7 +142,7 @@ def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Ite
         for path in paths:
             try:
                 opened = stack.enter_context(open_mat(path, names))
-                files.append(_File(opened, options))
+                files.append(_File(opened, options, files))
                 _check_same(files)
             except FaultError as fault:
                 raise fault.problem(path, None).error() from None
@@ -223,6 +223,7 @@ class _File:
 
     Attributes:
         path: Path of the file.
+        mat: The open file; features of one file at a time are in memory.
         bin_ms: Length of a bin.
         n_counts: Number of features that are counts; as many are power.
         cues: Entries of the list of cues.
@@ -231,8 +232,10 @@ class _File:
         left_out: Number of trials by the reason why they were left out.
     """
 
-    def __init__(self, file: MatFile, options: _Options) -> None:
+    def __init__(self, file: MatFile, options: _Options, together: Sequence[_File]) -> None:
         self.path = file.path
+        self.mat = file
+        self._together = together  # this file, too, once it has been opened
         self._experiment = _name(file.path)[2]
         self._features = [file.numbers(name) for name in (_CROSSINGS, _POWER)]
         self._n_bins, n_channels = self._features[0].shape
@@ -299,6 +302,9 @@ class _File:
         if len(blocks) > 1:
             found = f"bins {first} to {last} of {self.path.name} lie in blocks {blocks[0]} and"
             raise FaultError(self._epochs, f"{found} {blocks[1]}", "correct the period")
+        for other in self._together:
+            if other is not self:
+                other.mat.release()
         parts = [each.read(first - 1, last, self._channels) for each in self._features]
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is named
             return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")

@@ -1,7 +1,8 @@
 """MATLAB files of version 5 (`save`, `save -v7`, SciPy) and 7.3 (`save -v7.3`).
 
 Nothing but names, types and shapes is read before it is asked for. A variable of version 5 is then
-in memory once, as a whole; of version 7.3 only the rows and columns that are asked for.
+in memory once, as a whole; of version 7.3 the rows and columns that are asked for, and at most
+64 MiB of chunks of the file.
 """
 
 from __future__ import annotations
@@ -180,6 +181,13 @@ class MatFile:
                 name, f"{found_N.max()} found, a number of 64 bits expected", "check it"
             )
         return found_N.astype(np.float64 if found_N.dtype.kind == "f" else np.int64)
+
+    def release(self) -> None:
+        """Free the memory of numbers that were read; they are read again when asked for.
+
+        Where several large files are open, call it before another one is read.
+        """
+        self._content.release()
 
     def whole(self, name: str) -> np.ndarray:
         """Return whole numbers [n], as `vector` finds them, int64."""

@@ -12,9 +12,10 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,8 +61,9 @@ class Array5:
     kind: str
     shape: tuple[int, ...]
     dtype: np.dtype
-    _children: list[Array5] = field(default_factory=list)
-    _stored: np.ndarray | None = None
+    _children: list[Array5] = field(default_factory=list, repr=False)
+    _stored: np.ndarray | None = field(default=None, repr=False)
+    _load: Callable[[], np.ndarray | None] | None = field(default=None, repr=False)
 
     def children(self) -> list[Array5]:
         """Return the cells in MATLAB's order, down the columns."""
@@ -69,6 +71,8 @@ class Array5:
 
     def box(self, rows: slice, columns: slice) -> np.ndarray:
         """Return rows of the first axis and columns of the last one."""
+        if self._stored is None and self._load is not None:
+            self._stored = self._load()
         if self._stored is None:
             return np.zeros((0,) * len(self.shape), self.dtype)
         if len(self.shape) > 2 and not self._stored.flags.c_contiguous:
@@ -76,6 +80,11 @@ class Array5:
             self._stored = np.ascontiguousarray(self._stored)
         found = self._stored[rows] if len(self.shape) < 2 else self._stored[rows, ..., columns]
         return np.ascontiguousarray(found, self.dtype)
+
+    def release(self) -> None:
+        """Keep numbers that can be read again out of memory."""
+        if self._load is not None:
+            self._stored = None
 
     def units(self) -> np.ndarray:
         """Return the characters, uint16 [rows, width] of UTF-16."""
@@ -167,15 +176,36 @@ class File5:
         return _Element(name, at, n_bytes, kind == _COMPRESSED, head), at + 8 + n_bytes
 
     def array(self, name: str) -> Array5:
-        """Return a variable, which is now in memory. Raises FaultError for damage."""
+        """Return a variable: numbers are read when they are asked for, all others now.
+
+        Raises FaultError for damage.
+        """
         if name not in self._arrays:
-            content = self._content(self._elements[name])
-            self._arrays[name] = _Parser(content, self._order, name).array()
+            number, is_complex, shape = self._parser(name).start()
+            if _kind(number, is_complex) == "numbers":
+                dtype = np.dtype(_NUMBERS[number])
+                load = partial(self._numbers, name)
+                self._arrays[name] = Array5(name, "numbers", shape, dtype, _load=load)
+            else:
+                content = self._content(self._elements[name])
+                self._arrays[name] = _Parser(content, self._order, name).array()
         return self._arrays[name]
+
+    def _numbers(self, name: str) -> np.ndarray | None:
+        content = self._content(self._elements[name])
+        return _Parser(content, self._order, name).array()._stored
+
+    def _parser(self, name: str) -> _Parser:
+        return _Parser(self._elements[name].head, self._order, name)
+
+    def release(self) -> None:
+        """Keep no numbers in memory."""
+        for array in self._arrays.values():
+            array.release()
 
     def outline(self, name: str) -> tuple[str, tuple[int, ...], str | None]:
         """Return kind and shape of a variable, and the kind of its first cell; reads no values."""
-        return _Parser(self._elements[name].head, self._order, name).outline()
+        return self._parser(name).outline()
 
     def _content(self, element: _Element) -> memoryview:
         """Return the bytes of an element, decompressed, after a check of the size it declares."""
@@ -294,6 +324,10 @@ class _Parser:
     def _first_tag(self) -> tuple[int, int, int, int]:
         kind, n_bytes = struct.unpack_from(f"{self._order}2I", self._content)
         return kind, 8, n_bytes, 8 + n_bytes
+
+    def start(self) -> tuple[int, bool, tuple[int, ...]]:
+        """Return class, whether it is complex, and shape of the array."""
+        return self._header(8, len(self._content))[:3]
 
     def outline(self) -> tuple[str, tuple[int, ...], str | None]:
         """Return kind and shape of the array, and the kind of its first cell."""

@@ -53,19 +53,20 @@ class Array73:
     kind: str
     shape: tuple[int, ...]
     dtype: np.dtype
+    _kept: hdf5_input.KeptChunks = field(repr=False)
     _values: hdf5_input.Values | None = None
     _band: tuple[int, np.ndarray] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, found: Any, name: str) -> Array73:
-        """Return the array of an object of the file."""
+    def of(cls, found: Any, name: str, kept: hdf5_input.KeptChunks) -> Array73:
+        """Return the array of an object of the file, whose decoded chunks are kept with others."""
         if not isinstance(found, h5d.DatasetID):
-            return cls(name, "a struct or sparse matrix", (), np.dtype("V"))
+            return cls(name, "a struct or sparse matrix", (), np.dtype("V"), kept)
         values = hdf5_input.own_values(found, name)
         matlab = _class(found)
         if h5a.exists(found, b"MATLAB_empty"):
             kind = {"cell": "cells", "char": "chars"}.get(matlab, "numbers")
-            return cls(name, kind, (0, 0), np.dtype("f8"))
+            return cls(name, kind, (0, 0), np.dtype("f8"), kept)
         shape = values.shape[::-1]
         reference = h5py.check_ref_dtype(values.dtype)
         if matlab == "cell" or (not matlab and reference is h5py.Reference):
@@ -79,12 +80,12 @@ class Array73:
             kind = "complex numbers"
         else:
             kind = f"an array of class {matlab or values.dtype}"
-        return cls(name, kind, shape, values.dtype, values)
+        return cls(name, kind, shape, values.dtype, kept, values)
 
     @cached_property
     def _boxes(self) -> hdf5_input.Boxes:
         assert self._values is not None
-        return hdf5_input.Boxes(self._values)
+        return hdf5_input.Boxes(self._values, self._kept)
 
     def children(self) -> list[Array73]:
         """Return the cells in MATLAB's order, down the columns."""
@@ -114,7 +115,7 @@ class Array73:
         assert self._values is not None
         # A reference is a place in the same file, and may be any number.
         with _of(name):
-            return Array73.of(h5r.dereference(reference, self._values.id), name)
+            return Array73.of(h5r.dereference(reference, self._values.id), name, self._kept)
 
     def _read(self, box: tuple[slice, ...]) -> np.ndarray:
         return self._boxes.read(*box)
@@ -153,6 +154,10 @@ class Array73:
         start = number * size
         return self._band[1][rows.start - start : rows.stop - start]
 
+    def release(self) -> None:
+        """Keep no rows in memory."""
+        self._band = None
+
     def units(self) -> np.ndarray:
         """Return the characters, uint16 [rows, width] of UTF-16."""
         if self._values is None:
@@ -177,6 +182,7 @@ class File73:
     def __init__(self, file: h5py.File) -> None:
         self._file = file
         self._arrays: dict[str, Array73] = {}
+        self._kept = hdf5_input.KeptChunks()
         with hdf5_input.damage():
             self.names = tuple(name for name in file if not name.startswith("#"))
 
@@ -184,8 +190,16 @@ class File73:
         """Return a variable, of which no values have been read."""
         if name not in self._arrays:
             with _of(name):
-                self._arrays[name] = Array73.of(hdf5_input.member(self._file, name, name), name)
+                self._arrays[name] = Array73.of(
+                    hdf5_input.member(self._file, name, name), name, self._kept
+                )
         return self._arrays[name]
+
+    def release(self) -> None:
+        """Keep nothing that was read in memory."""
+        self._kept.clear()
+        for array in self._arrays.values():
+            array.release()
 
     def outline(self, name: str) -> tuple[str, tuple[int, ...], str | None]:
         """Return kind and shape of a variable, and the kind of its first cell."""
