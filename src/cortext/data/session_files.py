@@ -322,10 +322,22 @@ def _check_fields(trial: Trial) -> None:
     for field, text in (("sentence_label", trial.sentence), ("corpus", trial.corpus)):
         if text is not None and not isinstance(text, str):
             raise FaultError(field, f"{text!r} found, a text expected", "give a text or None")
+    check_texts(trial)
     labels_U = trial.phoneme_ids
     if labels_U is not None and np.ndim(labels_U) != 1:
         found = f"shape {list(np.shape(labels_U))} found, [phonemes] expected"
         raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
+
+
+def check_texts(trial: Trial) -> None:
+    """Raise FaultError for a sentence or corpus that a session file cannot hold."""
+    for field, text in (("sentence_label", trial.sentence), ("corpus", trial.corpus)):
+        if text is not None and "\0" in text:
+            raise FaultError(field, "a NUL character found", "remove it")
+    most = most_labels(trial.conventions.inventory)
+    if trial.sentence is not None and len(trial.sentence) >= most:
+        found = f"{len(trial.sentence)} characters found, under {most} expected"
+        raise FaultError("transcription", found, "shorten it")
 
 
 def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
@@ -343,9 +355,6 @@ def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
         inventory = trial.conventions.inventory
         check_labels(trial.phoneme_ids, trial.n_bins, patch=patch, inventory=inventory)
         codes = [ord(character) for character in trial.sentence]
-        if len(codes) >= most_labels(inventory):
-            found = f"{len(codes)} characters found, under {most_labels(inventory)} expected"
-            raise FaultError("transcription", found, "shorten it")
         group.create_dataset("seq_class_ids", data=_padded(trial.phoneme_ids))
         group.create_dataset("transcription", data=_padded([*codes, 0]))
         attributes |= {"seq_len": len(trial.phoneme_ids), "sentence_label": trial.sentence}

@@ -256,6 +256,11 @@ CUBE = CELLS.replace("layout: cells", "layout: cube, lengths: lengths")
         (CELLS, {"tx": cells([np.ones((40, 8)), np.ones((50, 8))])}, "words: 3 values found, one"),
         (CELLS, {"words": texts(["hello", "", "yes"], (1, 3))}, None),
         (
+            CELLS,
+            {"words": texts(["hello", "yes" + ", " * 300 + "yes", "yes"], (1, 3))},
+            "block 0 trial 1: transcription: 606 characters found, under 500 expected; shorten it",
+        ),
+        (
             EPOCHS,
             {"tx": np.ones((100, 8)), "go": np.array([[1, 30.0], [31, 101], [60, 90]])},
             "block 0 trial 1: go: trial 2 is from bin 31 to 101; tx has 1 to 100; correct the epoch",
@@ -321,6 +326,16 @@ def test_damage_is_one_line_that_says_where(
         return
     contents, _ = _read(path, mapping)
     assert list(contents.notes) == ["1 trial without a sentence"]
+
+
+def test_a_text_that_no_session_file_can_hold_is_a_problem(tmp_path: Path) -> None:
+    """Written as v7.3: SciPy drops the NUL."""
+    path = tmp_path / "t99.2025.03.14.mat"
+    save_v73(path, _simple(words=cells(["hello", "good\0day", "yes"])))
+    assert _problem(path, CELLS) == (
+        "block 0 trial 1: sentence_label: a NUL character found; remove it, or leave it out with"
+        " --skip-bad"
+    )
 
 
 @pytest.mark.parametrize("broken", ["cut", "none", "text"])

@@ -33,7 +33,7 @@ from cortext.data.conventions import Conventions, checked_bin_ms, session_files_
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
 from cortext.data.rebin import rebin
 from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
-from cortext.data.session_files import write_session
+from cortext.data.session_files import check_texts, write_session
 from cortext.data.trial import SPLITS, Trial, make_trial
 from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest, shown
 from cortext.files import atomic_write, disk_errors, exclusive, read_json, unfinished
@@ -280,6 +280,7 @@ class _Import:
             conventions=conventions,
             lexicon=self.source.lexicon,
         )
+        check_texts(trial)
         patch = patch_for(conventions)
         check_features(trial.features_TC, self.n_features, patch=patch)
         if trial.phoneme_ids is not None:
