@@ -1,6 +1,8 @@
 """The evaluator of the FALCON challenge drives our decoder, in an environment of its own."""
 
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from cortext.models import load_model
 from cortext.text import edit_counts
 
 DAYS = DATASET_HELDINOUT_MAP["h2"]
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/import-falcon-h2.md"
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +105,18 @@ def test_withheld_trials_of_all_days_are_scored(root, monkeypatch):
     assert found["Held Out CER"] < 0.3
     days = [*DAYS["held_out"], *DAYS["held_in"]]
     assert decoder.sessions[1:] == [f"t5.{day}" for day in days]
+
+
+def test_the_guide_works_as_written(root, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/h2").symlink_to(root / "run")
+    (tmp_path / "000950").symlink_to(root / "000950")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVAL_DATA_PATH", "none")
+    for name in ("PREDICTION_PATH_LOCAL", "GT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    (code,) = re.findall(r"```python\n(.+?)```", GUIDE.read_text(), re.DOTALL)
+    exec(code, {})
+    assert "'Held In CER': " in capsys.readouterr().out
+    assert (tmp_path / "local_prediction.pkl").is_file()
+    assert (tmp_path / "local_gt.pkl").is_file()

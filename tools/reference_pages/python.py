@@ -103,6 +103,7 @@ PARTS: dict[str, Part] = {
             "cortext.live.core.acoustic_stream.PipelineOptions",
             "cortext.live.core.acoustic_stream.EndpointOptions",
             "cortext.live.core.decoder.with_llm",
+            "cortext.falcon.Decoder",
             "cortext.usage.writer.UsageLog",
             "cortext.usage.writer.UtteranceRecord",
             "cortext.usage.writer.session_of_today",
