@@ -198,6 +198,15 @@ def test_nested_cells_of_cues_are_read(recorded, tmp_path):
         assert trials_of(tmp_path / f"out{name}")["train", 3, 3].sentence == "up right up"
 
 
+def test_bins_between_blocks_may_have_any_number(recorded, tmp_path):
+    variables = files.inner_speech_variables(recorded)
+    variables["blockNum"][[0, 4 * 110 - 1, 4 * 110]] = [[np.nan], [0], [-1]]
+    save_v5(tmp_path / NAME, variables)
+    done = import_source(inner_speech(tmp_path / NAME), tmp_path / "out")
+    assert done.problems == []
+    assert {block for _, block, _ in trials_of(tmp_path / "out")} == {3, 4, 6}
+
+
 # --- damaged files --------------------------------------------------------------------------
 
 
@@ -223,7 +232,7 @@ DAMAGE = {
     ),
     "half a block": (
         lambda v: {"blockNum": v["blockNum"] + 0.5},
-        "blockNum: 3.5 found at (1), a whole number expected; correct it",
+        f"block -1 trial 0: blockNum: 3.5 found, the number of a block expected; {AGAIN}, {SKIP}",
     ),
     "a period that begins before the recording": (
         periods((0, 40)),
@@ -246,8 +255,9 @@ DAMAGE = {
         f" the period, {SKIP}",
     ),
     "a period that is NaN": (
-        periods((np.nan, 60)),
-        "goTrialEpochs: nan found at (1, 1), a whole number expected; correct it",
+        periods((np.nan, 60), (5, np.inf)),
+        f"block 3 trial 0: goTrialEpochs: bins nan to 60 found, 1 to {N_BINS} expected; {AGAIN},"
+        f" {SKIP}",
     ),
     "periods without an end": (
         {"goTrialEpochs": column(range(12))},
@@ -260,6 +270,14 @@ DAMAGE = {
     "a cue that the list lacks": (
         {"trialCues": column([5] + [1] * 11)},
         f"block 3 trial 0: trialCues: cue 5 found, 1 to 4 (of cueList) expected; {AGAIN}, {SKIP}",
+    ),
+    "a cue that is NaN": (
+        {"trialCues": column([np.nan] + [1] * 11)},
+        f"block 3 trial 0: trialCues: cue nan found, 1 to 4 (of cueList) expected; {AGAIN}, {SKIP}",
+    ),
+    "no bins": (
+        {"binnedTX": np.zeros((0, 8)), "spikePow": np.zeros((0, 8)), "blockNum": np.zeros((0, 1))},
+        f"binnedTX: no bins found; {AGAIN}",
     ),
     "cues that are numbers": (
         {"cueList": column([1, 2, 3, 4])},

@@ -20,7 +20,7 @@ import numpy as np
 
 from cortext.arguments import as_count
 from cortext.data.checks import FaultError
-from cortext.data.readers.matlab import MatFile, open_mat, whole_numbers
+from cortext.data.readers.matlab import MatFile, open_mat
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
 from cortext.errors import ConfigError, DataError, nearest
 
@@ -32,6 +32,7 @@ _SETS, _SET_NAMES = "chanSets", "chanSetNames"
 _NAME = re.compile(r"((t\d{1,4})\.\d{4}\.\d\d\.\d\d)_(.+?)(?:_raw)?\.mat", re.IGNORECASE)
 _NO_SPEECH = re.compile(r"(do[\s_]*)?nothing", re.IGNORECASE)
 _FILES_NAMED = 3
+_MOST_BLOCKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -243,36 +244,38 @@ class _File:
             shapes = [list(each.shape) for each in self._features]
             found = f"{shapes[1]} found, {shapes[0]} expected as in {_CROSSINGS}"
             raise FaultError(_POWER, found, AGAIN)
+        if not self._n_bins:
+            raise FaultError(_CROSSINGS, "no bins found", AGAIN)
         self._channels = _channels(file, options.channels, n_channels)
         self.n_counts = n_channels if self._channels is None else len(self._channels)
         self.bin_ms = _bin_ms(file)
-        self._block_T = file.whole(_BLOCKS)
+        self._block_T = file.vector(_BLOCKS)
         if len(self._block_T) != self._n_bins:
             found = f"{len(self._block_T)} bins found, {self._n_bins} expected as in {_CROSSINGS}"
             raise FaultError(_BLOCKS, found, AGAIN)
-        self.blocks = {int(number) for number in np.unique(self._block_T)}
         self.cues = [Cue.of(text) for text in file.texts(_CUE_LIST)]
         self._epochs = f"{options.epoch}TrialEpochs"
         self._periods = _periods(file, self._epochs)
-        numbers = file.whole(_CUES).tolist()
+        numbers = _places(file.vector(_CUES))
         if len(numbers) != len(self._periods):
             found = f"{len(numbers)} trials found, {len(self._periods)} expected as in"
             raise FaultError(_CUES, f"{found} {self._epochs}", AGAIN)
         self.left_out: Counter[str] = Counter()
         self.trials = list(self._trials(numbers, options.behaviour))
+        self.blocks = {block for block, _ in self.trials}
 
     def _trials(
-        self, cues: Sequence[int], behaviour: str | None
+        self, cues: Sequence[float], behaviour: str | None
     ) -> Iterator[tuple[int, RecordedTrial]]:
         """Yield block and trial of each trial that is kept."""
         seen: Counter[int] = Counter()
         for (first, last), number in zip(self._periods, cues, strict=True):
             # A trial in no bin is named with the first block.
-            at = first - 1 if 1 <= first <= self._n_bins else 0
-            block = int(self._block_T[at])
+            block = _block(self._block_T[_index(first, self._n_bins) or 0])
             in_block = seen[block]
             seen[block] += 1
-            cue = self.cues[number - 1] if 1 <= number <= len(self.cues) else None
+            which = _index(number, len(self.cues))
+            cue = None if which is None else self.cues[which]
             if cue is not None and cue.is_nothing:
                 self.left_out["trials with the cue to do nothing"] += 1
             elif cue is not None and behaviour is not None and behaviour != cue.behaviour:
@@ -283,31 +286,46 @@ class _File:
                     block,
                     RecordedTrial(
                         in_block,
-                        last - first + 1,
+                        int(last - first) + 1 if np.isfinite(last - first) else 0,
                         partial(self._read, first, last, number),
                         said[0],
                         said[1] or self._experiment,
                     ),
                 )
 
-    def _read(self, first: int, last: int, cue: int) -> np.ndarray:
+    def _read(self, first: float, last: float, cue: float) -> np.ndarray:
         """Return threshold crossings and power of a trial's bins, float32 [T, 2 C]."""
-        if not 1 <= cue <= len(self.cues):
+        if _index(cue, len(self.cues)) is None:
             found = f"cue {cue} found, 1 to {len(self.cues)} (of {_CUE_LIST}) expected"
             raise FaultError(_CUES, found, AGAIN)
-        if not 1 <= first <= last <= self._n_bins:
+        start, end = _index(first, self._n_bins), _index(last, self._n_bins)
+        if start is None or end is None or end < start:
             found = f"bins {first} to {last} found, 1 to {self._n_bins} expected"
             raise FaultError(self._epochs, found, AGAIN)
-        blocks = np.unique(self._block_T[first - 1 : last])
+        stop = end + 1
+        # Bins of no trial, such as those between blocks, may have any number.
+        blocks = np.unique(self._block_T[start:stop])
         if len(blocks) > 1:
-            found = f"bins {first} to {last} of {self.path.name} lie in blocks {blocks[0]} and"
-            raise FaultError(self._epochs, f"{found} {blocks[1]}", "correct the period")
+            found = f"bins {first} to {last} of {self.path.name} lie in blocks {blocks[0]:g} and"
+            raise FaultError(self._epochs, f"{found} {blocks[1]:g}", "correct the period")
+        if _block(blocks[0]) < 0:
+            raise FaultError(_BLOCKS, f"{blocks[0]:g} found, the number of a block expected", AGAIN)
         for other in self._together:
             if other is not self:
                 other.mat.release()
-        parts = [each.read(first - 1, last, self._channels) for each in self._features]
+        parts = [each.read(start, stop, self._channels) for each in self._features]
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is named
             return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+
+
+def _index(number: float, n: int) -> int | None:
+    """Return a number from 1 to n as one from 0; None for any other."""
+    return number - 1 if isinstance(number, int) and 1 <= number <= n else None
+
+
+def _block(number: float) -> int:
+    """Return the number of a block; -1 for what is none."""
+    return int(number) if 0 <= number < _MOST_BLOCKS and number == int(number) else -1
 
 
 def _bin_ms(file: MatFile) -> float:
@@ -318,13 +336,19 @@ def _bin_ms(file: MatFile) -> float:
     return float(found[0])
 
 
-def _periods(file: MatFile, name: str) -> list[tuple[int, int]]:
+def _periods(file: MatFile, name: str) -> list[tuple[float, float]]:
     """Return first and last bin of each trial, counted from 1, the last one included."""
     numbers = file.numbers(name)
     if numbers.shape[1] != 2:
         found = f"shape {list(numbers.shape)} found, [trials, 2] expected"
         raise FaultError(name, found, AGAIN)
-    return [(first, last) for first, last in whole_numbers(numbers.read(), name).tolist()]
+    places = _places(numbers.read().ravel())
+    return list(zip(places[::2], places[1::2], strict=True))
+
+
+def _places(numbers: np.ndarray) -> list[float]:
+    """Return numbers that count from 1; those that are not whole, such as NaN, stay as they are."""
+    return [int(x) if float(x).is_integer() else x for x in numbers.tolist()]
 
 
 def _channels(file: MatFile, chosen: str | None, n_channels: int) -> list[int] | None:
