@@ -98,7 +98,7 @@ def test_a_matlab_file_of_cells_is_imported_without_an_edit(tmp_path: Path, save
 @pytest.mark.parametrize("save", SAVES)
 def test_a_cube_is_guessed_and_read(tmp_path: Path, save: Save) -> None:
     session = handwritten(np.random.default_rng(1))
-    path = tmp_path / "t5.2019.05.08_sentences.mat"
+    path = tmp_path / "t5.2019.05.08" / "sentences.mat"
     save(path, handwriting_variables(session))
     found = _imported(
         "mat", path, ("inventory: arpabet", "inventory: handwriting"), ("bin_ms: 20", "bin_ms: 10")

@@ -315,6 +315,20 @@ def test_test_trials_need_no_sentence(tmp_path: Path) -> None:
     ]
 
 
+def test_trials_stay_in_the_order_of_the_file_whatever_their_split(tmp_path: Path) -> None:
+    """Causal z-scores look back on the trials before."""
+    kinds = ["train", "val", "train", "test"]
+    _simple(tmp_path / "a.nwb", _rows("one", "two", "three", "four", kind=kinds))
+    text = SIMPLE + "split: {name: kind, train: [train], val: [val], test: [test]}\n"
+    contents, _ = _read(tmp_path / "a.nwb", text)
+    assert [(block.number, block.split) for block in contents.blocks] == [(0, k) for k in kinds]
+    assert [trial.number for trial in _trials(contents)] == [0, 1, 2, 3]
+    source = nwb(tmp_path / "a.nwb", _mapping(tmp_path, text))
+    assert not import_source(source, tmp_path / "out").problems
+    found = open_dataset(tmp_path / "out").trials("train")
+    assert [trial.trial for trial in found] == [0, 2]
+
+
 def test_splits_may_be_numbers_or_truth_values(tmp_path: Path) -> None:
     _simple(tmp_path / "a.nwb", _rows("one", "two", held=[False, True]))
     text = SIMPLE + "split: {name: held, train: [false], val: [true]}\n"
@@ -355,7 +369,9 @@ def test_a_session_of_one_block_is_for_training_alone(tmp_path: Path) -> None:
     _simple(tmp_path / "a.nwb", _rows("one", "two"))
     contents, _ = _read(tmp_path / "a.nwb", SIMPLE + "split: {val_blocks: 1}\n")
     assert [block.split for block in contents.blocks] == ["train"]
-    assert list(contents.notes) == ["all 1 blocks are for training: val_blocks leaves none for it"]
+    assert list(contents.notes) == [
+        "no trials for val: val_blocks is 1, and there is 1 block to train on"
+    ]
 
 
 @pytest.mark.parametrize(

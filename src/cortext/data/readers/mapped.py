@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,6 @@ from cortext.data.checks import FaultError
 from cortext.data.readers.mapping import AnyMapping, Sentences
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording
 from cortext.data.rebin import rebin
-from cortext.data.trial import SPLITS
 
 MOST_BYTES = 1 << 28
 """Most bytes of one trial's numbers of one feature: hours of binned features."""
@@ -287,7 +287,8 @@ def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -
     blocks = list(dict.fromkeys(row.block for row in rows))
     n_val = mapping.split.val_blocks
     if len(blocks) <= n_val:
-        notes.append(f"all {len(blocks)} blocks are for training: val_blocks leaves none for it")
+        said = "1 block" if len(blocks) == 1 else f"{len(blocks)} blocks"
+        notes.append(f"no trials for val: val_blocks is {n_val}, and there is {said} to train on")
         return rows
     last = set(blocks[-n_val:])
     return [replace(row, split="val" if row.block in last else "train") for row in rows]
@@ -296,14 +297,11 @@ def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -
 def _blocks(
     rows: Sequence[_Row], shelf: _Shelf, paths: Sequence[Path], mapping: AnyMapping
 ) -> list[Block]:
-    """Return the trials by block and split; the splits of a block stand together."""
-    trials: dict[tuple[int, str], list[RecordedTrial]] = {}
-    order = {block: at for at, block in enumerate(dict.fromkeys(row.block for row in rows))}
-    for row in rows:
-        trial = _trial(row, shelf, paths, mapping.bin_ms)
-        trials.setdefault((row.block, row.split), []).append(trial)
-    by_time = sorted(trials, key=lambda each: (order[each[0]], SPLITS.index(each[1])))
-    return [Block(block, split, trials[block, split]) for block, split in by_time]
+    """Return the trials in the order of the files, which causal z-scores need."""
+    return [
+        Block(block, split, [_trial(row, shelf, paths, mapping.bin_ms) for row in run])
+        for (block, split), run in groupby(rows, lambda row: (row.block, row.split))
+    ]
 
 
 def _trial(row: _Row, shelf: _Shelf, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:

@@ -37,9 +37,11 @@ def mat(source: Path, mapping: Path) -> Source:
     keys = load_mapping(mapping, MatMapping, "mat")
     inventory, language, lexicon = keys.texts(Path(mapping).parent)
     sessions: dict[str, list[Path]] = {}
+    # The folder around a file, or the source itself, may have the date in its name.
+    above = Path(source).absolute().parent
+    above = above if Path(source).is_dir() else above.parent
     for path in files_of(source, ".mat"):
-        within = path.relative_to(Path(source).parent)
-        if (day := keys.session.date_of(within)) is None:
+        if (day := keys.session.date_of(path.absolute().relative_to(above))) is None:
             raise DataError(
                 f"no date of the form {keys.session.date} in its name",
                 where=path,
