@@ -123,7 +123,12 @@ def handwriting(
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Write attempted handwriting (Willett et al. 2021) as session files."""
+    """Write attempted handwriting (Willett et al. 2021) as session files.
+
+    Labels are characters. Features are scaled as in the publication, by blocks of single letters.
+
+    Example: cortext import handwriting handwritingBCIData --out data/handwriting
+    """
     from cortext.data.readers.handwriting import handwriting
 
     found = handwriting(source, partition=partition)
@@ -157,7 +162,12 @@ def inner_speech(
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Write inner and attempted speech (Kunz et al. 2025) as session files."""
+    """Write inner and attempted speech (Kunz et al. 2025) as session files.
+
+    The last block of each session becomes val. How a word was said becomes the trial's corpus.
+
+    Example: cortext import inner-speech sentenceData --participant t12 --out data/inner
+    """
     from cortext.data.readers.inner_speech import inner_speech
 
     found = inner_speech(
