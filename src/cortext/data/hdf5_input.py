@@ -285,7 +285,7 @@ def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
     if chunks is None or not chunks.decode(stored):
         return np.asarray(h5py.Dataset(values.id)[:n_rows])
     shape = (n_rows, *values.shape[1:])
-    rows = np.full(shape, h5py.Dataset(values.id).fillvalue, values.dtype)
+    rows = np.full(shape, _fill_value(values), values.dtype)
     for chunk in stored:
         corner = chunk.chunk_offset
         target = rows[tuple(map(slice, corner, np.add(corner, chunks.shape)))]
@@ -370,7 +370,7 @@ class Boxes:
                 stored[corner] = info
         if not self._chunks.decode(list(stored.values())):
             return np.asarray(h5py.Dataset(values.id)[box])
-        found = np.full(shape, h5py.Dataset(values.id).fillvalue, values.dtype)
+        found = np.full(shape, _fill_value(values), values.dtype)
         for corner, into, part in pieces:
             chunk = known.get(corner)
             if chunk is None and corner in stored:
@@ -391,6 +391,13 @@ def _parts(along: slice, size: int) -> list[tuple[int, slice, slice]]:
         )
         for corner in range(along.start // size * size, along.stop, size)
     ]
+
+
+def _fill_value(values: Values) -> Any:
+    """Return the number in place of chunks that were never written."""
+    # Asked first: HDF5 2.0 crashes the process where it reads a damaged note of the number.
+    given = values.id.get_create_plist().fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED
+    return h5py.Dataset(values.id).fillvalue if given else 0
 
 
 def _check_written(values: Values) -> None:

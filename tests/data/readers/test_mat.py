@@ -328,6 +328,20 @@ def test_damage_is_one_line_that_says_where(
     assert list(contents.notes) == ["1 trial without a sentence"]
 
 
+def test_a_damaged_note_of_a_fill_value_does_not_end_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "t99.2025.03.14.mat"
+    save_v73(path, _simple())
+    content = path.read_bytes()
+    # HDF5's message of version 2: when to allocate, when to write, defined, size; a filter follows.
+    note = bytes([2, 3, 2, 1, 0, 0, 0, 0, 11])
+    assert note in content
+    path.write_bytes(content.replace(note, bytes([2, 3, 2, 1, 0, 0, 0, 255, 11])))
+    source = mat(path, _mapping(tmp_path, CELLS))
+    problems = import_source(source, tmp_path / "out").problems
+    assert problems
+    assert all("damaged HDF5" in str(problem) for problem in problems)
+
+
 def test_a_text_that_no_session_file_can_hold_is_a_problem(tmp_path: Path) -> None:
     """Written as v7.3: SciPy drops the NUL."""
     path = tmp_path / "t99.2025.03.14.mat"
