@@ -100,6 +100,9 @@ def _open(session: str, sentences: Path, letters: Path, held_out: Path) -> Itera
         scales = _Scales.read(letters)
     with open_mat(sentences, (_CUBE, _LENGTHS, _PROMPTS, _BLOCKS)) as file:
         trials = _Sentences(file)
+        if trials.cube.shape[-1] != len(scales.sd_C):
+            found = f"shape {list(trials.cube.shape)} found, [n, bins, {len(scales.sd_C)}] expected"
+            raise FaultError(_CUBE, f"{found} as in {letters.name}", AGAIN)
         with _at(held_out):
             splits = _splits(session, held_out, len(trials))
         kept: list[tuple[int, str, RecordedTrial]] = []

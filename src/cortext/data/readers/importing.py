@@ -151,9 +151,7 @@ class _Import:
         self.bin_ms: float | None = bin_ms or self.record.bin_ms
         self.n_features: int | None = self.record.n_features
         self._progress = progress
-        self._sizes = [
-            sum(path.stat().st_size for path in each.paths) for each in source.recordings
-        ]
+        self._sizes = [sum(map(_size, each.paths)) for each in source.recordings]
         self._done = 0.0
 
     def _settings(self, bin_ms: float | None) -> dict[str, Any]:
@@ -197,6 +195,9 @@ class _Import:
             except DataError as error:
                 ready = []
                 problems.append(_problem(error, first))
+            except OSError as error:
+                ready = []
+                problems.append(Problem(str(first), None, None, f"{error.strerror}; check it"))
             self.result.problems += problems
             if not ready or (problems and (recording.whole or not self.skip_bad)):
                 self.result.n_refused += bool(problems)
@@ -357,6 +358,11 @@ def _given(scale: Callable[[np.ndarray], np.ndarray] | None) -> Callable[[np.nda
     return scale
 
 
+def _size(path: Path) -> int:
+    """Return the bytes of a file; 0 where there is none, which opening it says."""
+    return path.stat().st_size if path.exists() else 0
+
+
 def _without_features(trial: Trial) -> Trial:
     return replace(trial, features_TC=trial.features_TC[:0].copy())
 
@@ -427,7 +433,10 @@ class _Record:
 
     @staticmethod
     def _state(recording: Recording) -> list[list[Any]]:
-        states = [(path.name, path.stat()) for path in recording.paths]
+        try:
+            states = [(path.name, path.stat()) for path in recording.paths]
+        except OSError:  # opening it says why
+            return []
         return [[name, state.st_size, state.st_mtime_ns] for name, state in states]
 
     def has(self, recording: Recording) -> bool:

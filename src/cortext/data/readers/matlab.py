@@ -7,6 +7,7 @@ in memory once, as a whole; of version 7.3 the rows and columns that are asked f
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import stat
@@ -24,6 +25,7 @@ from cortext.data.readers.matlab73 import File73
 
 MOST_TEXT = 10_000
 """Most characters of a text, as in session files."""
+_MOST_IN_VECTOR = 1 << 24  # bins of a day
 _MOST_NESTED = 4  # cells around a text
 
 
@@ -175,6 +177,9 @@ class MatFile:
         if sum(size != 1 for size in array.shape) > 1 and 0 not in array.shape:
             found = f"shape {list(array.shape)} found, one row or column expected"
             raise FaultError(name, found, "save it in that form")
+        if math.prod(array.shape) > _MOST_IN_VECTOR:
+            found = f"shape {list(array.shape)} found, at most {_MOST_IN_VECTOR:,} numbers expected"
+            raise FaultError(name, found, "save fewer")
         found_N = Numbers(name, array).read().ravel()
         if found_N.dtype == np.uint64 and found_N.size and found_N.max() > np.iinfo(np.int64).max:
             raise FaultError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from cortext.data.readers.mapping import (
     session_name,
 )
 from cortext.data.readers.nwb_file import NwbFile, Table, open_nwb
-from cortext.data.readers.recording import Source
+from cortext.data.readers.recording import Contents, Recording, Source
 from cortext.data.trial import is_plain_name
 from cortext.errors import DataError
 
@@ -57,19 +58,17 @@ def nwb(source: Path, mapping: Path) -> Source:
     inventory, language, lexicon = keys.texts(Path(mapping).parent)
     sessions: dict[str, list[Path]] = {}
     identifiers: dict[tuple[str, str], Path] = {}
+    damaged: list[Recording] = []
     for path in files_of(source, ".nwb"):
-        with file_faults(path), open_nwb(path) as file:
-            participant = keys.participant or file.subject
-            if participant is None or not is_plain_name(participant):
-                raise FaultError(
-                    "subject_id",
-                    f"{participant!r:.60} found, a plain name expected",
-                    "name the participant in the mapping",
-                )
-            name = session_name(participant, file.date)
-            other = identifiers.setdefault((name, file.identifier), path)
-            if other != path and file.identifier:
-                raise FaultError("identifier", f"the same as in {other}", "remove one of them")
+        try:
+            with open_nwb(path) as file:
+                name = _session_of(file, keys)
+                other = identifiers.setdefault((name, file.identifier), path)
+                if other != path and file.identifier:
+                    raise FaultError("identifier", f"the same as in {other}", "remove one of them")
+        except FaultError as fault:
+            damaged.append(Recording(path.stem, [path], partial(_refuse, fault)))
+            continue
         sessions.setdefault(name, []).append(path)
 
     @contextmanager
@@ -79,12 +78,28 @@ def nwb(source: Path, mapping: Path) -> Source:
 
     return Source(
         "nwb",
-        [recording(name, sessions[name], open_file, keys) for name in by_date(sessions)],
+        [recording(name, sessions[name], open_file, keys) for name in by_date(sessions)] + damaged,
         inventory,
         language,
         lexicon,
         settings=import_settings(keys, Path(mapping).parent),
     )
+
+
+def _session_of(file: NwbFile, keys: NwbMapping) -> str:
+    participant = keys.participant or file.subject
+    if participant is None or not is_plain_name(participant):
+        raise FaultError(
+            "subject_id",
+            f"{participant!r:.60} found, a plain name expected",
+            "name the participant in the mapping",
+        )
+    return session_name(participant, file.date)
+
+
+def _refuse(fault: FaultError) -> AbstractContextManager[Contents]:
+    """Fail as the opening of a damaged file does, when its turn comes."""
+    raise fault
 
 
 def by_date(sessions: dict[str, list[Path]]) -> list[str]:

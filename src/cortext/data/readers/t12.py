@@ -42,6 +42,7 @@ BIN_MS = 20
 _DEEPEST = 4
 """Levels of folders below the given one that are searched."""
 _MOST_COLUMNS = 16_384
+_MOST_TRIALS = 100_000
 _UNPACK = "give the folder that competitionData.tar.gz was unpacked in"
 _AGAIN = "take the file of the release"
 
@@ -185,6 +186,10 @@ def _open(
 def block_numbers(mat: MatFile) -> list[int]:
     """Return the block of each trial; raise FaultError for what are no block numbers."""
     numbers = mat.vector(BLOCKS)
+    if len(numbers) > _MOST_TRIALS:
+        raise FaultError(
+            BLOCKS, f"{len(numbers)} trials found, at most {_MOST_TRIALS} expected", _AGAIN
+        )
     bad = [x for x in numbers.tolist() if not (0 <= x < 1e6 and x == int(x))]
     if bad or not len(numbers):
         found = f"{bad[0]:g} found" if bad else "no trials found"
