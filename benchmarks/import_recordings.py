@@ -144,6 +144,7 @@ def write_competition(folder: Path, n_bytes: float, compress: bool) -> int:
             sentence = SENTENCES[number % len(SENTENCES)]
             trials.append(Written(sentence, number // TRIALS_A_BLOCK + 1, arrays))
         write_t12(folder, {("train", f"t12.{day}"): trials}, compress)
+        (folder / "competitionData" / "test").mkdir(exist_ok=True)
         n_bins = sum(len(trial.arrays["tx1"]) for trial in trials)
         largest = max(largest, n_bins * 1280)
     return largest

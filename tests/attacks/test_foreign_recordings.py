@@ -58,7 +58,6 @@ class Attack:
     says:   a pattern that a line of the refusal has
     file:   which one, within the source; the format's own by default
     whole:  whether nothing at all is imported
-    costs:  least number of session files that are missing
     """
 
     name: str
@@ -66,7 +65,6 @@ class Attack:
     says: str
     file: str | None = None
     whole: bool = False
-    costs: int = 1
 
 
 ANY = (
@@ -234,7 +232,7 @@ NWB = (
     Attack("half a block", instead(f"{TRIALS}/block_id", lambda x: x + 0.5), "block_id"),
     Attack("units lie", instead("units/spike_times_index", lambda x: x * 9), "spike_times"),
     Attack("frío", instead(f"{TRIALS}/prompt", ["frío"] * 6), "í"),
-    Attack("a file twice", also_as("copy.nwb"), "the same as in", costs=0),
+    Attack("a file twice", also_as("copy.nwb"), "the same as in", whole=True),
 )  # fmt: skip
 
 MAT = (
@@ -339,7 +337,7 @@ def test_a_damaged_source_is_one_line_and_costs_only_itself(
     before = session_files(whole)
     written = session_files(out)
     assert written.items() <= before.items()
-    assert len(before) - len(written) >= attack.costs
+    assert len(written) < len(before)
     assert not list(out.rglob("*.tmp"))
     with harmless(most_mb=150):
         assert cortext([*command, "--skip-bad"]) == (2 if attack.whole else 0)

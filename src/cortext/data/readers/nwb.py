@@ -62,13 +62,22 @@ def nwb(source: Path, mapping: Path) -> Source:
     for path in files_of(source, ".nwb"):
         try:
             with open_nwb(path) as file:
-                name = _session_of(file, keys)
-                other = identifiers.setdefault((name, file.identifier), path)
-                if other != path and file.identifier:
-                    raise FaultError("identifier", f"the same as in {other}", "remove one of them")
+                subject, day, identifier = file.subject, file.date, file.identifier
         except FaultError as fault:
             damaged.append(Recording(path.stem, [path], partial(_refuse, fault)))
             continue
+        with file_faults(path):
+            participant = keys.participant or subject
+            if participant is None or not is_plain_name(participant):
+                raise FaultError(
+                    "subject_id",
+                    f"{participant!r:.60} found, a plain name expected",
+                    "name the participant in the mapping",
+                )
+            name = session_name(participant, day)
+            other = identifiers.setdefault((name, identifier), path)
+            if other != path and identifier:
+                raise FaultError("identifier", f"the same as in {other}", "remove one of them")
         sessions.setdefault(name, []).append(path)
 
     @contextmanager
@@ -84,17 +93,6 @@ def nwb(source: Path, mapping: Path) -> Source:
         lexicon,
         settings=import_settings(keys, Path(mapping).parent),
     )
-
-
-def _session_of(file: NwbFile, keys: NwbMapping) -> str:
-    participant = keys.participant or file.subject
-    if participant is None or not is_plain_name(participant):
-        raise FaultError(
-            "subject_id",
-            f"{participant!r:.60} found, a plain name expected",
-            "name the participant in the mapping",
-        )
-    return session_name(participant, file.date)
 
 
 def _refuse(fault: FaultError) -> AbstractContextManager[Contents]:
