@@ -123,7 +123,7 @@ def handwriting(
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Write attempted handwriting (Willett et al. 2021) as session files.
+    """Write attempted handwriting (Willett 2021) as session files.
 
     Labels are characters. Features are scaled as in the publication, by blocks of single letters.
 
@@ -162,7 +162,7 @@ def inner_speech(
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Write inner and attempted speech (Kunz et al. 2025) as session files.
+    """Write inner and attempted speech (Kunz 2025) as session files.
 
     The last block of each session becomes val. How a word was said becomes the trial's corpus.
 
@@ -200,7 +200,7 @@ def t12(
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Write the recordings of Brain-to-Text '24 (participant T12, Willett et al. 2023).
+    """Write the recordings of Brain-to-Text '24 (participant T12, Willett 2023).
 
     SOURCE is competitionData, or a folder that it lies in. Its folders train, test and
     competitionHoldOut become the splits train, val and test. The sentences of competitionHoldOut
