@@ -199,12 +199,12 @@ class _Import:
                 ready = []
                 problems.append(Problem(str(first), None, None, f"{error.strerror}; check it"))
             self.result.problems += problems
+            if ready or not problems:
+                self.result.notes += [f"{recording.session}: {note}" for note in contents.notes]
             if not ready or (problems and (recording.whole or not self.skip_bad)):
                 self.result.n_refused += bool(problems)
                 self.result.n_incomplete += bool(problems and recording.whole)
                 return
-            notes = [f"{recording.session}: {note}" for note in contents.notes]
-            self.result.notes += notes
             try:
                 files = self._write(recording, contents, ready, size)
             except FaultError as fault:  # it could be read a moment ago
