@@ -174,3 +174,22 @@ def test_causal_z_scores_equal_a_loop_over_bins(made: Made, tmp_path: Path) -> N
     for trial, z_TC in zip(made.trials, rolling(made.trials), strict=True):
         x_TC = found[trial.session, trial.split, trial.block, trial.number]["input_features"][()]
         np.testing.assert_allclose(x_TC, z_TC, atol=1e-5, rtol=1e-5)
+
+
+CONFIG = """
+model: {kind: gru, n_units: 8, n_layers: 1, patch_size: 14, patch_stride: 4}
+num_training_batches: 3
+batches_per_val_step: 3
+dataset: {batch_size: 2, days_per_batch: 1}
+"""
+
+
+def test_a_model_trains_on_an_import(tmp_path: Path) -> None:
+    words = FORMATS["falcon-h2"](tmp_path).words
+    data, out = str(tmp_path / "data"), str(tmp_path / "run")
+    assert cortext(["import", *words, "--out", data]) == 0
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    command = ["train", "--config", str(tmp_path / "config.yaml"), "--data", data, "--out", out]
+    assert cortext(command) == 0
+    card = json.loads((tmp_path / "run" / "model.json").read_text())
+    assert "handwriting" in json.dumps(card)

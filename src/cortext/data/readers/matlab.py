@@ -73,6 +73,7 @@ def open_mat(path: Path, names: Collection[str]) -> Iterator[MatFile]:
             content: File5 | File73 = File73(stack.enter_context(hdf5_input.open_file(path)))
         else:
             content = File5(file, path)
+            stack.callback(content.close)
         check_names(names, content.names)
         yield MatFile(path, content)
 

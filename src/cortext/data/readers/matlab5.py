@@ -203,6 +203,10 @@ class File5:
         for array in self._arrays.values():
             array.release()
 
+    def close(self) -> None:
+        """Forget all variables: they refer to this file, and both would wait for the collector."""
+        self._arrays.clear()
+
     def outline(self, name: str) -> tuple[str, tuple[int, ...], str | None]:
         """Return kind and shape of a variable, and the kind of its first cell; reads no values."""
         return self._parser(name).outline()
