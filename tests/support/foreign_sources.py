@@ -197,7 +197,7 @@ def make_falcon(root: Path) -> Made:
         for number, trial in numbered(of_file):
             is_val = split == "held-in-calib" and len(places) < 2
             sentence = trial.sentence.replace(">", " ").replace("~", ".")
-            place = (day, f"t5.{day}", "val" if is_val else "train", trial.block, number + 1)
+            place = (day, f"t5.{day}", "val" if is_val else "train", trial.block, number)
             places.append(Expected(*place, sentence, trial.arrays["binned_spikes"].astype(float)))
         # Training trials come first: the evaluator, too, has the others decoded after them.
         trials += sorted(places, key=lambda trial: trial.split)

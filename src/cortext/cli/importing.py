@@ -100,7 +100,7 @@ def write(
         if done.n_incomplete and skip_bad:
             fix = "repair those whose trials all have a place in a submission"
         raise DataError(
-            f"{len(done.problems)} problems; {done.n_refused} recordings were not written",
+            f"problems: {len(done.problems)}; recordings not written: {done.n_refused}",
             where=out,
             fix=fix,
         )

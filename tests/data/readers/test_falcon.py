@@ -59,7 +59,7 @@ def test_days_splits_blocks_and_counts_are_those_that_were_written(both, folder)
     mine = [entry for entry in found if entry[0] == "t5.2022.05.18"]
     # Minival is the first two trials; they are numbered as in the block that they belong to.
     assert [entry[1:4] for entry in mine] == [
-        ("train", 1, 3), ("train", 2, 1), ("train", 2, 2), ("val", 1, 1), ("val", 1, 2),
+        ("train", 1, 2), ("train", 2, 0), ("train", 2, 1), ("val", 1, 0), ("val", 1, 1),
     ]  # fmt: skip
     for entry, number in zip(mine, (2, 3, 4, 0, 1), strict=True):
         assert entry[4] == first[number].sentence.replace(">", " ").replace("~", ".")
@@ -82,7 +82,7 @@ def test_withheld_files_become_test_and_go_on_with_the_numbers(tmp_path):
     write_falcon(tmp_path, {("held-out-calib", "2023.04.17"): trials[:1]})
     _write_later(tmp_path, ("held-out-eval", "2023.04.17"), trials, skip=1)
     found, notes = read(tmp_path)
-    assert [entry[1:4] for entry in found] == [("train", 4, 1), ("test", 4, 2), ("test", 4, 3)]
+    assert [entry[1:4] for entry in found] == [("train", 4, 0), ("test", 4, 1), ("test", 4, 2)]
     assert not notes
 
 
@@ -189,7 +189,7 @@ def test_a_cue_whose_label_would_lose_something_is_a_problem_of_its_trial(tmp_pa
     write_falcon(tmp_path / "in", {("held-out-calib", "2023.04.17"): trials})
     result = import_source(falcon_h2(tmp_path / "in"), tmp_path / "out", skip_bad=True)
     (problem,) = result.problems
-    assert problem.trial == "block 1 trial 2"
+    assert problem.trial == "block 1 trial 1"
     assert problem.field == "intervals/trials/cue"
     assert problem.message == f"{says}, or leave it out with --skip-bad"
     path = tmp_path / "out" / "t5.2023.04.17" / "data_train.hdf5"

@@ -351,7 +351,7 @@ def test_a_bad_trial_of_the_holdout_is_never_left_out(own, tmp_path, capsys):
     named, error = printed.err.splitlines()[-2:]
     assert named.startswith(f"{path}: block 1 trial 1: input_features: 1 NaN or Inf found")
     assert "--skip-bad" not in named
-    assert "1 problems; 1 recordings were not written; repair those whose trials" in error
+    assert "problems: 1; recordings not written: 1; repair those whose trials" in error
     assert not (tmp_path / "out" / SECOND / "data_test.hdf5").exists()
     assert (tmp_path / "out" / SECOND / "data_val.hdf5").exists()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -297,10 +298,11 @@ def _contents(found: list[_Trial]) -> Contents:
             what = f"a trial at {after.start_s:g} s begins before the one at {before.start_s:g} s"
             raise FaultError(TRIALS, f"{what} has ended", _AGAIN)
     blocks: dict[tuple[int, str], list[RecordedTrial]] = {}
-    numbers: dict[int, int] = {}
+    numbers: Counter[int] = Counter()
     n_empty = 0
     for trial in kept:
-        number = numbers[trial.block] = numbers.get(trial.block, 0) + 1
+        number = numbers[trial.block]
+        numbers[trial.block] += 1
         n_bins = int(trial.mask_T.sum())
         n_empty += not n_bins
         if n_bins:
