@@ -26,6 +26,7 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5t
 
 from cortext.data.checks import FaultError, Limits, check_memory
+from cortext.data.hdf5_attributes import check_text_lengths
 from cortext.data.hdf5_chunks import REPACK, Chunks
 
 AGAIN = "copy or download the file again"
@@ -242,6 +243,7 @@ def attribute(group: h5py.Group, name: str) -> Any:
     if attribute.get_storage_size() > _MOST_ATTRIBUTE:
         raise FaultError(name, f"a value of more than {_MOST_ATTRIBUTE} bytes found", _WRITE)
     if kind == h5t.STRING:
+        check_text_lengths(group.id, name, attribute.get_type())
         value = group.attrs[name]
         return (
             value.item()

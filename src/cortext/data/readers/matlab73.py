@@ -15,10 +15,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5r
+from h5py import h5a, h5d, h5r, h5t
 
 from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
+from cortext.data.hdf5_attributes import check_text_lengths
 
 _MOST_CELLS = 1_000_000
 _MOST_DEPTH = 8  # cells in cells
@@ -220,6 +221,10 @@ def _class(found: h5d.DatasetID) -> str:
     attribute = h5a.open(found, b"MATLAB_class")
     if attribute.shape not in ((), (1,)) or attribute.get_storage_size() > _MOST_ATTRIBUTE:
         return "unknown"
+    kind = attribute.get_type()
+    if not isinstance(kind, h5t.TypeStringID):
+        return "unknown"
+    check_text_lengths(found, "MATLAB_class", kind)
     value = h5py.Dataset(found).attrs["MATLAB_class"]
     value = value.item() if isinstance(value, np.ndarray | np.generic) else value
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -19,10 +19,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g
+from h5py import h5a, h5d, h5g, h5t
 
 from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
+from cortext.data.hdf5_attributes import check_text_lengths
 from cortext.data.hdf5_input import AGAIN, Values
 from cortext.data.hdf5_text import are_texts, read_texts
 from cortext.errors import nearest
@@ -429,5 +430,12 @@ def _names(group: h5py.Group, name: str, field: str) -> list[str]:
     found = h5a.open(group.id, name.encode())
     if found.get_storage_size() > _MOST_NAMES:
         raise FaultError(field, f"more than {_MOST_NAMES} bytes of names found", _EXPORT)
+    kind = found.get_type()
+    if isinstance(kind, h5t.TypeStringID):
+        check_text_lengths(group.id, name, kind)
+    elif kind.get_class() not in (h5t.INTEGER, h5t.FLOAT):  # which may hold texts of any length
+        raise FaultError(
+            f"{field}: {name}", "values of another type found, texts expected", _EXPORT
+        )
     values = np.asarray(group.attrs[name]).ravel().tolist()
     return [_text(value, f"{field}: {name}") for value in values]
