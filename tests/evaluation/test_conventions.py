@@ -38,6 +38,7 @@ from cortext.evaluation.stepped import stepped_errors
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.card import Smoothing
 from cortext.models.stepping import open_stepper
+from cortext.text.inventory import HANDWRITING, RELEASE
 
 KINDS = list(OTHERS)
 OF_TOKENS = KINDS[:2]
@@ -353,3 +354,22 @@ def test_damaged_conventions_of_an_evaluation_are_one_line(own, tmp_path, capsys
 
 def test_a_recording_of_english_needs_no_word_about_itself():
     assert replace(OWN, **vars(Conventions())).to_json() == {}
+
+
+@pytest.mark.parametrize(
+    ("inventory", "labels"),
+    [(RELEASE, ["threshold\ncrossings", "spike-band\npower"]), (HANDWRITING, ["features"])],
+)
+def test_features_are_called_crossings_and_power_only_where_that_is_known(inventory, labels):
+    picture = pictures.TrialPicture(
+        features_TC=np.random.default_rng(0).normal(size=(50, 192)),
+        bin_s=0.02,
+        posterior_PV=np.full((12, len(inventory)), 1 / len(inventory)),
+        frame_start_s=0.14,
+        frame_s=0.08,
+        phonemes=(),
+        words=(),
+        inventory=inventory,
+    )
+    axis = pictures.trial_figure(picture).axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == labels

@@ -218,10 +218,12 @@ def _draw_features(axis: Axes, picture: TrialPicture) -> None:
     n_rows = level_CT.shape[0]
     extent = (0.0, picture.bin_s * len(picture.features_TC), n_rows, 0)
     axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
-    axis.axhline(n_rows / 2, color=PAPER, linewidth=1.5)
-    axis.set_yticks(
-        [n_rows / 4, 3 * n_rows / 4], ["threshold\ncrossings", "spike-band\npower"], fontsize=7
-    )
+    if picture.inventory.is_published:
+        axis.axhline(n_rows / 2, color=PAPER, linewidth=1.5)
+        halves = ["threshold\ncrossings", "spike-band\npower"]
+        axis.set_yticks([n_rows / 4, 3 * n_rows / 4], halves, fontsize=7)
+    else:  # other recordings need not have both kinds
+        axis.set_yticks([n_rows / 2], ["features"], fontsize=7)
 
 
 def _at_most(features_TC: np.ndarray, rows: int) -> np.ndarray:
