@@ -10,6 +10,7 @@ T bins, C features, P frames of logits, V tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from cortext.data.checks import FaultError
 from cortext.data.readers.falcon import N_CHANNELS, cue_of, falcon_h2, session_of
 from cortext.data.readers.importing import NORMALISATIONS
 from cortext.data.readers.recording import Recording
+from cortext.data.readers.source_files import file_faults
 from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
 from cortext.decoding import Decoder as WordSearch
 from cortext.decoding import greedy
@@ -169,23 +171,13 @@ class Decoder:
 def _last_trials(recording: Recording) -> list[Moments]:
     """Return the moments of the last trials of a recording that are for training."""
     found: list[Moments] = []
-    try:
-        with recording.open() as contents:
-            trials = [
-                trial
-                for block in contents.blocks
-                if block.split == "train"
-                for trial in block.trials
-            ]
-            for trial in reversed(trials):
-                try:
-                    found.append(Moments.of(trial.read()))
-                except FaultError:  # a trial that an import leaves out
-                    continue
-                if len(found) == ROLLING_TRIALS:
-                    break
-    except FaultError as fault:
-        raise fault.problem(recording.paths[0], None).error() from None
+    with file_faults(recording.paths[0]), recording.open() as contents:
+        blocks = [block for block in contents.blocks if block.split == "train"]
+        for trial in reversed([trial for block in blocks for trial in block.trials]):
+            with suppress(FaultError):  # a trial that an import leaves out
+                found.append(Moments.of(trial.read()))
+            if len(found) == ROLLING_TRIALS:
+                break
     return found[::-1]
 
 

@@ -339,7 +339,7 @@ def _show(
 ) -> None:
     """Print the parts of a file, or of the first one of a folder; write a first mapping of it."""
     from cortext.data.readers.first_mapping import write_first_mapping
-    from cortext.data.readers.nwb import files_of
+    from cortext.data.readers.source_files import files_of
 
     path = files_of(source, suffix)[0]
     items, text = look(path)

@@ -12,7 +12,6 @@ held-out days `held_out_calib` has three trials. Only the evaluation server has 
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from cortext.arguments import as_path
 from cortext.data.checks import FaultError
 from cortext.data.readers.nwb_file import TRIALS, NwbFile, Series, open_nwb
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.source_files import files_in
 from cortext.data.trial import SPLITS
 from cortext.errors import DataError
 from cortext.text.inventory import HANDWRITING
@@ -115,13 +115,7 @@ def _nwb_files(source: Path) -> list[Path]:
     if not source.is_dir():
         what = "is no folder" if source.exists() else "no such folder"
         raise DataError(what, where=source, fix="give the folder of DANDI 000950")
-    found = [
-        Path(folder, name)
-        for folder, _, names in os.walk(source)
-        for name in names
-        if name.endswith(".nwb") and not name.startswith(".")
-    ]
-    return sorted(found)
+    return files_in(source, ".nwb")
 
 
 def _named(path: Path) -> tuple[str, str]:

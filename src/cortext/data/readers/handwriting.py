@@ -20,6 +20,7 @@ import numpy as np
 from cortext.data.checks import FaultError
 from cortext.data.readers.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.source_files import file_faults
 from cortext.data.scaling import Scale
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, nearest
@@ -96,14 +97,14 @@ def _root(source: Path) -> Path:
 @contextmanager
 def _open(session: str, sentences: Path, letters: Path, held_out: Path) -> Iterator[Contents]:
     """Open one session."""
-    with _at(letters):
+    with file_faults(letters):
         scales = _Scales.read(letters)
     with open_mat(sentences, (_CUBE, _LENGTHS, _PROMPTS, _BLOCKS)) as file:
         trials = _Sentences(file)
         if trials.cube.shape[-1] != len(scales.sd_C):
             found = f"shape {list(trials.cube.shape)} found, [n, bins, {len(scales.sd_C)}] expected"
             raise FaultError(_CUBE, f"{found} as in {letters.name}", AGAIN)
-        with _at(held_out):
+        with file_faults(held_out):
             splits = _splits(session, held_out, len(trials))
         kept: list[tuple[int, str, RecordedTrial]] = []
         numbers: Counter[int] = Counter()
@@ -125,15 +126,6 @@ def _open(session: str, sentences: Path, letters: Path, held_out: Path) -> Itera
             if left_out
             else [],
         )
-
-
-@contextmanager
-def _at(path: Path) -> Iterator[None]:
-    """Name another file than the recording's first one in faults."""
-    try:
-        yield
-    except FaultError as fault:
-        raise fault.problem(path, None).error() from None
 
 
 class _Sentences:

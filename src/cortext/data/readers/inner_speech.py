@@ -22,6 +22,7 @@ from cortext.arguments import as_count
 from cortext.data.checks import FaultError
 from cortext.data.readers.matlab import MatFile, open_mat
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.source_files import file_faults, files_in
 from cortext.errors import ConfigError, DataError, nearest
 
 EPOCHS = ("go", "delay")
@@ -101,7 +102,7 @@ def _files(source: Path, participant: str | None) -> tuple[list[Path], list[Path
     """Return the files of one participant by session, and those that are none of the release."""
     if not source.exists():
         raise DataError("no such file or directory", where=source, fix="check the path")
-    given = [source] if source.is_file() else sorted(source.rglob("*.mat"))
+    given = files_in(source, ".mat") if source.is_dir() else [source]
     found = [path for path in given if _NAME.fullmatch(path.name)]
     others = [path for path in given if not _NAME.fullmatch(path.name)]
     if not found:
@@ -141,12 +142,10 @@ def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Ite
     with ExitStack() as stack:
         files: list[_File] = []
         for path in paths:
-            try:
+            with file_faults(path):
                 opened = stack.enter_context(open_mat(path, names))
                 files.append(_File(opened, options, files))
                 _check_same(files)
-            except FaultError as fault:
-                raise fault.problem(path, None).error() from None
         trials = [trial for file in files for trial in file.trials]
         if not trials:
             said = [cue for file in files for cue in file.cues if not cue.is_nothing]

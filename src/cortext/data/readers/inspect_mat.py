@@ -29,7 +29,7 @@ from cortext.data.readers.first_mapping import (
 )
 from cortext.data.readers.mapping import SessionNames
 from cortext.data.readers.matlab import MatFile, open_mat
-from cortext.data.readers.nwb import file_faults
+from cortext.data.readers.source_files import file_faults
 from cortext.data.trial import is_plain_name
 
 _LENGTH = re.compile("len|bins|steps|dur|sample", re.I)

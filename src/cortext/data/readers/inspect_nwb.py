@@ -25,8 +25,8 @@ from cortext.data.readers.first_mapping import (
     some,
 )
 from cortext.data.readers.mapping import UNITS
-from cortext.data.readers.nwb import file_faults
 from cortext.data.readers.nwb_file import TRIALS, NwbFile, Series, open_nwb
+from cortext.data.readers.source_files import file_faults
 from cortext.data.trial import is_plain_name
 
 _FINEST_MS = 1  # finer samples are voltages

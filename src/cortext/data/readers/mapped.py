@@ -6,9 +6,10 @@ The NWB and the MATLAB reader open a file as `MappedFile`; this module does what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.mapping import AnyMapping, Sentences
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording
+from cortext.data.readers.mapping import AnyMapping, Sentences, import_settings
+from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
 from cortext.data.rebin import rebin
 
 MOST_BYTES = 1 << 28
@@ -125,11 +126,41 @@ class _Shelf(AbstractContextManager["_Shelf"]):
         return self._stack.__exit__(*raised)
 
 
-def recording(
-    session: str, paths: Sequence[Path], open_file: OpenFile, mapping: AnyMapping
-) -> Recording:
-    """Return the recording of a session in one or several files, in the order of the paths."""
-    return Recording(session, paths, lambda: _contents(paths, open_file, mapping))
+def mapped_source(
+    reader: str,
+    sessions: Mapping[str, Sequence[Path]],
+    open_file: OpenFile,
+    mapping: AnyMapping,
+    mapping_path: Path,
+    damaged: Sequence[Recording] = (),
+) -> Source:
+    """Return the recordings of mapped files.
+
+    Args:
+        reader: `nwb` or `mat`.
+        sessions: Files of each session, in the order in which they were recorded.
+        open_file: Opens one of them.
+        mapping: The mapping.
+        mapping_path: Its file, beside which inventory, language and lexicon may lie.
+        damaged: Recordings of files that state no session; each says why when it is opened.
+
+    Raises:
+        ConfigError: For an inventory, a language or a lexicon that cannot be used.
+    """
+    folder = Path(mapping_path).parent
+    inventory, language, lexicon = mapping.texts(folder)
+    recordings = [
+        Recording(name, sessions[name], partial(_contents, sessions[name], open_file, mapping))
+        for name in sorted(sessions, key=lambda name: (name[-10:], name))  # they end in their date
+    ]
+    return Source(
+        reader,
+        [*recordings, *damaged],
+        inventory,
+        language,
+        lexicon,
+        settings=import_settings(mapping, folder),
+    )
 
 
 @contextmanager

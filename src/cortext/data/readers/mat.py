@@ -9,17 +9,23 @@ from pathlib import Path
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.mapped import EDIT, Column, Part, check_bytes, check_columns, recording
+from cortext.data.readers.mapped import (
+    EDIT,
+    Column,
+    Part,
+    check_bytes,
+    check_columns,
+    mapped_source,
+)
 from cortext.data.readers.mapping import (
     Feature,
     MatMapping,
-    import_settings,
     load_mapping,
     session_name,
 )
 from cortext.data.readers.matlab import MatFile, Numbers, open_mat
-from cortext.data.readers.nwb import by_date, files_of
 from cortext.data.readers.recording import Source
+from cortext.data.readers.source_files import files_of
 from cortext.errors import DataError
 
 
@@ -35,7 +41,6 @@ def mat(source: Path, mapping: Path) -> Source:
         DataError: For a source without MATLAB files, and a file without a date.
     """
     keys = load_mapping(mapping, MatMapping, "mat")
-    inventory, language, lexicon = keys.texts(Path(mapping).parent)
     sessions: dict[str, list[Path]] = {}
     # The folder around a file, or the source itself, may have the date in its name.
     above = Path(source).absolute().parent
@@ -54,14 +59,7 @@ def mat(source: Path, mapping: Path) -> Source:
         with open_mat(path, keys.variables()) as file:
             yield _MatTrials(file, keys)
 
-    return Source(
-        "mat",
-        [recording(name, sessions[name], open_file, keys) for name in by_date(sessions)],
-        inventory,
-        language,
-        lexicon,
-        settings=import_settings(keys, Path(mapping).parent),
-    )
+    return mapped_source("mat", sessions, open_file, keys, mapping)
 
 
 class _MatTrials:

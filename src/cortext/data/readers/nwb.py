@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.arguments import as_path
 from cortext.data.checks import FaultError
 from cortext.data.hdf5_input import damage
 from cortext.data.readers.mapped import (
@@ -18,20 +17,19 @@ from cortext.data.readers.mapped import (
     Part,
     check_bytes,
     check_columns,
-    recording,
+    mapped_source,
 )
 from cortext.data.readers.mapping import (
     UNITS,
     Feature,
     NwbMapping,
-    import_settings,
     load_mapping,
     session_name,
 )
 from cortext.data.readers.nwb_file import NwbFile, Table, open_nwb
 from cortext.data.readers.recording import Contents, Recording, Source
+from cortext.data.readers.source_files import file_faults, files_of
 from cortext.data.trial import is_plain_name
-from cortext.errors import DataError
 
 ELECTRODES = "general/extracellular_ephys/electrodes"
 """Place of the table of electrodes."""
@@ -55,7 +53,6 @@ def nwb(source: Path, mapping: Path) -> Source:
         DataError: For a source without NWB files, and a file without a date or participant.
     """
     keys = load_mapping(mapping, NwbMapping, "nwb")
-    inventory, language, lexicon = keys.texts(Path(mapping).parent)
     sessions: dict[str, list[Path]] = {}
     identifiers: dict[tuple[str, str], Path] = {}
     damaged: list[Recording] = []
@@ -85,51 +82,12 @@ def nwb(source: Path, mapping: Path) -> Source:
         with open_nwb(path) as file:
             yield _NwbTrials(file, keys)
 
-    return Source(
-        "nwb",
-        [recording(name, sessions[name], open_file, keys) for name in by_date(sessions)] + damaged,
-        inventory,
-        language,
-        lexicon,
-        settings=import_settings(keys, Path(mapping).parent),
-    )
+    return mapped_source("nwb", sessions, open_file, keys, mapping, damaged)
 
 
 def _refuse(fault: FaultError) -> AbstractContextManager[Contents]:
     """Fail as the opening of a damaged file does, when its turn comes."""
     raise fault
-
-
-def by_date(sessions: dict[str, list[Path]]) -> list[str]:
-    """Return the names of sessions in the order of their dates, which end them."""
-    return sorted(sessions, key=lambda name: (name[-10:], name))
-
-
-def files_of(source: Path, suffix: str) -> list[Path]:
-    """Return a file, or the files of a folder with this suffix in the order of their paths."""
-    source = as_path(source, "source")
-    if not source.is_dir():
-        if not source.exists():
-            raise DataError("no such file or folder", where=source, fix="check the path")
-        return [source]
-    # macOS writes a hidden file beside each file on disks of other systems.
-    found = [
-        path
-        for path in sorted(source.rglob("*"))
-        if path.suffix.lower() == suffix and not path.name.startswith(".") and path.is_file()
-    ]
-    if not found:
-        raise DataError(f"no {suffix} files there", where=source, fix="check the folder")
-    return found
-
-
-@contextmanager
-def file_faults(path: Path) -> Iterator[None]:
-    """Turn a fault of a file within the context into a DataError that names the file."""
-    try:
-        yield
-    except FaultError as fault:
-        raise fault.problem(path, None).error() from None
 
 
 class _NwbTrials:

@@ -28,6 +28,7 @@ from cortext.arguments import as_path, check_text
 from cortext.data.checks import FaultError
 from cortext.data.readers.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.source_files import files_in
 from cortext.data.trial import Session
 from cortext.errors import ConfigError, DataError, nearest
 
@@ -122,7 +123,7 @@ def find_competition_data(source: Path) -> Path:
     top = len(source.parts)
     for name, folders, _ in os.walk(source):
         folder = Path(name)
-        if {"train", "test"} <= set(folders) and list(_mat_files(folder / "train")):
+        if {"train", "test"} <= set(folders) and files_in(folder / "train", ".mat", deep=False):
             found.append(folder)
             folders.clear()
         elif len(folder.parts) - top >= _DEEPEST:
@@ -140,12 +141,6 @@ def find_competition_data(source: Path) -> Path:
     return found[0]
 
 
-def _mat_files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.glob("*.mat")):
-        if not path.name.startswith("."):  # macOS leaves `._t12.2022.04.28.mat` beside a file
-            yield path
-
-
 def session_files(root: Path) -> list[SessionFile]:
     """Return the files by session, and those of a session in the order of `FOLDERS`.
 
@@ -154,7 +149,7 @@ def session_files(root: Path) -> list[SessionFile]:
     """
     files = []
     for folder in FOLDERS:
-        for path in _mat_files(root / folder):
+        for path in files_in(root / folder, ".mat", deep=False):
             name = path.stem
             if not re.fullmatch(r"t12(\.\d+){3}", name) or Session(name, {}).date is None:
                 raise DataError(

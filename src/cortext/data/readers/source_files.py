@@ -1,0 +1,56 @@
+"""Files of recordings in a folder, and faults that name one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cortext.arguments import as_path
+from cortext.data.checks import FaultError
+from cortext.errors import DataError
+
+
+def files_in(folder: Path, suffix: str, *, deep: bool = True) -> list[Path]:
+    """Return what has this suffix in a folder, in the order of the paths.
+
+    Folders, pipes and dead links are among it: opening one says what it is, so that no recording is
+    left out in silence.
+
+    Args:
+        folder: Folder to search.
+        suffix: Suffix in lower case, such as `.mat`; files may have it in upper case.
+        deep: Search the folders in it, too.
+    """
+    # macOS writes a hidden file beside each file on disks of other systems.
+    return [
+        path
+        for path in sorted(folder.rglob("*") if deep else folder.glob("*"))
+        if path.suffix.lower() == suffix and not path.name.startswith(".")
+    ]
+
+
+def files_of(source: Path, suffix: str) -> list[Path]:
+    """Return a file itself, or the files of a folder with this suffix, at least one.
+
+    Raises:
+        DataError: For a source that is not there, and a folder without such files.
+    """
+    source = as_path(source, "source")
+    if not source.is_dir():
+        if not source.exists():
+            raise DataError("no such file or folder", where=source, fix="check the path")
+        return [source]
+    found = files_in(source, suffix)
+    if not found:
+        raise DataError(f"no {suffix} files there", where=source, fix="check the folder")
+    return found
+
+
+@contextmanager
+def file_faults(path: Path) -> Iterator[None]:
+    """Turn a fault of a file within the context into a DataError that names the file."""
+    try:
+        yield
+    except FaultError as fault:
+        raise fault.problem(path, None).error() from None

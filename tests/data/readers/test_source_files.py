@@ -1,0 +1,45 @@
+"""Files in a source folder: all are read or named, but for those that macOS adds."""
+
+import os
+
+import pytest
+from foreign_sources import FORMATS
+
+from cortext.cli import run as cortext
+
+OF_LABS = [
+    ("nwb", "extra.nwb", "extra.nwb"),
+    ("mat v5", "t98.2025.04.01.mat", "t98.2025.04.01.mat"),
+    ("inner-speech v5", "Data/t16.2023.07.07_words_raw.mat", "t16.2023.07.07_words_raw.mat"),
+]
+
+
+@pytest.mark.parametrize(("format", "name", "named"), OF_LABS)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("gone")])
+def test_what_is_no_file_is_named_and_the_others_are_imported(
+    tmp_path, capsys, format, name, named, make
+):
+    made = FORMATS[format](tmp_path)
+    make(tmp_path / made.words[1] / name)
+    out = tmp_path / "out"
+    assert cortext(["import", *made.words, "--out", str(out), "--skip-bad"]) == 0
+    assert f"{named}: " in capsys.readouterr().out
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {
+        trial.session for trial in made.trials
+    }
+
+
+@pytest.mark.parametrize(
+    ("format", "suffix"), [("inner-speech v5", ".mat"), ("mat v5", ".mat"), ("nwb", ".nwb")]
+)
+def test_suffixes_may_be_upper_case_and_hidden_files_are_passed_over(
+    tmp_path, capsys, format, suffix
+):
+    made = FORMATS[format](tmp_path)
+    for path in list((tmp_path / made.words[1]).rglob(f"*{suffix}")):
+        path.with_name(f"._{path.name}").write_bytes(b"Mac OS X")
+        path.rename(path.with_suffix(suffix.upper()))
+    assert cortext(["import", *made.words, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "._" not in said
+    assert "not read" not in said
