@@ -229,6 +229,8 @@ def test_session_files_of_others_are_not_touched(lab, tmp_path):
         b"\xff\xfe",
         b'{"format": "cortext-import", "format_version": 2}',
         b'{"format": "cortext-import", "format_version": 1, "recordings": 3}',
+        b'{"format": "cortext-import", "format_version": 1, "recordings": {}, "settings": {},'
+        b' "bin_ms": "long", "n_features": 4}',
     ],
 )
 def test_a_damaged_record_is_refused_in_one_line(lab, tmp_path, content):

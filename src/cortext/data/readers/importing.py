@@ -2,17 +2,15 @@
 
 Each recording is gone through twice. First every trial is checked, labelled and measured: so all
 problems are known, and the mean and standard deviation of a whole block, before anything is
-written. Then the z-scored trials are written. `<out>/import.json` says what has been written: an
+written. Then the z-scored trials are written. `import_record.py` notes what has been written: an
 import that was cut off goes on there.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +26,18 @@ from cortext.data.checks import (
     check_labels,
     patch_for,
 )
-from cortext.data.conventions import FILE as CONVENTIONS
-from cortext.data.conventions import Conventions, checked_bin_ms, session_files_in
+from cortext.data.conventions import Conventions, checked_bin_ms
+from cortext.data.readers.import_record import ImportRecord
 from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.source_files import file_faults
 from cortext.data.rebin import rebin
 from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
 from cortext.data.session_files import check_texts, write_session
 from cortext.data.trial import SPLITS, Trial, make_trial
 from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest, shown
-from cortext.files import atomic_write, disk_errors, exclusive, read_json, unfinished
+from cortext.files import disk_errors, exclusive
 from cortext.processes import Progress
 
-RECORD = "import.json"
 NORMALISATIONS = {
     "block": "z-scored by block",
     "rolling": f"z-scored causally, over the last {ROLLING_TRIALS} trials and the trial so far",
@@ -47,7 +45,6 @@ NORMALISATIONS = {
     "none": "not normalised",
 }
 """How features are scaled -> what `cortext.json` says of it; the source knows the published one."""
-_FORMAT = {"format": "cortext-import", "format_version": 1}
 _MOST_KEPT = 256 << 20
 """Bytes of a recording's features that are kept for the second pass; others are read again."""
 
@@ -147,7 +144,7 @@ class _Import:
         self.normalise = normalise
         self.skip_bad = skip_bad
         self.result = Imported(out)
-        self.record = _Record(out, self._settings(bin_ms))
+        self.record = ImportRecord(out, self._settings(bin_ms))
         self.bin_ms: float | None = bin_ms or self.record.bin_ms
         self.n_features: int | None = self.record.n_features
         self._progress = progress
@@ -171,33 +168,26 @@ class _Import:
                 self.result.n_kept += 1
             else:
                 self._import(recording, size)
-            self._advance(size, over=True)
+            self._done += size
+            self._advance()
         return self.result
 
-    def _advance(self, n_bytes: float, over: bool = False) -> None:
-        if over:
-            self._done += n_bytes
+    def _advance(self, n_bytes: float = 0) -> None:
+        """Show progress: all recordings that are done, and these bytes of the next one."""
         if self._progress is not None:
-            done = self._done if over else self._done + n_bytes
+            done = self._done + n_bytes
             self._progress(int(done / 1e6), max(1, int(sum(self._sizes) / 1e6)))
 
     def _import(self, recording: Recording, size: int) -> None:
         """Check one recording and write it, unless it has problems."""
         problems: list[Problem] = []
-        first = recording.paths[0]
         with ExitStack() as opened:
             try:
                 contents = opened.enter_context(recording.open())
                 ready = self._check(recording, contents, size, problems)
-            except FaultError as fault:
+            except (FaultError, DataError, OSError) as error:
                 ready = []
-                problems.append(fault.problem(first, None))
-            except DataError as error:
-                ready = []
-                problems.append(_problem(error, first))
-            except OSError as error:
-                ready = []
-                problems.append(Problem(str(first), None, None, f"{error.strerror}; check it"))
+                problems.append(_problem(error, recording))
             self.result.problems += problems
             if ready or not problems:
                 self.result.notes += [f"{recording.session}: {note}" for note in contents.notes]
@@ -205,10 +195,8 @@ class _Import:
                 self.result.n_refused += bool(problems)
                 self.result.n_incomplete += bool(problems and recording.whole)
                 return
-            try:
+            with file_faults(recording.paths[0]):  # it could be read a moment ago
                 files = self._write(recording, contents, ready, size)
-            except FaultError as fault:  # it could be read a moment ago
-                raise fault.problem(first, None).error() from None
         self.record.add(recording, files, self.bin_ms, self.n_features)
         self.result.n_written += 1
 
@@ -217,31 +205,25 @@ class _Import:
     ) -> list[_Ready]:
         """Return the trials that can be used, and note the problems of the others."""
         conventions = self._conventions(recording, contents)
-        n_trials = sum(len(block.trials) for block in contents.blocks)
+        trials = [(block, trial) for block in contents.blocks for trial in block.trials]
         ready: list[_Ready] = []
         seen: set[tuple[int, int]] = set()
         n_kept = 0
-        for block in contents.blocks:
-            for trial in block.trials:
+        for n_done, (block, trial) in enumerate(trials, start=1):
+            try:
+                if (block.number, trial.number) in seen:
+                    found = "the block has two trials of this number"
+                    raise FaultError("trial_num", found, "number them differently")
+                seen.add((block.number, trial.number))
+                one = self._ready(recording, contents, block, trial, conventions)
+                n_kept += one.trial.features_TC.nbytes
+                if n_kept > _MOST_KEPT:
+                    one.trial = _without_features(one.trial)
+                ready.append(one)
+            except (FaultError, CortextError) as error:
                 name = f"block {block.number} trial {trial.number}"
-                try:
-                    if (block.number, trial.number) in seen:
-                        found = "the block has two trials of this number"
-                        raise FaultError("trial_num", found, "number them differently")
-                    seen.add((block.number, trial.number))
-                    one = self._ready(recording, contents, block, trial, conventions)
-                    n_kept += one.trial.features_TC.nbytes
-                    if n_kept > _MOST_KEPT:
-                        one.trial = _without_features(one.trial)
-                    ready.append(one)
-                except FaultError as fault:
-                    problem = fault.problem(recording.paths[0], name)
-                    if recording.whole:  # without the advice to leave the trial out
-                        problem = replace(problem, message=shown(fault.message))
-                    problems.append(problem)
-                except CortextError as error:
-                    problems.append(_problem(error, recording.paths[0], name))
-                self._advance(0.5 * size * len(seen) / n_trials)
+                problems.append(_problem(error, recording, name))
+            self._advance(0.5 * size * n_done / len(trials))
         return ready
 
     def _conventions(self, recording: Recording, contents: Contents) -> Conventions:
@@ -367,125 +349,20 @@ def _without_features(trial: Trial) -> Trial:
     return replace(trial, features_TC=trial.features_TC[:0].copy())
 
 
-def _problem(error: CortextError, path: Path, trial: str | None = None) -> Problem:
-    what = "; ".join(filter(None, (error.what, error.fix)))
-    if trial is not None:
-        what += f", {SKIP_HINT}"
-    field_name = "sentence_label" if isinstance(error, TextError) else None
-    # A recording may have several files: the error knows in which one it was found.
-    file = path if error.where is None or trial is not None else error.where
-    return Problem(str(file), trial, field_name, what)
-
-
-class _Record:
-    """`import.json`: the settings of an import, and the recordings that have been written."""
-
-    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
-        self.out = out
-        self.path = out / RECORD
-        self.settings = json.loads(json.dumps(settings))
-        self.bin_ms: float | None = None
-        self.n_features: int | None = None
-        self.written: dict[str, dict[str, Any]] = {}
-        self._claimed: dict[Path, Recording] = {}
-        folders = [folder for folder in out.iterdir() if folder.is_dir()]
-        for rest in chain(
-            unfinished(out, RECORD),
-            unfinished(out, CONVENTIONS),
-            *(unfinished(folder, "data_*") for folder in folders),
-        ):
-            rest.unlink(missing_ok=True)
-        if self.path.exists():
-            self._read()
-        elif next(session_files_in(out), None):
-            raise DataError(
-                "holds session files that no import wrote",
-                where=out,
-                fix="choose a directory of its own",
-            )
-
-    def _read(self) -> None:
-        fix = "choose another directory, or remove this one"
-        try:
-            found = read_json(self.path)
-            if {key: found.get(key) for key in _FORMAT} != _FORMAT:
-                raise ValueError(f"it is no {_FORMAT['format']} of version 1")
-            self.written = dict(found["recordings"])
-            self.bin_ms, self.n_features = found["bin_ms"], found["n_features"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"cannot be read: {error}", where=self.path, fix=fix) from None
-        other = found.get("settings")
-        if other != self.settings:
-            keys = {*self.settings, *(other if isinstance(other, dict) else ())}
-            changed = sorted(
-                key
-                for key in keys
-                if not isinstance(other, dict) or other.get(key) != self.settings.get(key)
-            )
-            raise DataError(
-                f"holds an import with another {', '.join(changed)}", where=self.out, fix=fix
-            )
-
-    @staticmethod
-    def _key(recording: Recording) -> str:
-        first = recording.paths[0]
-        return f"{recording.session}: {first.parent.name}/{first.name}"
-
-    @staticmethod
-    def _state(recording: Recording) -> list[list[Any]]:
-        try:
-            states = [(path.name, path.stat()) for path in recording.paths]
-        except OSError:  # opening it says why
-            return []
-        return [[name, state.st_size, state.st_mtime_ns] for name, state in states]
-
-    def has(self, recording: Recording) -> bool:
-        """Return whether the recording has been written, and neither it nor the files changed."""
-        entry = self.written.get(self._key(recording))
-        if not isinstance(entry, dict) or entry.get("paths") != self._state(recording):
-            return False
-        sizes = entry.get("files")
-        if not isinstance(sizes, dict) or not sizes:
-            return False
-        files = [self.out / name for name in sizes]
-        if [path.stat().st_size if path.is_file() else None for path in files] != [*sizes.values()]:
-            return False
-        for path in files:
-            self.claim(path, recording)
-        return True
-
-    def claim(self, path: Path, recording: Recording) -> None:
-        """Reserve a session file. Raises DataError where another recording has written it."""
-        other = self._claimed.setdefault(path, recording)
-        if other is not recording:
-            raise DataError(
-                f"and {other.paths[0]} hold the same split of {recording.session}",
-                where=recording.paths[0],
-                fix="give them as one recording, or import them to separate directories",
-            )
-        if not self.path.exists():  # before the first session file: an import goes on from here
-            self._save()
-
-    def add(
-        self,
-        recording: Recording,
-        files: list[Path],
-        bin_ms: float | None,
-        n_features: int | None,
-    ) -> None:
-        """Note that a recording has been written."""
-        self.bin_ms, self.n_features = bin_ms, n_features
-        self.written[self._key(recording)] = {
-            "paths": self._state(recording),
-            "files": {str(path.relative_to(self.out)): path.stat().st_size for path in files},
-        }
-        self._save()
-
-    def _save(self) -> None:
-        content = _FORMAT | {
-            "settings": self.settings,
-            "bin_ms": self.bin_ms,
-            "n_features": self.n_features,
-            "recordings": self.written,
-        }
-        atomic_write(self.path, (json.dumps(content, indent=1) + "\n").encode())
+def _problem(
+    error: FaultError | CortextError | OSError, recording: Recording, trial: str | None = None
+) -> Problem:
+    """Return an error as a problem of a recording, or of one of its trials."""
+    file, field_name = str(recording.paths[0]), None
+    if isinstance(error, FaultError):
+        field_name, message = error.field, error.message
+    elif isinstance(error, CortextError):
+        field_name = "sentence_label" if isinstance(error, TextError) else None
+        message = "; ".join(filter(None, (error.what, error.fix)))
+        if trial is None and error.where is not None:
+            file = str(error.where)  # the one of several files in which it was found
+    else:
+        message = f"{error.strerror}; check it"
+    if trial is not None and not recording.whole:
+        message += f", {SKIP_HINT}"
+    return Problem(file, trial, field_name, shown(message))
