@@ -94,10 +94,14 @@ def write(
         if done.n_kept:
             print_lines(f"{done.n_kept} recordings were there already")
         print_notes(done.notes)
-    if done.problems and (done.n_incomplete or not skip_bad):
+    if done.problems and (done.n_incomplete or not skip_bad or report is None):
         print_lines(*done.problems, err=True)
         fix = "repair them, or leave these trials and files out with --skip-bad"
-        if done.n_incomplete and skip_bad:
+        if report is None and all(problem.trial is None for problem in done.problems):
+            fix = "nothing was written; correct the options or the mapping, or repair the files"
+        elif report is None and skip_bad:
+            fix = "nothing was written; repair them"
+        elif done.n_incomplete and skip_bad:
             fix = "repair those whose trials all have a place in a submission"
         raise DataError(
             f"problems: {len(done.problems)}; recordings not written: {done.n_refused}",

@@ -193,3 +193,56 @@ def test_a_model_trains_on_an_import(tmp_path: Path) -> None:
     assert cortext(command) == 0
     card = json.loads((tmp_path / "run" / "model.json").read_text())
     assert "handwriting" in json.dumps(card)
+
+
+def test_an_import_of_which_nothing_is_left_fails_with_skip_bad_too(tmp_path, capsys) -> None:
+    made = FORMATS["nwb"](tmp_path)
+    mapping = Path(made.words[-1])
+    mapping.write_text(mapping.read_text().replace("name: prompt", "name: sentence"))
+    out = tmp_path / "out"
+    assert cortext(["import", *made.words, "--out", str(out), "--skip-bad"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("intervals/trials/sentence: no such column") == 2
+    assert said.strip().endswith(
+        "nothing was written; correct the options or the mapping, or repair the files"
+    )
+
+
+def test_sentences_that_need_a_lexicon_are_one_line_before_anything_is_read(
+    tmp_path, capsys
+) -> None:
+    made = FORMATS["nwb"](tmp_path)
+    mapping = Path(made.words[-1])
+    mapping.write_text(mapping.read_text() + "language: es\n")
+    out = tmp_path / "out"
+    said = complaint(capsys, "import", *made.words, "--out", out)
+    assert len(said.strip().splitlines()) == 1
+    assert "in language 'es'; name a file of pronunciations as lexicon" in said
+    assert not out.exists()
+
+
+def test_a_file_in_the_place_of_the_directory_is_named(tmp_path, capsys) -> None:
+    made = FORMATS["nwb"](tmp_path)
+    (tmp_path / "out").write_text("")
+    said = complaint(capsys, "import", *made.words, "--out", tmp_path / "out")
+    assert "out: is no directory; name a new directory" in said
+
+
+@pytest.mark.parametrize("format", ["nwb", "mat v5", "t12"])
+def test_bins_that_are_divided_are_noted(tmp_path, capsys, format) -> None:
+    made = FORMATS[format](tmp_path)
+    words = made.words
+    if format == "t12":
+        words = [*words, "--bin-ms", "10"]
+    else:
+        mapping = Path(words[-1])
+        mapping.write_text(mapping.read_text().replace("bin_ms: 20", "bin_ms: 10"))
+        if format == "mat v5":
+            mapping.write_text(
+                mapping.read_text()
+                .replace("kind: counts", "kind: counts, bin_ms: 20")
+                .replace("kind: power", "kind: power, bin_ms: 20")
+            )
+    assert cortext(["import", *words, "--out", str(tmp_path / "out")]) == 0
+    note = "of 20 ms are divided into bins of 10 ms, which say nothing new"
+    assert note in capsys.readouterr().err

@@ -205,7 +205,7 @@ def test_other_settings_need_another_directory(lab, tmp_path):
     with pytest.raises(DataError) as caught:
         import_source(lab.source(settings={"columns": "1-64"}), out, normalise="rolling")
     assert str(caught.value) == (
-        f"{out}: holds an import with another columns, normalise; choose another directory, or"
+        f"{out}: holds an import with other columns, normalise; choose another directory, or"
         " remove this one"
     )
 

@@ -125,9 +125,13 @@ def test_a_mistake_is_one_line_with_file_and_key(
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("layout: cells", "layout: cube", "trials.lengths is missing; layout 'cube' alone needs"),
-        ("layout: cells", "layout: epochs", "trials.epochs is missing; layout 'epochs' alone"),
-        ("layout: cells", "layout: cells, lengths: n", "trials.lengths is given; layout 'cube'"),
+        ("layout: cells", "layout: cube", "trials.lengths is missing; layout 'cube' needs it"),
+        ("layout: cells", "layout: epochs", "trials.epochs is missing; layout 'epochs' needs"),
+        (
+            "layout: cells",
+            "layout: cells, lengths: n",
+            "is given; leave it out: only layout 'cube'",
+        ),
         ("layout: cells", "layout: cell", "trials.layout is 'cell'; one of 'cells', 'cube'"),
         ("participant: t99\n", "", "missing key participant"),
         ("kind: counts", "kind: counts, arrays: [6v]", "arrays are names of NWB's electrodes"),
@@ -140,7 +144,7 @@ def test_a_mistake_is_one_line_with_file_and_key(
         (
             "bin_ms: 20",
             "bin_ms: 20\nblock: {name: b, per: bin}",
-            "block.per is 'bin'; layout 'epochs' alone has continuous bins",
+            "block.per is 'bin'; only layout 'epochs' has continuous bins",
         ),
     ],
 )

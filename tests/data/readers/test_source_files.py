@@ -43,3 +43,19 @@ def test_suffixes_may_be_upper_case_and_hidden_files_are_passed_over(
     said = capsys.readouterr().out
     assert "._" not in said
     assert "not read" not in said
+
+
+@pytest.mark.parametrize(
+    ("format", "asked", "suffix"), [("nwb", "mat", ".mat"), ("mat v5", "nwb", ".nwb")]
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_files_of_the_other_format_name_the_command_that_reads_them(
+    tmp_path, capsys, format, asked, suffix, whole
+):
+    made = FORMATS[format](tmp_path)
+    folder = tmp_path / made.words[1]
+    source = folder if whole else next(path for path in folder.rglob("*") if path.is_file())
+    assert cortext(["import", asked, str(source), "--inspect"]) == 2
+    said = capsys.readouterr().err
+    assert f"{suffix} file" in said
+    assert said.strip().endswith(f"use cortext import {made.words[0]}")

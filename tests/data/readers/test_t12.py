@@ -98,7 +98,7 @@ def test_columns_and_threshold_are_chosen(release, tmp_path):
         chosen = [2, 3, 199]
         expected = [one.arrays["tx3"][:, chosen], one.arrays["spikePow"][:, chosen]]
         np.testing.assert_array_equal(trial.features_TC, np.concatenate(expected, axis=1))
-    with pytest.raises(DataError, match="an import with another columns, threshold; choose"):
+    with pytest.raises(DataError, match="an import with other columns, threshold; choose"):
         imported(root, tmp_path / "out", normalise="none")
 
 

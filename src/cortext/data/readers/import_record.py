@@ -73,9 +73,8 @@ class ImportRecord:
         other = other if isinstance(other, dict) else {}
         keys = sorted({*self.settings, *other})
         if changed := [key for key in keys if other.get(key) != self.settings.get(key)]:
-            raise DataError(
-                f"holds an import with another {', '.join(changed)}", where=self.out, fix=fix
-            )
+            which = f"other {', '.join(changed)}" if len(changed) > 1 else f"another {changed[0]}"
+            raise DataError(f"holds an import with {which}", where=self.out, fix=fix)
 
     @staticmethod
     def _key(recording: Recording) -> str:

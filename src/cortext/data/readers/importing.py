@@ -28,7 +28,14 @@ from cortext.data.checks import (
 )
 from cortext.data.conventions import Conventions, checked_bin_ms
 from cortext.data.readers.import_record import ImportRecord
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.recording import (
+    Block,
+    Contents,
+    RecordedTrial,
+    Recording,
+    Source,
+    divided,
+)
 from cortext.data.readers.source_files import file_faults
 from cortext.data.rebin import rebin
 from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
@@ -110,6 +117,8 @@ def import_source(
         raise DataError(f"holds no recordings of {source.reader}", where=out)
     if bin_ms is not None:
         bin_ms = checked_bin_ms(bin_ms)
+    if out.exists() and not out.is_dir():
+        raise DataError("is no directory", where=out, fix="name a new directory")
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     refusal = DataError("another import writes there", where=out, fix="wait until it has ended")
@@ -236,6 +245,10 @@ class _Import:
                 f" {self.bin_ms:g} ms",
                 where=recording.paths[0],
                 fix="give --bin-ms with the longer ones",
+            )
+        if contents.bin_ms > self.bin_ms:
+            self.result.notes.append(
+                f"{recording.session}: {divided('bins', contents.bin_ms, self.bin_ms)}"
             )
         source = self.source
         how = NORMALISATIONS[self.normalise] or source.published

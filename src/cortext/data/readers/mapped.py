@@ -18,7 +18,14 @@ import numpy as np
 
 from cortext.data.checks import FaultError
 from cortext.data.readers.mapping import AnyMapping, Sentences, import_settings
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.recording import (
+    Block,
+    Contents,
+    RecordedTrial,
+    Recording,
+    Source,
+    divided,
+)
 from cortext.data.rebin import rebin
 
 MOST_BYTES = 1 << 28
@@ -170,17 +177,20 @@ def _contents(
     with _Shelf(open_file) as shelf:
         rows: list[_Row] = []
         left_out: Counter[str] = Counter()
+        longer: dict[str, None] = {}
         widths: Sequence[int] | None = None
         for number, path in enumerate(paths):
             with _naming(path, paths):
                 file = shelf.get(path)
+                longer |= dict.fromkeys(_longer_bins(file, mapping.bin_ms))
                 rows += _rows(file, path, number, mapping, left_out)
                 if widths is not None and list(widths) != list(file.widths):
                     found = f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
                     raise FaultError("features", found, "name columns that all files have")
                 widths = file.widths
         _check_files_of_blocks(rows)
-        notes = [f"{n} {'trial' if n == 1 else 'trials'} {why}" for why, n in left_out.items()]
+        notes = list(longer)
+        notes += [f"{n} {'trial' if n == 1 else 'trials'} {why}" for why, n in left_out.items()]
         rows = _with_last_blocks(rows, mapping, notes)
         yield Contents(
             blocks=_blocks(rows, shelf, paths, mapping),
@@ -188,6 +198,15 @@ def _contents(
             counts=_counts(mapping, widths or ()),
             notes=notes,
         )
+
+
+def _longer_bins(file: MappedFile, bin_ms: float) -> list[str]:
+    """Return a note for each feature whose bins are longer than those of the mapping."""
+    try:
+        parts = file.parts(0)
+    except FaultError:  # told of where the trial is read
+        return []
+    return [divided(f"bins of {p.name}", p.bin_ms, bin_ms) for p in parts if p.bin_ms > bin_ms]
 
 
 @contextmanager
@@ -318,8 +337,8 @@ def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -
     blocks = list(dict.fromkeys(row.block for row in rows))
     n_val = mapping.split.val_blocks
     if len(blocks) <= n_val:
-        said = "1 block" if len(blocks) == 1 else f"{len(blocks)} blocks"
-        notes.append(f"no trials for val: val_blocks is {n_val}, and there is {said} to train on")
+        said = "is 1 block" if len(blocks) == 1 else f"are {len(blocks)} blocks"
+        notes.append(f"no trials for val: val_blocks is {n_val}, and there {said} to train on")
         return rows
     last = set(blocks[-n_val:])
     return [replace(row, split="val" if row.block in last else "train") for row in rows]

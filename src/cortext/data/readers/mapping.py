@@ -18,10 +18,11 @@ from cortext.arguments import as_path
 from cortext.config import from_mapping, read_mapping, to_mapping
 from cortext.data.conventions import checked_bin_ms
 from cortext.data.trial import SPLITS, is_plain_name
-from cortext.errors import ConfigError
+from cortext.errors import ConfigError, TextError
 from cortext.text.inventory import INVENTORIES, Inventory, read_inventory
 from cortext.text.language import LANGUAGES, Language, read_language
 from cortext.text.lexicon import Lexicon
+from cortext.text.pronunciation import pronouncer
 
 FORMAT = "cortext-mapping"
 FORMAT_VERSION = 1
@@ -122,8 +123,13 @@ class MatTrials:
         for key, layout in (("lengths", "cube"), ("epochs", "epochs")):
             given = getattr(self, key) is not None
             if given != (self.layout == layout):
-                what = "is given" if given else "is missing"
-                raise ConfigError(f"trials.{key} {what}; layout {layout!r} alone needs it")
+                if given:
+                    raise ConfigError(
+                        f"trials.{key} is given", fix=f"leave it out: only layout {layout!r} has it"
+                    )
+                raise ConfigError(
+                    f"trials.{key} is missing", fix=f"layout {layout!r} needs it: name a variable"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +326,11 @@ class AnyMapping:
         return self.bin_ms if feature.bin_ms is None else feature.bin_ms
 
     def texts(self, folder: Path) -> tuple[Inventory, Language, Lexicon | None]:
-        """Return tokens, language and pronunciations; files lie beside the mapping."""
+        """Return tokens, language and pronunciations; files lie beside the mapping.
+
+        Raises ConfigError where tokens need a lexicon, and TextError for files that are no such
+        thing.
+        """
 
         def place(given: str, known: Sequence[str]) -> str | Path:
             return given if given in known else folder / given
@@ -328,6 +338,11 @@ class AnyMapping:
         inventory = read_inventory(place(self.inventory, tuple(INVENTORIES)))
         language = read_language(place(self.language, tuple(LANGUAGES)))
         if self.lexicon is None:
+            try:
+                pronouncer(inventory, language)
+            except TextError as error:  # once, and not for each trial
+                fix = "name a file of pronunciations as lexicon, or an inventory of characters"
+                raise ConfigError(error.what, fix=fix) from None
             return inventory, language, None
         return inventory, language, Lexicon.read(folder / self.lexicon, inventory, closed=False)
 
@@ -377,7 +392,7 @@ class MatMapping(AnyMapping):
             raise ConfigError("arrays are names of NWB's electrodes", fix="give columns")
         if self.trials.layout != "epochs":
             if self.block is not None and self.block.per == "bin":
-                raise ConfigError("block.per is 'bin'; layout 'epochs' alone has continuous bins")
+                raise ConfigError("block.per is 'bin'; only layout 'epochs' has continuous bins")
         elif len({self.bin_ms_of(feature) for feature in self.features}) > 1:
             raise ConfigError(
                 "features of one layout 'epochs' have different bin_ms; epochs count bins of one"

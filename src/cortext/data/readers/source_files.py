@@ -10,6 +10,9 @@ from cortext.arguments import as_path
 from cortext.data.checks import FaultError
 from cortext.errors import DataError
 
+_COMMANDS = {".nwb": "cortext import nwb", ".mat": "cortext import mat"}
+"""Command that reads files of a suffix, for users who give it the other's files."""
+
 
 def files_in(folder: Path, suffix: str, *, deep: bool = True) -> list[Path]:
     """Return what has this suffix in a folder, in the order of the paths.
@@ -40,10 +43,15 @@ def files_of(source: Path, suffix: str) -> list[Path]:
     if not source.is_dir():
         if not source.exists():
             raise DataError("no such file or folder", where=source, fix="check the path")
+        other = source.suffix.lower()
+        if other in _COMMANDS and other != suffix:
+            raise DataError(f"is no {suffix} file", where=source, fix=f"use {_COMMANDS[other]}")
         return [source]
     found = files_in(source, suffix)
     if not found:
-        raise DataError(f"no {suffix} files there", where=source, fix="check the folder")
+        others = [other for other in _COMMANDS if files_in(source, other)]
+        fix = f"use {_COMMANDS[others[0]]}" if others else "check the folder"
+        raise DataError(f"no {suffix} files there", where=source, fix=fix)
     return found
 
 

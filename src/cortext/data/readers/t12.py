@@ -101,7 +101,8 @@ def parse_columns(text: str) -> list[int]:
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
         if not 1 <= first <= last <= _MOST_COLUMNS:
             raise ConfigError(
-                f"columns are {text!r:.60}; ranges such as 1-128 or 1-64,97-128 needed"
+                f"columns are {text!r:.60}; ranges such as 1-128 or 1-64,97-128 needed, counted"
+                " from 1"
             )
         found += range(first - 1, last)
     if len(set(found)) != len(found):
