@@ -6,8 +6,12 @@ A fault found in a trial becomes a `Problem`: either raised as a DataError of on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,6 +110,10 @@ class Problem:
 OnBad = Callable[[Problem], None]
 
 
+AGAIN = "copy or download the file again"
+"""Advice for a damaged file."""
+
+
 class FaultError(Exception):
     """A fault in one field of a trial; whoever opens the file adds the file and the trial."""
 
@@ -118,6 +126,26 @@ class FaultError(Exception):
         """Return the fault with its place; a trial's line also says how to leave the trial out."""
         message = f"{self.message}, {SKIP_HINT}" if trial else self.message
         return Problem(str(file), trial, self.field, shown(message))
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Turn a failure to open a file within the context into a FaultError.
+
+    Pipes are refused before: opening one would wait for somebody who writes into it. What a library
+    raises about the content passes; it has no error number.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise FaultError(None, "is not a file but a folder, pipe or device", "check the path")
+        yield
+    except FileNotFoundError:
+        raise FaultError(None, "no such file", "check the path") from None
+    except OSError as error:
+        if error.errno is None:
+            raise
+        found = f"cannot be read: {os.strerror(error.errno)}"
+        raise FaultError(None, found, "check the path") from None
 
 
 def check_memory(field: str, n_bytes: int, fix: str) -> None:

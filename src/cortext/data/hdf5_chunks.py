@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from h5py import h5d, h5t, h5z
 
-from cortext.data.checks import FaultError
+from cortext.data.checks import AGAIN, FaultError
 
 if TYPE_CHECKING:
     from cortext.data.hdf5_input import Values
@@ -127,7 +127,7 @@ class Chunks:
         return FaultError(
             self.values.name,
             f"damaged HDF5 (a chunk does not hold {self.n_bytes} bytes)",
-            "copy or download the file again",
+            AGAIN,
         )
 
 

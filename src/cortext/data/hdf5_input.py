@@ -10,9 +10,7 @@ many bytes as it should.
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,11 +23,10 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5t
 
-from cortext.data.checks import FaultError, Limits, check_memory
+from cortext.data.checks import AGAIN, FaultError, Limits, check_memory, opening
 from cortext.data.hdf5_attributes import check_text_lengths
 from cortext.data.hdf5_chunks import REPACK, Chunks
 
-AGAIN = "copy or download the file again"
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 """Errors that h5py raises for structures that make no sense."""
 _SURROGATE = re.compile("[\ud800-\udfff]")  # what h5py makes of bytes that are not UTF-8
@@ -53,26 +50,16 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 def open_file(path: Path) -> h5py.File:
     """Open a file; a FaultError tells a missing, foreign and truncated one apart."""
-    try:
-        # Opening a pipe would wait for somebody who writes into it.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise FaultError(None, "is not a file but a folder, pipe or device", "check the path")
-        file = h5py.File(path, "r")
-    except FileNotFoundError:
-        raise FaultError(None, "no such file", "check the path") from None
-    except OSError as error:
-        if error.errno is not None:
-            raise FaultError(
-                None, f"cannot be read: {os.strerror(error.errno)}", "check the path"
-            ) from None
-        if "truncated" in str(error):
-            raise FaultError(
-                None, f"truncated HDF5: {path.stat().st_size} bytes found, more expected", AGAIN
-            ) from None
-        raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
-    except DAMAGE:
-        raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
-    return file
+    with opening(path):
+        try:
+            return h5py.File(path, "r")
+        except DAMAGE as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            if "truncated" in str(error):
+                found = f"truncated HDF5: {path.stat().st_size} bytes found, more expected"
+                raise FaultError(None, found, AGAIN) from None
+            raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
 
 
 @contextmanager

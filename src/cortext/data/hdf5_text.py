@@ -14,9 +14,9 @@ import h5py
 import numpy as np
 from h5py import h5d, h5i, h5z
 
-from cortext.data.checks import FaultError
+from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_chunks import inflated
-from cortext.data.hdf5_input import AGAIN, Boxes, Values
+from cortext.data.hdf5_input import Boxes, Values
 
 MOST_BYTES = 1 << 26
 """Most bytes of the texts of a dataset, and of their places."""

@@ -79,14 +79,14 @@ def test_any_rows_and_columns_are_read_alone(path, written):
         whole = written["double"]
         double = file.numbers("double")
         np.testing.assert_array_equal(double.read(2, 5), whole[2:5])
-        np.testing.assert_array_equal(double.read(0, None, slice(1, 4)), whole[:, 1:4])
+        np.testing.assert_array_equal(double.read(0, None, range(1, 4)), whole[:, 1:4])
         np.testing.assert_array_equal(double.read(6, 7, [4, 0, 0]), whole[6:7, [4, 0, 0]])
         np.testing.assert_array_equal(double.read(3, 3), whole[3:3])
         np.testing.assert_array_equal(double.read(0, 2, []), whole[:2, []])
         cube = file.numbers("cube", 3)
         for row in (4, 0, 2):
             np.testing.assert_array_equal(cube.read(row, row + 1), written["cube"][row : row + 1])
-        found = cube.read(1, 4, slice(2, 4))
+        found = cube.read(1, 4, range(2, 4))
         np.testing.assert_array_equal(found, written["cube"][1:4, :, 2:4])
 
 
@@ -290,7 +290,7 @@ def test_only_chunks_of_the_chosen_columns_are_decoded(tmp_path):
         file.create_dataset("x", data=whole.T, chunks=(64, 250), compression="gzip")
     damaged_chunk(path, (128, 250))
     with open_mat(path, ["x"]) as file:
-        found = file.numbers("x").read(columns=slice(0, 128))
+        found = file.numbers("x").read(columns=range(128))
         np.testing.assert_array_equal(found, whole[:, :128])
         np.testing.assert_array_equal(file.numbers("x").read(0, 250), whole[:250])
         assert fault(file.numbers("x").read) == (

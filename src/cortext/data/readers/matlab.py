@@ -8,9 +8,6 @@ in memory once, as a whole; of version 7.3 the rows and columns that are asked f
 from __future__ import annotations
 
 import math
-import operator
-import os
-import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from cortext.data import hdf5_input
-from cortext.data.checks import FaultError
+from cortext.data.checks import AGAIN, FaultError, opening
 from cortext.data.readers.matlab5 import File5, check_names
 from cortext.data.readers.matlab73 import File73
 
@@ -55,20 +52,10 @@ def open_mat(path: Path, names: Collection[str]) -> Iterator[MatFile]:
         names: Variables that it must have; only they are read.
     """
     with ExitStack() as stack:
-        try:
-            # Opening a pipe would wait for somebody who writes into it.
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise FaultError(
-                    None, "is not a file but a folder, pipe or device", "check the path"
-                )
+        with opening(path):
             file = stack.enter_context(path.open("rb"))
             is_hdf5 = _is_hdf5(file.read(1024))
             file.seek(0)
-        except FileNotFoundError:
-            raise FaultError(None, "no such file", "check the path") from None
-        except OSError as error:
-            why = os.strerror(error.errno) if error.errno else error
-            raise FaultError(None, f"cannot be read: {why}", "check the path") from None
         if is_hdf5:
             content: File5 | File73 = File73(stack.enter_context(hdf5_input.open_file(path)))
         else:
@@ -116,11 +103,10 @@ class MatFile:
         check_names([name], self.names)
         return self._content.outline(name)
 
-    def _array(self, name: str, kind: str, expected: str) -> Array:
-        check_names([name], self.names)
-        # First, from the first bytes: an object has parts that are not read.
-        found = self._content.outline(name)[0]
-        if found != kind:
+    def _array(self, name: str, expected: str, *kinds: str) -> Array:
+        # The outline first, from the first bytes: an object has parts that are not read.
+        found = self._outline(name)[0]
+        if found not in kinds:
             raise FaultError(name, f"{found} found, {expected} expected", _fix(found))
         return self._content.array(name)
 
@@ -134,7 +120,7 @@ class MatFile:
 
     def cells(self, name: str) -> list[Numbers]:
         """Return the arrays of a cell array, in MATLAB's order: down the columns."""
-        children = self._array(name, "cells", "a cell array").children()
+        children = self._array(name, "a cell array", "cells").children()
         for number, child in enumerate(children, 1):
             if child.kind != "numbers":
                 found = f"{child.kind} found in cell {number}, numbers expected"
@@ -146,31 +132,10 @@ class MatFile:
 
         A text may also be a cell with one text in it.
         """
-        check_names([name], self.names)
-        kind = self._content.outline(name)[0]
-        if kind not in ("chars", "cells"):
-            raise FaultError(name, f"{kind} found, texts expected", _fix(kind))
-        array = self._content.array(name)
+        array = self._array(name, "texts", "chars", "cells")
         if array.kind == "chars":
             return _rows(array, name)
-        children: Sequence[Array] = array.children()
-        return [self._text(child, f"{name}{{{n}}}") for n, child in enumerate(children, 1)]
-
-    def _text(self, array: Array, name: str) -> str:
-        for _ in range(_MOST_NESTED):
-            if array.kind != "cells" or np.prod(array.shape) != 1:
-                break
-            (array,) = array.children()
-        if array.kind == "numbers" and 0 in array.shape:  # [] in place of ''
-            return ""
-        if array.kind != "chars":
-            raise FaultError(name, f"{array.kind} found, a text expected", _fix(array.kind))
-        rows = _rows(array, name)
-        if len(rows) > 1:
-            raise FaultError(
-                name, f"{len(rows)} rows found, one line of text expected", "join them"
-            )
-        return rows[0] if rows else ""
+        return [_text(child, f"{name}{{{n}}}") for n, child in enumerate(array.children(), 1)]
 
     def vector(self, name: str) -> np.ndarray:
         """Return the numbers of a row or column, int64 [n], or float64 [n] of such types."""
@@ -188,30 +153,24 @@ class MatFile:
             )
         return found_N.astype(np.float64 if found_N.dtype.kind == "f" else np.int64)
 
+    def whole(self, name: str) -> np.ndarray:
+        """Return whole numbers [n], as `vector` finds them, int64."""
+        found_N = self.vector(name)
+        if found_N.dtype.kind != "f":
+            return found_N
+        with np.errstate(invalid="ignore"):
+            whole_N = found_N.astype(np.int64)
+        if (broken := np.flatnonzero(whole_N != found_N)).size:
+            found = f"{found_N[broken[0]]} found at ({broken[0] + 1}), a whole number expected"
+            raise FaultError(name, found, "correct it")
+        return whole_N
+
     def release(self) -> None:
         """Free the memory of numbers that were read; they are read again when asked for.
 
         Where several large files are open, call it before another one is read.
         """
         self._content.release()
-
-    def whole(self, name: str) -> np.ndarray:
-        """Return whole numbers [n], as `vector` finds them, int64."""
-        found_N = self.vector(name)
-        return whole_numbers(found_N, name)
-
-
-def whole_numbers(found: np.ndarray, name: str) -> np.ndarray:
-    """Return numbers as int64; raise FaultError for one that is not whole."""
-    if found.dtype.kind != "f":
-        return found.astype(np.int64)
-    with np.errstate(invalid="ignore"):
-        whole = found.astype(np.int64)
-    if (broken := np.argwhere(whole != found)).size:
-        at = ", ".join(str(n + 1) for n in broken[0])
-        value = found[tuple(broken[0])]
-        raise FaultError(name, f"{value} found at ({at}), a whole number expected", "correct it")
-    return whole
 
 
 class Numbers:
@@ -232,7 +191,7 @@ class Numbers:
         self,
         start: int = 0,
         stop: int | None = None,
-        columns: slice | Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
     ) -> np.ndarray:
         """Return rows of the first axis, and all or some columns of the last one.
 
@@ -251,21 +210,34 @@ class Numbers:
         if not 0 <= start <= stop <= n_rows:
             found = f"rows {start} to {stop} asked for, {n_rows} found"
             raise FaultError(self._name, found, "check what the file says of them")
+        rows = slice(start, stop)
         if columns is None:
-            columns = slice(0, n_columns)
-        chosen = None
-        if not isinstance(columns, slice):
-            chosen = np.array([operator.index(number) for number in columns], dtype=np.int64)
-            low, high = (int(chosen.min()), int(chosen.max()) + 1) if chosen.size else (0, 0)
-            columns = slice(low, high)
-            chosen -= low
-            chosen = None if np.array_equal(chosen, np.arange(high - low)) else chosen
-        low, high = columns.start or 0, n_columns if columns.stop is None else columns.stop
-        if columns.step not in (None, 1) or not 0 <= low <= high <= n_columns:
+            return self._array.box(rows, slice(0, n_columns))
+        chosen = np.asarray(columns, np.int64)
+        low, high = (int(chosen.min()), int(chosen.max()) + 1) if chosen.size else (0, 0)
+        if not 0 <= low <= high <= n_columns:
             found = f"columns {low + 1} to {high} asked for, {n_columns} found"
             raise FaultError(self._name, found, "choose columns that the array has")
-        found_TC = self._array.box(slice(start, stop), slice(low, high))
-        return found_TC if chosen is None else np.ascontiguousarray(found_TC[..., chosen])
+        found_TC = self._array.box(rows, slice(low, high))
+        if np.array_equal(chosen, np.arange(low, high)):
+            return found_TC
+        return np.ascontiguousarray(found_TC[..., chosen - low])
+
+
+def _text(array: Array, name: str) -> str:
+    """Return the text of a cell, or of a cell in it."""
+    for _ in range(_MOST_NESTED):
+        if array.kind != "cells" or math.prod(array.shape) != 1:
+            break
+        (array,) = array.children()
+    if array.kind == "numbers" and 0 in array.shape:  # [] in place of ''
+        return ""
+    if array.kind != "chars":
+        raise FaultError(name, f"{array.kind} found, a text expected", _fix(array.kind))
+    rows = _rows(array, name)
+    if len(rows) > 1:
+        raise FaultError(name, f"{len(rows)} rows found, one line of text expected", "join them")
+    return rows[0] if rows else ""
 
 
 def _rows(array: Array, name: str) -> list[str]:
@@ -281,7 +253,7 @@ def _rows(array: Array, name: str) -> list[str]:
             np.ascontiguousarray(row, "<u2").tobytes().decode("utf-16-le").rstrip() for row in units
         ]
     except UnicodeDecodeError:
-        raise FaultError(name, "a text that is not UTF-16 found", hdf5_input.AGAIN) from None
+        raise FaultError(name, "a text that is not UTF-16 found", AGAIN) from None
 
 
 def _fix(kind: str) -> str:

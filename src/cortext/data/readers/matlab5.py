@@ -21,9 +21,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from cortext.data.checks import FaultError, check_memory
+from cortext.data.checks import AGAIN, FaultError, check_memory
 
-AGAIN = "copy or download the file again"
 _HEADER = 128
 _HEAD = 1024  # bytes that hold the type, size and name of a variable and of its first cell
 _COMPRESSED, _MATRIX = 15, 14

@@ -18,7 +18,7 @@ import numpy as np
 from h5py import h5a, h5d, h5r, h5t
 
 from cortext.data import hdf5_input
-from cortext.data.checks import FaultError
+from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_attributes import check_text_lengths
 
 _MOST_CELLS = 1_000_000
@@ -112,7 +112,7 @@ class Array73:
     def _cell(self, number: int, reference: Any) -> Array73:
         name = f"{self.name}{{{number}}}"
         if not isinstance(reference, h5r.Reference) or not reference:
-            raise FaultError(name, "the cell refers to nothing", hdf5_input.AGAIN)
+            raise FaultError(name, "the cell refers to nothing", AGAIN)
         assert self._values is not None
         # A reference is a place in the same file, and may be any number.
         with _of(name):

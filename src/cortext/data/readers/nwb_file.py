@@ -22,9 +22,9 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5t
 
 from cortext.data import hdf5_input
-from cortext.data.checks import FaultError
+from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_attributes import check_text_lengths
-from cortext.data.hdf5_input import AGAIN, Values
+from cortext.data.hdf5_input import Values
 from cortext.data.hdf5_text import are_texts, read_texts
 from cortext.errors import nearest
 
