@@ -18,7 +18,7 @@ import numpy as np
 
 from cortext.arguments import as_path, check_list
 from cortext.data.checks import FaultError
-from cortext.data.readers.falcon import N_CHANNELS, cue_of, falcon_h2, session_of
+from cortext.data.readers.falcon import BIN_MS, N_CHANNELS, cue_of, falcon_h2, session_of
 from cortext.data.readers.importing import NORMALISATIONS
 from cortext.data.readers.recording import Recording
 from cortext.data.readers.source_files import file_faults
@@ -33,8 +33,6 @@ from cortext.models import load_model
 
 if TYPE_CHECKING:
     from cortext.evaluation.settings import Options
-
-BIN_MS = 20
 
 
 class Decoder:

@@ -48,7 +48,7 @@ BinMs = Annotated[
 ]
 
 
-def write(
+def _write(
     source: Source,
     out: Path,
     normalise: str | None,
@@ -136,7 +136,7 @@ def handwriting(
     from cortext.data.readers.handwriting import handwriting
 
     found = handwriting(source, partition=partition)
-    write(found, out, normalise, bin_ms, skip_bad, as_json)
+    _write(found, out, normalise, bin_ms, skip_bad, as_json)
 
 
 def inner_speech(
@@ -182,7 +182,7 @@ def inner_speech(
         channels=channels,
         val_blocks=val_blocks,
     )
-    write(found, out, normalise, bin_ms, skip_bad, as_json)
+    _write(found, out, normalise, bin_ms, skip_bad, as_json)
 
 
 def t12(
@@ -215,7 +215,7 @@ def t12(
     from cortext.data.readers.t12 import t12 as read
 
     found = read(source, columns=columns, threshold=threshold)
-    write(found, out, normalise, bin_ms, skip_bad, as_json)
+    _write(found, out, normalise, bin_ms, skip_bad, as_json)
 
 
 def falcon_h2(
@@ -242,7 +242,7 @@ def falcon_h2(
     """
     from cortext.data.readers.falcon import falcon_h2
 
-    write(falcon_h2(source, held_out=held_out), out, normalise, bin_ms, skip_bad, as_json)
+    _write(falcon_h2(source, held_out=held_out), out, normalise, bin_ms, skip_bad, as_json)
 
 
 MappedOut = Annotated[
@@ -291,7 +291,7 @@ def nwb(
         _show(source, ".nwb", inspect_nwb, mapping, as_json)
         return
     out, mapping = _needed(out, mapping)
-    write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
+    _write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
 
 
 def mat(
@@ -320,7 +320,7 @@ def mat(
         _show(source, ".mat", inspect_mat, mapping, as_json)
         return
     out, mapping = _needed(out, mapping)
-    write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
+    _write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
 
 
 def _needed(out: Path | None, mapping: Path | None) -> tuple[Path, Path]:
@@ -337,7 +337,7 @@ def _needed(out: Path | None, mapping: Path | None) -> tuple[Path, Path]:
 def _show(
     source: Path,
     suffix: str,
-    look: Callable[[Path], tuple[list[Item], str]],
+    inspect_file: Callable[[Path], tuple[list[Item], str]],
     mapping: Path | None,
     as_json: bool,
 ) -> None:
@@ -346,7 +346,7 @@ def _show(
     from cortext.data.readers.source_files import files_of
 
     path = files_of(source, suffix)[0]
-    items, text = look(path)
+    items, text = inspect_file(path)
     if mapping is not None:
         write_first_mapping(mapping, text)
     if as_json:

@@ -24,7 +24,7 @@ from cortext.text.inventory import RELEASE, Inventory
 
 FLOAT16_MAX = 65504.0
 _ALWAYS_FREE = 1 << 26
-"""Bytes that are taken without a look at the free memory."""
+"""Bytes that are taken without a check of the free memory."""
 SKIP_HINT = "or leave it out with --skip-bad"
 
 

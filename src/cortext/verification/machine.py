@@ -1,4 +1,4 @@
-"""What a page of a verification says of the machine, and what it must not say."""
+"""Facts about the machine on the page of a verification, and texts that are private."""
 
 from __future__ import annotations
 

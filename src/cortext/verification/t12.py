@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import as_path, check_type
-from cortext.data.checks import FaultError, Problem
+from cortext.data.checks import AGAIN, FaultError, Problem
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import open_session_files
 from cortext.data.inspect import inspect
@@ -133,7 +133,7 @@ def check_files(root: Path, published: PublishedT12) -> Outcome:
 
 @dataclass
 class _Recorded:
-    """What was found in one file."""
+    """Contents of one file of the release."""
 
     file: SessionFile
     blocks: list[int] = field(default_factory=list)
@@ -215,18 +215,18 @@ def _read_array(found: _Recorded, name: str, lengths: Sequence[int] | None) -> l
         own = [cell.shape[0] if len(cell.shape) == 2 else -1 for cell in cells]
         if len(own) != len(found.blocks):
             what = f"{len(own)} trials found, {len(found.blocks)} expected as in {BLOCKS}"
-            raise FaultError(name, what, "copy the file again")
+            raise FaultError(name, what, AGAIN)
         for number, (n_bins, expected) in enumerate(zip(own, lengths or own, strict=True)):
             if n_bins != expected:
                 what = (
                     f"{n_bins} bins found in trial {number}, {expected} as in {_ARRAYS[0]} expected"
                 )
-                raise FaultError(name, what, "copy the file again")
+                raise FaultError(name, what, AGAIN)
         for number, cell in enumerate(cells):
             x_TC = cell.read()
             found.columns.add(x_TC.shape[-1])
             if not np.isfinite(x_TC).all():
-                raise FaultError(name, f"NaN or Inf found in trial {number}", "copy the file again")
+                raise FaultError(name, f"NaN or Inf found in trial {number}", AGAIN)
             if name != POWER:
                 found.crossings[name] += int(x_TC.sum(dtype=np.float64))
     return own

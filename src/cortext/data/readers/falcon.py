@@ -32,9 +32,9 @@ from cortext.errors import DataError
 from cortext.text.inventory import HANDWRITING
 from cortext.text.pronunciation import to_tokens
 
-READER = "falcon-h2"
 N_CHANNELS = 192
-_BIN_S = 0.02
+BIN_MS = 20
+_BIN_S = BIN_MS / 1000
 _LONGEST_STEP_S = 0.021  # the evaluator's: after a longer one another trial begins
 _SPIKES = "acquisition/binned_spikes"
 _MASK = "acquisition/eval_mask"
@@ -83,7 +83,7 @@ def falcon_h2(source: str | Path, *, held_out: bool = True) -> Source:
         )
     recordings = [_recording(session, days[session]) for session in sorted(days)]
     return Source(
-        READER,
+        "falcon-h2",
         recordings,
         inventory=HANDWRITING,
         normalise="rolling",
@@ -190,7 +190,7 @@ class _Trial:
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """What two copies of a trial have in common: times in ms, and the cue."""
+        """Equal parts of two copies of a trial: times in ms, and the cue."""
         return round(1000 * self.start_s), round(1000 * self.stop_s), self.cue
 
     def read(self) -> np.ndarray:
@@ -248,7 +248,7 @@ def _edges(times_T: np.ndarray) -> np.ndarray:
         raise FaultError(f"{_SPIKES}/timestamps", found, _AGAIN)
     inside_T = steps_T[steps_T <= _LONGEST_STEP_S]
     if inside_T.size and inside_T.min() < 2 * _BIN_S - _LONGEST_STEP_S:
-        found = f"bins of {1000 * inside_T.min():.3g} ms found, {1000 * _BIN_S:g} ms expected"
+        found = f"bins of {1000 * inside_T.min():.3g} ms found, {BIN_MS:g} ms expected"
         raise FaultError(f"{_SPIKES}/timestamps", found, _AGAIN)
     later = np.flatnonzero(steps_T > _LONGEST_STEP_S) + 1
     return np.concatenate(([0], later, [len(times_T)]))
@@ -313,7 +313,7 @@ def _contents(found: list[_Trial]) -> Contents:
     found_blocks = [Block(number, split, trials) for (number, split), trials in blocks.items()]
     return Contents(
         sorted(found_blocks, key=lambda block: SPLITS.index(block.split)),
-        1000 * _BIN_S,
+        BIN_MS,
         range(N_CHANNELS),
         notes,
     )

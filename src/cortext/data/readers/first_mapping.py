@@ -23,7 +23,7 @@ FEWEST_COLUMNS = 8
 LONGEST_MS = 50
 """Longest bin that is taken for one of features."""
 SAMPLE = 2000
-"""Bins that are looked at to tell counts from power."""
+"""Bins that are read to tell counts from power."""
 SENTENCE = re.compile("sentence|prompt|cue|transcript|utterance|phrase|text|label|word", re.I)
 """Part of the name of a column with sentences."""
 _NOTHING = re.compile(r"(do[ _]?)?nothing|rest", re.I)
@@ -48,7 +48,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TrialColumn:
     """A value for each trial: texts or numbers [n]."""
 
     name: str
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Tell whether the values are texts."""
+        """True for texts."""
         return isinstance(self.values, list)
 
 
@@ -64,14 +64,14 @@ class Column:
 class Cues:
     """A column of numbers, and the variable with the cues that they count."""
 
-    column: Column
+    column: TrialColumn
     name: str
     texts: list[str]
 
 
 @dataclass
 class Guess:
-    """What a file seems to hold.
+    """Guessed contents of a file.
 
     Attributes:
         items: All parts of the file.
@@ -85,7 +85,7 @@ class Guess:
     items: list[Item] = field(default_factory=list)
     features: list[str] = field(default_factory=list)
     bin_ms: list[float] = field(default_factory=list)
-    columns: list[Column] = field(default_factory=list)
+    columns: list[TrialColumn] = field(default_factory=list)
     cues: Cues | None = None
     bin_blocks: tuple[str, int] | None = None
 
@@ -102,7 +102,7 @@ def write_first_mapping(path: Path, text: str) -> None:
         raise DataError(f"cannot be written: {error.strerror}", where=path) from None
 
 
-def head(path: Path, reader: str) -> Iterator[str]:
+def first_lines(path: Path, reader: str) -> Iterator[str]:
     """Yield the lines that begin a mapping."""
     yield f"# A first mapping of {shown(path.name, 100)}. Check it, edit it, and import with it:"
     yield f"#   cortext import {reader} SOURCE --mapping THIS_FILE --out DIR"
@@ -167,7 +167,7 @@ def label_keys(guess: Guess) -> Iterator[str]:
     block = next((each for each in guess.columns if _is_block(each)), None)
     if block is not None:
         n_blocks = len(np.unique(block.values))
-        yield from ("block:", f"  name: {quoted(block.name)}  # {some(block.values)}")
+        yield from ("block:", f"  name: {quoted(block.name)}  # {examples(block.values)}")
     elif guess.bin_blocks is not None:
         name, n_blocks = guess.bin_blocks
         yield from ("block:", f"  name: {quoted(name)}", "  per: bin")
@@ -177,7 +177,7 @@ def label_keys(guess: Guess) -> Iterator[str]:
 
 
 def _sentence(name: str, texts: Sequence[str]) -> Iterator[str]:
-    yield f"  name: {quoted(name)}  # {some(texts)}"
+    yield f"  name: {quoted(name)}  # {examples(texts)}"
     few = [each.strip() for each in texts[:_FEW_LINES]]
     if any(">" in each for each in few) and not any(" " in each for each in few):
         yield '  replace: {">": " "}'
@@ -186,7 +186,7 @@ def _sentence(name: str, texts: Sequence[str]) -> Iterator[str]:
         yield f"  leave_out: [{', '.join(map(quoted, left_out))}]"
 
 
-def _split(column: Column | None, n_blocks: int) -> Iterator[str]:
+def _split(column: TrialColumn | None, n_blocks: int) -> Iterator[str]:
     if column is not None:
         yield from ("split:", f"  name: {quoted(column.name)}")
         values: dict[str, list[str]] = {}
@@ -200,14 +200,14 @@ def _split(column: Column | None, n_blocks: int) -> Iterator[str]:
         yield "# split: {val_blocks: 1}  # without it all trials are for training"
 
 
-def _is_block(column: Column) -> bool:
+def _is_block(column: TrialColumn) -> bool:
     values = column.values
     if "block" not in column.name.lower() or isinstance(values, list):
         return False
     return bool(np.all(np.mod(values, 1) == 0))
 
 
-def _is_split(column: Column) -> bool:
+def _is_split(column: TrialColumn) -> bool:
     values = {str(value).lower() for value in column.values} if column.is_text else set()
     return any("train" in value for value in values) and len(values) <= 8
 
@@ -224,7 +224,7 @@ def _split_of(value: str) -> str:
     return "leave_out"
 
 
-def _mean_length(column: Column) -> float:
+def _mean_length(column: TrialColumn) -> float:
     return sum(len(str(each)) for each in column.values) / max(1, len(column.values))
 
 
@@ -238,7 +238,7 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]" if shape else ""
 
 
-def some(values: np.ndarray | Sequence[str]) -> str:
+def examples(values: np.ndarray | Sequence[str]) -> str:
     """Return a few different values in one line."""
     if isinstance(values, np.ndarray):
         found = [f"{value:g}" for value in dict.fromkeys(values[:_FEW_LINES].tolist())]

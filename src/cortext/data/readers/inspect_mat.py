@@ -1,4 +1,4 @@
-"""What is in a MATLAB file, and a first mapping of it."""
+"""Contents of a MATLAB file, and a first mapping of it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cortext.data.readers.first_mapping import (
     LONGEST_MS,
     SAMPLE,
     SENTENCE,
-    Column,
     Cues,
     Guess,
     Item,
+    TrialColumn,
     common_keys,
+    examples,
     feature_keys,
-    head,
+    first_lines,
     kind_of,
     label_keys,
     quoted,
     shape_text,
-    some,
 )
 from cortext.data.readers.mapping import SessionNames
 from cortext.data.readers.matlab import MatFile, open_mat
@@ -49,7 +49,7 @@ class _Variable:
     """A MATLAB variable.
 
     Attributes:
-        item: What is printed of it.
+        item: Its line of the printed table.
         kind: `numbers`, `cells`, `texts` or `other`.
         shape: As MATLAB shows it.
         counts: Kind of the feature that it would be.
@@ -82,7 +82,7 @@ def inspect_mat(path: Path) -> tuple[list[Item], str]:
     guess = Guess([each.item for each in found.values()])
     trials, n_trials = _layout(guess, found)
     guess.columns = [
-        Column(name, each.values)
+        TrialColumn(name, each.values)
         for name, each in found.items()
         if each.values is not None and len(each.values) == n_trials
     ]
@@ -91,7 +91,7 @@ def inspect_mat(path: Path) -> tuple[list[Item], str]:
     guess.bin_ms = [stated or 20]
     participant, session = _names_of(path)
     lines = [
-        *head(path, "mat"),
+        *first_lines(path, "mat"),
         f"participant: {quoted(participant)}  # in the names of sessions",
         *session,
         *common_keys(guess, stated is not None),
@@ -112,7 +112,7 @@ def _variable(file: MatFile, name: str) -> _Variable:
         about = ""
         if kind == "texts":
             found.values = file.texts(name)
-            about = some(found.values)
+            about = examples(found.values)
         elif kind == "cells":
             about = _read_cells(file, name, found)
         elif kind == "numbers" and len(shape) >= 2:
@@ -137,7 +137,7 @@ def _read_numbers(file: MatFile, name: str, found: _Variable) -> str:
     numbers = file.numbers(name, len(found.shape))
     if sum(size != 1 for size in found.shape) <= 1:
         found.values = file.vector(name)
-        return f"{numbers.dtype}: {some(found.values)}"
+        return f"{numbers.dtype}: {examples(found.values)}"
     if len(found.shape) == 2 and found.shape[1] == 2:
         found.pairs = numbers.read()
     elif len(found.shape) in (2, 3):
@@ -228,7 +228,7 @@ def _bin_blocks(found: dict[str, _Variable], n_bins: int) -> tuple[str, int] | N
     return None
 
 
-def _cues(columns: list[Column], found: dict[str, _Variable]) -> Cues | None:
+def _cues(columns: list[TrialColumn], found: dict[str, _Variable]) -> Cues | None:
     """Return the column with numbers of cues, and the variable with the cues."""
     for column in columns:
         numbers = column.values

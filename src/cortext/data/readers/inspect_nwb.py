@@ -1,4 +1,4 @@
-"""What is in an NWB file, and a first mapping of it."""
+"""Contents of an NWB file, and a first mapping of it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cortext.data.readers.first_mapping import (
     FEWEST_COLUMNS,
     LONGEST_MS,
     SAMPLE,
-    Column,
     Guess,
     Item,
+    TrialColumn,
     common_keys,
+    examples,
     feature_keys,
-    head,
+    first_lines,
     kind_of,
     label_keys,
     quoted,
     shape_text,
-    some,
 )
 from cortext.data.readers.mapping import UNITS
 from cortext.data.readers.nwb_file import TRIALS, NwbFile, Series, open_nwb
@@ -50,7 +50,7 @@ def inspect_nwb(path: Path) -> tuple[list[Item], str]:
     is_named = subject is not None and is_plain_name(subject)
     comment = "in the names of sessions" if is_named else "the file names none: choose a name"
     lines = [
-        *head(path, "nwb"),
+        *first_lines(path, "nwb"),
         f"participant: {quoted(subject if is_named and subject else 'participant')}  # {comment}",
         *common_keys(guess),
         "trials:",
@@ -117,9 +117,9 @@ def _add_tables(guess: Guess, file: NwbFile) -> str:
                 guess.items.append(Item(f"{path}/{name}", "column", "", fault.message))
                 continue
             shape = shape_text([len(values)])
-            guess.items.append(Item(f"{path}/{name}", "column", shape, some(values)))
+            guess.items.append(Item(f"{path}/{name}", "column", shape, examples(values)))
             if path == chosen and name not in ("start_time", "stop_time", "id", "tags"):
-                guess.columns.append(Column(name, values))
+                guess.columns.append(TrialColumn(name, values))
     return chosen
 
 

@@ -66,7 +66,8 @@ class Part:
         return rebin(x_TC, self.bin_ms, bin_ms, range(x_TC.shape[1] if self.is_counts else 0))
 
 
-Column = np.ndarray | list[Any]
+ColumnValues = np.ndarray | list[Any]
+"""A value for each trial: numbers [n], or texts."""
 
 
 class MappedFile(Protocol):
@@ -80,10 +81,10 @@ class MappedFile(Protocol):
     n_trials: int
     widths: Sequence[int]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ColumnValues:
         """Return the value of each trial in a column or variable; texts or numbers."""
 
-    def blocks(self, name: str) -> Column:
+    def blocks(self, name: str) -> ColumnValues:
         """Return the block of each trial."""
 
     def cues(self, name: str) -> Sequence[str]:
@@ -109,7 +110,7 @@ class _Row:
     n_bins: int
 
 
-class _Shelf(AbstractContextManager["_Shelf"]):
+class _OneFile(AbstractContextManager["_OneFile"]):
     """Keeps one file of a session open: MATLAB v5 files are in memory as a whole."""
 
     def __init__(self, open_file: OpenFile) -> None:
@@ -174,14 +175,14 @@ def mapped_source(
 def _contents(
     paths: Sequence[Path], open_file: OpenFile, mapping: AnyMapping
 ) -> Iterator[Contents]:
-    with _Shelf(open_file) as shelf:
+    with _OneFile(open_file) as files:
         rows: list[_Row] = []
         left_out: Counter[str] = Counter()
         longer: dict[str, None] = {}
         widths: Sequence[int] | None = None
         for number, path in enumerate(paths):
             with _naming(path, paths):
-                file = shelf.get(path)
+                file = files.get(path)
                 longer |= dict.fromkeys(_longer_bins(file, mapping.bin_ms))
                 rows += _rows(file, path, number, mapping, left_out)
                 if widths is not None and list(widths) != list(file.widths):
@@ -193,7 +194,7 @@ def _contents(
         notes += [f"{n} {'trial' if n == 1 else 'trials'} {why}" for why, n in left_out.items()]
         rows = _with_last_blocks(rows, mapping, notes)
         yield Contents(
-            blocks=_blocks(rows, shelf, paths, mapping),
+            blocks=_blocks(rows, files, paths, mapping),
             bin_ms=mapping.bin_ms,
             counts=_counts(mapping, widths or ()),
             notes=notes,
@@ -231,8 +232,8 @@ def _rows(
         blocks = [number] * file.n_trials
     else:
         name = mapping.block.name
-        blocks = [_whole(value, name) for value in file.blocks(name)]
-    splits: Column | None = None
+        blocks = [_whole_number(value, name) for value in file.blocks(name)]
+    splits: ColumnValues | None = None
     if mapping.split is not None and mapping.split.name is not None:
         splits = file.column(mapping.split.name)
     n_before: Counter[int] = Counter()
@@ -275,7 +276,7 @@ def _n_bins(file: MappedFile, trial: int, bin_ms: float) -> int:
         return 0
 
 
-def _sentences(file: MappedFile, sentences: Sentences | None) -> Column | None:
+def _sentences(file: MappedFile, sentences: Sentences | None) -> ColumnValues | None:
     """Return the sentences as the file has them, also those that numbers name."""
     if sentences is None:
         return None
@@ -290,7 +291,7 @@ def _sentences(file: MappedFile, sentences: Sentences | None) -> Column | None:
     cues = file.cues(given) if isinstance(given, str) else given
     texts = []
     for value in found:
-        at = _whole(value, sentences.name) - sentences.first_cue
+        at = _whole_number(value, sentences.name) - sentences.first_cue
         if not 0 <= at < len(cues):
             last = sentences.first_cue + len(cues) - 1
             raise FaultError(
@@ -302,7 +303,7 @@ def _sentences(file: MappedFile, sentences: Sentences | None) -> Column | None:
     return texts
 
 
-def _whole(value: Any, name: str) -> int:
+def _whole_number(value: Any, name: str) -> int:
     """Return a value of a file as a whole number, also where it is a text."""
     try:
         number = int(value)
@@ -345,19 +346,19 @@ def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -
 
 
 def _blocks(
-    rows: Sequence[_Row], shelf: _Shelf, paths: Sequence[Path], mapping: AnyMapping
+    rows: Sequence[_Row], files: _OneFile, paths: Sequence[Path], mapping: AnyMapping
 ) -> list[Block]:
     """Return the trials in the order of the files, which causal z-scores need."""
     return [
-        Block(block, split, [_trial(row, shelf, paths, mapping.bin_ms) for row in run])
+        Block(block, split, [_trial(row, files, paths, mapping.bin_ms) for row in run])
         for (block, split), run in groupby(rows, lambda row: (row.block, row.split))
     ]
 
 
-def _trial(row: _Row, shelf: _Shelf, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:
+def _trial(row: _Row, files: _OneFile, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:
     def read() -> np.ndarray:
         with _naming(row.path, paths):
-            return joined(shelf.get(row.path).parts(row.index), bin_ms)
+            return joined(files.get(row.path).parts(row.index), bin_ms)
 
     return RecordedTrial(row.number, row.n_bins, read, row.sentence)
 
@@ -387,7 +388,7 @@ def _counts(mapping: AnyMapping, widths: Sequence[int]) -> list[int]:
     found: list[int] = []
     first = 0
     for feature, width in zip(mapping.features, widths, strict=True):
-        if feature.kind == "counts":
+        if feature.is_counts:
             found += range(first, first + width)
         first += width
     return found

@@ -64,6 +64,11 @@ class Feature:
                 f"bin_ms of {self.name} is {self.bin_ms:g}; 0.001 to 1,000 ms are possible"
             )
 
+    @property
+    def is_counts(self) -> bool:
+        """True for counts, which are summed where bins are joined."""
+        return self.kind == "counts"
+
     def numbers(self) -> list[int] | None:
         """Return the columns, each once; None for all."""
         if self.columns is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from cortext.data.checks import FaultError
 from cortext.data.readers.mapped import (
     EDIT,
-    Column,
+    ColumnValues,
     Part,
     check_bytes,
     check_columns,
@@ -88,18 +89,16 @@ class _MatTrials:
                 "name a variable with a value for each trial",
             )
 
-    def column(self, name: str) -> Column:
-        values: Column = self._file.texts(name) if self._is_text(name) else self._file.vector(name)
+    def column(self, name: str) -> ColumnValues:
+        is_text = self._file.kind(name) == "texts"
+        values: ColumnValues = self._file.texts(name) if is_text else self._file.vector(name)
         self._check_number(name, len(values))
         return values
-
-    def _is_text(self, name: str) -> bool:
-        return self._file.kind(name) == "texts"
 
     def cues(self, name: str) -> Sequence[str]:
         return self._file.texts(name)
 
-    def blocks(self, name: str) -> Column:
+    def blocks(self, name: str) -> ColumnValues:
         assert self._mapping.block is not None
         if self._mapping.block.per == "trial":
             return self.column(name)
@@ -134,7 +133,7 @@ class _Cells:
         self.name = feature.name
         self._cells = file.cells(feature.name)
         self._columns = feature.numbers()
-        self._feature = feature
+        self._is_counts = feature.is_counts
         self._bin_ms = mapping.bin_ms_of(feature)
         self.n_trials = len(self._cells)
         self.width = 0
@@ -159,10 +158,8 @@ class _Cells:
             )
         n_bins = cell.shape[0]
         check_bytes(self.name, n_bins, self.width, max(4, cell.dtype.itemsize))
-        counts = self._feature.kind == "counts"
-        return Part(
-            self.name, n_bins, self._bin_ms, counts, lambda: cell.read(columns=self._columns)
-        )
+        read = partial(cell.read, columns=self._columns)
+        return Part(self.name, n_bins, self._bin_ms, self._is_counts, read)
 
 
 class _Cube:
@@ -175,7 +172,7 @@ class _Cube:
         self._lengths_name = mapping.trials.lengths
         self._lengths_N = file.vector(self._lengths_name)
         self._columns = feature.numbers()
-        self._feature = feature
+        self._is_counts = feature.is_counts
         self._bin_ms = mapping.bin_ms_of(feature)
         self._own_ms = mapping.bin_ms_of(mapping.features[0])
         self.n_trials, self._most_bins, n_columns = self._cube.shape
@@ -199,13 +196,12 @@ class _Cube:
             )
         n_bins = int(length + 1e-6)
         check_bytes(self.name, self._most_bins, self.width, max(4, self._cube.dtype.itemsize))
-        counts = self._feature.kind == "counts"
 
         def read() -> np.ndarray:
             x_1TC = self._cube.read(trial, trial + 1, self._columns)
             return x_1TC[0, :n_bins]
 
-        return Part(self.name, n_bins, self._bin_ms, counts, read)
+        return Part(self.name, n_bins, self._bin_ms, self._is_counts, read)
 
 
 class _Epochs:
@@ -227,7 +223,7 @@ class _Epochs:
         for trial, (first, last) in enumerate(self._epochs_N2.tolist()):
             self._first_trial.setdefault((first, last), trial)
         self._columns = feature.numbers()
-        self._feature = feature
+        self._is_counts = feature.is_counts
         self._bin_ms = mapping.bin_ms_of(feature)
         self.n_trials = epochs.shape[0]
         self.n_bins, n_columns = self._bins.shape
@@ -252,14 +248,8 @@ class _Epochs:
             found = f"trial {trial + 1} has the epoch of trial {other + 1}"
             raise FaultError(self._epochs_name, found, "remove one of them")
         check_bytes(self.name, stop - first, self.width, max(4, self._bins.dtype.itemsize))
-        counts = self._feature.kind == "counts"
-        return Part(
-            self.name,
-            stop - first,
-            self._bin_ms,
-            counts,
-            lambda: self._bins.read(first, stop, self._columns),
-        )
+        read = partial(self._bins.read, first, stop, self._columns)
+        return Part(self.name, stop - first, self._bin_ms, self._is_counts, read)
 
 
 def _with_dims(numbers: Numbers, name: str, n_dims: int) -> Numbers:

@@ -13,7 +13,7 @@ from cortext.data.checks import FaultError
 from cortext.data.hdf5_input import damage
 from cortext.data.readers.mapped import (
     EDIT,
-    Column,
+    ColumnValues,
     Part,
     check_bytes,
     check_columns,
@@ -111,7 +111,7 @@ class _NwbTrials:
         ]
         self.widths: Sequence[int] = [feature.width for feature in self._features]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ColumnValues:
         return self._table.column(name)
 
     blocks = column
@@ -198,7 +198,7 @@ class _Series:
                     return self._series.read(first, last)[:, None]
                 return self._series.read(first, last, self._columns)
 
-        return Part(name, last - first, self._bin_ms, self._feature.kind == "counts", read)
+        return Part(name, last - first, self._bin_ms, self._feature.is_counts, read)
 
     def _check_gaps(self, start: float, stop: float, first: int, last: int, bin_s: float) -> None:
         """Raise FaultError for samples that are missing in a trial, or at one of its ends."""
@@ -287,7 +287,7 @@ class _Spikes:
             edges = start + np.arange(n_bins + 1) * bin_s
             return np.stack([binned(times, edges) for times in self._units], axis=1)
 
-        return Part(UNITS, n_bins, self._bin_ms, self._feature.kind == "counts", read)
+        return Part(UNITS, n_bins, self._bin_ms, self._feature.is_counts, read)
 
 
 def binned(times: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -89,7 +89,7 @@ class Series:
         if self._timestamps is None:
             assert self.rate is not None
             return self._start + np.arange(n) / self.rate
-        times_T = _whole(self._timestamps).astype(np.float64, copy=False)
+        times_T = _read_all(self._timestamps).astype(np.float64, copy=False)
         if not np.isfinite(times_T).all():
             raise FaultError(self._timestamps.name, "NaN or Inf found, seconds expected", _EXPORT)
         return times_T
@@ -117,7 +117,7 @@ class Series:
         else:
             x = self._boxes.read(slice(start, stop), *(slice(0, n) for n in self.shape[1:]))
         if self._channels is not None:
-            x = x * _whole(self._channels)
+            x = x * _read_all(self._channels)
         if columns is not None:
             x = x[:, columns]
         if self._conversion != 1:
@@ -168,7 +168,7 @@ class Table:
         if n_rows != self._n_rows:
             found = f"{n_rows} rows found, {self._n_rows} expected as in other columns"
             raise FaultError(field, found, _EXPORT)
-        return _texts(values) if are_texts(values) else _whole(values)
+        return _texts(values) if are_texts(values) else _read_all(values)
 
 
 class NwbFile:
@@ -243,7 +243,7 @@ class NwbFile:
         ):
             raise FaultError(field, "no electrodes found", "name the series' columns instead")
         rows_C = _numbers(h5py.Group(group), "electrodes", field, _MOST_UNITS)
-        return _whole(rows_C).astype(np.int64)
+        return _read_all(rows_C).astype(np.int64)
 
     def tables(self) -> tuple[str, ...]:
         """Return the places of the tables of intervals, such as `intervals/trials`."""
@@ -268,8 +268,8 @@ class NwbFile:
             return None
         spikes = _numbers(units, "spike_times", field, _MOST_SPIKES)
         ends = _numbers(units, "spike_times_index", f"{field}_index", _MOST_UNITS)
-        times_N = _whole(spikes).astype(np.float64, copy=False)
-        ends_U = _whole(ends).astype(np.int64, copy=False)
+        times_N = _read_all(spikes).astype(np.float64, copy=False)
+        ends_U = _read_all(ends).astype(np.int64, copy=False)
         if not np.isfinite(times_N).all():
             raise FaultError(field, "NaN or Inf found, seconds expected", _EXPORT)
         starts_U = np.concatenate(([0], ends_U))[:-1]
@@ -369,7 +369,7 @@ def _numbers(group: h5py.Group, name: str, field: str, most: int | None) -> Valu
     return values
 
 
-def _whole(values: Values) -> np.ndarray:
+def _read_all(values: Values) -> np.ndarray:
     """Read all values of a dataset in one dimension."""
     n = values.shape[0]
     return hdf5_input.Boxes(values).read(slice(0, n)) if n else np.empty(0, values.dtype)
