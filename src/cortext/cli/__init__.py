@@ -41,7 +41,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "inspect": "data.inspect",
         "pack": "data.pack",
         "import": Group(
-            "Read what was published: checkpoints, results and recordings.",
+            "Read checkpoints, results and recordings of others.",
             {
                 "t12": "importing.t12",
                 "falcon-h2": "importing.falcon_h2",

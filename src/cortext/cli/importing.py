@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cortext.data.readers.first_mapping import Item
     from cortext.data.readers.recording import Source
 
-Folder = Annotated[Path, typer.Argument(help="Directory that the release was unpacked in.")]
+Folder = Annotated[Path, typer.Argument(help="Directory that the archive was unpacked in.")]
 Out = Annotated[
     Path, typer.Option(help="Directory of session files to write; a second call goes on in it.")
 ]
@@ -33,7 +33,8 @@ Normalise = Annotated[
     str | None,
     typer.Option(
         help="How features are scaled: block (z-scores over each block), rolling (causal z-scores,"
-        " as live decoding has them), published (as the release does it, where it differs) or none."
+        " as live decoding has them), published (as in the publication: handwriting) or none."
+        " Default: block; for falcon-h2 rolling, for handwriting published."
     ),
 ]
 BinMs = Annotated[
