@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import struct
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from h5py import h5d, h5g, h5i, h5o, h5t
 
@@ -36,7 +38,7 @@ def check_text_lengths(
     """
     if not kind.is_variable_str():
         return  # as many bytes as HDF5 says that it stores
-    lengths = [length for header in _headers(owner, name) for length in header]
+    lengths = _lengths(owner).get(name.encode())
     if not lengths:
         raise FaultError(name, "an attribute in an unusual HDF5 layout found", _FIX)
     if sum(lengths) > MOST_BYTES:
@@ -44,17 +46,26 @@ def check_text_lengths(
         raise FaultError(name, found, "copy or download the file again")
 
 
-def _headers(owner: h5g.GroupID | h5d.DatasetID, name: str) -> Iterator[list[int]]:
-    """Yield the stated lengths of the texts of each attribute of that name."""
+_latest: tuple[weakref.ref[Any], dict[bytes, list[int]]] | None = None
+"""The object whose header was read last: a trial has three texts, and one header."""
+
+
+def _lengths(owner: h5g.GroupID | h5d.DatasetID) -> dict[bytes, list[int]]:
+    """Return the stated lengths of the texts of each attribute in an object's header."""
+    global _latest
+    latest = _latest
+    if latest is not None and latest[0]() is owner:
+        return latest[1]
     header = _Header.of(owner)
+    step = 8 + header.n_address
+    found: dict[bytes, list[int]] = {}
     for message in header.attributes():
-        found, content = _parts(message)
-        if found == name.encode():
-            step = 8 + header.n_address
-            yield [
-                struct.unpack_from("<I", content, at)[0]
-                for at in range(0, len(content) - step + 1, step)
-            ]
+        name, content = _parts(message)
+        lengths = found.setdefault(name, [])  # a damaged header may have a name twice
+        for at in range(0, len(content) - step + 1, step):
+            lengths.append(struct.unpack_from("<I", content, at)[0])
+    _latest = weakref.ref(owner), found
+    return found
 
 
 @dataclass(frozen=True, slots=True)
