@@ -276,9 +276,9 @@ ATTACKS: list[tuple[str, Change, str]] = [
     ("a million rows and more", lambda f, _: [(f.__delitem__(f"{TRIALS}/{n}"), f.create_dataset(f"{TRIALS}/{n}", (10**12,), "f8", chunks=True)) for n in ("start_time", "stop_time", "block_num")],
      f"{TRIALS}/start_time: 1000000000000 rows declared, at most 1000000 expected; {EXPORT}"),
     ("a block that is no number", replaced(f"{TRIALS}/block_num", [1.5, 2.0]),
-     f"{TRIALS}/block_num: 1.5 found, whole numbers from 0 expected; {AGAIN}"),
+     f"{TRIALS}/block_num: 1.5 found, the number of a block expected; {AGAIN}"),
     ("a negative block", replaced(f"{TRIALS}/block_num", [1, -3]),
-     f"{TRIALS}/block_num: -3 found, whole numbers from 0 expected; {AGAIN}"),
+     f"{TRIALS}/block_num: -3 found, the number of a block expected; {AGAIN}"),
 ]  # fmt: skip
 
 

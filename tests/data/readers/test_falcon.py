@@ -120,7 +120,7 @@ def test_only_bins_that_count_are_read(tmp_path):
         mask[start + len(x_TC) : start + len(x_TC) + 300] = False  # the next trials as a whole
     found, notes = read(tmp_path)
     np.testing.assert_array_equal(found[0][5], x_TC[keep_T])
-    assert notes[1] == "2 trials left out, none of whose bins counts (eval_mask)"
+    assert notes[1] == "left out: 2 trials none of whose bins counts (eval_mask)"
 
 
 def test_the_import_writes_handwriting_with_causal_z_scores(both, tmp_path, capsys):

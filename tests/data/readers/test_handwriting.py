@@ -111,7 +111,7 @@ def test_sentences_in_neither_part_are_left_out_and_counted(tmp_path):
     partitions = {"HeldOutBlocks": {FIRST: ([0, 4], [2])}}
     files.write_handwriting(tmp_path, {FIRST: session}, partitions)
     done = import_source(handwriting(tmp_path), tmp_path / "out")
-    assert done.notes == [f"{FIRST}: sentences in neither part of the partition, left out: 2"]
+    assert done.notes == [f"{FIRST}: left out: 2 trials in neither part of the partition"]
     # Numbers within a block stay as they are in the file.
     assert set(trials_of(tmp_path / "out", "train")) == {(FIRST, 5, 0), (FIRST, 8, 2)}
     assert set(trials_of(tmp_path / "out", "val")) == {(FIRST, 8, 0)}

@@ -69,7 +69,7 @@ def test_periods_of_speech_are_written_by_block(recorded, tmp_path, v73):
     files.write_inner_speech(tmp_path / NAME, recorded, v73=v73)
     done = import_source(inner_speech(tmp_path / NAME), tmp_path / "out")
     assert done.problems == []
-    assert done.notes == [f"{DAY}: trials with the cue to do nothing, left out: 3"]
+    assert done.notes == [f"{DAY}: left out: 3 trials with the cue to do nothing"]
     found = trials_of(tmp_path / "out")
     # The last block becomes val; the third cue, to do nothing, has its number, too.
     places = [("train", block, number) for block in (3, 4) for number in (0, 1, 3)]
@@ -107,8 +107,8 @@ def test_one_behaviour_and_one_set_of_channels_can_be_kept(recorded, folder, tmp
     source = inner_speech(folder, behaviour="attempted", channels="55b")
     done = import_source(source, tmp_path / "out", normalise="none")
     assert done.notes == [
-        f"{DAY}: trials of another behaviour, left out: 6",
-        f"{DAY}: trials with the cue to do nothing, left out: 3",
+        f"{DAY}: left out: 6 trials of another behaviour",
+        f"{DAY}: left out: 3 trials with the cue to do nothing",
     ]
     found = trials_of(tmp_path / "out")
     assert set(found) == {("train", 3, 0), ("train", 4, 0), ("val", 6, 0)}

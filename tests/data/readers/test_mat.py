@@ -134,7 +134,7 @@ block: {{name: blockNum, per: bin}}
 """
     contents, arrays = _read(path, text)
     said = [trial for trial in recorded.trials if trial.sentence != "DO_NOTHING"]
-    assert list(contents.notes) == ["1 trial of 'DO_NOTHING', left out by the mapping"]
+    assert list(contents.notes) == ["left out: 1 trial of 'DO_NOTHING'"]
     assert [trial.sentence for trial in _trials(contents)] == [
         trial.sentence.replace(" (attempted)", "") for trial in said
     ]
@@ -325,7 +325,7 @@ def test_damage_is_one_line_that_says_where(
         assert _problem(path, mapping).startswith(expected)
         return
     contents, _ = _read(path, mapping)
-    assert list(contents.notes) == ["1 trial without a sentence"]
+    assert list(contents.notes) == ["left out: 1 trial without a sentence"]
 
 
 def test_a_damaged_note_of_a_fill_value_does_not_end_the_process(tmp_path: Path) -> None:

@@ -239,9 +239,9 @@ def test_trials_that_the_mapping_leaves_out_are_noted(tmp_path: Path) -> None:
         (3, "two"),
     ]
     assert list(contents.notes) == [
-        "2 trials of 'REST', left out by the mapping",
-        "1 trial without a sentence",
-        "1 trial of split 'x'",
+        "left out: 2 trials of 'REST'",
+        "left out: 1 trial without a sentence",
+        "left out: 1 trial of split 'x'",
     ]
 
 

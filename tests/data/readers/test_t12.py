@@ -215,19 +215,19 @@ OF_A_FILE = {
     ),
     "no trials": (
         lambda content: content.update(blockIdx=np.zeros((0, 1))),
-        "blockIdx: no trials found, the number of each trial's block expected; take",
+        "blockIdx: no trials found, the number of a block expected; take",
     ),
     "half a block": (
         lambda content: content.update(blockIdx=column([3, 3, 3.5, 4, 4])),
-        "blockIdx: 3.5 found, the number of each trial's block expected; take",
+        "blockIdx: 3.5 found, the number of a block expected; take",
     ),
     "a block that is NaN": (
         lambda content: content.update(blockIdx=column([3, 3, np.nan, 4, 4])),
-        "blockIdx: nan found, the number of each",
+        "blockIdx: nan found, the number of a block",
     ),
     "a negative block": (
         lambda content: content.update(blockIdx=column([3, 3, -1, 4, 4])),
-        "blockIdx: -1 found, the number of each",
+        "blockIdx: -1 found, the number of a block",
     ),
     "numbers for sentences": (
         lambda content: content.update(sentenceText=np.zeros((5, 9))),

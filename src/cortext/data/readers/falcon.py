@@ -25,7 +25,15 @@ import numpy as np
 from cortext.arguments import as_path
 from cortext.data.checks import FaultError
 from cortext.data.readers.nwb_file import TRIALS, NwbFile, Series, open_nwb
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.recording import (
+    Block,
+    Contents,
+    RecordedTrial,
+    Recording,
+    Source,
+    block_number,
+    left_out_notes,
+)
 from cortext.data.readers.source_files import files_in
 from cortext.data.trial import SPLITS
 from cortext.errors import DataError
@@ -271,10 +279,7 @@ def _table(
     if len(cues) != n_trials:
         found = f"{len(cues)} trials found, {n_trials} expected as the times of {_SPIKES} have"
         raise FaultError(TRIALS, found, _AGAIN)
-    numbers = [int(block) if np.isfinite(block) and block == int(block) else -1 for block in blocks]
-    if min(numbers) < 0:
-        found = f"{blocks[np.argmin(numbers)]} found, whole numbers from 0 expected"
-        raise FaultError(f"{TRIALS}/block_num", found, _AGAIN)
+    numbers = [block_number(block, f"{TRIALS}/block_num", _AGAIN) for block in blocks.tolist()]
     return starts, stops, cues, numbers
 
 
@@ -308,8 +313,7 @@ def _contents(found: list[_Trial]) -> Contents:
             f"{len(found) - len(kept)} trials of held_in_calib that held_in_minival repeats are in"
             " val alone"
         )
-    if n_empty:
-        notes.append(f"{n_empty} trials left out, none of whose bins counts (eval_mask)")
+    notes += left_out_notes({"none of whose bins counts (eval_mask)": n_empty})
     found_blocks = [Block(number, split, trials) for (number, split), trials in blocks.items()]
     return Contents(
         sorted(found_blocks, key=lambda block: SPLITS.index(block.split)),

@@ -19,7 +19,15 @@ import numpy as np
 
 from cortext.data.checks import FaultError
 from cortext.data.readers.matlab import MatFile, Numbers, open_mat
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.recording import (
+    Block,
+    Contents,
+    RecordedTrial,
+    Recording,
+    Source,
+    block_number,
+    left_out_notes,
+)
 from cortext.data.readers.source_files import file_faults
 from cortext.data.scaling import Scale
 from cortext.data.trial import is_plain_name
@@ -112,7 +120,6 @@ def _open(session: str, sentences: Path, letters: Path, held_out: Path) -> Itera
             if at in splits:
                 kept.append((block, splits[at], trials.trial(at, numbers[block])))
             numbers[block] += 1
-        left_out = len(trials) - len(splits)
         # Runs of one block and split, in the order in which they were recorded.
         runs = groupby(kept, key=lambda each: each[:2])
         yield Contents(
@@ -122,9 +129,7 @@ def _open(session: str, sentences: Path, letters: Path, held_out: Path) -> Itera
             ],
             BIN_MS,
             range(trials.cube.shape[-1]),
-            [f"sentences in neither part of the partition, left out: {left_out}"]
-            if left_out
-            else [],
+            left_out_notes({"in neither part of the partition": len(trials) - len(splits)}),
         )
 
 
@@ -140,7 +145,7 @@ class _Sentences:
         self.cube: Numbers = file.numbers(_CUBE, 3)
         self._lengths = file.whole(_LENGTHS).tolist()
         self._prompts = file.texts(_PROMPTS)
-        self.blocks = file.whole(_BLOCKS).tolist()
+        self.blocks = [block_number(n, _BLOCKS, AGAIN) for n in file.vector(_BLOCKS).tolist()]
         has_conditions = _CONDITIONS in file.names and file.kind(_CONDITIONS) == "texts"
         self._conditions: Sequence[str | None] = (
             file.texts(_CONDITIONS) if has_conditions else [None] * len(self)
@@ -157,9 +162,6 @@ class _Sentences:
         if self.cube.dtype.kind == "f":
             fix = "take the file as it was published"
             raise FaultError(_CUBE, f"{self.cube.dtype} found, whole numbers expected", fix)
-        for number in self.blocks:
-            if number < 0:
-                raise FaultError(_BLOCKS, f"{number} found, the number of a block expected", AGAIN)
 
     def __len__(self) -> int:
         """Return the number of sentences."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -21,7 +21,15 @@ import numpy as np
 from cortext.arguments import as_count
 from cortext.data.checks import FaultError
 from cortext.data.readers.matlab import MatFile, open_mat
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.recording import (
+    Block,
+    Contents,
+    RecordedTrial,
+    Recording,
+    Source,
+    block_number,
+    left_out_notes,
+)
 from cortext.data.readers.source_files import file_faults, files_in
 from cortext.errors import ConfigError, DataError, nearest
 
@@ -33,7 +41,6 @@ _SETS, _SET_NAMES = "chanSets", "chanSetNames"
 _NAME = re.compile(r"((t\d{1,4})\.\d{4}\.\d\d\.\d\d)_(.+?)(?:_raw)?\.mat", re.IGNORECASE)
 _NO_SPEECH = re.compile(r"(do[\s_]*)?nothing", re.IGNORECASE)
 _FILES_NAMED = 3
-_MOST_BLOCKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,8 @@ def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Ite
         for block, trial in sorted(trials, key=lambda found: found[0]):
             blocks.setdefault(block, []).append(trial)
         held = list(blocks)[-options.val_blocks :] if options.val_blocks else []
-        notes = [*notes, *_left_out(files)]
+        left_out = sum((file.left_out for file in files), Counter[str]())
+        notes = [*notes, *left_out_notes(left_out)]
         if len(held) == len(blocks):
             notes.append("too few blocks for val: all are train")
             held = []
@@ -169,13 +177,6 @@ def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Ite
             range(files[0].n_counts),
             notes,
         )
-
-
-def _left_out(files: Sequence[_File]) -> list[str]:
-    total: Counter[str] = Counter()
-    for file in files:
-        total.update(file.left_out)
-    return [f"{what}, left out: {n}" for what, n in total.items()]
 
 
 def _check_same(files: Sequence[_File]) -> None:
@@ -276,9 +277,9 @@ class _File:
             which = _index(number, len(self.cues))
             cue = None if which is None else self.cues[which]
             if cue is not None and cue.is_nothing:
-                self.left_out["trials with the cue to do nothing"] += 1
+                self.left_out["with the cue to do nothing"] += 1
             elif cue is not None and behaviour is not None and behaviour != cue.behaviour:
-                self.left_out["trials of another behaviour"] += 1
+                self.left_out["of another behaviour"] += 1
             else:
                 said = ("", None) if cue is None else (cue.sentence, cue.behaviour)
                 yield (
@@ -307,8 +308,7 @@ class _File:
         if len(blocks) > 1:
             found = f"bins {first} to {last} of {self.path.name} lie in blocks {blocks[0]:g} and"
             raise FaultError(self._epochs, f"{found} {blocks[1]:g}", "correct the period")
-        if _block(blocks[0]) < 0:
-            raise FaultError(_BLOCKS, f"{blocks[0]:g} found, the number of a block expected", AGAIN)
+        block_number(blocks[0], _BLOCKS, AGAIN)
         for other in self._together:
             if other is not self:
                 other.mat.release()
@@ -324,7 +324,9 @@ def _index(number: float, n: int) -> int | None:
 
 def _block(number: float) -> int:
     """Return the number of a block; -1 for what is none."""
-    return int(number) if 0 <= number < _MOST_BLOCKS and number == int(number) else -1
+    with suppress(FaultError):
+        return block_number(number, _BLOCKS, AGAIN)
+    return -1
 
 
 def _bin_ms(file: MatFile) -> float:

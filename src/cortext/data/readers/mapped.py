@@ -25,6 +25,7 @@ from cortext.data.readers.recording import (
     Recording,
     Source,
     divided,
+    left_out_notes,
 )
 from cortext.data.rebin import rebin
 
@@ -191,7 +192,7 @@ def _contents(
                 widths = file.widths
         _check_files_of_blocks(rows)
         notes = list(longer)
-        notes += [f"{n} {'trial' if n == 1 else 'trials'} {why}" for why, n in left_out.items()]
+        notes += left_out_notes(left_out)
         rows = _with_last_blocks(rows, mapping, notes)
         yield Contents(
             blocks=_blocks(rows, files, paths, mapping),
@@ -256,7 +257,7 @@ def _rows(
         sentence = None if sentences is None else sentences[index].strip()
         if sentence and mapping.sentence is not None:
             if sentence in map(str.strip, mapping.sentence.leave_out):
-                left_out[f"of {sentence!r:.60}, left out by the mapping"] += 1
+                left_out[f"of {sentence!r:.60}"] += 1
                 continue
             sentence = mapping.sentence.prompt(sentence)
         if not sentence and split != "test":

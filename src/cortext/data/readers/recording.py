@@ -5,7 +5,7 @@ A reader returns a `Source`. `importing.import_source` writes it as session file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from cortext.data.checks import FaultError
 from cortext.data.scaling import Scale
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
+
+_MOST_BLOCKS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +69,7 @@ class Contents:
         bin_ms: Length of a bin in the file.
         counts: Numbers of the features that are counts: summed where bins are joined; the mean is
             taken of all others.
-        notes: Trials left out on purpose, one line each, such as `12 trials without a sentence`.
+        notes: What the user should know, one line each, such as `left_out_notes` of trials.
     """
 
     blocks: Sequence[Block]
@@ -123,3 +126,17 @@ def divided(what: str, found_ms: float, bin_ms: float) -> str:
     return (
         f"{what} of {found_ms:g} ms are divided into bins of {bin_ms:g} ms, which say nothing new"
     )
+
+
+def block_number(number: float, field: str, fix: str) -> int:
+    """Return a number of a file as that of a block; raise FaultError for one that is none."""
+    if not 0 <= number < _MOST_BLOCKS or number != int(number):
+        raise FaultError(field, f"{number:g} found, the number of a block expected", fix)
+    return int(number)
+
+
+def left_out_notes(reasons: Mapping[str, int]) -> list[str]:
+    """Return notes such as `left out: 2 trials without a sentence`, by reason."""
+    return [
+        f"left out: {n} {'trial' if n == 1 else 'trials'} {why}" for why, n in reasons.items() if n
+    ]

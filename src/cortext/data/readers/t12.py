@@ -27,7 +27,14 @@ import numpy as np
 from cortext.arguments import as_path, check_text
 from cortext.data.checks import FaultError
 from cortext.data.readers.matlab import MatFile, Numbers, open_mat
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
+from cortext.data.readers.recording import (
+    Block,
+    Contents,
+    RecordedTrial,
+    Recording,
+    Source,
+    block_number,
+)
 from cortext.data.readers.source_files import files_in
 from cortext.data.trial import Session
 from cortext.errors import ConfigError, DataError, nearest
@@ -186,11 +193,9 @@ def block_numbers(mat: MatFile) -> list[int]:
         raise FaultError(
             BLOCKS, f"{len(numbers)} trials found, at most {_MOST_TRIALS} expected", _AGAIN
         )
-    bad = [x for x in numbers.tolist() if not (0 <= x < 1e6 and x == int(x))]
-    if bad or not len(numbers):
-        found = f"{bad[0]:g} found" if bad else "no trials found"
-        raise FaultError(BLOCKS, f"{found}, the number of each trial's block expected", _AGAIN)
-    return [int(number) for number in numbers]
+    if not len(numbers):
+        raise FaultError(BLOCKS, "no trials found, the number of a block expected", _AGAIN)
+    return [block_number(number, BLOCKS, _AGAIN) for number in numbers.tolist()]
 
 
 def _trials(
