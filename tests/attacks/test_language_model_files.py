@@ -41,6 +41,8 @@ ngram 2=3
 """
 LEXICON = "go G OW SIL\nhome HH OW M SIL\n"
 Change = Callable[[Path], object]
+Content = str | bytes | Callable[[], str | bytes]
+"""Of a file; large ones are made by a function when a test needs them, not in every process."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,15 @@ class Attack:
         return self.name
 
 
-def write(name: str, content: str | bytes) -> Change:
+def write(name: str, content: Content) -> Change:
     """Put other content in a file of the folder."""
-    data = content.encode(errors="surrogatepass") if isinstance(content, str) else content
-    return lambda folder: (folder / name).write_bytes(data)
+
+    def change(folder: Path) -> None:
+        made = content() if callable(content) else content
+        data = made.encode(errors="surrogatepass") if isinstance(made, str) else made
+        (folder / name).write_bytes(data)
+
+    return change
 
 
 def remove(name: str) -> Change:
@@ -99,10 +106,10 @@ def sparse(name: str, size: int) -> Change:
     return change
 
 
-def bomb(start: bytes, n_megabytes: int, of: bytes) -> bytes:
+def bomb(start: bytes, n_megabytes: int, of: bytes) -> Content:
     """Compressed text of many times its size."""
     part = of * (2**20 // len(of))
-    return gzip.compress(start) + gzip.compress(part) * n_megabytes
+    return lambda: gzip.compress(start) + gzip.compress(part) * n_megabytes
 
 
 def arpa(old: str, new: str) -> Change:
@@ -110,7 +117,7 @@ def arpa(old: str, new: str) -> Change:
     return with_arpa(ARPA.replace(old, new))
 
 
-def with_arpa(text: str | bytes, name: str = "lm.arpa") -> Change:
+def with_arpa(text: Content, name: str = "lm.arpa") -> Change:
     """The model as text and not as a binary file."""
 
     def change(folder: Path) -> None:
@@ -120,7 +127,7 @@ def with_arpa(text: str | bytes, name: str = "lm.arpa") -> Change:
     return change
 
 
-def facts(content: str) -> Change:
+def facts(content: Content) -> Change:
     return write("lm.json", content)
 
 
@@ -149,17 +156,17 @@ LEXICONS = [
     ),
     Attack(
         "a phoneme of 20 MB",
-        write("lexicon.txt", f"go {'G' * 20_000_000} SIL\n"),
+        write("lexicon.txt", lambda: f"go {'G' * 20_000_000} SIL\n"),
         "line 1: unknown phoneme",
     ),
     Attack(
         "a word of 20 MB",
-        write("lexicon.txt", f"{'g' * 20_000_000} G OW\n"),
+        write("lexicon.txt", lambda: f"{'g' * 20_000_000} G OW\n"),
         "line 1: .*does not end with SIL",
     ),
     Attack(
         "20 MB of phonemes",
-        write("lexicon.txt", f"go{' G OW' * 4_000_000} SIL\n"),
+        write("lexicon.txt", lambda: f"go{' G OW' * 4_000_000} SIL\n"),
         "line 1: .*phonemes",
     ),
     Attack("a weight of NaN", write("lexicon.txt", "go\tnan G OW SIL\n"), "line 1: weight nan"),
@@ -202,7 +209,7 @@ TOKENS = [
     ),
     Attack("tokens of escapes", write("tokens.txt", f"{ESCAPE}\n" * 41), "tokens.txt: lacks"),
     Attack("a pipe as tokens", pipe("tokens.txt"), "tokens.txt: .*not a regular file"),
-    Attack("20 MB of tokens", write("tokens.txt", "AA " * 7_000_000), "tokens.txt: "),
+    Attack("20 MB of tokens", write("tokens.txt", lambda: "AA " * 7_000_000), "tokens.txt: "),
     Attack("tokens of 64 GB", sparse("tokens.txt", 64 * GIB), "tokens.txt: "),
 ]
 
@@ -240,12 +247,14 @@ FACTS = [
     Attack(
         "a million groups",
         facts(
-            json.dumps({"inventory": {"name": "x", "groups": {str(n): [] for n in range(10**6)}}})
+            lambda: json.dumps(
+                {"inventory": {"name": "x", "groups": {str(n): [] for n in range(10**6)}}}
+            )
         ),
     ),
     Attack(
         "a group of a million tokens",
-        facts(json.dumps({"inventory": {"name": "x", "groups": {"all": ["AA"] * 10**6}}})),
+        facts(lambda: json.dumps({"inventory": {"name": "x", "groups": {"all": ["AA"] * 10**6}}})),
         "names 'AA', which is no spoken symbol or is named twice",
     ),
     Attack("a language of escapes", facts(json.dumps({"language": ESCAPE})), "unknown language"),
@@ -287,9 +296,11 @@ ARPAS = [
     ),
     Attack("words of escapes", arpa("-0.3\tgo home", f"-0.3\tgo {ESCAPE}"), "line 14: "),
     Attack(
-        "a line of 100 MB", with_arpa(ARPA.replace("go home", "go " + "x" * 10**8)), "line 14: "
+        "a line of 100 MB",
+        with_arpa(lambda: ARPA.replace("go home", "go " + "x" * 10**8)),
+        "line 14: ",
     ),
-    Attack("100 MB for the first line", with_arpa("x" * 10**8), "line 1: "),
+    Attack("100 MB for the first line", with_arpa(lambda: "x" * 10**8), "line 1: "),
     Attack("a bomb of a line", with_arpa(bomb(b"", 300, b"x"), "lm.arpa.gz"), "line 1: "),
     Attack(
         "a bomb of zeros", with_arpa(bomb(ARPA.encode(), 300, b"\0"), "lm.arpa.gz"), "zero byte|end"

@@ -122,7 +122,7 @@ def external(file: h5py.File, folder: Path) -> None:
     )
 
 
-def wrong_chunk(content: bytes) -> Change:
+def wrong_chunk(content: Callable[[], bytes]) -> Change:
     """Store something else as the only compressed chunk of the counts."""
 
     def change(file: h5py.File, folder: Path) -> None:
@@ -130,7 +130,7 @@ def wrong_chunk(content: bytes) -> Change:
         data = file.create_dataset(
             f"{SPIKES}/data", (N_BINS, 192), "u1", chunks=(N_BINS, 192), compression="gzip"
         )
-        data.id.write_direct_chunk((0, 0), content)
+        data.id.write_direct_chunk((0, 0), content())
 
     return change
 
@@ -211,11 +211,11 @@ ATTACKS: list[tuple[str, Change, str]] = [
      f"{SPIKES}: a virtual dataset found, which reads other files; {INSIDE}"),
     ("external storage", external,
      f"{SPIKES}: external storage found, which reads other files; {INSIDE}"),
-    ("a chunk that is too short", wrong_chunk(zlib.compress(b"a")),
+    ("a chunk that is too short", wrong_chunk(lambda: zlib.compress(b"a")),
      f"block 1 trial 0: {SPIKES}: damaged HDF5 (a chunk does not hold 24960 bytes); {COPY}{SKIP}"),
-    ("a chunk that is too long", wrong_chunk(zlib.compress(bytes(10**8))),
+    ("a chunk that is too long", wrong_chunk(lambda: zlib.compress(bytes(10**8))),
      f"block 1 trial 0: {SPIKES}: damaged HDF5 (a chunk does not hold 24960 bytes); {COPY}{SKIP}"),
-    ("a chunk that is not gzip", wrong_chunk(b"not gzip"),
+    ("a chunk that is not gzip", wrong_chunk(lambda: b"not gzip"),
      f"block 1 trial 0: {SPIKES}: damaged HDF5 (a chunk does not hold 24960 bytes); {COPY}{SKIP}"),
     ("a time that is NaN", edited(f"{SPIKES}/timestamps", 7, np.nan),
      f"{SPIKES}/timestamps: NaN or Inf found, seconds expected; {EXPORT}"),

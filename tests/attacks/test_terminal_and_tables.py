@@ -85,6 +85,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+Content = bytes | Callable[[], bytes]
+"""Of a file; one with `LONG` is made by a function when a test needs it, not in every process."""
 Make = Callable[[Path, Path], list[str | Path]]
 """Makes what a command needs below a folder of its own, with the materials, and returns its
 arguments.
@@ -106,9 +108,10 @@ class Attack:
         return self.name
 
 
-def file(path: Path, content: bytes | str) -> Path:
+def file(path: Path, content: Content | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    made = content() if callable(content) else content
+    path.write_bytes(made.encode() if isinstance(made, str) else made)
     return path
 
 
@@ -175,27 +178,27 @@ def with_config_at(name: str) -> Make:
     ]
 
 
-def with_lexicon(line: bytes) -> Make:
+def with_lexicon(line: Content) -> Make:
     def make(tmp: Path, root: Path) -> list[str | Path]:
         lm = shutil.copytree(root / "lm", tmp / "lm")
         with (lm / "lexicon.txt").open("ab") as lexicon:
-            lexicon.write(line)
+            lexicon.write(line() if callable(line) else line)
         np.savez(tmp / "logits.npz", **logits(a=len(RELEASE)))
         return decode(tmp / "logits.npz", root, lm)
 
     return make
 
 
-def with_arpa(content: bytes) -> Make:
+def with_arpa(content: Content) -> Make:
     def make(tmp: Path, root: Path) -> list[str | Path]:
         lm = shutil.copytree(root / "evil-lm", tmp / "lm")
-        (lm / "lm.arpa").write_bytes(content)
+        file(lm / "lm.arpa", content)
         return ["lm", "info", lm]
 
     return make
 
 
-def with_lists(content: bytes, *more: str) -> Make:
+def with_lists(content: Content, *more: str) -> Make:
     return lambda tmp, root: [
         "ensemble",
         "--lists",
@@ -206,7 +209,7 @@ def with_lists(content: bytes, *more: str) -> Make:
     ]
 
 
-def with_text(content: bytes, name: str = "text.txt", *more: str) -> Make:
+def with_text(content: Content, name: str = "text.txt", *more: str) -> Make:
     return lambda tmp, root: [
         "lm",
         "build",
@@ -219,7 +222,7 @@ def with_text(content: bytes, name: str = "text.txt", *more: str) -> Make:
     ]
 
 
-def with_vocabulary(content: bytes) -> Make:
+def with_vocabulary(content: Content) -> Make:
     return lambda tmp, root: [
         "lm",
         "build",
@@ -331,10 +334,10 @@ ATTACKS = [
     ),
     Attack(
         "a word of 30 MB in a lexicon",
-        with_lexicon(LONG + b" AY\n"),
+        with_lexicon(lambda: LONG + b" AY\n"),
         "aaa.*does not end with SIL; close",
     ),
-    Attack("a phoneme of 30 MB", with_lexicon(b"word " + LONG + b" SIL\n"), "aaa"),
+    Attack("a phoneme of 30 MB", with_lexicon(lambda: b"word " + LONG + b" SIL\n"), "aaa"),
     Attack(
         "a lexicon of half a character",
         with_lexicon(b"\xed\xa0\x80 AY SIL\n"),
@@ -347,12 +350,12 @@ ATTACKS = [
     ),
     Attack(
         "a word of 30 MB in an ARPA file",
-        with_arpa(b"\\data\\\nngram 1=1\n\n\\1-grams:\n" + LONG),
+        with_arpa(lambda: b"\\data\\\nngram 1=1\n\n\\1-grams:\n" + LONG),
         "lm.arpa",
     ),
     Attack(
         "an id of 10 MB, twice",
-        with_lists(LISTS % (b'"' + LONG[:10_000_000] + b'"') * 2),
+        with_lists(lambda: LISTS % (b'"' + LONG[:10_000_000] + b'"') * 2),
         "is there twice",
     ),
     Attack("an id of 4,000 digits", with_lists(LISTS % (b"1" * 4000)), "line 1"),
@@ -363,17 +366,23 @@ ATTACKS = [
         r"\\x1b\[2J.*is there twice",
     ),
     Attack(
-        "a field of 10 MB", with_lists(b'{"' + LONG[:10_000_000] + b'": ["i"]}\n'), "no field 'h'"
+        "a field of 10 MB",
+        with_lists(lambda: b'{"' + LONG[:10_000_000] + b'": ["i"]}\n'),
+        "no field 'h'",
     ),
     Attack(
         "sentences of 300,000 words",
         with_lists(b'{"h": ["' + b"a " * 300_000 + b'", "b"]}\n'),
         "300,000 words",
     ),
-    Attack("a word of 30 MB in a list", with_lists(b'{"h": ["i see", "' + LONG + b'"]}\n'), None),
+    Attack(
+        "a word of 30 MB in a list",
+        with_lists(lambda: b'{"h": ["i see", "' + LONG + b'"]}\n'),
+        None,
+    ),
     Attack(
         "a word of 30 MB in a text",
-        with_text(b"i see " + LONG + b" you\n" + b"we see you\n" * 3),
+        with_text(lambda: b"i see " + LONG + b" you\n" + b"we see you\n" * 3),
         None,
     ),
     Attack(
@@ -394,13 +403,15 @@ ATTACKS = [
         "not UTF-8 text; save it as UTF-8",
     ),
     Attack("a text with escapes", with_text((f"i see {OBEYED} you\n" * 1000).encode()), None),
-    Attack("30 MB in 30 kB", with_text(gzip.compress(LONG, 1), "t.txt.gz"), "no sentence in"),
+    Attack(
+        "30 MB in 30 kB", with_text(lambda: gzip.compress(LONG, 1), "t.txt.gz"), "no sentence in"
+    ),
     Attack(
         "a vocabulary with escapes",
         with_vocabulary(OBEYED.encode()),
         r"'\\x1b\[2J.*is not a normalised word",
     ),
-    Attack("a vocabulary of 30 MB", with_vocabulary(LONG.upper()), "aaa|AAA"),
+    Attack("a vocabulary of 30 MB", with_vocabulary(lambda: LONG.upper()), "aaa|AAA"),
 ]
 
 
