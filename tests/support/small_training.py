@@ -33,6 +33,29 @@ def schedule(n_batches, lr_max=0.005):
     }
 
 
+def legible_config(n_batches, batch_size, days_per_batch):
+    """Settings of a GRU that learns recordings whose phonemes have plain patterns."""
+    return TrainConfig(
+        model=GRUConfig(
+            n_units=48,
+            n_layers=1,
+            rnn_dropout=0.0,
+            patch_size=6,
+            patch_stride=2,
+            input_network=InputNetworkConfig(input_layer_dropout=0.0),
+        ),
+        dataset=DatasetConfig(
+            batch_size=batch_size,
+            days_per_batch=days_per_batch,
+            data_transforms=Augmentation(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0),
+        ),
+        **schedule(n_batches, lr_max=0.01),
+        batches_per_train_log=100,
+        batches_per_val_step=n_batches,
+        precision="fp32",
+    )
+
+
 def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **settings):
     shared = {
         "rnn_dropout": dropout,

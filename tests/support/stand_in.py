@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from published import copy_task, write_pickle
-from small_training import schedule
+from small_training import legible_config
 
 from cortext.data import make_trial, write_session
 from cortext.data.dataset import BlockDescription
 from cortext.decoding.ngram import LanguageModel
-from cortext.features import Augmentation
-from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.text import to_phonemes
 from cortext.text.inventory import RELEASE
-from cortext.training import DatasetConfig, TrainConfig, train
+from cortext.training import train
 from cortext.training.release.exchange import export_release
 from cortext.verification import Published, Verification, t15_facts, verify_t15
 from cortext.verification.published import COPY_TASK
@@ -58,7 +56,7 @@ def write_stand_in(folder: Path) -> StandIn:
     (folder / "lm.txt").write_text("\n".join(SENTENCES))
     LanguageModel.build([folder / "lm.txt"], 2, folder / "lm")
     torch.manual_seed(0)
-    train(_recipe(), directory / RECORDINGS, folder / "run", progress=False)
+    train(legible_config(60, 12, 3), directory / RECORDINGS, folder / "run", progress=False)
     table = write_pickle(directory / COPY_TASK, copy_task())
     exported = export_release(folder / "run", directory / CHECKPOINT.parent)
     published = replace(
@@ -86,28 +84,6 @@ def _write_sessions(root: Path) -> None:
                 block = list(N_TRIALS).index(split) + 1
                 trials.append(make_trial(features_TC, session, block, number, said))
             write_session(root / session / f"data_{split}.hdf5", trials)
-
-
-def _recipe() -> TrainConfig:
-    return TrainConfig(
-        model=GRUConfig(
-            n_units=48,
-            n_layers=1,
-            rnn_dropout=0.0,
-            patch_size=6,
-            patch_stride=2,
-            input_network=InputNetworkConfig(input_layer_dropout=0.0),
-        ),
-        dataset=DatasetConfig(
-            batch_size=12,
-            days_per_batch=3,
-            data_transforms=Augmentation(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0),
-        ),
-        **schedule(60, lr_max=0.01),
-        batches_per_train_log=100,
-        batches_per_val_step=60,
-        precision="fp32",
-    )
 
 
 def _published() -> Published:

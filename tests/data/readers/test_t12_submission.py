@@ -7,30 +7,17 @@ import numpy as np
 import pytest
 from foreign_files import T12_DAYS, Written, write_t12
 from refusals import complaint
-from small_training import schedule
+from small_training import legible_config
+from stand_in import BINS, SENTENCES
 
 from cortext.cli import run
 from cortext.data.readers.importing import import_source
 from cortext.data.readers.t12 import t12
 from cortext.decoding.ngram import LanguageModel
-from cortext.features import Augmentation
-from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.text import to_phonemes
 from cortext.text.inventory import RELEASE
-from cortext.training import DatasetConfig, TrainConfig, train
+from cortext.training import train
 
-SENTENCES = (
-    "see you soon",
-    "we see the moon",
-    "you need more",
-    "the moon is new",
-    "we need you",
-    "more is more",
-    "is the news new",
-    "soon you see more",
-)
-BINS = 8
-"""Bins of each phoneme."""
 HOLDOUT = {T12_DAYS[0]: (6, 1, 4), T12_DAYS[1]: (0, 7)}
 """Numbers of the sentences that the participant attempts in the holdout."""
 
@@ -69,26 +56,7 @@ def trained(tmp_path_factory):
     }
     write_t12(root, written)
     assert import_source(t12(root), root / "data").problems == []
-    config = TrainConfig(
-        model=GRUConfig(
-            n_units=48,
-            n_layers=1,
-            rnn_dropout=0.0,
-            patch_size=6,
-            patch_stride=2,
-            input_network=InputNetworkConfig(input_layer_dropout=0.0),
-        ),
-        dataset=DatasetConfig(
-            batch_size=16,
-            days_per_batch=2,
-            data_transforms=Augmentation(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0),
-        ),
-        **schedule(50, lr_max=0.01),
-        batches_per_train_log=100,
-        batches_per_val_step=50,
-        precision="fp32",
-    )
-    train(config, root / "data", root / "run", progress=False)
+    train(legible_config(50, 16, 2), root / "data", root / "run", progress=False)
     (root / "lm.txt").write_text("\n".join(SENTENCES))
     LanguageModel.build([root / "lm.txt"], 2, root / "lm")
     return root
