@@ -315,6 +315,16 @@ def test_directories_without_session_files(tmp_path: Path, dataset_root: Path) -
         assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["day.mat", "train/t12.2022.04.28.mat", "sub-T5/a.nwb"])
+def test_recordings_of_another_format_name_the_command_that_reads_them(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(DataError, match=r"no session files found; .*; write them .*cortext import"):
+        open_dataset(tmp_path)
+
+
 def test_packing_stops_or_reports(dataset_root: Path, tmp_path: Path) -> None:
     poke(70_000)(dataset_root / "t15.2023.08.11" / "data_train.hdf5")
     truncate(dataset_root / "t15.2023.08.13" / "data_train.hdf5")

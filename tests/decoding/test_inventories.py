@@ -382,7 +382,7 @@ def test_another_inventory_is_refused_in_one_line(lm_of):
     published = Decoder.from_dir(lm_of([("w", "AA", 1.0)], GRAMS[0]))
     for inventory in (RELEASE, LM):
         assert published.decode(spoken("AA", inventory), inventory)[0].text == "w"
-    with pytest.raises(LanguageModelError, match="the silence is SIL, not none"):
+    with pytest.raises(LanguageModelError, match="the tokens are phonemes, not characters"):
         published.stream(CHARACTERS)
 
 

@@ -70,7 +70,7 @@ def test_what_differs_is_named():
     assert RELEASE.difference(LM) is None
     assert RELEASE.difference(LM, by_number=True) == "token 1 is AA, not SIL"
     assert Conventions(LM).difference(Conventions()) == "token 1 is SIL, not AA"
-    assert CHARACTERS.difference(RELEASE) == "the silence is none, not SIL"
+    assert CHARACTERS.difference(RELEASE) == "the tokens are characters, not phonemes"
 
 
 @pytest.mark.parametrize(

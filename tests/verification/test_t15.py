@@ -554,7 +554,10 @@ def test_recordings_of_other_tokens_or_bins_are_none_of_t15(own: StandIn, tmp_pa
     for other, says in (
         ({"inventory": "release"}, None),
         ({"inventory": "lm"}, "in the public T15 data token 1 is AA, not SIL"),
-        ({"inventory": "characters"}, "in the public T15 data the silence is SIL, not none"),
+        (
+            {"inventory": "characters"},
+            "in the public T15 data the tokens are phonemes, not characters",
+        ),
         ({"language": "es"}, "the language 'en' is not 'es'"),
         ({"bin_ms": 10}, "bins last 20 ms, not 10 ms"),
     ):

@@ -355,6 +355,10 @@ def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
     return Dataset(root, sessions, description, limits, Conventions.read(root))
 
 
+_IMPORTED = ("*.mat", "*.nwb")
+"""Files of which `cortext import` writes session files."""
+
+
 def find_sessions(root: Path) -> tuple[Session, ...]:
     """Return the sessions of a directory of session files; raise DataError where there are none."""
     if not root.is_dir():
@@ -378,11 +382,11 @@ def find_sessions(root: Path) -> tuple[Session, ...]:
             sessions.append(Session(folder.name, files))
     if not sessions:
         inner = next(iter(sorted(root.glob("*/*/data_*.hdf5"))), None)
-        fix = (
-            f"give {inner.parents[1]}"
-            if inner
-            else "give the directory that holds <session>/data_train.hdf5"
-        )
+        fix = "give the directory that holds <session>/data_train.hdf5"
+        if inner:
+            fix = f"give {inner.parents[1]}"
+        elif any(next(root.glob(depth + name), None) for depth in ("", "*/") for name in _IMPORTED):
+            fix = "write them of its files with `cortext import`"
         raise DataError(
             "no session files found; <session>/data_{train,val,test}.hdf5 expected",
             where=root,

@@ -234,12 +234,12 @@ class Inventory:
         """
         if not by_number and self.is_published and other.is_published:
             return None
+        if self.unit != other.unit:  # first: it says most
+            return f"the tokens are {self.unit}s, not {other.unit}s"
         for role in _ROLES:
             mine, theirs = self.roles.get(role), other.roles.get(role)
             if mine != theirs:
                 return f"the {role} is {mine or 'none'}, not {theirs or 'none'}"
-        if self.unit != other.unit:
-            return f"the tokens are {self.unit}s, not {other.unit}s"
         if len(self) != len(other):
             return f"there are {len(self)} tokens, not {len(other)}"
         for number, (mine, theirs) in enumerate(zip(self.symbols, other.symbols, strict=True)):
