@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -167,7 +167,7 @@ class File5:
         else:
             head = tag + head
         try:
-            name = _Parser(head, self._order, "").name()
+            name = _Parser(head, self._order, "").header().name
         except FaultError:
             raise FaultError(
                 None, f"damaged at byte {at:,}: no variable begins there", AGAIN
@@ -180,19 +180,20 @@ class File5:
         Raises FaultError for damage.
         """
         if name not in self._arrays:
-            number, is_complex, shape = self._parser(name).start()
-            if _kind(number, is_complex) == "numbers":
-                dtype = np.dtype(_NUMBERS[number])
+            header = self._parser(name).header()
+            if header.kind == "numbers":
                 load = partial(self._numbers, name)
-                self._arrays[name] = Array5(name, "numbers", shape, dtype, _load=load)
+                self._arrays[name] = Array5(name, "numbers", header.shape, header.dtype, _load=load)
             else:
-                content = self._content(self._elements[name])
-                self._arrays[name] = _Parser(content, self._order, name).array()
+                self._arrays[name] = self._read(name)
         return self._arrays[name]
 
-    def _numbers(self, name: str) -> np.ndarray | None:
+    def _read(self, name: str) -> Array5:
         content = self._content(self._elements[name])
-        return _Parser(content, self._order, name).array()._stored
+        return _Parser(content, self._order, name).array()
+
+    def _numbers(self, name: str) -> np.ndarray | None:
+        return self._read(name)._stored
 
     def _parser(self, name: str) -> _Parser:
         return _Parser(self._elements[name].head, self._order, name)
@@ -261,6 +262,16 @@ class File5:
         return n
 
 
+class _Header(NamedTuple):
+    """Beginning of an array; `at` is the place of its content."""
+
+    kind: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    name: str
+    at: int
+
+
 class _Parser:
     """The arrays in the bytes of a variable.
 
@@ -294,8 +305,8 @@ class _Parser:
             raise self._damage("an element ends beyond the variable")
         return kind, start, n_bytes, after
 
-    def _header(self, at: int, end: int) -> tuple[int, bool, tuple[int, ...], str, int]:
-        """Return class, whether it is complex, shape and name of an array, and where it goes on."""
+    def _header(self, at: int, end: int) -> _Header:
+        """Return the header of the array at a place."""
         kind, start, n_bytes, at = self._tag(at, end)
         if kind != 6 or n_bytes != 8:
             raise self._damage("an array without a class")
@@ -315,44 +326,35 @@ class _Parser:
             name = bytes(self._content[start : start + n_bytes]).decode()
         except UnicodeDecodeError:
             raise self._damage("a name that is not UTF-8") from None
-        return flags & 0xFF, bool(flags >> 8 & _COMPLEX), shape, name, at
+        number = flags & 0xFF
+        kind_of_array = _kind(number, bool(flags >> 8 & _COMPLEX))
+        return _Header(kind_of_array, np.dtype(_NUMBERS.get(number, "V")), shape, name, at)
 
-    def name(self) -> str:
-        """Return the name of the variable."""
-        kind, start, _, _ = self._first_tag()
+    def header(self) -> _Header:
+        """Return the header of the variable."""
+        (kind,) = struct.unpack_from(f"{self._order}I", self._content)
         if kind != _MATRIX:
             raise self._damage("no array")
-        return self._header(start, len(self._content))[3]
-
-    def _first_tag(self) -> tuple[int, int, int, int]:
-        kind, n_bytes = struct.unpack_from(f"{self._order}2I", self._content)
-        return kind, 8, n_bytes, 8 + n_bytes
-
-    def start(self) -> tuple[int, bool, tuple[int, ...]]:
-        """Return class, whether it is complex, and shape of the array."""
-        return self._header(8, len(self._content))[:3]
+        return self._header(8, len(self._content))
 
     def outline(self) -> tuple[str, tuple[int, ...], str | None]:
         """Return kind and shape of the array, and the kind of its first cell."""
-        number, is_complex, shape, _, at = self._header(8, len(self._content))
-        kind = _kind(number, is_complex)
+        outer = self.header()
         first = None
-        if kind == "cells" and 0 not in shape:
+        if outer.kind == "cells" and 0 not in outer.shape:
             with suppress(FaultError):  # an empty cell, or one beyond the first bytes
-                inner = kind
-                while inner == "cells":
-                    number, is_complex, _, _, at = self._header(at + 8, len(self._content))
-                    first = inner = _kind(number, is_complex)
-        return kind, shape, first
+                inner = outer
+                while inner.kind == "cells":
+                    inner = self._header(inner.at + 8, len(self._content))
+                    first = inner.kind
+        return outer.kind, outer.shape, first
 
     def array(self) -> Array5:
         """Return the array with all its cells, in the bytes of the variable."""
         return self._array(8, len(self._content), 0)
 
     def _array(self, at: int, end: int, depth: int) -> Array5:
-        number, is_complex, shape, _, at = self._header(at, end)
-        kind = _kind(number, is_complex)
-        dtype = np.dtype(_NUMBERS.get(number, "V"))
+        kind, dtype, shape, _, at = self._header(at, end)
         found = Array5(self._name, kind, shape, dtype)
         if kind == "numbers":
             found._stored = self._numbers(at, end, shape, dtype)
