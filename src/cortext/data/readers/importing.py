@@ -34,7 +34,7 @@ from cortext.data.readers.recording import (
     RecordedTrial,
     Recording,
     Source,
-    divided,
+    divided_note,
 )
 from cortext.data.readers.source_files import file_faults
 from cortext.data.rebin import rebin
@@ -248,7 +248,7 @@ class _Import:
             )
         if contents.bin_ms > self.bin_ms:
             self.result.notes.append(
-                f"{recording.session}: {divided('bins', contents.bin_ms, self.bin_ms)}"
+                f"{recording.session}: {divided_note('bins', contents.bin_ms, self.bin_ms)}"
             )
         source = self.source
         how = NORMALISATIONS[self.normalise] or source.published

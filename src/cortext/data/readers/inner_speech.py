@@ -159,24 +159,24 @@ def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Ite
             seen = ", ".join(sorted({cue.behaviour or "none" for cue in said})) or "none"
             found = f"no trial left of behaviour {options.behaviour or 'any'}; the cues have {seen}"
             raise FaultError(_CUES, found, "choose another --behaviour")
-        blocks: dict[int, list[RecordedTrial]] = {}
-        for block, trial in sorted(trials, key=lambda found: found[0]):
-            blocks.setdefault(block, []).append(trial)
-        held = list(blocks)[-options.val_blocks :] if options.val_blocks else []
         left_out = sum((file.left_out for file in files), Counter[str]())
         notes = [*notes, *left_out_notes(left_out)]
-        if len(held) == len(blocks):
+        blocks = _blocks(trials, options.val_blocks)
+        if options.val_blocks and all(block.split == "train" for block in blocks):
             notes.append("too few blocks for val: all are train")
-            held = []
-        yield Contents(
-            [
-                Block(number, "val" if number in held else "train", found)
-                for number, found in blocks.items()
-            ],
-            files[0].bin_ms,
-            range(files[0].n_counts),
-            notes,
-        )
+        yield Contents(blocks, files[0].bin_ms, range(files[0].n_counts), notes)
+
+
+def _blocks(trials: Sequence[tuple[int, RecordedTrial]], n_val: int) -> list[Block]:
+    """Return the blocks, the last ones for validation unless no other would be left."""
+    found: dict[int, list[RecordedTrial]] = {}
+    for number, trial in sorted(trials, key=lambda each: each[0]):
+        found.setdefault(number, []).append(trial)
+    first_val = len(found) - n_val if n_val < len(found) else len(found)
+    return [
+        Block(number, "val" if at >= first_val else "train", of_block)
+        for at, (number, of_block) in enumerate(found.items())
+    ]
 
 
 def _check_same(files: Sequence[_File]) -> None:

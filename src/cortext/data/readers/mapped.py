@@ -24,7 +24,7 @@ from cortext.data.readers.recording import (
     RecordedTrial,
     Recording,
     Source,
-    divided,
+    divided_note,
     left_out_notes,
 )
 from cortext.data.rebin import rebin
@@ -208,7 +208,7 @@ def _longer_bins(file: MappedFile, bin_ms: float) -> list[str]:
         parts = file.parts(0)
     except FaultError:  # told of where the trial is read
         return []
-    return [divided(f"bins of {p.name}", p.bin_ms, bin_ms) for p in parts if p.bin_ms > bin_ms]
+    return [divided_note(f"bins of {p.name}", p.bin_ms, bin_ms) for p in parts if p.bin_ms > bin_ms]
 
 
 @contextmanager

@@ -121,7 +121,7 @@ class Source:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def divided(what: str, found_ms: float, bin_ms: float) -> str:
+def divided_note(what: str, found_ms: float, bin_ms: float) -> str:
     """Return the note on bins that are longer than those that are written."""
     return (
         f"{what} of {found_ms:g} ms are divided into bins of {bin_ms:g} ms, which say nothing new"
