@@ -23,6 +23,7 @@ from cortext.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from cortext.data.readers.first_mapping import Item
+    from cortext.data.readers.importing import Imported
     from cortext.data.readers.recording import Source
 
 Folder = Annotated[Path, typer.Argument(help="Directory that the archive was unpacked in.")]
@@ -97,20 +98,22 @@ def _write(
         print_notes(done.notes)
     if done.problems and (done.n_incomplete or not skip_bad or report is None):
         print_lines(*done.problems, err=True)
-        fix = "repair them, or leave these trials and files out with --skip-bad"
-        if report is None and all(problem.trial is None for problem in done.problems):
-            fix = "nothing was written; correct the options or the mapping, or repair the files"
-        elif report is None and skip_bad:
-            fix = "nothing was written; repair them"
-        elif done.n_incomplete and skip_bad:
-            fix = "repair those whose trials all have a place in a submission"
-        raise DataError(
-            f"problems: {len(done.problems)}; recordings not written: {done.n_refused}",
-            where=out,
-            fix=fix,
-        )
+        raise _refusal(done, skip_bad, is_empty=report is None)
     if not as_json:
         print_left_out(done.problems)
+
+
+def _refusal(done: Imported, skip_bad: bool, is_empty: bool) -> DataError:
+    """Return the error that ends an import with problems, and what to do about them."""
+    fix = "repair them, or leave these trials and files out with --skip-bad"
+    if is_empty and all(problem.trial is None for problem in done.problems):
+        fix = "nothing was written; correct the options or the mapping, or repair the files"
+    elif is_empty and skip_bad:
+        fix = "nothing was written; repair them"
+    elif done.n_incomplete and skip_bad:
+        fix = "repair those whose trials all have a place in a submission"
+    what = f"problems: {len(done.problems)}; recordings not written: {done.n_refused}"
+    return DataError(what, where=done.out, fix=fix)
 
 
 def handwriting(

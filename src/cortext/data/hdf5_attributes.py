@@ -16,7 +16,7 @@ from typing import Any
 
 from h5py import h5d, h5g, h5i, h5o, h5t
 
-from cortext.data.checks import FaultError
+from cortext.data.checks import AGAIN, FaultError
 
 MOST_BYTES = 1 << 23
 """Most bytes of the texts of an attribute, and of an object's header."""
@@ -43,7 +43,7 @@ def check_text_lengths(
         raise FaultError(name, "an attribute in an unusual HDF5 layout found", _FIX)
     if sum(lengths) > MOST_BYTES:
         found = f"texts of {sum(lengths)} bytes found, at most {MOST_BYTES} expected"
-        raise FaultError(name, found, "copy or download the file again")
+        raise FaultError(name, found, AGAIN)
 
 
 _latest: tuple[weakref.ref[Any], dict[bytes, list[int]]] | None = None
