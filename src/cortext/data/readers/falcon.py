@@ -34,7 +34,7 @@ from cortext.data.readers.recording import (
     block_number,
     left_out_notes,
 )
-from cortext.data.readers.source_files import files_in
+from cortext.data.readers.source_files import files_in, named_faults
 from cortext.data.trial import SPLITS
 from cortext.errors import DataError
 from cortext.text.inventory import HANDWRITING
@@ -149,8 +149,8 @@ def _recording(session: str, files: dict[str, Path]) -> Recording:
             trials: list[_Trial] = []
             for split, path in ordered.items():
                 # The first file names the recording in messages, the field names the others.
-                place = "" if path == recording.paths[0] else f"{split}: "
-                with _placed(place):
+                place = "" if path == recording.paths[0] else split
+                with named_faults(place):
                     file = stack.enter_context(open_nwb(path))
                     trials += _trials(file, session, split, place)
             yield _contents(trials)
@@ -159,24 +159,13 @@ def _recording(session: str, files: dict[str, Path]) -> Recording:
     return recording
 
 
-@contextmanager
-def _placed(place: str) -> Iterator[None]:
-    """Name the split of the file in the faults that are found within the context."""
-    try:
-        yield
-    except FaultError as fault:
-        if place:
-            fault.field = f"{place}{fault.field or ''}".rstrip(": ")
-        raise
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
     """A trial in one file.
 
     Attributes:
         split: Split of the file, such as `held_in_calib`.
-        place: Beginning of the field in faults.
+        place: Name of the file in faults; empty for the first one.
         start_s: Time of its first bin.
         stop_s: Time of its last bin.
         cue: As in the file.
@@ -203,7 +192,7 @@ class _Trial:
 
     def read(self) -> np.ndarray:
         """Return the counts of the bins that count, [T, C]. Raises FaultError for damage."""
-        with _placed(self.place):
+        with named_faults(self.place):
             _require_label(self.cue)
             x_TC = self.spikes.read(self.first, self.first + len(self.mask_T))
             if x_TC.min() < 0:

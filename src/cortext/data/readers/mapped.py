@@ -27,6 +27,7 @@ from cortext.data.readers.recording import (
     divided_note,
     left_out_notes,
 )
+from cortext.data.readers.source_files import named_faults
 from cortext.data.rebin import rebin
 
 MOST_BYTES = 1 << 28
@@ -182,7 +183,7 @@ def _contents(
         longer: dict[str, None] = {}
         widths: Sequence[int] | None = None
         for number, path in enumerate(paths):
-            with _naming(path, paths):
+            with named_faults(_place(path, paths)):
                 file = files.get(path)
                 longer |= dict.fromkeys(_longer_bins(file, mapping.bin_ms))
                 rows += _rows(file, path, number, mapping, left_out)
@@ -211,17 +212,9 @@ def _longer_bins(file: MappedFile, bin_ms: float) -> list[str]:
     return [divided_note(f"bins of {p.name}", p.bin_ms, bin_ms) for p in parts if p.bin_ms > bin_ms]
 
 
-@contextmanager
-def _naming(path: Path, paths: Sequence[Path]) -> Iterator[None]:
-    """Name the file in a fault of any but the first one, which messages name anyway."""
-    try:
-        yield
-    except FaultError as fault:
-        if path != paths[0]:
-            place = f"{path.name}: {fault.field}" if fault.field else path.name
-            found, _, fix = fault.message.partition("; ")
-            raise FaultError(place, found, fix) from None
-        raise
+def _place(path: Path, paths: Sequence[Path]) -> str:
+    """Return the name of any file but the first one, which messages name anyway."""
+    return "" if path == paths[0] else path.name
 
 
 def _rows(
@@ -358,7 +351,7 @@ def _blocks(
 
 def _trial(row: _Row, files: _OneFile, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:
     def read() -> np.ndarray:
-        with _naming(row.path, paths):
+        with named_faults(_place(row.path, paths)):
             return joined(files.get(row.path).parts(row.index), bin_ms)
 
     return RecordedTrial(row.number, row.n_bins, read, row.sentence)

@@ -62,3 +62,17 @@ def file_faults(path: Path) -> Iterator[None]:
         yield
     except FaultError as fault:
         raise fault.problem(path, None).error() from None
+
+
+@contextmanager
+def named_faults(place: str) -> Iterator[None]:
+    """Begin the field of faults within the context with a place; an empty one changes nothing.
+
+    Messages name the first file of a recording anyway. The place names another one.
+    """
+    try:
+        yield
+    except FaultError as fault:
+        if place:
+            fault.field = f"{place}: {fault.field}" if fault.field else place
+        raise
