@@ -90,6 +90,7 @@ def text(units: bytes, kind: int, width: int) -> bytes:
     return array(element(kind, units), (1, width), 4)
 
 
+HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 256) + b"IM"
 NOISE = array(element(2, np.random.default_rng(0).bytes(80_000)), (1, 80_000))
 V5 = {
     "nothing at all": (None, f"not a MATLAB file of version 5 or 7.3; {SAVE}"),
@@ -121,6 +122,14 @@ V5 = {
     "ten thousand variables": (
         b"".join(array(element(9, b""), (0, 0), name=b"v%d" % n) for n in range(10_001)),
         "more than 10000 variables found; save fewer variables",
+    ),
+    "a million cells in a few kilobytes": (
+        lambda: packed(array(1_000_000 * element(14, b""), (1, 1_000_000), 1)),
+        "x: 1,000,000 cells found, at most 200,000 expected; save fewer",
+    ),
+    "cells in cells that are many together": (
+        lambda: packed(array(201 * array(1000 * element(14, b""), (1, 1000), 1, b""), (1, 201), 1)),
+        "x: 200,201 cells found, at most 200,000 expected; save fewer",
     ),
     "no variable of that name": (
         array(element(9, bytes(32)), name=b"y"),
@@ -212,8 +221,7 @@ def test_version_5_is_refused_in_one_line(attack: str, tmp_path: Path) -> None:
     content, says = V5[attack]
     if callable(content):
         content = content()
-    header = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 256) + b"IM"
-    (tmp_path / "x.mat").write_bytes(b"" if content is None else header + content)
+    (tmp_path / "x.mat").write_bytes(b"" if content is None else HEADER + content)
     said = line(tmp_path / "x.mat")
     if says is None:
         assert said.startswith(f"FILE: {STARTS[attack]}")
@@ -308,6 +316,13 @@ V73 = [
         f"x: damaged HDF5 (a chunk does not hold 80000 bytes); {AGAIN}",
     ),
     (
+        "a trial that is there twice",
+        lambda file, _: cell(
+            file, file.create_dataset("x", data=[[file.create_dataset("y", data=[[1.0]]).ref]] * 2)
+        ),
+        "x: cell 2 and cell 1 have the same numbers at one place of the file; save it with MATLAB",
+    ),
+    (
         "a group",
         lambda file, _: file.create_group("x"),
         "x: a struct or sparse matrix found, a cell array expected; save its parts as variables"
@@ -392,6 +407,36 @@ def test_references_to_any_place_do_no_harm(tmp_path: Path) -> None:
             path.write_bytes(good[:at] + struct.pack("<Q", place) + good[at + 8 :])
             with suppress(FaultError):
                 read_all(path)
+
+
+@pytest.mark.parametrize("version", ["5", "7.3"])
+def test_a_million_rows_of_text_are_refused(version: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.mat"
+    if version == "5":
+        n = 10_000_000
+        path.write_bytes(HEADER + packed(array(element(2, n * b"a"), (n, 1), 4)))
+    else:
+        n = 60_000_000
+        with h5py.File(path, "w", userblock_size=512) as file:
+            made = file.create_dataset("x", (1, n), "u2", chunks=(1, 10**6), compression="gzip")
+            a_few_written(made)
+    with (
+        harmless(most_s=20),
+        pytest.raises(FaultError, match=f"{n:,} rows found, at most 200,000"),
+        open_mat(path, ["x"]) as opened,
+    ):
+        opened.texts("x")
+
+
+def test_many_cells_of_one_text_are_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.mat"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        said = named(file.create_dataset("y", data=np.full((2, 1), 97, "u2")), "char")
+        made = file.create_dataset("x", (100_000, 1), h5py.ref_dtype)
+        made[...] = said.ref
+        cell(file, made)
+    with harmless(most_s=20), open_mat(path, ["x"]) as opened:
+        assert opened.texts("x") == 100_000 * ["aa"]
 
 
 def test_a_cut_off_file_of_version_73_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError, opening
-from cortext.data.readers.matlab5 import File5, check_names
+from cortext.data.readers.matlab5 import MOST_CELLS, File5, check_names
 from cortext.data.readers.matlab73 import File73
 
 MOST_TEXT = 10_000
@@ -135,7 +135,12 @@ class MatFile:
         array = self._array(name, "texts", "chars", "cells")
         if array.kind == "chars":
             return _rows(array, name)
-        return [_text(child, f"{name}{{{n}}}") for n, child in enumerate(array.children(), 1)]
+        children: Sequence[Array] = array.children()
+        found: dict[int, str] = {}  # cells of version 7.3 may share a text
+        for number, child in enumerate(children, 1):
+            if id(child) not in found:
+                found[id(child)] = _text(child, f"{name}{{{number}}}")
+        return [found[id(child)] for child in children]
 
     def vector(self, name: str) -> np.ndarray:
         """Return the numbers of a row or column, int64 [n], or float64 [n] of such types."""
@@ -244,6 +249,9 @@ def _rows(array: Array, name: str) -> list[str]:
     """Return the rows of a char matrix."""
     if len(array.shape) != 2:
         raise FaultError(name, f"a text of shape {list(array.shape)} found", "save rows of text")
+    if array.shape[0] > MOST_CELLS:
+        found = f"{array.shape[0]:,} rows found, at most {MOST_CELLS:,} expected"
+        raise FaultError(name, found, "save fewer")
     units = array.units()
     if units.shape[1] > MOST_TEXT:
         found = f"{units.shape[1]:,} characters found, at most {MOST_TEXT:,} expected"

@@ -28,6 +28,8 @@ _HEAD = 1024  # bytes that hold the type, size and name of a variable and of its
 _COMPRESSED, _MATRIX = 15, 14
 _MOST_VARIABLES = 10_000
 _MOST_DIMS = 32
+MOST_CELLS = 200_000
+"""Most cells of a variable with those in its cells, and most rows of a text."""
 _MOST_DEPTH = 8  # cells in cells
 _BEST_COMPRESSION = 1032  # of zlib, by its authors
 _PIECE = 1 << 20
@@ -285,6 +287,7 @@ class _Parser:
         self._content = content
         self._order = order
         self._name = name
+        self._n_cells = 0
 
     def _damage(self, what: str) -> FaultError:
         return FaultError(self._name or None, f"damaged: {what}", AGAIN)
@@ -366,6 +369,8 @@ class _Parser:
                 raise self._damage(f"cells in cells, {_MOST_DEPTH} deep")
             if 8 * n > end - at:
                 raise self._damage(f"{n:,} cells declared in {end - at:,} bytes")
+            self._n_cells += n
+            check_cells(self._name, self._n_cells)
             for _ in range(n):
                 inner, start, n_bytes, after = self._tag(at, end)
                 if inner != _MATRIX:
@@ -432,6 +437,12 @@ def _kind(number: int, is_complex: bool) -> str:
     if number in _NUMBERS:
         return "complex numbers" if is_complex else "numbers"
     return {_CELL: "cells", _CHAR: "chars"}.get(number) or _OTHERS.get(number, "an unknown type")
+
+
+def check_cells(name: str, n: int) -> None:
+    """Raise FaultError for more cells, each of which takes memory, than recordings have."""
+    if n > MOST_CELLS:
+        raise FaultError(name, f"{n:,} cells found, at most {MOST_CELLS:,} expected", "save fewer")
 
 
 def check_names(names: Collection[str], found: Collection[str]) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5r, h5t
+from h5py import h5a, h5d, h5o, h5r, h5t
 
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_attributes import check_text_lengths
+from cortext.data.readers.matlab5 import check_cells
 
-_MOST_CELLS = 1_000_000
 _MOST_DEPTH = 8  # cells in cells
 _MOST_UNITS = 1 << 26  # characters of a variable
 _MOST_ATTRIBUTE = 64  # bytes of a class name
@@ -92,14 +92,24 @@ class Array73:
         """Return the cells in MATLAB's order, down the columns."""
         if self._values is None:
             return []
-        n = math.prod(self.shape)
-        if n > _MOST_CELLS:
-            raise FaultError(
-                self.name, f"{n:,} cells found, at most {_MOST_CELLS:,} expected", "save fewer"
-            )
+        check_cells(self.name, math.prod(self.shape))
         with _of(self.name):
             references = self._read(tuple(slice(0, size) for size in self._values.shape)).ravel()
-            return [self._cell(number, each) for number, each in enumerate(references, 1)]
+            known: dict[int, tuple[int, Array73]] = {}
+            return [self._child(number, each, known) for number, each in enumerate(references, 1)]
+
+    def _child(self, number: int, reference: Any, known: dict[int, tuple[int, Array73]]) -> Array73:
+        """Return a cell; `known` has the cells before it by their places in the file."""
+        target = self._target(number, reference)
+        place = h5o.get_info(target).addr
+        if place not in known:
+            known[place] = number, self._array(number, target)
+        first, found = known[place]
+        # MATLAB writes a copy of each. A trial that is there twice would become two.
+        if first != number and found.kind == "numbers" and 0 not in found.shape:
+            what = f"cell {number} and cell {first} have the same numbers at one place of the file"
+            raise FaultError(self.name, what, "save it with MATLAB")
+        return found
 
     def first(self) -> Array73 | None:
         """Return the first cell; None where there is none."""
@@ -107,16 +117,22 @@ class Array73:
             return None
         with _of(self.name):
             (reference,) = self._read((slice(0, 1),) * len(self.shape)).ravel()
-            return self._cell(1, reference)
+            return self._array(1, self._target(1, reference))
 
-    def _cell(self, number: int, reference: Any) -> Array73:
+    def _target(self, number: int, reference: Any) -> Any:
+        """Return the object that a cell refers to."""
         name = f"{self.name}{{{number}}}"
         if not isinstance(reference, h5r.Reference) or not reference:
             raise FaultError(name, "the cell refers to nothing", AGAIN)
         assert self._values is not None
         # A reference is a place in the same file, and may be any number.
         with _of(name):
-            return Array73.of(h5r.dereference(reference, self._values.id), name, self._kept)
+            return h5r.dereference(reference, self._values.id)
+
+    def _array(self, number: int, target: Any) -> Array73:
+        name = f"{self.name}{{{number}}}"
+        with _of(name):
+            return Array73.of(target, name, self._kept)
 
     def _read(self, box: tuple[slice, ...]) -> np.ndarray:
         return self._boxes.read(*box)
