@@ -1,8 +1,9 @@
 """Texts of HDF5 attributes, whose stated lengths are checked before HDF5 takes memory for them.
 
 A text of variable length lies elsewhere in the file. The attribute holds its length and its place,
-and HDF5 takes as much memory as the length says, up to 4 GB, before it looks there. It gives these
-bytes to nobody, so the object's header is read here ("HDF5 File Format Specification", IV.A).
+and HDF5 takes as much memory as the length says, up to 4 GB, before it looks there. None of its
+functions returns these bytes, so the object's header is read here ("HDF5 File Format
+Specification", IV.A).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 HDF5 follows what a file says: links, virtual datasets and external storage into other files,
 whatever size a shape declares, and compressed chunks of any length. A chunk that is shorter than
 declared is filled with whatever the process has in memory (HDF5 2.0). So everything that is read is
-looked at first: it lies in the file itself, its size is within bounds, and every chunk holds as
-many bytes as it should.
+checked first: it lies in the file itself, its size is within bounds, and every chunk holds as many
+bytes as it should.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ NORMALISATIONS = {
     "published": "",
     "none": "not normalised",
 }
-"""How features are scaled -> what `cortext.json` says of it; the source knows the published one."""
+"""Scaling of features -> its words in `cortext.json`; a source has those of `published`."""
 _MOST_KEPT = 256 << 20
 """Bytes of a recording's features that are kept for the second pass; others are read again."""
 

@@ -197,7 +197,7 @@ class Cue:
 
     Attributes:
         sentence: The words.
-        behaviour: How they were said, or None where the cue does not tell.
+        behaviour: How they were said, or None where the cue does not say.
     """
 
     sentence: str

@@ -255,7 +255,7 @@ def _stated_bin_ms(found: dict[str, _Variable]) -> float | None:
 
 
 def _names_of(path: Path) -> tuple[str, list[str]]:
-    """Return the participant and the section of the session that a file's name tells."""
+    """Return the participant and the section of the session that a file's name states."""
     within = PurePath(path.absolute().parent.name, path.name)
     for form, code in _FORMS.items():
         day = SessionNames(date=form).date_of(within)

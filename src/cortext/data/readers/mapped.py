@@ -207,7 +207,7 @@ def _longer_bins(file: MappedFile, bin_ms: float) -> list[str]:
     """Return a note for each feature whose bins are longer than those of the mapping."""
     try:
         parts = file.parts(0)
-    except FaultError:  # told of where the trial is read
+    except FaultError:  # named where the trial is read
         return []
     return [divided_note(f"bins of {p.name}", p.bin_ms, bin_ms) for p in parts if p.bin_ms > bin_ms]
 
@@ -263,7 +263,7 @@ def _rows(
 
 
 def _n_bins(file: MappedFile, trial: int, bin_ms: float) -> int:
-    """Return the length of a trial; 0 for a damaged one, of which `read` tells."""
+    """Return the length of a trial; 0 for a damaged one, which `read` refuses."""
     try:
         return min(part.n_rebinned(bin_ms) for part in file.parts(trial))
     except FaultError:
