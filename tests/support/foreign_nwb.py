@@ -6,10 +6,14 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 from foreign_files import HANDWRITTEN, SENTENCES, Written, counts, power
+
+if TYPE_CHECKING:
+    from pynwb import NWBFile
 
 FALCON_DAYS = {"held-in": ("2022.05.18", "2022.05.23"), "held-out": ("2023.04.17",)}
 CHICAGO = ZoneInfo("America/Chicago")
@@ -148,8 +152,7 @@ def write_nwb(
         start: Date of the session.
         seed: Of all that is drawn.
     """
-    from hdmf.backends.hdf5 import H5DataIO
-    from pynwb import NWBHDF5IO, NWBFile, TimeSeries
+    from pynwb import NWBHDF5IO, NWBFile
 
     rng = np.random.default_rng(seed)
     trials = list(trials or rig_trials(rng, n_channels))
@@ -182,9 +185,7 @@ def write_nwb(
     if timestamps:
         clock = {"timestamps": np.arange(at) * (bin_ms / 1000)}
     for name in names:
-        data = np.concatenate(parts[name])
-        kept = H5DataIO(data, compression="gzip", chunks=True) if compress else data
-        file.add_acquisition(TimeSeries(name=name, data=kept, unit="n/a", **clock))
+        _add_series(file, name, np.concatenate(parts[name]), clock, compress)
     end_s = at * bin_ms / 1000
     spikes = [np.sort(rng.uniform(0, end_s, int(20 * end_s))) for _ in range(n_units)]
     for times in spikes:
@@ -193,6 +194,16 @@ def write_nwb(
     with NWBHDF5IO(path, "w") as io:
         io.write(file)
     return Rig(trials, np.array(start_s), np.array(stop_s), list(split), spikes)
+
+
+def _add_series(
+    file: NWBFile, name: str, x_TC: np.ndarray, clock: Mapping[str, Any], compress: bool
+) -> None:
+    from hdmf.backends.hdf5 import H5DataIO
+    from pynwb import TimeSeries
+
+    data = H5DataIO(x_TC, compression="gzip", chunks=True) if compress else x_TC
+    file.add_acquisition(TimeSeries(name=name, data=data, unit="n/a", **clock))
 
 
 def rig_trials(
