@@ -133,7 +133,7 @@ V5 = {
     ),
     "no variable of that name": (
         array(element(9, bytes(32)), name=b"y"),
-        "x: variable missing; the file has y; give the file that has it",
+        "x: variable missing; the file has y; give the file that has it, or correct the name",
     ),
     "more numbers declared than there are": (
         array(element(9, bytes(32)), (2**31 - 1, 2**31 - 1)),

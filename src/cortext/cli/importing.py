@@ -111,7 +111,7 @@ def _refusal(done: Imported, skip_bad: bool, is_empty: bool) -> DataError:
     elif is_empty and skip_bad:
         fix = "nothing was written; repair them"
     elif done.n_incomplete and skip_bad:
-        fix = "repair those whose trials all have a place in a submission"
+        fix = "repair those whose trials cannot be left out: a submission needs all of them"
     what = f"problems: {len(done.problems)}; recordings not written: {done.n_refused}"
     return DataError(what, where=done.out, fix=fix)
 

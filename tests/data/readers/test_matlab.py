@@ -153,7 +153,7 @@ def test_kinds_and_shapes_are_known_without_reading(path, written):
 def test_what_the_file_lacks_is_named(path):
     said = fault(lambda: open_mat(path, ["tx1"]).__enter__())
     assert said.startswith("tx1: variable missing; the file has ")
-    assert said.endswith("; give the file that has it")
+    assert said.endswith("; give the file that has it, or correct the name")
     with open_mat(path, []) as file:
         assert fault(file.numbers, "double", 3) == (
             "double: shape [7, 5] found, 3 dimensions expected; save it in that form"

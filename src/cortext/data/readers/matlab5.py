@@ -451,5 +451,7 @@ def check_names(names: Collection[str], found: Collection[str]) -> None:
         if name not in found:
             listed = ", ".join(found) or "none"
             raise FaultError(
-                name, f"variable missing; the file has {listed[:200]}", "give the file that has it"
+                name,
+                f"variable missing; the file has {listed[:200]}",
+                "give the file that has it, or correct the name",
             )
