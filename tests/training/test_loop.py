@@ -483,15 +483,18 @@ def test_weights_of_another_run_are_a_start_with_days_taken_by_name(
     assert torch.equal(new["gru.weight_hh_l1"], old["gru.weight_hh_l1"])
 
 
-def test_weights_that_do_not_fit_are_refused_as_a_start(config, packed, undisturbed, tmp_path):
-    with pytest.raises(RunError, match=r"day_weight is \[3, 8, 8\]; \[3, 4, 4\] is needed"):
-        train(
-            config,
-            packed,
-            tmp_path / "run",
-            init_from=undisturbed,
-            overrides=["dataset.feature_subset=[0,1,2,3]"],
-        )
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dataset.feature_subset=[0,1,2,3]", "the model reads 8 features, and the new one 4"),
+        ("model.n_units=4", r"h0 is \[1, 1, 16\]; \[1, 1, 4\] is needed to start from it"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_as_a_start(
+    config, packed, undisturbed, tmp_path, override, message
+):
+    with pytest.raises(RunError, match=message):
+        train(config, packed, tmp_path / "run", init_from=undisturbed, overrides=[override])
 
 
 def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed, undisturbed):

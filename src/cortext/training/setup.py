@@ -342,6 +342,13 @@ def new_model(
             error=RunError,
             fix="start from a run on such data, or leave out --init-from",
         )
+        used = source.feature_subset
+        if n_features != (n_source := source.n_features if used is None else len(used)):
+            raise RunError(
+                f"the model reads {n_source} features, and the new one {n_features}",
+                where=init_from,
+                fix="start from a run on the same features, or leave out --init-from",
+            )
         _start_from(network, sessions, source, Path(init_from))
     transforms = config.dataset.data_transforms
     return AcousticModel(
