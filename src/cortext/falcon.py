@@ -189,4 +189,6 @@ def _checked_bin(bin_1C: Any) -> np.ndarray:
         )
     if not np.isfinite(array).all():
         raise DataError("neural_observations has NaN or infinity", fix="give counts")
+    if np.abs(array.astype(np.float64)).max() > np.finfo(np.float32).max:
+        raise DataError("neural_observations has numbers beyond float32", fix="give counts")
     return array

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import struct
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -274,7 +275,7 @@ ATTACKS: list[tuple[str, Change, str]] = [
     ("cues that were never written", lambda f, _: (f.__delitem__(f"{TRIALS}/cue"), f.create_dataset(f"{TRIALS}/cue", (2,), h5py.string_dtype())),
      f"{TRIALS}/cue: only declared, no values were ever written; {COPY}"),
     ("a million rows and more", lambda f, _: [(f.__delitem__(f"{TRIALS}/{n}"), f.create_dataset(f"{TRIALS}/{n}", (10**12,), "f8", chunks=True)) for n in ("start_time", "stop_time", "block_num")],
-     f"{TRIALS}/start_time: 1000000000000 rows declared, at most 1000000 expected; {EXPORT}"),
+     f"{TRIALS}/start_time: 1000000000000 rows declared, at most 100000 expected; {EXPORT}"),
     ("a block that is no number", replaced(f"{TRIALS}/block_num", [1.5, 2.0]),
      f"{TRIALS}/block_num: 1.5 found, the number of a block expected; {AGAIN}"),
     ("a negative block", replaced(f"{TRIALS}/block_num", [1, -3]),
@@ -420,6 +421,29 @@ def test_series_larger_than_memory_are_only_listed(rig: Path) -> None:
             raw.read(0, 10**10)
         with pytest.raises(FaultError, match="1000000000000 samples found, at most 20000000"):
             raw.times()
+
+
+def test_groups_that_many_links_lead_to_are_listed_once(rig: Path) -> None:
+    with open_nwb(rig) as opened:
+        before = list(opened.series())
+    with h5py.File(rig, "a") as file:
+        for number in range(20):
+            file[f"acquisition/zz{number}"] = file["acquisition"]
+    with harmless(most_s=5), open_nwb(rig) as opened:
+        assert list(opened.series()) == before
+
+
+@pytest.mark.parametrize("value", [np.nan, 1.5, 1e300])
+def test_an_index_that_is_no_whole_number_is_one_line(rig: Path, value: float) -> None:
+    with h5py.File(rig, "a") as file:
+        ends = file["units/spike_times_index"][()].astype(float)
+        ends[0] = value
+        del file["units/spike_times_index"]
+        file["units/spike_times_index"] = ends
+    with warnings.catch_warnings(), open_nwb(rig) as opened:
+        warnings.simplefilter("error")
+        with pytest.raises(FaultError):
+            opened.units()
 
 
 def test_folders_within_themselves_end(rig: Path) -> None:

@@ -181,6 +181,7 @@ ROW = np.zeros((1, 192), np.uint8)
         (lambda d: d.predict(ROW[0]), DataError, r"has shape \[192\] and type uint8; numbers \[1,"),
         (lambda d: d.predict(ROW[:, :96]), DataError, r"has shape \[1, 96\] and type uint8"),
         (lambda d: d.predict(ROW + np.nan), DataError, "has NaN or infinity; give counts"),
+        (lambda d: d.predict(ROW + 1e300), DataError, "has numbers beyond float32; give counts"),
         (lambda d: d.predict([["a"] * 192]), DataError, "and type <U1; numbers"),
         (lambda d: d.on_done([True, False]), DataError, r"dones has shape \[2\]; \[1\] is needed"),
     ],

@@ -173,6 +173,11 @@ def fewer_columns(own):
     path.write_text(path.read_text().replace('"1-128"', '"1-64"'))
 
 
+def columns_that_are_none(own):
+    path = own / "imported" / "import.json"
+    path.write_text(path.read_text().replace('"1-128"', "{}"))
+
+
 DAMAGES = {
     "a missing day": (
         without(f"test/{FIRST}.mat"),
@@ -231,6 +236,10 @@ DAMAGES = {
     ),
     "an import of another reader": (
         record_of_another_reader,
+        {"Imported data": "FAIL  no import.json of `cortext import t12` was found"},
+    ),
+    "columns that are none": (
+        columns_that_are_none,
         {"Imported data": "FAIL  no import.json of `cortext import t12` was found"},
     ),
     "fewer columns asked for": (

@@ -319,7 +319,7 @@ def check_import(
     """
     try:
         settings = read_json(data / RECORD)["settings"]
-        columns = parse_columns(settings["columns"]) if settings["reader"] == "t12" else []
+        columns = parse_columns(str(settings["columns"])) if settings["reader"] == "t12" else []
     except (OSError, ValueError, KeyError, TypeError, ConfigError):
         columns = []
     if not columns:

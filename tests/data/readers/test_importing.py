@@ -199,6 +199,26 @@ def test_a_recording_is_read_again_when_it_or_its_session_files_have_changed(lab
     assert import_source(lab.source(), out).n_kept == 2
 
 
+def test_a_recording_that_changes_while_it_is_read_is_not_kept(lab, tmp_path):
+    first, second = lab.recorded
+    read = lab.sentence
+
+    def changed(session, block, trial):
+        if session == first:
+            lab.path(first).write_bytes(bytes(1001 + trial))
+        return read(session, block, trial)
+
+    lab.sentence = changed
+    result = import_source(lab.source(), tmp_path / "out")
+    assert [str(problem) for problem in result.problems] == [
+        f"{lab.path(first)}: changed while it was read; import it again"
+    ]
+    assert (result.n_written, result.n_refused) == (1, 1)
+    assert [file.parent.name for file in (tmp_path / "out").glob("*/*")] == [second, second]
+    lab.sentence = read
+    assert import_source(lab.source(), tmp_path / "out").n_written == 1
+
+
 def test_other_settings_need_another_directory(lab, tmp_path):
     out = tmp_path / "out"
     import_source(lab.source(), out)

@@ -403,3 +403,12 @@ def test_spanish_sentences_get_tokens_of_ones_own(tmp_path: Path, save: Save) ->
     assert first.sentence == "¡frío!"
     assert first.phoneme_ids is not None
     assert first.phoneme_ids.tolist() == [7, 19, 30, 16]  # by hand: f r í o
+
+
+def test_links_to_a_file_are_refused_as_they_would_double_its_trials(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    save_v5(folder / "t99.2025.03.14_a.mat", _simple())
+    (folder / "t99.2025.03.14_b.mat").symlink_to("t99.2025.03.14_a.mat")
+    with refused("_b.mat: is the same file as .*_a.mat; remove one of them"):
+        mat(folder, _mapping(tmp_path, CELLS))

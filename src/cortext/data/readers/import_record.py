@@ -82,7 +82,8 @@ class ImportRecord:
         return f"{recording.session}: {first.parent.name}/{first.name}"
 
     @staticmethod
-    def _state(recording: Recording) -> list[list[Any]]:
+    def state(recording: Recording) -> list[list[Any]]:
+        """Return name, size and time of the recording's files; none where one cannot be found."""
         try:
             states = [(path.name, path.stat()) for path in recording.paths]
         except OSError:  # opening it says why
@@ -92,7 +93,7 @@ class ImportRecord:
     def has(self, recording: Recording) -> bool:
         """Return whether the recording has been written, and neither it nor the files changed."""
         entry = self.written.get(self._key(recording))
-        if not isinstance(entry, dict) or entry.get("paths") != self._state(recording):
+        if not isinstance(entry, dict) or entry.get("paths") != self.state(recording):
             return False
         sizes = entry.get("files")
         if not isinstance(sizes, dict) or not sizes:
@@ -126,7 +127,7 @@ class ImportRecord:
         """Note that a recording has been written."""
         self.bin_ms, self.n_features = bin_ms, n_features
         self.written[self._key(recording)] = {
-            "paths": self._state(recording),
+            "paths": self.state(recording),
             "files": {str(path.relative_to(self.out)): path.stat().st_size for path in files},
         }
         self._save()

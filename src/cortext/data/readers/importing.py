@@ -190,6 +190,7 @@ class _Import:
     def _import(self, recording: Recording, size: int) -> None:
         """Check one recording and write it, unless it has problems."""
         problems: list[Problem] = []
+        before = self.record.state(recording)
         with ExitStack() as opened:
             try:
                 contents = opened.enter_context(recording.open())
@@ -206,6 +207,13 @@ class _Import:
                 return
             with file_faults(recording.paths[0]):  # it could be read a moment ago
                 files = self._write(recording, contents, ready, size)
+        if self.record.state(recording) != before:  # which trials are new is unknown
+            for file in files:
+                file.unlink(missing_ok=True)
+            found = "changed while it was read; import it again"
+            self.result.problems.append(Problem(str(recording.paths[0]), None, None, found))
+            self.result.n_refused += 1
+            return
         self.record.add(recording, files, self.bin_ms, self.n_features)
         self.result.n_written += 1
 

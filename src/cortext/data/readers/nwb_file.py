@@ -19,7 +19,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5t
+from h5py import h5a, h5d, h5g, h5o, h5t
 
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
@@ -35,7 +35,7 @@ _DEEPEST = 8  # groups within groups; pynwb makes at most four
 _MOST_SERIES = 10_000
 _MOST_TIMES = 20_000_000  # 160 MB of float64
 _MOST_SPIKES = 40_000_000
-_MOST_ROWS = 1_000_000
+_MOST_ROWS = 100_000
 _MOST_UNITS = 100_000
 _MOST_TEXT = 10_000  # characters of a cell of a table
 _MOST_NAMES = 1 << 20  # bytes of the names of columns
@@ -243,7 +243,7 @@ class NwbFile:
         ):
             raise FaultError(field, "no electrodes found", "name the series' columns instead")
         rows_C = _numbers(h5py.Group(group), "electrodes", field, _MOST_UNITS)
-        return _read_all(rows_C).astype(np.int64)
+        return _read_whole(rows_C)
 
     def tables(self) -> tuple[str, ...]:
         """Return the places of the tables of intervals, such as `intervals/trials`."""
@@ -269,7 +269,7 @@ class NwbFile:
         spikes = _numbers(units, "spike_times", field, _MOST_SPIKES)
         ends = _numbers(units, "spike_times_index", f"{field}_index", _MOST_UNITS)
         times_N = _read_all(spikes).astype(np.float64, copy=False)
-        ends_U = _read_all(ends).astype(np.int64, copy=False)
+        ends_U = _read_whole(ends)
         if not np.isfinite(times_N).all():
             raise FaultError(field, "NaN or Inf found, seconds expected", _EXPORT)
         starts_U = np.concatenate(([0], ends_U))[:-1]
@@ -288,7 +288,11 @@ def _choice(path: str, known: Collection[str]) -> str:
 
 
 def _groups(file: h5py.File, folders: Sequence[str]) -> Iterator[tuple[str, h5py.Group]]:
-    """Yield the groups under some folders with their places, in the order of their names."""
+    """Yield the groups under some folders with their places, in the order of their names.
+
+    A group that links lead to again, perhaps from within, is yielded once.
+    """
+    seen: set[int] = set()
     waiting = [(folder, 0) for folder in reversed(folders)]
     while waiting:
         path, depth = waiting.pop()
@@ -298,6 +302,9 @@ def _groups(file: h5py.File, folders: Sequence[str]) -> Iterator[tuple[str, h5py
             continue
         if not isinstance(found, h5g.GroupID):
             continue
+        if (place := h5o.get_info(found).addr) in seen:
+            continue
+        seen.add(place)
         group = h5py.Group(found)
         yield path, group
         if depth < _DEEPEST:
@@ -373,6 +380,15 @@ def _read_all(values: Values) -> np.ndarray:
     """Read all values of a dataset in one dimension."""
     n = values.shape[0]
     return hdf5_input.Boxes(values).read(slice(0, n)) if n else np.empty(0, values.dtype)
+
+
+def _read_whole(values: Values) -> np.ndarray:
+    """Read all values of a dataset in one dimension as whole numbers, int64."""
+    found_N = _read_all(values)
+    if found_N.dtype.kind == "f" and not np.isin(found_N % 1, 0).all():  # NaN is in nothing
+        raise FaultError(values.name, "numbers found that are not whole", _EXPORT)
+    with np.errstate(invalid="ignore"):  # what int64 cannot hold becomes negative
+        return found_N.astype(np.int64, copy=False)
 
 
 def _texts(values: Values) -> list[str]:

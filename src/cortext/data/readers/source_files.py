@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,7 +52,21 @@ def files_of(source: Path, suffix: str) -> list[Path]:
         others = [other for other in _COMMANDS if files_in(source, other)]
         fix = f"use {_COMMANDS[others[0]]}" if others else "check the folder"
         raise DataError(f"no {suffix} files there", where=source, fix=fix)
+    _check_once(found)
     return found
+
+
+def _check_once(paths: Sequence[Path]) -> None:
+    """Refuse links to a file beside it: its trials would be there twice."""
+    known: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        try:
+            state = path.stat()
+        except OSError:  # opening it says why
+            continue
+        other = known.setdefault((state.st_dev, state.st_ino), path)
+        if other != path and path.is_file():
+            raise DataError(f"is the same file as {other}", where=path, fix="remove one of them")
 
 
 @contextmanager
