@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from foreign_files import continuous, handwriting_variables, handwritten, inner_speech_variables
 from foreign_matlab import cells, column, save_v5, save_v73, texts
-from refusals import refused
+from refusals import harmless, refused
 
 from cortext.data import open_dataset
 from cortext.data.readers.importing import import_source
@@ -412,3 +413,29 @@ def test_links_to_a_file_are_refused_as_they_would_double_its_trials(tmp_path: P
     (folder / "t99.2025.03.14_b.mat").symlink_to("t99.2025.03.14_a.mat")
     with refused("_b.mat: is the same file as .*_a.mat; remove one of them"):
         mat(folder, _mapping(tmp_path, CELLS))
+
+
+def test_more_trials_than_a_day_has_are_refused(tmp_path: Path) -> None:
+    n = 2_000_000
+    day = tmp_path / "t99.2025.03.14.mat"
+    epochs = np.tile(np.array([[1, 30]], "u1"), (n, 1))
+    save_v5(day, {"tx": np.ones((60, 4), "u1"), "ep": epochs, "words": column([1])})
+    with harmless(most_mb=100, most_s=20):
+        said = _problem(day, CELLS.replace("cells", "epochs, epochs: ep"))
+    assert said == "ep: 2,000,000 trials found, at most 100,000 expected; correct the mapping"
+    cube = np.ones((n, 1, 1), "u1")
+    save_v5(day, {"tx": cube, "n": np.ones((n, 1), "u1"), "words": column([1])})
+    with harmless(most_mb=100, most_s=20):
+        said = _problem(day, CELLS.replace("cells", "cube, lengths: n"))
+    assert said == "tx: 2,000,000 trials found, at most 100,000 expected; correct the mapping"
+
+
+def test_replacements_that_multiply_are_refused(tmp_path: Path) -> None:
+    day = tmp_path / "t99.2025.03.14.mat"
+    save_v5(day, _simple())
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pairs = ", ".join(f"{a}: {2000 * b}" for a, b in pairwise(letters))
+    text = CELLS.replace("{name: words}", f"{{name: words, replace: {{{pairs}}}}}")
+    source = mat(day, _mapping(tmp_path, text))
+    with refused("sentence.replace makes a sentence of more than 20,000 characters"):
+        import_source(source, tmp_path / "out")

@@ -28,6 +28,7 @@ FORMAT = "cortext-mapping"
 FORMAT_VERSION = 1
 UNITS = "units"
 """Name of the features that are spikes of the table of units, to be binned."""
+_MOST_TEXT = 20_000  # characters of a sentence; files have at most half as many
 _MOST_COLUMNS = 16_384
 M = TypeVar("M", bound="AnyMapping")
 
@@ -228,6 +229,10 @@ class Sentences:
     def prompt(self, text: str) -> str:
         """Return a sentence of the file with everything replaced."""
         for old, new in self.replace.items():
+            if len(text) + text.count(old) * len(new) > _MOST_TEXT:
+                raise ConfigError(
+                    f"sentence.replace makes a sentence of more than {_MOST_TEXT:,} characters"
+                )
             text = text.replace(old, new)
         return text.strip()
 

@@ -29,6 +29,8 @@ from cortext.data.readers.recording import Source
 from cortext.data.readers.source_files import files_of
 from cortext.errors import DataError
 
+_MOST_TRIALS = 100_000  # of a file
+
 
 def mat(source: Path, mapping: Path) -> Source:
     """Return the recordings of MATLAB files, v5 or v7.3.
@@ -170,6 +172,7 @@ class _Cube:
         self.name = feature.name
         self._cube = _with_dims(file.numbers(feature.name, 3), self.name, 3)
         self._lengths_name = mapping.trials.lengths
+        _check_trials(self.name, self._cube.shape[0])
         self._lengths_N = file.vector(self._lengths_name)
         self._columns = feature.numbers()
         self._is_counts = feature.is_counts
@@ -216,7 +219,7 @@ class _Epochs:
         if epochs.shape[1] != 2:
             found = f"shape {list(epochs.shape)} found, [trials, 2] expected"
             raise FaultError(self._epochs_name, found, EDIT)
-        check_bytes(self._epochs_name, epochs.shape[0], 2, 8)
+        _check_trials(self._epochs_name, epochs.shape[0])
         self._epochs_N2 = epochs.read().astype(np.float64)
         self._last_bin = mapping.trials.stop_bin
         self._first_trial: dict[tuple[float, float], int] = {}
@@ -250,6 +253,12 @@ class _Epochs:
         check_bytes(self.name, stop - first, self.width, max(4, self._bins.dtype.itemsize))
         read = partial(self._bins.read, first, stop, self._columns)
         return Part(self.name, stop - first, self._bin_ms, self._is_counts, read)
+
+
+def _check_trials(name: str, n: int) -> None:
+    """Raise FaultError for more trials, each of which takes memory, than a day has."""
+    if n > _MOST_TRIALS:
+        raise FaultError(name, f"{n:,} trials found, at most {_MOST_TRIALS:,} expected", EDIT)
 
 
 def _with_dims(numbers: Numbers, name: str, n_dims: int) -> Numbers:
