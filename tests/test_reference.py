@@ -181,7 +181,7 @@ def package() -> Any:
 @pytest.fixture(scope="module")
 def documented(package) -> set[str]:
     """Full names of the objects that the pages document."""
-    text = "".join(python.pages().values())
+    text = "".join(python.pages(package).values())
     found = {resolved(package, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
     assert len(found) > 150
     assert all(each.docstring for each in found)  # without one mkdocstrings shows nothing

@@ -45,7 +45,8 @@ def begins(message: Message, heading: str) -> bool:
             at, own, fixed = start + len(part), own + len(part), True
             continue
         # Cut within this part.
-        ends = [length for length in range(1, len(part)) if heading.endswith(part[:length])]
+        most = min(len(part), len(heading) + 1)
+        ends = [length for length in range(1, most) if heading.endswith(part[:length])]
         cut = max(ends, default=0)
         if fixed and cut != len(heading) - at:
             return False

@@ -152,9 +152,12 @@ PARTS: dict[str, Part] = {
 }
 
 
-def pages() -> dict[str, str]:
-    """Return the pages, Markdown by address; mkdocstrings writes what `:::` names."""
-    package = griffe.load("cortext", search_paths=["src"])
+def pages(package: Any = None) -> dict[str, str]:
+    """Return the pages, Markdown by address; mkdocstrings writes what `:::` names.
+
+    `package` is `cortext` as griffe has loaded it, which takes seconds; by default it is loaded.
+    """
+    package = package or griffe.load("cortext", search_paths=["src"])
     documented = {title: _names(package, part) for title, part in PARTS.items()}
     written = {INDEX: _index(package, documented)}
     for title, names in documented.items():
