@@ -83,6 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("no_cover")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Tests stay until the end: the collector of garbage need not look at them each time."""
     gc.freeze()
