@@ -284,6 +284,7 @@ def run(arguments: list[str]) -> int:
             errno.EDQUOT,
             errno.EFBIG,
             errno.EPERM,
+            errno.ENAMETOOLONG,
         ):
             return _complain_of_plugin(error)
         return _complain(

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from refusals import complaint
 
 from cortext.data import open_dataset
 from cortext.data.checks import FaultError
@@ -420,3 +421,11 @@ def test_notes_name_their_session(lab, tmp_path):
         "t9.2025.01.01: 2 trials of rest",
         "t9.2025.01.02: 2 trials of rest",
     ]
+
+
+@pytest.mark.parametrize("reader", ["t12", "handwriting", "inner-speech", "falcon-h2"])
+def test_a_name_that_is_too_long_is_one_line(tmp_path, capsys, reader):
+    long = tmp_path / (300 * "x")
+    said = complaint(capsys, "import", reader, long, "--out", tmp_path / "out")
+    assert "File name too long" in said
+    assert not (tmp_path / "out").exists()
