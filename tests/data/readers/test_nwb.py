@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from foreign_files import SENTENCES
@@ -331,3 +332,15 @@ def test_bins_may_have_a_rate_that_is_no_round_number(tmp_path: Path) -> None:
         expected = np.concatenate(list(written.arrays.values()), axis=1)
         np.testing.assert_array_equal(found, expected)
     assert contents.bin_ms == 15
+
+
+def test_a_trial_whose_times_were_rounded_differently_is_not_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "in" / "a.nwb"
+    write_nwb(path)
+    with h5py.File(path, "a") as file:
+        for name in ("start_time", "stop_time"):
+            times = file[f"intervals/trials/{name}"]
+            times[1] = times[0] + 1e-6
+    source = nwb(path, mapping_file(tmp_path, RIG))
+    (problem,) = import_source(source, tmp_path / "out").problems
+    assert "intervals/trials: row 1 has the times of row 0; remove one of them" in str(problem)

@@ -101,9 +101,11 @@ class _NwbTrials:
         self.n_trials = len(self._start_N)
         if not self.n_trials:
             raise FaultError(mapping.trials.table, "a table without rows found", EDIT)
-        bounds = zip(self._start_N.tolist(), self._stop_N.tolist(), strict=True)
+        # In bins: a trial that is there twice may have times that were rounded differently.
+        bounds_N2 = np.stack([self._start_N, self._stop_N], axis=1) * (1000 / mapping.bin_ms)
+        self._bounds = [(start, stop) for start, stop in np.rint(bounds_N2).tolist()]
         self._first_row: dict[tuple[float, float], int] = {}
-        for row, each in enumerate(bounds):
+        for row, each in enumerate(self._bounds):
             self._first_row.setdefault(each, row)
         self._features: list[_Series | _Spikes] = [
             (_Spikes if feature.name == UNITS else _Series)(file, feature, mapping)
@@ -127,7 +129,7 @@ class _NwbTrials:
                 f"row {trial} is from {start:g} s to {stop:g} s; a start before its stop expected",
                 "correct the row",
             )
-        if (first := self._first_row[start, stop]) != trial:
+        if (first := self._first_row[self._bounds[trial]]) != trial:
             found = f"row {trial} has the times of row {first}"
             raise FaultError(self._mapping.trials.table, found, "remove one of them")
         return [feature.part(start, stop) for feature in self._features]
