@@ -22,8 +22,8 @@ from cortext.cli.console import (
 from cortext.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from cortext.data.readers.first_mapping import Item
     from cortext.data.readers.importing import Imported
+    from cortext.data.readers.mapped.first_mapping import Item
     from cortext.data.readers.recording import Source
 
 Folder = Annotated[Path, typer.Argument(help="Directory that the archive was unpacked in.")]
@@ -288,7 +288,7 @@ def nwb(
 
     Example: cortext import nwb recordings --mapping lab.yaml --out data/lab
     """
-    from cortext.data.readers.inspect_nwb import inspect_nwb
+    from cortext.data.readers.mapped.inspect_nwb import inspect_nwb
     from cortext.data.readers.nwb import nwb as read
 
     if inspect:
@@ -317,7 +317,7 @@ def mat(
 
     Example: cortext import mat recordings --mapping lab.yaml --out data/lab
     """
-    from cortext.data.readers.inspect_mat import inspect_mat
+    from cortext.data.readers.mapped.inspect_mat import inspect_mat
     from cortext.data.readers.mat import mat as read
 
     if inspect:
@@ -346,7 +346,7 @@ def _show(
     as_json: bool,
 ) -> None:
     """Print the parts of a file, or of the first one of a folder; write a first mapping of it."""
-    from cortext.data.readers.first_mapping import write_first_mapping
+    from cortext.data.readers.mapped.first_mapping import write_first_mapping
     from cortext.data.readers.source_files import files_of
 
     path = files_of(source, suffix)[0]

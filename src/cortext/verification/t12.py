@@ -17,8 +17,8 @@ from cortext.data.checks import AGAIN, FaultError, Problem
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import open_session_files
 from cortext.data.inspect import inspect
+from cortext.data.readers.files.matlab import open_mat
 from cortext.data.readers.import_record import RECORD
-from cortext.data.readers.matlab import open_mat
 from cortext.data.readers.t12 import (
     BLOCKS,
     FOLDERS,

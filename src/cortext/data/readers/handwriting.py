@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.matlab import MatFile, Numbers, open_mat
+from cortext.data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import (
     Block,
     Contents,

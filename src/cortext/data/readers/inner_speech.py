@@ -20,7 +20,7 @@ import numpy as np
 
 from cortext.arguments import as_count
 from cortext.data.checks import FaultError
-from cortext.data.readers.matlab import MatFile, open_mat
+from cortext.data.readers.files.matlab import MatFile, open_mat
 from cortext.data.readers.recording import (
     Block,
     Contents,

@@ -10,7 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.mapped import (
+from cortext.data.readers.files.matlab import MatFile, Numbers, open_mat
+from cortext.data.readers.mapped.mapping import (
+    Feature,
+    MatMapping,
+    load_mapping,
+    session_name,
+)
+from cortext.data.readers.mapped.trials import (
     EDIT,
     ColumnValues,
     Part,
@@ -18,13 +25,6 @@ from cortext.data.readers.mapped import (
     check_columns,
     mapped_source,
 )
-from cortext.data.readers.mapping import (
-    Feature,
-    MatMapping,
-    load_mapping,
-    session_name,
-)
-from cortext.data.readers.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import Source
 from cortext.data.readers.source_files import files_of
 from cortext.errors import DataError

@@ -11,7 +11,15 @@ import numpy as np
 
 from cortext.data.checks import FaultError
 from cortext.data.hdf5_input import damage
-from cortext.data.readers.mapped import (
+from cortext.data.readers.files.nwb_file import NwbFile, Table, open_nwb
+from cortext.data.readers.mapped.mapping import (
+    UNITS,
+    Feature,
+    NwbMapping,
+    load_mapping,
+    session_name,
+)
+from cortext.data.readers.mapped.trials import (
     EDIT,
     ColumnValues,
     Part,
@@ -19,14 +27,6 @@ from cortext.data.readers.mapped import (
     check_columns,
     mapped_source,
 )
-from cortext.data.readers.mapping import (
-    UNITS,
-    Feature,
-    NwbMapping,
-    load_mapping,
-    session_name,
-)
-from cortext.data.readers.nwb_file import NwbFile, Table, open_nwb
 from cortext.data.readers.recording import Contents, Recording, Source
 from cortext.data.readers.source_files import file_faults, files_of
 from cortext.data.trial import is_plain_name

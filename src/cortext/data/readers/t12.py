@@ -26,7 +26,7 @@ import numpy as np
 
 from cortext.arguments import as_path, check_text
 from cortext.data.checks import FaultError
-from cortext.data.readers.matlab import MatFile, Numbers, open_mat
+from cortext.data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import (
     Block,
     Contents,

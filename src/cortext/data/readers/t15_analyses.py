@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import as_path
-from cortext.data.readers.pickles import read_pickle
+from cortext.data.readers.files.pickles import read_pickle
 from cortext.errors import DataError, nearest
 from cortext.text.inventory import BLANK, PUBLISHED, RELEASE, Inventory, get_inventory
 

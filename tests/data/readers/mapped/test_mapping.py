@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from cortext.data.readers.mapping import (
+from cortext.data.readers.mapped.mapping import (
     Blocks,
     Feature,
     MatMapping,
@@ -202,7 +202,7 @@ def test_a_mapping_that_is_no_file_is_one_line(tmp_path: Path) -> None:
         load_mapping(tmp_path / "none.yaml", NwbMapping, "nwb")
 
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[4] / "docs"
 PAGES = ("reference/mapping.md", "guides/import-nwb.md", "guides/import-mat.md")
 
 

@@ -20,7 +20,7 @@ from h5py import h5a, h5d, h5o, h5r, h5t
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_attributes import check_text_lengths
-from cortext.data.readers.matlab5 import check_cells
+from cortext.data.readers.files.matlab5 import check_cells
 
 _MOST_DEPTH = 8  # cells in cells
 _MOST_UNITS = 1 << 26  # characters of a variable

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.first_mapping import (
+from cortext.data.readers.files.nwb_file import TRIALS, NwbFile, Series, open_nwb
+from cortext.data.readers.mapped.first_mapping import (
     FEWEST_COLUMNS,
     LONGEST_MS,
     SAMPLE,
@@ -24,8 +25,7 @@ from cortext.data.readers.first_mapping import (
     quoted,
     shape_text,
 )
-from cortext.data.readers.mapping import UNITS
-from cortext.data.readers.nwb_file import TRIALS, NwbFile, Series, open_nwb
+from cortext.data.readers.mapped.mapping import UNITS
 from cortext.data.readers.source_files import file_faults
 from cortext.data.trial import is_plain_name
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.data.readers.mapping import FORMAT, FORMAT_VERSION
+from cortext.data.readers.mapped.mapping import FORMAT, FORMAT_VERSION
 from cortext.errors import DataError, shown
 from cortext.files import disk_errors
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 
-from cortext.data.readers import pickles
-from cortext.data.readers.pickles import read_pickle
+from cortext.data.readers.files import pickles
+from cortext.data.readers.files.pickles import read_pickle
 from cortext.errors import DataError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

@@ -15,9 +15,9 @@ from refusals import complaint
 
 from cortext.cli import run
 from cortext.data import Trial, open_dataset
-from cortext.data.readers.inspect_mat import inspect_mat
-from cortext.data.readers.inspect_nwb import inspect_nwb
-from cortext.data.readers.mapping import MatMapping, NwbMapping, load_mapping
+from cortext.data.readers.mapped.inspect_mat import inspect_mat
+from cortext.data.readers.mapped.inspect_nwb import inspect_nwb
+from cortext.data.readers.mapped.mapping import MatMapping, NwbMapping, load_mapping
 
 Save = Callable[[Path, Mapping[str, object]], None]
 SAVES = [pytest.param(save_v5, id="v5"), pytest.param(save_v73, id="v7.3")]

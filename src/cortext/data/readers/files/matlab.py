@@ -17,8 +17,8 @@ import numpy as np
 
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError, opening
-from cortext.data.readers.matlab5 import MOST_CELLS, File5, check_names
-from cortext.data.readers.matlab73 import File73
+from cortext.data.readers.files.matlab5 import MOST_CELLS, File5, check_names
+from cortext.data.readers.files.matlab73 import File73
 
 MOST_TEXT = 10_000
 """Most characters of a text, as in session files."""

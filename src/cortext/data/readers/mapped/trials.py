@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.mapping import AnyMapping, Sentences, import_settings
+from cortext.data.readers.mapped.mapping import AnyMapping, Sentences, import_settings
 from cortext.data.readers.recording import (
     Block,
     Contents,

@@ -9,7 +9,8 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.first_mapping import (
+from cortext.data.readers.files.matlab import MatFile, open_mat
+from cortext.data.readers.mapped.first_mapping import (
     FEWEST_COLUMNS,
     LONGEST_MS,
     SAMPLE,
@@ -27,8 +28,7 @@ from cortext.data.readers.first_mapping import (
     quoted,
     shape_text,
 )
-from cortext.data.readers.mapping import SessionNames
-from cortext.data.readers.matlab import MatFile, open_mat
+from cortext.data.readers.mapped.mapping import SessionNames
 from cortext.data.readers.source_files import file_faults
 from cortext.data.trial import is_plain_name
 

@@ -1,0 +1,1 @@
+"""Access to files of others: MATLAB, NWB and pickles, read without trusting them."""

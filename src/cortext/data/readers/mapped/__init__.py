@@ -1,0 +1,1 @@
+"""Recordings of any lab, as a mapping file describes them."""
