@@ -414,6 +414,24 @@ def test_progress_grows_to_all_megabytes(lab, tmp_path):
     assert len({done for done, _ in seen}) == 7  # by trial, not by file
 
 
+def test_a_recording_that_is_refused_decides_nothing_for_the_others(tmp_path):
+    lab = Lab(tmp_path, n_bins=200)
+    x_TC = lab.recorded["t9.2025.01.01"]
+    x_TC |= {place: x[:, :3] for place, x in x_TC.items()}
+    x_TC[2, 2] = np.full((200, 3), np.nan)
+    source = lab.source()
+
+    @contextmanager
+    def first():
+        yield Contents(lab.blocks("t9.2025.01.01"), 10)
+
+    source.recordings[0] = Recording("t9.2025.01.01", [lab.path("t9.2025.01.01")], first)
+    done = import_source(source, tmp_path / "out")
+    assert (done.n_written, done.n_refused, len(done.problems)) == (1, 1, 1)
+    assert {one.features_TC.shape[1] for one in written(tmp_path / "out").values()} == {4}
+    assert open_dataset(tmp_path / "out").conventions.bin_ms == 20
+
+
 def test_notes_name_their_session(lab, tmp_path):
     lab.contents["notes"] = ["2 trials of rest"]
     done = import_source(lab.source(), tmp_path / "out")

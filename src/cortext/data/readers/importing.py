@@ -191,6 +191,7 @@ class _Import:
         """Check one recording and write it, unless it has problems."""
         problems: list[Problem] = []
         before = self.record.state(recording)
+        known = self.bin_ms, self.n_features
         with ExitStack() as opened:
             try:
                 contents = opened.enter_context(recording.open())
@@ -204,6 +205,7 @@ class _Import:
             if not ready or (problems and (recording.whole or not self.skip_bad)):
                 self.result.n_refused += bool(problems)
                 self.result.n_incomplete += bool(problems and recording.whole)
+                self.bin_ms, self.n_features = known  # what is refused decides nothing
                 return
             with file_faults(recording.paths[0]):  # it could be read a moment ago
                 files = self._write(recording, contents, ready, size)
