@@ -144,6 +144,13 @@ block: {{name: blockNum, per: bin}}
         expected = [written.arrays["binnedTX"][:, :8], written.arrays["spikePow"]]
         np.testing.assert_array_equal(found, np.concatenate(expected, axis=1))
     assert contents.counts == list(range(8))
+    # A trial that begins in the last bin of the one before it.
+    epochs = inner_speech_variables(recorded)["goTrialEpochs"].copy()
+    epochs[1, 0] = epochs[0, 1]
+    save(path, inner_speech_variables(recorded) | {"goTrialEpochs": epochs})
+    overlapping, _ = _read(path, text)
+    assert "trials that begin before the one before them ends: 1" in overlapping.notes
+    save(path, inner_speech_variables(recorded))
     # An end that is excluded: one bin less of each trial.
     shorter, _ = _read(path, text.replace("goTrialEpochs}", "goTrialEpochs, stop_bin: excluded}"))
     lengths = [trial.n_bins for trial in _trials(contents)]

@@ -23,6 +23,7 @@ from cortext.data.readers.mapped.trials import (
     Part,
     check_bytes,
     check_columns,
+    count_overlaps,
     mapped_source,
 )
 from cortext.data.readers.recording import Source
@@ -82,6 +83,7 @@ class _MatTrials:
         if not self.n_trials:
             raise FaultError(first.name, "no trials found", EDIT)
         self.widths: Sequence[int] = [feature.width for feature in self._features]
+        self.n_overlaps = first.n_overlaps if isinstance(first, _Epochs) else 0
 
     def _check_number(self, name: str, found: int) -> None:
         if found != self.n_trials:
@@ -222,6 +224,8 @@ class _Epochs:
         _check_trials(self._epochs_name, epochs.shape[0])
         self._epochs_N2 = epochs.read().astype(np.float64)
         self._last_bin = mapping.trials.stop_bin
+        after_N = self._epochs_N2[:, 1] + (self._last_bin == "included")
+        self.n_overlaps = count_overlaps(self._epochs_N2[:, 0], after_N)
         self._first_trial: dict[tuple[float, float], int] = {}
         for trial, (first, last) in enumerate(self._epochs_N2.tolist()):
             self._first_trial.setdefault((first, last), trial)

@@ -25,6 +25,7 @@ from cortext.data.readers.mapped.trials import (
     Part,
     check_bytes,
     check_columns,
+    count_overlaps,
     mapped_source,
 )
 from cortext.data.readers.recording import Contents, Recording, Source
@@ -104,6 +105,8 @@ class _NwbTrials:
         # In bins: a trial that is there twice may have times that were rounded differently.
         bounds_N2 = np.stack([self._start_N, self._stop_N], axis=1) * (1000 / mapping.bin_ms)
         self._bounds = [(start, stop) for start, stop in np.rint(bounds_N2).tolist()]
+        last = 0.5 if mapping.trials.stop_bin == "included" else -0.5  # of a bin, for rounding
+        self.n_overlaps = count_overlaps(bounds_N2[:, 0], bounds_N2[:, 1] + last)
         self._first_row: dict[tuple[float, float], int] = {}
         for row, each in enumerate(self._bounds):
             self._first_row.setdefault(each, row)

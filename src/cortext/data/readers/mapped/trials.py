@@ -78,10 +78,12 @@ class MappedFile(Protocol):
     Attributes:
         n_trials: Number of trials that the file lists.
         widths: Number of columns of each feature of the mapping.
+        n_overlaps: Trials that begin before the one before them has ended.
     """
 
     n_trials: int
     widths: Sequence[int]
+    n_overlaps: int
 
     def column(self, name: str) -> ColumnValues:
         """Return the value of each trial in a column or variable; texts or numbers."""
@@ -94,6 +96,17 @@ class MappedFile(Protocol):
 
     def parts(self, trial: int) -> list[Part]:
         """Return the features of a trial. Raises FaultError for damage."""
+
+
+def count_overlaps(start_N: np.ndarray, stop_N: np.ndarray) -> int:
+    """Return how many trials begin before the one before them has ended.
+
+    Args:
+        start_N: Start of each trial, in any unit and order.
+        stop_N: Its end, which the next trial may begin at.
+    """
+    order = np.argsort(start_N, kind="stable")
+    return int((start_N[order][1:] < stop_N[order][:-1]).sum())
 
 
 OpenFile = Callable[[Path], AbstractContextManager[MappedFile]]
@@ -181,6 +194,7 @@ def _contents(
         rows: list[_Row] = []
         left_out: Counter[str] = Counter()
         longer: dict[str, None] = {}
+        n_overlaps = 0
         widths: Sequence[int] | None = None
         for number, path in enumerate(paths):
             with named_faults(_place(path, paths)):
@@ -191,8 +205,11 @@ def _contents(
                     found = f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
                     raise FaultError("features", found, "name columns that all files have")
                 widths = file.widths
+                n_overlaps += file.n_overlaps
         _check_files_of_blocks(rows)
         notes = list(longer)
+        if n_overlaps:
+            notes.append(f"trials that begin before the one before them ends: {n_overlaps}")
         notes += left_out_notes(left_out)
         rows = _with_last_blocks(rows, mapping, notes)
         yield Contents(
