@@ -3,14 +3,12 @@
 import gc
 import os
 import signal
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.assertion import rewrite
 from command_server import serve
 from hypothesis import settings
 
@@ -45,26 +43,6 @@ LENGTHY = (
     "test_keep.py",
 )
 """Files whose slow tests take half a minute and more, the longest first."""
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Processes that share all tests compile them together, each from another file on.
-
-    Otherwise each compiles all of them at the same time, in ten seconds: pytest rewrites their
-    assertions.
-    """
-    worker = getattr(session.config, "workerinput", None)
-    is_all = [Path(given).resolve() for given in session.config.args] == [ROOT / "tests"]
-    if worker is None or not is_all or sys.dont_write_bytecode:
-        return
-    paths = sorted((ROOT / "tests").rglob("test_*.py"))
-    first = int(worker["workerid"].removeprefix("gw")) * len(paths) // worker["workercount"]
-    for path in paths[first:] + paths[:first]:
-        compiled = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
-        if not compiled.exists() and rewrite.try_makedirs(compiled.parent):
-            state = session.config.stash[rewrite.assertstate_key]
-            source_hash, code = rewrite._rewrite_test(path, session.config)
-            rewrite._write_pyc(state, code, source_hash, compiled)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -248,7 +248,7 @@ def test_a_directory_never_gets_two_conventions(spanish: Path, tmp_path: Path) -
     english = trial_of("hello", day="lab.2026.01.04", conventions=RELEASE_CONVENTIONS)
     file = spanish / "lab.2026.01.04" / "data_train.hdf5"
     for other, says in (
-        (english, "in the trials the blank is BLANK, not _"),
+        (english, "in the trials the tokens are phonemes, not characters"),
         (replace(english, conventions=replace(SPANISH, bin_ms=20)), "bins last 20 ms, not 10 ms"),
         (
             replace(english, conventions=replace(SPANISH, language=LANGUAGES["de"])),
@@ -300,7 +300,7 @@ def test_one_file_never_gets_two_conventions(tmp_path: Path) -> None:
 def test_conventions_may_be_written_before_the_session_files(tmp_path: Path) -> None:
     Conventions(CHARACTERS).write(tmp_path)
     SPANISH.write(tmp_path)
-    with pytest.raises(DataError, match="in the trials the blank is BLANK, not _"):
+    with pytest.raises(DataError, match="in the trials the tokens are phonemes, not characters"):
         write_session(
             tmp_path / DAY / "data_train.hdf5",
             [trial_of("hello", conventions=RELEASE_CONVENTIONS)],

@@ -322,7 +322,6 @@ def _check_fields(trial: Trial) -> None:
     for field, text in (("sentence_label", trial.sentence), ("corpus", trial.corpus)):
         if text is not None and not isinstance(text, str):
             raise FaultError(field, f"{text!r} found, a text expected", "give a text or None")
-    check_texts(trial)
     labels_U = trial.phoneme_ids
     if labels_U is not None and np.ndim(labels_U) != 1:
         found = f"shape {list(np.shape(labels_U))} found, [phonemes] expected"
@@ -351,9 +350,11 @@ def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
             "a sentence without phonemes, or phonemes without a sentence; both or neither expected"
         )
         raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
-    if trial.sentence is not None and trial.phoneme_ids is not None:
+    if trial.phoneme_ids is not None:
         inventory = trial.conventions.inventory
         check_labels(trial.phoneme_ids, trial.n_bins, patch=patch, inventory=inventory)
+    check_texts(trial)
+    if trial.sentence is not None and trial.phoneme_ids is not None:
         codes = [ord(character) for character in trial.sentence]
         group.create_dataset("seq_class_ids", data=_padded(trial.phoneme_ids))
         group.create_dataset("transcription", data=_padded([*codes, 0]))
