@@ -269,7 +269,7 @@ def test_a_directory_never_gets_two_conventions(spanish: Path, tmp_path: Path) -
 
     root = tmp_path / "release"
     write_session(root / DAY / "data_train.hdf5", [replace(english, session=DAY)])
-    with pytest.raises(DataError, match="in the trials the blank is _, not BLANK"):
+    with pytest.raises(DataError, match="in the trials the tokens are characters, not phonemes"):
         write_session(root / OTHER_DAY / "data_train.hdf5", [trial_of(day=OTHER_DAY)])
     with pytest.raises(DataError, match="the session files there differ"):
         SPANISH.write(root)
