@@ -43,16 +43,19 @@ MEAN_BINS = 320
 TRIALS_A_FILE = 400
 TRIALS_A_BLOCK = 40
 IMPORT = """
-import json, os, resource, sys, time
+import json, os, sys, time
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 from cortext.cli import run
-before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak_kb():  # ru_maxrss would be at least that of the process which started this one
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+before_kb = peak_kb()
 start_s = time.perf_counter()
 status = run(sys.argv[1:])
-used = resource.getrusage(resource.RUSAGE_SELF)
+wall_s = time.perf_counter() - start_s
 print(json.dumps(dict(
-    status=status, wall_s=time.perf_counter() - start_s, cpu_s=used.ru_utime + used.ru_stime,
-    peak_mb=used.ru_maxrss / 1024, before_mb=before_kb / 1024, modules=len(sys.modules),
+    status=status, wall_s=wall_s, cpu_s=time.process_time(),
+    peak_mb=peak_kb() / 1024, before_mb=before_kb / 1024, modules=len(sys.modules),
 )))
 """
 NWB_MAPPING = """
@@ -264,7 +267,7 @@ def measure(name: str, folder: Path, n_bytes: float) -> dict[str, Any]:
         "written_mb": written / 1e6,
         "mb_per_s": written / 1e6 / cost["wall_s"],
         "named_mb": named_bytes / 1e6,
-        # ru_maxrss counts KiB: both in units of 10^6 bytes.
+        # VmHWM counts KiB: both in units of 10^6 bytes.
         "peak_over_named": cost["peak_mb"] * 1.048576 / (named_bytes / 1e6),
         **cost,
     }
