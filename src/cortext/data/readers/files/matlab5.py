@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -113,7 +114,7 @@ class File5:
 
     version = "5"
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
+    def __init__(self, file: BufferedReader, path: Path) -> None:
         self._file = file
         self._size = os.fstat(file.fileno()).st_size
         header = file.read(_HEADER)
@@ -230,7 +231,7 @@ class File5:
         content = bytearray(declared)
         if not element.is_compressed:
             self._file.seek(element.at)
-            found = self._file.readinto(content)  # type: ignore[attr-defined]
+            found = self._file.readinto(content)
         else:
             found = self._inflate(element, content)
         if found != declared:
