@@ -1,11 +1,11 @@
 """Acoustic models: neural features in, phoneme logits out. One model, one file.
 
-`gru` and `triple_gru` are the models, and read from top to bottom. They share `inputs` (day layers)
-and `layers` (what trains fast on a CPU, with `recurrence` for GRUs). `registry` says what a model
-of one's own must have. `acoustic` is a trained model with its recording days and tokens, as
-evaluation uses it; `stepping` feeds it one patch at a time, as live decoding does, `single_step`
-makes that fast, and `onnx` exports it. `storage` writes weights, `precision` says in which numbers
-products are computed.
+`gru`, `triple_gru` and `transformer` are the models, and read from top to bottom. They share
+`inputs` (day layers) and `layers` (what trains fast on a CPU, with `recurrence` for GRUs).
+`registry` says what a model of one's own must have. `acoustic` is a trained model with its
+recording days and tokens, as evaluation uses it; `stepping` feeds it one patch at a time, as live
+decoding does, `single_step` makes that fast, and `onnx` exports it. `storage` writes weights,
+`precision` says in which numbers products are computed.
 """
 
 from cortext.models.acoustic import AcousticModel, load_model, save_model
@@ -20,6 +20,7 @@ from cortext.models.registry import (
     read_output,
     register,
 )
+from cortext.models.transformer import Transformer, TransformerConfig
 from cortext.models.triple_gru import TripleGRU, TripleGRUConfig
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "Model",
     "Output",
     "Smoothing",
+    "Transformer",
+    "TransformerConfig",
     "TripleGRU",
     "TripleGRUConfig",
     "build_model",

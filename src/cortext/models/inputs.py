@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -22,6 +22,10 @@ from cortext.models.layers import day_affine, dropout, patches
 class InputNetworkConfig:
     """Section `model.input_network`: the day layer."""
 
+    day_layer: Literal["softsign", "affine", "none"] = "softsign"
+    """The day layer: an affine map of each recording day and softsign (as published for the GRU),
+    the map alone, or none, so that all days share one model.
+    """
     input_trainable: bool = True
     """Train the day layers."""
     input_layer_dropout: float = 0.2
@@ -52,8 +56,9 @@ class DayLayers(nn.Module):
             as_count(n_days, "n_days", 1)
         self.config = config
         self.patch_width = n_features * max(config.patch_size, 1)
-        self.has_days = n_days is not None
-        if n_days is None:
+        self.reads_bins = n_days is not None
+        self.has_days = self.reads_bins and config.input_network.day_layer != "none"
+        if n_days is None or not self.has_days:
             return
         # One stacked tensor, although the release has one parameter per day. With one parameter per
         # day, processes would have to agree on the days that a batch used, and XLA would compile a
@@ -73,24 +78,32 @@ class DayLayers(nn.Module):
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Make patches [B, P, I] of smoothed features [B, T, C].
 
-        A network without day layers returns the input unchanged.
+        A network that reads the patches of another returns them unchanged.
         """
-        if not self.has_days:
+        if not self.reads_bins:
             return x_BTC
-        assert day_B is not None
-        x_BTC = day_affine(x_BTC, day_B, self.day_weight, self.day_bias)
-        # Features are z-scores; an artefact makes them hundreds. Softsign, x / (1 + |x|), keeps
-        # them in (-1, 1), and unlike tanh it still separates large values.
         # Dropout comes before the patches. A dropped value is then missing in all overlapping
         # patches; otherwise the model could read it from the next patch.
         x_BTC = dropout(
-            nn.functional.softsign(x_BTC),
+            self.day_layer(x_BTC, day_B),
             self.config.input_network.input_layer_dropout,
             self.training,
         )
         if self.config.patch_size:
             x_BTC = patches(x_BTC, self.config.patch_size, self.config.patch_stride)
         return x_BTC
+
+    def day_layer(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
+        """Bring smoothed features [B, T, C] of each day into the space that all days share."""
+        if not self.has_days:
+            return x_BTC
+        assert day_B is not None
+        x_BTC = day_affine(x_BTC, day_B, self.day_weight, self.day_bias)
+        if self.config.input_network.day_layer == "affine":
+            return x_BTC
+        # Features are z-scores; an artefact makes them hundreds. Softsign, x / (1 + |x|), keeps
+        # them in (-1, 1), and unlike tanh it still separates large values.
+        return nn.functional.softsign(x_BTC)
 
 
 def count_patches(config: Any, n_bins: Any) -> Any:
@@ -117,9 +130,10 @@ def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
             raise ConfigError(
                 f"model.{name} is {value}; it must be at least {low} and at most {high}"
             )
-    for name, value in (
-        ("rnn_dropout", config.rnn_dropout),
-        ("input_network.input_layer_dropout", config.input_network.input_layer_dropout),
-    ):
+    dropouts = {
+        name: getattr(config, name) for name in ("rnn_dropout", "dropout") if hasattr(config, name)
+    }
+    dropouts["input_network.input_layer_dropout"] = config.input_network.input_layer_dropout
+    for name, value in dropouts.items():
         if not 0 <= value < 1:
             raise ConfigError(f"model.{name} is {value}; it must be in [0, 1)")

@@ -3,7 +3,7 @@
 A backend may compute them in another way; see `SUBSTITUTES`.
 
 B trials, T bins, C features, P patches or steps, N rows (all trials' patches), D hidden units, I
-inputs, L layers.
+inputs, L layers, H heads, E units of a head, K keys.
 """
 
 from __future__ import annotations
@@ -135,6 +135,33 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= below - 32768
     return x * keep.to(x.dtype).mul_(65536 / (65536 - below))
+
+
+def attention(
+    q_BHPE: torch.Tensor,
+    k_BHKE: torch.Tensor,
+    v_BHKE: torch.Tensor,
+    bias_BHPK: torch.Tensor,
+    p: float = 0.0,
+) -> torch.Tensor:
+    """Return the mean of the values, weighed by the softmax of q k / sqrt(E) + bias.
+
+    Args:
+        q_BHPE: Float [B, H, P, E], what each frame looks for.
+        k_BHKE: Float [B, H, K, E], what it compares.
+        v_BHKE: Float [B, H, K, E], what it takes.
+        bias_BHPK: Float [B or 1, H or 1, P, K]; -inf for a key that a frame does not see. Each
+            frame sees one at least.
+        p: Dropout of the weights.
+
+    Returns:
+        Float [B, H, P, E].
+    """
+    if own := substitute(attention, q_BHPE):
+        return own(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)
+    # One kernel for all of it, on CUDA with the gradient of the bias, too.
+    bias_BHPK = bias_BHPK.to(q_BHPE.dtype).expand(len(q_BHPE), q_BHPE.shape[1], -1, -1)
+    return F.scaled_dot_product_attention(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)
 
 
 def gru(

@@ -255,7 +255,8 @@ class _InputsStep:
     def _computed(self, x_C: np.ndarray) -> np.ndarray:
         y_C = np.empty_like(x_C)
         self._layer.apply(x_C, y_C)
-        y_C /= 1 + np.abs(y_C)
+        if self._module.config.input_network.day_layer == "softsign":
+            y_C /= 1 + np.abs(y_C)
         return y_C
 
 

@@ -1,0 +1,333 @@
+"""A causal Transformer that is trained with stretches of its input hidden.
+
+Neural features in, logits of tokens out. It follows the recipe of Feghhi et al. ("LightBeam", arXiv
+2603.14002, and 2507.02800), the best single model on Brain-to-Text '25. From top to bottom, with
+the published shapes for T15 and its bins of 20 ms:
+
+    x_BTC          [B, T, 512]     smoothed features; in training, stretches of them are zero
+      day layer                    none as published; or affine, or affine and softsign
+      patches                      4 bins (80 ms) side by side, none shared with the next patch
+    x_BPI          [B, P, 2048]    P = ceil(T / 4); the last patch is filled with zeros
+      embedding                    LayerNorm, linear map, LayerNorm, dropout
+    x_BPD          [B, P, 384]
+      5 blocks                     attention to the past 20 s, then a feed-forward network
+      LayerNorm
+    hidden_BPD     [B, P, 384]
+      output                       one linear map
+    logits_BPV     [B, P, 41]      the CTC blank, 39 phonemes, the silence between words
+
+1. Time masks. Augmentation (`time_mask` in `cortext.features`) zeroes whole patches, 40 % of a
+   trial, so that the model learns to fill them in from what is around. Without it a Transformer
+   learns a small set of sentences by heart.
+2. Patches. They do not overlap: a masked patch is nowhere else to be seen.
+3. Attention. A frame looks back over a bounded time (`context_frames`), so that a long recording
+   costs no more per frame than a short one. In training the bound is drawn anew for each batch;
+   the model then works with any bound of that range. Frames know of each other only how far apart
+   they are: a learnt number for each distance, added to what the attention compares.
+4. Causal, chunked, bidirectional. A causal model decodes while somebody speaks. In chunks of
+   several frames, each frame also sees the rest of its chunk. A bidirectional model sees the whole
+   trial.
+
+Shapes: B trials, T bins, C features, P patches (frames), I values in a patch, D hidden units,
+H heads, E units of a head, K keys (frames that are looked at), W kept frames, L layers, V tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cortext.arguments import as_count
+from cortext.errors import ConfigError
+from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
+from cortext.models.layers import attention, dropout
+from cortext.models.registry import register
+
+MOST_DISTANCE = 199
+"""Distance in frames from which on all distances share one number (16 s in T15)."""
+WIDENING = 4
+"""Units of a feed-forward network, as a multiple of the hidden units."""
+FRAMES = 1, 100_000
+
+State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Keys and values of the latest frames, float [L, B, W, H * E] each, the latest last; and how many
+of them are of this trial, int64 [1, B]."""
+
+
+@dataclass
+class TransformerConfig:
+    """Section `model` for `kind: transformer`; the defaults are the published values for T15."""
+
+    kind: Literal["transformer"] = "transformer"
+    """Name of the model."""
+    n_input_features: int | None = None
+    """Neural features per bin; null takes what the data have (after `dataset.feature_subset`)."""
+    n_units: int = 384
+    """Hidden units of a frame."""
+    n_layers: int = 5
+    """Blocks of attention and feed-forward network."""
+    n_heads: int = 6
+    """Heads of an attention."""
+    head_units: int = 64
+    """Units of a head."""
+    dropout: float = 0.35
+    """Dropout in the blocks: of attention, and after each linear map."""
+    patch_size: int = 4
+    """Bins in a patch."""
+    patch_stride: int = 4
+    """Bins from one patch to the next; patches do not overlap, so it equals `patch_size`."""
+    attention: Literal["causal", "chunked", "bidirectional"] = "causal"
+    """What a frame sees: itself and the past, the whole of its chunk and the past, or the whole
+    trial. Only a causal model decodes live.
+    """
+    chunk_frames: int = 1
+    """Frames of a chunk, for `attention: chunked`."""
+    context_frames: int = 250
+    """Frames before a chunk that are seen in evaluation and live decoding (20 s in T15)."""
+    train_context_frames: list[int] = field(default_factory=lambda: [62, 250])
+    """Least and most frames before a chunk that are seen in training.
+
+    The number is drawn for each batch (5 to 20 s in T15).
+    """
+    input_network: InputNetworkConfig = field(
+        default_factory=lambda: InputNetworkConfig(day_layer="none")
+    )
+    """The day layer, and the dropout after the embedding."""
+
+    def __post_init__(self) -> None:
+        bounds = dict.fromkeys(("n_units", "n_heads", "head_units"), UNITS)
+        bounds |= {"n_layers": LAYERS, "patch_size": (1, 1_000)}
+        bounds |= dict.fromkeys(("chunk_frames", "context_frames"), FRAMES)
+        check_settings(self, bounds)
+        if self.patch_stride != self.patch_size:
+            what = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
+            raise ConfigError(f"{what}; a transformer's patches do not overlap: make them equal")
+        if (self.attention == "chunked") != (self.chunk_frames > 1):
+            what = f"model.attention is {self.attention!r} with chunk_frames {self.chunk_frames}"
+            raise ConfigError(what, fix="chunked needs 2 frames or more, others have 1")
+        least_most = self.train_context_frames
+        if len(least_most) != 2 or not FRAMES[0] <= least_most[0] <= least_most[1] <= FRAMES[1]:
+            what = f"model.train_context_frames is {least_most}"
+            raise ConfigError(what, fix="give the least and the most frames, such as [62, 250]")
+
+
+@register("transformer")
+class Transformer(DayLayers):
+    """Day layer, patches, embedding, blocks and output; see `forward`."""
+
+    Config: ClassVar[type] = TransformerConfig
+    pads_last_patch: ClassVar[bool] = True
+
+    def __init__(
+        self, config: TransformerConfig, *, n_features: int, n_days: int, n_classes: int
+    ) -> None:
+        super().__init__(config, n_features=n_features, n_days=n_days)
+        as_count(n_classes, "n_classes", 1)
+        self.patch_norm = nn.LayerNorm(self.patch_width)
+        self.embedding = nn.Linear(self.patch_width, config.n_units)
+        self.embedding_norm = nn.LayerNorm(config.n_units)
+        self.blocks = Blocks(config)
+        self.out = nn.Linear(config.n_units, n_classes)
+
+    def n_patches(self, n_bins: Any) -> Any:
+        """Return the frames of logits for `n_bins` bins (an int, array or tensor)."""
+        return -(-n_bins // self.config.patch_size)
+
+    def first_state(self, n_trials: int) -> State:
+        """Return the state with which trials begin: no frames."""
+        return self.blocks.first_state(n_trials)
+
+    @property
+    def n_hidden(self) -> int:
+        """Number of hidden units that `read_out` takes, D."""
+        return self.out.in_features
+
+    @property
+    def read_out(self) -> nn.Linear:
+        """The map from hidden units to logits."""
+        return self.out
+
+    def forward(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state: State | None = None,
+        *,
+        n_patches_B: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, State | None]:
+        """Compute the logits of a batch of trials.
+
+        A trial may come in pieces of whole patches, as in live decoding, where a piece is one
+        patch: each piece takes the state after the one before, and `n_patches_B` is not given.
+
+        Args:
+            x_BTC: Float [B, T, C], smoothed features.
+            day_B: int64 [B], the day layer of each trial.
+            state: The state to go on from; None begins a trial.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None for a
+                piece.
+
+        Returns:
+            Logits float [B, P, V], not normalised, and the state after the last patch; None for
+            whole trials, and for a model that is not causal.
+        """
+        hidden_BPD, state = self.hidden(x_BTC, day_B, state, n_patches_B=n_patches_B)
+        return self.out(hidden_BPD), state
+
+    def hidden(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state: State | None = None,
+        *,
+        n_patches_B: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, State | None]:
+        """Compute the hidden units that `out` reads, float [B, P, D]; see `forward`."""
+        x_BPI = self.inputs(x_BTC, day_B)
+        x_BPD = self.embedding_norm(self.embedding(self.patch_norm(x_BPI)))
+        x_BPD = dropout(x_BPD, self.config.input_network.input_layer_dropout, self.training)
+        if n_patches_B is None and self.config.attention == "causal":
+            found: tuple[torch.Tensor, State] = self.blocks.go_on(
+                x_BPD, state or self.first_state(len(x_BPD))
+            )
+            return found
+        return self.blocks(x_BPD, n_patches_B), None
+
+    def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
+        """Make patches [B, P, I] of smoothed features [B, T, C]; the last is filled with zeros."""
+        n_missing = -x_BTC.shape[1] % self.config.patch_size
+        x_BTC = self.day_layer(F.pad(x_BTC, (0, 0, 0, n_missing)), day_B)
+        return x_BTC.reshape(len(x_BTC), -1, self.patch_width)
+
+
+class Blocks(nn.Module):
+    """The blocks of a Transformer and the LayerNorm after them."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = nn.LayerNorm(config.n_units)
+
+    def first_state(self, n_trials: int) -> State:
+        """Return the state with which trials begin."""
+        config, weight = self.config, self.norm.weight
+        width = config.n_heads * config.head_units
+        none_LBWI = weight.new_zeros(config.n_layers, n_trials, config.context_frames, width)
+        n_kept_1B = torch.zeros(1, n_trials, dtype=torch.int64, device=weight.device)
+        return none_LBWI, none_LBWI.clone(), n_kept_1B
+
+    def forward(self, x_BPD: torch.Tensor, n_patches_B: torch.Tensor | None) -> torch.Tensor:
+        """Run whole trials, float [B, P, D]; see `Transformer.forward`."""
+        config = self.config
+        p_P = torch.arange(x_BPD.shape[1], device=x_BPD.device)
+        distance_PK = p_P[:, None] - p_P
+        if config.attention == "bidirectional":
+            seen = torch.ones_like(distance_PK, dtype=torch.bool)[None]
+            if n_patches_B is not None:
+                seen = (p_P < n_patches_B.to(p_P.device)[:, None])[:, None]
+        else:
+            # The padding comes last, where no frame of the trial looks.
+            begin_P = p_P - p_P % config.chunk_frames
+            seen = (p_P < begin_P[:, None] + config.chunk_frames) & (
+                p_P >= begin_P[:, None] - self._context(x_BPD)
+            )
+        seen_BHPK = seen.expand(-1, len(p_P), -1)[:, None] if seen.ndim == 3 else seen[None, None]
+        for block in self.layers:
+            x_BPD, _ = block(x_BPD, distance_PK, seen_BHPK)
+        normed: torch.Tensor = self.norm(x_BPD)
+        return normed
+
+    def _context(self, x_BPD: torch.Tensor) -> int | torch.Tensor:
+        """Return the frames before a chunk that are seen; in training, draw them."""
+        if not self.training:
+            return self.config.context_frames
+        # torch's generator, which is seeded with the seed of the run and the number of the batch.
+        # A tensor, not a number: reading it from a GPU would wait for all work in flight.
+        least, most = self.config.train_context_frames
+        return torch.randint(least, most + 1, (), device=x_BPD.device)
+
+    def go_on(self, x_BPD: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        """Run the next frames of trials, float [B, P, D]; return the next state, too."""
+        keys_LBWI, values_LBWI, n_kept_1B = state
+        n_frames, n_kept = x_BPD.shape[1], keys_LBWI.shape[2]
+        p_P = torch.arange(n_frames, device=x_BPD.device)
+        k_K = torch.arange(-n_kept, n_frames, device=x_BPD.device)
+        distance_PK = p_P[:, None] - k_K
+        in_window_PK = (distance_PK >= 0) & (distance_PK <= self.config.context_frames)
+        seen_BHPK = (in_window_PK & (k_K >= -n_kept_1B[0, :, None, None]))[:, None]
+        kept = []
+        for layer, block in enumerate(self.layers):
+            past = keys_LBWI[layer], values_LBWI[layer]
+            x_BPD, now = block(x_BPD, distance_PK, seen_BHPK, past)
+            kept.append(now)
+        keys, values = (torch.stack(tensors)[:, :, -n_kept:] for tensors in zip(*kept, strict=True))
+        normed: torch.Tensor = self.norm(x_BPD)
+        return normed, (keys, values, (n_kept_1B + n_frames).clamp(max=n_kept))
+
+
+Past = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of frames, float [B, K, H * E] each."""
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward network; each reads its normalised input and is added to it.
+
+    Normalising before, not after, keeps deep stacks stable (Xiong et al., ICML 2020).
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        width = config.n_heads * config.head_units
+        self.config = config
+        self.attention_norm = nn.LayerNorm(config.n_units)
+        # Queries, keys and values in one product. No bias: the LayerNorm before has one.
+        self.qkv = nn.Linear(config.n_units, 3 * width, bias=False)
+        # One number per distance, from -199 (later frames) to 199, shared by the heads.
+        self.distance_bias = nn.Parameter(torch.zeros(2 * MOST_DISTANCE + 1))
+        self.attended = nn.Linear(width, config.n_units)
+        self.feed_forward_norm = nn.LayerNorm(config.n_units)
+        self.widen = nn.Linear(config.n_units, WIDENING * config.n_units)
+        self.narrow = nn.Linear(WIDENING * config.n_units, config.n_units)
+
+    def forward(
+        self,
+        x_BPD: torch.Tensor,
+        distance_PK: torch.Tensor,
+        seen_BHPK: torch.Tensor,
+        past: Past | None = None,
+    ) -> tuple[torch.Tensor, Past]:
+        """Run frames.
+
+        Args:
+            x_BPD: Float [B, P, D].
+            distance_PK: int64, frames from key k to frame p.
+            seen_BHPK: Bool [B or 1, 1, P, K], the keys that a frame sees.
+            past: Keys and values of frames before these; None for none.
+
+        Returns:
+            Float [B, P, D], and the keys and values of all frames.
+        """
+        config = self.config
+        q_BPI, k_BKI, v_BKI = self.qkv(self.attention_norm(x_BPD)).chunk(3, -1)
+        if past is not None:
+            k_BKI = torch.cat((past[0], k_BKI), 1)
+            v_BKI = torch.cat((past[1], v_BKI), 1)
+        nearest_PK = distance_PK.clamp(-MOST_DISTANCE, MOST_DISTANCE) + MOST_DISTANCE
+        bias_BHPK = torch.where(seen_BHPK, self.distance_bias[nearest_PK], -torch.inf)
+        q_BHPE, k_BHKE, v_BHKE = (
+            x.unflatten(-1, (config.n_heads, config.head_units)).transpose(1, 2)
+            for x in (q_BPI, k_BKI, v_BKI)
+        )
+        found_BHPE = attention(
+            q_BHPE, k_BHKE, v_BHKE, bias_BHPK, config.dropout if self.training else 0.0
+        )
+        attended_BPD = self.attended(found_BHPE.transpose(1, 2).flatten(2))
+        x_BPD = x_BPD + dropout(attended_BPD, config.dropout, self.training)
+        wide = F.gelu(self.widen(self.feed_forward_norm(x_BPD)))
+        narrow_BPD = self.narrow(dropout(wide, config.dropout, self.training))
+        return x_BPD + dropout(narrow_BPD, config.dropout, self.training), (k_BKI, v_BKI)
