@@ -162,18 +162,18 @@ class Transformer(DayLayers):
         """Compute the logits of a batch of trials.
 
         A trial may come in pieces of whole patches, as in live decoding, where a piece is one
-        patch: each piece takes the state after the one before, and `n_patches_B` is not given.
+        patch: each piece takes the state after the one before.
 
         Args:
             x_BTC: Float [B, T, C], smoothed features.
             day_B: int64 [B], the day layer of each trial.
             state: The state to go on from; None begins a trial.
-            n_patches_B: int64 [B], patches of each trial, the others being padding; None for a
-                piece.
+            n_patches_B: int64 [B], patches of each trial, the others being padding; None if
+                nothing is padded. The bins of a trial's last patch that are not its own are zero.
 
         Returns:
-            Logits float [B, P, V], not normalised, and the state after the last patch; None for
-            whole trials, and for a model that is not causal.
+            Logits float [B, P, V], not normalised, and the state after the last patch; None in
+            training, for trials of different lengths, and for a model that is not causal.
         """
         hidden_BPD, state = self.hidden(x_BTC, day_B, state, n_patches_B=n_patches_B)
         return self.out(hidden_BPD), state
@@ -190,12 +190,12 @@ class Transformer(DayLayers):
         x_BPI = self.inputs(x_BTC, day_B)
         x_BPD = self.embedding_norm(self.embedding(self.patch_norm(x_BPI)))
         x_BPD = dropout(x_BPD, self.config.input_network.input_layer_dropout, self.training)
-        if n_patches_B is None and self.config.attention == "causal":
-            found: tuple[torch.Tensor, State] = self.blocks.go_on(
-                x_BPD, state or self.first_state(len(x_BPD))
-            )
-            return found
-        return self.blocks(x_BPD, n_patches_B), None
+        one_length = n_patches_B is None or len(x_BPD) == 1
+        if self.config.attention != "causal" or self.training or not one_length:
+            return self.blocks(x_BPD, n_patches_B), None
+        state = state or self.first_state(len(x_BPD))
+        found: tuple[torch.Tensor, State] = self.blocks.go_on(x_BPD, state)
+        return found
 
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Make patches [B, P, I] of smoothed features [B, T, C]; the last is filled with zeros."""
