@@ -8,11 +8,27 @@ import torch
 from cortext.data.packed import open_packed
 from cortext.errors import ConfigError, DataError
 from cortext.training import Trainer
-from cortext.training.loss import CTC, check_labels_fit, ctc_loss, name_trials
+from cortext.training.batches import TrainBatch
+from cortext.training.loss import CTC, CTCConfig, check_labels_fit, ctc_loss, name_trials
 
 
 def collapsed(path):
     return tuple(token for token, _ in itertools.groupby(path) if token != 0)
+
+
+def batch_of(logits_BPV):
+    """Three trials with the labels "1", "1 2" and none, and four frames each."""
+    n_trials, n_frames, _ = logits_BPV.shape
+    return TrainBatch(
+        x_BTC=torch.zeros(n_trials, n_frames, 1),
+        day_B=torch.zeros(n_trials, dtype=torch.int64),
+        n_bins_B=torch.full((n_trials,), n_frames),
+        n_patches_B=torch.full((n_trials,), n_frames),
+        labels_BU=torch.tensor([[1, 0], [1, 2], [0, 0]]),
+        n_labels_B=torch.tensor([1, 2, 0]),
+        indices=np.arange(n_trials),
+        days=torch.tensor([0]),
+    )
 
 
 @pytest.mark.parametrize("label", [(1,), (1, 2), (1, 1), (2, 1)])
@@ -45,6 +61,18 @@ def test_half_precision_logits_are_normalised_in_float32():
     logits = torch.randn(1, 50, 41, generator=torch.Generator().manual_seed(0)).bfloat16()
     arguments = (torch.tensor([50]), torch.tensor([[1, 2, 3]]), torch.tensor([3]))
     assert torch.equal(ctc_loss(logits, *arguments), ctc_loss(logits.float(), *arguments))
+
+
+def test_the_loss_per_label_is_that_of_the_trial_over_the_length_of_its_label():
+    logits = torch.zeros(3, 4, 3)
+    found = CTC(CTCConfig(per_label=True))(lambda *_, **__: (logits, None), batch_of(logits), 0.0)
+    # All of the 81 paths of four frames over three tokens are equally likely.
+    for label, n_labels, loss, whole in zip(
+        ((1,), (1, 2), ()), (1, 2, 1), found["loss"], found["ctc"], strict=True
+    ):
+        n_paths = sum(collapsed(path) == label for path in itertools.product(range(3), repeat=4))
+        assert float(whole) == pytest.approx(math.log(81 / n_paths), rel=1e-5)
+        assert float(loss) == pytest.approx(math.log(81 / n_paths) / n_labels, rel=1e-5)
 
 
 def test_a_label_longer_than_its_frames_is_found_before_training(packed):

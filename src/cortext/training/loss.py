@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from cortext.arguments import check_type
+from cortext.config import check_fields
 from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError, DataError
@@ -117,6 +118,14 @@ class CTCConfig:
 
     kind: Literal["ctc"] = "ctc"
     """Name of the loss."""
+    per_label: bool = False
+    """Divide the loss of each trial by the length of its label, so that short sentences count as
+    much as long ones (as published for the Transformer). The log then has the loss per trial as
+    `train_ctc`.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @register_loss("ctc")
@@ -131,7 +140,11 @@ class CTC:
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
         """Return the negative log-likelihood of each trial's label; see `Loss`."""
         logits_BPV = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
-        return {"loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)}
+        loss_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
+        if not self.config.per_label:
+            return {"loss": loss_B}
+        n_labels_B = batch.n_labels_B.to(loss_B.device, non_blocking=True)
+        return {"loss": loss_B / n_labels_B.clamp(min=1), "ctc": loss_B.detach()}
 
 
 def ctc_loss(

@@ -21,7 +21,7 @@ from cortext.plugins import is_own
 from cortext.training.backend import Backend, DeviceSpec
 from cortext.training.batches import Batches
 from cortext.training.config import TASKS, TrainConfig, register_task
-from cortext.training.loss import Loss, build_loss, check_labels_fit
+from cortext.training.loss import Loss, build_loss, check_labels_fit, loss_kind
 from cortext.training.setup import new_model
 from cortext.training.validate import LossValidator, Validates, Validator
 
@@ -146,7 +146,9 @@ class CTCTask(Task):
     ) -> None:
         check_type(config, TrainConfig, "config", "a TrainConfig")
         super().__init__(config, device_spec, lm)
-        self.all_used = config.loss is None and not is_own(MODELS[config.model.kind])
+        kind = config.model.kind
+        usual = loss_kind(config.loss, kind) == loss_kind(None, kind)
+        self.all_used = usual and not is_own(MODELS[kind])
 
     def check(self) -> None:
         """See `Task`."""

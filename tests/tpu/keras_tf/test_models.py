@@ -17,6 +17,7 @@ from cortext.errors import ConfigError
 from cortext.tpu.keras_tf import ctc
 from cortext.tpu.keras_tf.convert import from_torch, to_torch
 from cortext.tpu.keras_tf.models import CleanSpeechModel, NoiseModel, NoisySpeechModel, keras_model
+from cortext.training.loss import CTCConfig
 from cortext.training.loss import ctc_loss as torch_ctc_loss
 
 SIZES = {"n_features": N_FEATURES, "n_days": N_DAYS, "n_classes": 41}
@@ -302,4 +303,7 @@ def test_what_has_no_keras_form_is_said():
     config = make_config()
     config.loss = OtherConfig()
     with pytest.raises(ConfigError, match="loss 'other' has no Keras form"):
+        keras_model(config, **SIZES)
+    config.loss = CTCConfig(per_label=True)
+    with pytest.raises(ConfigError, match=r"loss.per_label has no Keras form; use --backend torch"):
         keras_model(config, **SIZES)

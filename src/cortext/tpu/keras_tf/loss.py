@@ -95,6 +95,8 @@ def keras_loss(config: TrainConfig) -> CTC | Adversarial:
         else {"triple_gru": "adversarial"}.get(config.model.kind, "ctc")
     )
     if kind == "ctc":
+        if getattr(config.loss, "per_label", False):
+            raise ConfigError("loss.per_label has no Keras form", fix="use --backend torch")
         return CTC()
     if kind != "adversarial":
         raise ConfigError(
