@@ -228,15 +228,17 @@ class Blocks(nn.Module):
         distance_PK = p_P[:, None] - p_P
         if config.attention == "bidirectional":
             seen = torch.ones_like(distance_PK, dtype=torch.bool)[None]
-            if n_patches_B is not None:
-                seen = (p_P < n_patches_B.to(p_P.device)[:, None])[:, None]
         else:
-            # The padding comes last, where no frame of the trial looks.
             begin_P = p_P - p_P % config.chunk_frames
             seen = (p_P < begin_P[:, None] + config.chunk_frames) & (
                 p_P >= begin_P[:, None] - self._context(x_BPD)
             )
-        seen_BHPK = seen.expand(-1, len(p_P), -1)[:, None] if seen.ndim == 3 else seen[None, None]
+            seen = seen[None]
+        # The padding comes last, where no frame of a trial looks that sees only the past.
+        if n_patches_B is not None and config.attention != "causal":
+            own_BP = p_P < n_patches_B.to(p_P.device)[:, None]
+            seen = seen & own_BP[:, None] | (distance_PK == 0)  # a frame of the padding sees itself
+        seen_BHPK = seen[:, None]
         for block in self.layers:
             x_BPD, _ = block(x_BPD, distance_PK, seen_BHPK)
         normed: torch.Tensor = self.norm(x_BPD)
