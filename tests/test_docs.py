@@ -266,7 +266,7 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands)
     )
     assert without.returncode == 2
     assert (
-        "unknown model 'conv'; known: gru, triple_gru; or give the file that registers it with"
+        "unknown model 'conv'; known: gru, transformer, triple_gru; or give the file that registers it with"
         " --plugin" in (without.stderr)
     )
 

@@ -20,7 +20,7 @@ from cortext.models import (
     save_model,
 )
 from cortext.models.card import Smoothing
-from cortext.models.inputs import InputNetworkConfig
+from cortext.models.transformer import EmbeddingConfig
 from cortext.text.inventory import RELEASE
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import build_loss
@@ -33,7 +33,7 @@ CASES = {
         n_heads=2,
         head_units=8,
         context_frames=6,
-        input_network=InputNetworkConfig(day_layer="affine"),
+        input_network=EmbeddingConfig(day_layer="affine"),
     ),
     "triple_gru": TripleGRUConfig(noise_units=10, clean_units=16, noisy_units=8),
 }

@@ -8,7 +8,7 @@ import torch
 
 from cortext.errors import ConfigError
 from cortext.models import TransformerConfig, build_model
-from cortext.models.inputs import InputNetworkConfig
+from cortext.models.transformer import EmbeddingConfig
 
 SIZES = {"n_units": 12, "n_layers": 2, "n_heads": 2, "head_units": 4, "patch_size": 4}
 
@@ -16,7 +16,7 @@ SIZES = {"n_units": 12, "n_layers": 2, "n_heads": 2, "head_units": 4, "patch_siz
 def small(day_layer="none", **settings):
     torch.manual_seed(0)
     settings = SIZES | {"context_frames": 5, "train_context_frames": [2, 5]} | settings
-    config = TransformerConfig(**settings, input_network=InputNetworkConfig(day_layer=day_layer))
+    config = TransformerConfig(**settings, input_network=EmbeddingConfig(day_layer=day_layer))
     model = build_model(config, n_features=6, n_days=3, n_classes=7).eval()
     with torch.no_grad():  # nothing is at its first, simple value
         for parameter in model.parameters():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cortext.models import TransformerConfig, build_model
-from cortext.models.inputs import InputNetworkConfig
+from cortext.models.transformer import EmbeddingConfig
 from cortext.training import TrainConfig
 from cortext.training.loss import ctc_loss
 from cortext.training.optim import Optimizer
@@ -89,7 +89,7 @@ def pair(shape: Shape, attention: str) -> tuple[RestatedTransformer, torch.nn.Mo
         chunk_frames=shape.chunk or 1,
         context_frames=shape.context,
         train_context_frames=list(shape.contexts),
-        input_network=InputNetworkConfig(day_layer="none", input_layer_dropout=shape.input_dropout),
+        input_network=EmbeddingConfig(input_layer_dropout=shape.input_dropout),
     )
     ours = build_model(config, n_features=shape.n_features, n_days=1, n_classes=shape.n_classes)
     ours.load_state_dict(as_ours(restated))

@@ -59,6 +59,18 @@ of them are of this trial, int64 [1, B]."""
 
 
 @dataclass
+class EmbeddingConfig(InputNetworkConfig):
+    """Section `model.input_network` of a Transformer: the day layer and the embedding."""
+
+    day_layer: Literal["softsign", "affine", "none"] = "none"
+    """The day layer: an affine map of each recording day and softsign, the map alone, or none, so
+    that all days share one model, as published.
+    """
+    input_layer_dropout: float = 0.2
+    """Dropout after the embedding."""
+
+
+@dataclass
 class TransformerConfig:
     """Section `model` for `kind: transformer`; the defaults are the published values for T15."""
 
@@ -93,9 +105,7 @@ class TransformerConfig:
 
     The number is drawn for each batch (5 to 20 s in T15).
     """
-    input_network: InputNetworkConfig = field(
-        default_factory=lambda: InputNetworkConfig(day_layer="none")
-    )
+    input_network: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """The day layer, and the dropout after the embedding."""
 
     def __post_init__(self) -> None:
