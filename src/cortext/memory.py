@@ -1,4 +1,4 @@
-"""Memory of this process and its children as Linux counts it."""
+"""Memory of this process and its children as Linux counts it, and copies to a GPU's memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 FIELDS = {
     "pss_mb": ("smaps_rollup", "Pss"),
@@ -56,6 +60,17 @@ def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
     except (OSError, ValueError):  # no control group, or none with a bound ("max")
         return free
     return min(free, most - used + (int(cached.group(1)) if cached else 0))
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on a device; the host does not wait for a copy to a GPU.
+
+    A copy from ordinary memory waits for all work that the GPU still has to do. A copy from pinned
+    memory takes its place in the queue of that work.
+    """
+    if tensor.device.type != "cpu" or device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def gpu_memory() -> dict[str, float]:

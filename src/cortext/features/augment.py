@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 
 from cortext.arguments import check_list, check_text, check_type
@@ -157,12 +158,20 @@ def augment(
             normal(*x_BTC.shape) * settings.random_walk_std, dim=settings.random_walk_axis
         )
     if settings.random_cut > 0:
-        cut = int(
-            torch.randint(settings.random_cut, (1,), generator=generator, device=x_BTC.device)
-        )
+        cut = _draw(settings.random_cut, generator)
         x_BTC = x_BTC[:, cut:]
         n_bins_B = n_bins_B - cut
     return x_BTC, n_bins_B
+
+
+def _draw(below: int, generator: torch.Generator) -> int:
+    """Draw a whole number from 0 to `below - 1`."""
+    drawn = torch.randint(below, (1,), generator=generator, device=generator.device)
+    if generator.device.type != "cuda":
+        return int(drawn)
+    # Reading a number that the GPU draws would wait for the noise before it. The generator's state
+    # (seed and offset) lies on the host and starts another one there; the draw above moves it on.
+    return int(np.random.default_rng(generator.get_state().numpy()).integers(below))
 
 
 def prepare(

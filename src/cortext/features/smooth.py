@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from cortext.arguments import as_count, as_number, check_type
 from cortext.errors import ConfigError, DataError
+from cortext.memory import to_device
 
 KERNEL_FLOOR = 0.01
 """Largest tap that is cut before the kernel is renormalised."""
@@ -99,7 +100,7 @@ def smooth(
     check_batch(x_BTC)
     if padding not in ("same", "valid"):
         raise ConfigError(f"padding is {padding!r}; use 'same' or 'valid'")
-    kernel_K = torch.from_numpy(gaussian_kernel(std_bins, size)).to(x_BTC.device)
+    kernel_K = to_device(torch.from_numpy(gaussian_kernel(std_bins, size)), x_BTC.device)
     n_bins = x_BTC.shape[1]
     if padding == "valid" and n_bins < len(kernel_K):
         raise ValueError(

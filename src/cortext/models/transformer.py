@@ -43,6 +43,7 @@ from torch import nn
 
 from cortext.arguments import as_count
 from cortext.errors import ConfigError
+from cortext.memory import to_device
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import attention, dropout
 from cortext.models.registry import register
@@ -246,7 +247,7 @@ class Blocks(nn.Module):
             seen = seen[None]
         # The padding comes last, where no frame of a trial looks that sees only the past.
         if n_patches_B is not None and config.attention != "causal":
-            own_BP = p_P < n_patches_B.to(p_P.device)[:, None]
+            own_BP = p_P < to_device(n_patches_B, p_P.device)[:, None]
             seen = seen & own_BP[:, None] | (distance_PK == 0)  # a frame of the padding sees itself
         seen_BHPK = seen[:, None]
         for block in self.layers:

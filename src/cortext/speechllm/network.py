@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from cortext.errors import ConfigError
+from cortext.memory import to_device
 from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig
@@ -120,7 +121,7 @@ class SpeechNetwork(nn.Module):
             return phonemes_BPV, state
         assert n_patches_B is not None
         brain_BPA = self.projector(hidden_BPD)
-        n_patches_B = n_patches_B.to(hidden_BPD.device)
+        n_patches_B = to_device(n_patches_B, hidden_BPD.device)
         found = SpeechOutput(phonemes_BPV, brain_BPA)
         if not self.speech.reads_language_model:
             return found
@@ -148,7 +149,7 @@ class SpeechNetwork(nn.Module):
             n_patches_B: int64 [B], patches of each trial.
         """
         hidden_BPD, _ = self.encoder.hidden(x_BTC, day_B, n_patches_B=n_patches_B)
-        n_patches_B = n_patches_B.to(hidden_BPD.device)
+        n_patches_B = to_device(n_patches_B, hidden_BPD.device)
         if self.speech.merge_blanks:
             return self._merged(hidden_BPD, self.encoder.read_out(hidden_BPD), n_patches_B)
         return self.projector(hidden_BPD), n_patches_B

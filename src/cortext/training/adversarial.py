@@ -13,6 +13,7 @@ import torch
 
 from cortext.config import check_fields
 from cortext.errors import ConfigError
+from cortext.memory import to_device
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import ctc_loss, register_loss
 
@@ -121,7 +122,7 @@ def noise_energy(noise_BPI: torch.Tensor, n_patches_B: torch.Tensor) -> torch.Te
     Returns:
         Float32 [B]; float64 for a float64 estimate.
     """
-    n_patches_B = n_patches_B.to(noise_BPI.device, non_blocking=True)
+    n_patches_B = to_device(n_patches_B, noise_BPI.device)
     summed = torch.float64 if noise_BPI.dtype == torch.float64 else torch.float32
     energy_BP = noise_BPI.square().sum(-1, dtype=summed)
     inside_BP = torch.arange(energy_BP.shape[1], device=energy_BP.device) < n_patches_B[:, None]

@@ -19,6 +19,7 @@ import torch
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation, Augmenter, prepare
+from cortext.memory import to_device
 from cortext.training.memory import ResidentTrials
 
 # Independent streams of random numbers.
@@ -158,10 +159,7 @@ class Batches:
         return x_BTC
 
     def _put(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        if self.device.type != "cuda":
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return to_device(torch.from_numpy(array), self.device)
 
     def training(
         self,

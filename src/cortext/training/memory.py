@@ -11,6 +11,7 @@ import torch
 
 from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError
+from cortext.memory import to_device
 
 SHARE = 0.5
 """Largest share of the device's free memory that trials may take; the model needs the rest."""
@@ -42,9 +43,7 @@ class ResidentTrials:
         """Return the features of trials, float16 [B, n_bins, C], zero beyond each trial's bins."""
         device = self._bins.device
         numbers = torch.from_numpy(np.stack([self._first_N[indices], self._n_bins_N[indices]]))
-        if device.type == "cuda":
-            numbers = numbers.pin_memory()
-        first_B, length_B = numbers.to(device, non_blocking=True)
+        first_B, length_B = to_device(numbers, device)
         bins_T = torch.arange(n_bins, device=device)
         inside_BT = bins_T < length_B[:, None]
         at_BT = (first_B[:, None] + bins_T).where(inside_BT, 0)
