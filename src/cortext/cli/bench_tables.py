@@ -13,7 +13,8 @@ def print_training(result: dict[str, Any]) -> None:
         _print_shape(name, shape, result["machine"]["device"])
     for name, why in result["missing"].items():
         print_lines(f"{name} left out: {why}")
-    print_lines(f"120,000 batches of 64 elsewhere: {'; '.join(result['claims'])}")
+    if result["claims"]:
+        print_lines(f"120,000 batches of 64 elsewhere: {'; '.join(result['claims'])}")
 
 
 def _print_shape(name: str, shape: dict[str, Any], device: str) -> None:
@@ -73,6 +74,7 @@ def _print_steps(title: str, sides: dict[str, Any]) -> None:
                 f"{low:.1f} to {high:.1f}",
                 f"{values['trials_per_s']:.1f}",
                 percent(values["wait_share"]),
+                percent(values["busy_share"]),
                 percent(values.get("matrix_share")),
                 f"{most:,.0f} MB",
                 f"{values['hours_of_120k_batches']:.1f}",
@@ -85,6 +87,7 @@ def _print_steps(title: str, sides: dict[str, Any]) -> None:
         "10 to 90 %",
         "trials/s",
         "waits",
+        "GPU busy",
         "of matrix rate",
         "peak memory",
         "h/120k",

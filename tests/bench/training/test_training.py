@@ -10,6 +10,7 @@ from cortext.bench.training.compare import TrainingPlan, TrainingShape, ratios, 
 from cortext.bench.training.curves import training_curves
 from cortext.bench.training.data import Recording, ReleaseBatches
 from cortext.bench.training.sides import PARTS, Clock
+from cortext.bench.training.worker import busy_share
 from cortext.cli import run
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError
@@ -81,6 +82,14 @@ def test_a_clock_counts_from_tick_to_tick():
     clock.ticks, clock.busy = [1.0, 1.5, 1.75], [0.0, 0.25, 0.25]
     assert clock.ms() == [500.0, 250.0]
     assert clock.cpu_ms() == [250.0, 0.0]
+
+
+def test_the_gpu_is_busy_while_at_least_one_kernel_runs():
+    # From 0 to 10, of which 1 to 9 counts: 1 to 2, 3 to 6 (two that overlap), 8 to 9.
+    spans = [(3.0, 5.0), (4.0, 6.0), (0.0, 2.0), (8.0, 10.0)]
+    assert busy_share(spans) == pytest.approx(5 / 8)
+    assert busy_share([(0.0, 4.0), (1.0, 2.0), (4.0, 9.0)]) == pytest.approx(1.0)
+    assert busy_share([]) is None
 
 
 @pytest.mark.slow

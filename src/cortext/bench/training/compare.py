@@ -55,6 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 CLAIMS = {
     "gru": ["RTX 4090 3.5 h (105 ms a batch), published"],
+    "transformer": [],
     "triple_gru": ["RTX 4090 12-18 h, claimed", "V100 15-20 h, claimed"],
 }
 """Claims about 120,000 batches of 64 that others have published."""
@@ -72,9 +73,9 @@ class TrainingShape:
 def shapes(model: str, batch_size: int) -> dict[str, TrainingShape]:
     """Return a model's shapes by name; `batch_size` belongs to the published shape."""
     published = Recording(n_sessions=45, trials_per_session=4, n_features=512, bins=900)
+    demo = Recording(n_sessions=6, trials_per_session=40, n_features=128, bins=0, preset="demo")
     batch = f"dataset.batch_size={batch_size}"
     if model == "gru":
-        demo = Recording(n_sessions=6, trials_per_session=40, n_features=128, bins=0, preset="demo")
         return {
             "demo": TrainingShape("demo", demo),
             "published": TrainingShape("gru", published, (batch,)),
@@ -85,9 +86,12 @@ def shapes(model: str, batch_size: int) -> dict[str, TrainingShape]:
             name: TrainingShape("triple_gru", published, (batch, f"model.noise_units={width}"))
             for name, width in widths.items()
         }
-    raise ConfigError(
-        f"no shapes are known for model {model!r}; {nearest(model, ['gru', 'triple_gru'])}"
-    )
+    if model == "transformer":
+        return {
+            "demo": TrainingShape("transformer", demo),
+            "published": TrainingShape("transformer_t15", published, (batch,)),
+        }
+    raise ConfigError(f"no shapes are known for model {model!r}; {nearest(model, CLAIMS)}")
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,8 @@ def _measure(
             stage(f"{name}: turn {turn + 1} of {plan.turns}")
             turns.append(sides.ask("steps", n=plan.steps))
         memory = sides.ask("memory")
+        stage(f"{name}: how busy the device is")
+        busy = sides.ask("busy", n=plan.steps)
         parts = sides.ask(
             "parts", lambda side: stage(f"{name}: the parts of {side}"), n=plan.parts + 1
         )
@@ -221,6 +227,7 @@ def _measure(
         side: _described(
             [turn[side] for turn in turns], memory[side], parts[side], facts[side], batches
         )
+        | busy[side]
         for side in facts
     }
     if (ours := facts.get("ours") or facts.get("ours_fp32")) is not None:
@@ -296,9 +303,14 @@ def batch_facts(folder: Path, shape: TrainingShape, n_batches: int) -> dict[str,
         chosen.length_buckets,
     )
     n_bins_SB = np.stack([split.n_bins_N[sampler.indices(step)] for step in range(n_batches)])
-    size = config.model.patch_size
-    stride = config.model.patch_stride
-    patches_SB = (n_bins_SB - size) // stride + 1 if size else n_bins_SB
+    with torch.device("meta"):
+        network: Any = build_model(
+            config.model,
+            n_features=shape.recording.n_features,
+            n_days=shape.recording.n_sessions,
+            n_classes=len(RELEASE),
+        )
+    patches_SB = network.n_patches(n_bins_SB)
     return {
         "trials": chosen.batch_size,
         "padded_bins": float(n_bins_SB.max(1).mean()),

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from cortext.bench.training.sides import SIDES, SidePlan
 from cortext.bench.workers import own_stdout, serve
@@ -39,6 +41,19 @@ class TrainingWorker:
             found["peak_device_mb"] = torch.cuda.max_memory_allocated(self.side.device) / 1e6
         return found
 
+    def busy(self, n: int) -> dict[str, float | None]:
+        """Return `busy_share`, the share of `n` steps in which the GPU works; None on a CPU."""
+        if self.side.device.type != "cuda":
+            return {"busy_share": None}
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            self.side.steps(n)
+        spans = (
+            (event.time_range.start, event.time_range.end)
+            for event in profiled.events() or ()
+            if event.device_type.name == "CUDA" and not event.is_user_annotation
+        )
+        return {"busy_share": busy_share(spans)}
+
     def matrix_rate(self, size: int) -> dict[str, float]:
         """Measure the operations per second of a large product, by precision.
 
@@ -48,6 +63,29 @@ class TrainingWorker:
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def busy_share(spans: Iterable[tuple[float, float]], margin: float = 0.1) -> float | None:
+    """Return the share of time in which at least one piece of work runs.
+
+    Args:
+        spans: Start and end of each piece, in any unit.
+        margin: Share of the whole time that is left out at each end: there the first batch is
+            waited for, and nothing follows the last.
+
+    Returns:
+        A share from 0 to 1; None without work.
+    """
+    ordered = sorted(spans)
+    if not ordered:
+        return None
+    first, last = ordered[0][0], max(end for _, end in ordered)
+    first, last = first + margin * (last - first), last - margin * (last - first)
+    busy, reached = 0.0, first
+    for start, end in ordered:
+        busy += max(0.0, min(end, last) - max(start, reached))
+        reached = max(reached, min(end, last))
+    return busy / (last - first) if last > first else None
 
 
 def matrix_rate(dtype: torch.dtype, device: torch.device, size: int, repeats: int = 10) -> float:
