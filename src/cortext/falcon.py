@@ -148,6 +148,9 @@ class Decoder:
             raise DataError(f"dones has shape {list(done.shape)}; [1] is needed")
         if not done[0]:
             return None
+        update = self._pipeline.flush()
+        if self._search is None and len(update.logits_PV):
+            self._logits.append(update.logits_PV)
         text = self._pipeline.finish()[0].text
         self._scale.end()
         if self._search is None and self._logits:

@@ -15,8 +15,8 @@ import torch
 from cortext.data import PackedDataset, open_data
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError
-from cortext.features import gaussian_kernel, smooth
-from cortext.models.stepper import Stepper
+from cortext.features import smooth
+from cortext.models.stepper import Stepper, pads_last_patch, patches_of
 from cortext.processes import Progress
 from cortext.text.metrics import error_rate
 
@@ -101,20 +101,13 @@ def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
         DataError: For a trial that is too short for one frame.
     """
     x_TC = np.asarray(features_TC, dtype=np.float32)
-    needed = stepper.patch_size
-    if stepper.smoothing.smooth_data:
-        std_bins = stepper.smoothing.smooth_kernel_std
-        size = stepper.smoothing.smooth_kernel_size
-        needed += len(gaussian_kernel(std_bins, size)) - 1
+    smoothing = stepper.smoothing
+    needed = 1 if pads_last_patch(stepper) else stepper.patch_size
+    needed += smoothing.lost_bins
     if len(x_TC) < needed:
         raise DataError(f"a trial has {len(x_TC)} bins; one frame of this model needs {needed}")
-    if stepper.smoothing.smooth_data:
+    if smoothing.smooth_data:
+        std_bins, size = smoothing.smooth_kernel_std, smoothing.smooth_kernel_size
         x_TC = smooth(torch.from_numpy(x_TC)[None], std_bins, size, padding="valid")[0].numpy()
     stepper.start()
-    last = len(x_TC) - stepper.patch_size
-    return np.stack(
-        [
-            stepper.step(x_TC[b : b + stepper.patch_size])
-            for b in range(0, last + 1, stepper.patch_stride)
-        ]
-    )
+    return np.stack([stepper.step(bins_SC) for bins_SC in patches_of(stepper, x_TC)])

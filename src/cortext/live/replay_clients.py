@@ -289,7 +289,9 @@ class PublishedClient:
 
     def send(self, bins_TC: np.ndarray) -> None:
         """See `Client`."""
-        logits_PV = self._stream.push(bins_TC)
+        self._send(self._stream.push(bins_TC))
+
+    def _send(self, logits_PV: np.ndarray) -> None:
         if len(logits_PV):
             self._ask(
                 self._names.input,
@@ -299,6 +301,7 @@ class PublishedClient:
 
     def end(self) -> ReplayAnswer | None:
         """See `Client`."""
+        self._send(self._stream.finish())
         fields = self._ask(self._names.finalize, {"done": 0}, self._names.final)
         self._next(self._names.finalize_done)
         text = fields.get(b"lm_response_final", b"").decode(errors="replace")
@@ -354,12 +357,15 @@ class JsonClient:
 
     def send(self, bins_TC: np.ndarray) -> None:
         """See `Client`."""
-        logits_PV = self._stream.push(bins_TC)
+        self._send(self._stream.push(bins_TC))
+
+    def _send(self, logits_PV: np.ndarray) -> None:
         if len(logits_PV):
             self._ask({"type": "frames"}, "partial", logits=in_lm_order(self._stream, logits_PV))
 
     def end(self) -> ReplayAnswer | None:
         """See `Client`."""
+        self._send(self._stream.finish())
         final = self._ask({"type": "end"}, "final")
         return ReplayAnswer(final["text"], final["error"] or "")
 

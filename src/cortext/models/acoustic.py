@@ -19,7 +19,7 @@ from cortext.config import to_mapping
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.describe import Described, some
 from cortext.errors import ConfigError, DataError, RunError, nearest, wrong_type
-from cortext.features import gaussian_kernel, smooth
+from cortext.features import smooth
 from cortext.files import atomic_write
 from cortext.models.card import (
     CTC,
@@ -32,7 +32,7 @@ from cortext.models.card import (
 from cortext.models.precision import full_float32
 from cortext.models.registry import build_model, check_output, empty_model, model_config
 from cortext.models.storage import check_finite, read_tensors, write_tensors
-from cortext.plugins import blaming
+from cortext.plugins import blaming, place
 from cortext.text.inventory import RELEASE, Inventory
 
 NOT_FINITE = "gives logits that are not finite"
@@ -73,6 +73,13 @@ class AcousticModel(Conventional, Described):
         if not hasattr(config, "patch_size"):
             raise ConfigError("the network has no config with its patches", fix="see build_model")
         self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
+        self.pads_last_patch = bool(getattr(network, "pads_last_patch", False))
+        if self.pads_last_patch and self.patch_size != self.patch_stride:
+            raise ConfigError(
+                f"pads_last_patch with patches of {self.patch_size} bins every {self.patch_stride}",
+                where=place(network, "pads_last_patch"),
+                fix="only patches that do not overlap can be filled",
+            )
         self.sessions = tuple(sessions)
         self.n_features = n_features
         self.conventions = (
@@ -93,6 +100,7 @@ class AcousticModel(Conventional, Described):
             "used features": self.feature_subset and len(self.feature_subset),
             "sessions": some(self.sessions),
             "patches": f"{config.patch_size} bins every {config.patch_stride}",
+            "look-ahead": self.look_ahead,
             "tokens": f"{len(self.inventory)} ({self.inventory.name})",
             **facts,
             "task": None if self.task == CTC else self.task,
@@ -104,6 +112,15 @@ class AcousticModel(Conventional, Described):
         """Device of the weights."""
         device: torch.device = next(iter(self.network.parameters())).device
         return device
+
+    @property
+    def look_ahead(self) -> str:
+        """How far a frame looks ahead of its patch, in words: through smoothing, and by itself."""
+        smoothing_ms = self.smoothing.look_ahead_bins * self.bin_ms
+        frames = look_ahead_frames(self.network)
+        if frames is None:
+            return "the whole trial"
+        return f"{smoothing_ms + frames * self.frame_ms:g} ms"
 
     @property
     def n_parameters(self) -> int:
@@ -230,6 +247,11 @@ class AcousticModel(Conventional, Described):
         x_BTC = torch.where(inside_BT[..., None], x_BTC, 0.0)
         if smooth:
             x_BTC = self.smooth(x_BTC)
+        if self.pads_last_patch:
+            # A last patch is filled with zeros; smoothing has written over them.
+            n_left_B = torch.from_numpy(n_bins_B - self._lost_bins(smooth)).to(self.device)
+            t_T = torch.arange(x_BTC.shape[1], device=self.device)
+            x_BTC = torch.where((t_T < n_left_B[:, None])[..., None], x_BTC, 0.0)
         day_B = torch.tensor([self.day(session) for session in sessions], device=self.device)
         return x_BTC, day_B, n_patches_B
 
@@ -245,14 +267,7 @@ class AcousticModel(Conventional, Described):
         )
 
     def _lost_bins(self, smooth: bool) -> int:
-        if not (smooth and self.smoothing.smooth_data):
-            return 0
-        return (
-            len(
-                gaussian_kernel(self.smoothing.smooth_kernel_std, self.smoothing.smooth_kernel_size)
-            )
-            - 1
-        )
+        return self.smoothing.lost_bins if smooth else 0
 
     def _check(
         self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool
@@ -290,16 +305,36 @@ class AcousticModel(Conventional, Described):
     def card(self) -> ModelCard:
         """Return the content of `model.json`."""
         config = self.network.config
+        pads = {"pads": 1} if self.pads_last_patch else {}
         return ModelCard(
             kind=config.kind,
             sessions=list(self.sessions),
             n_features=self.n_features,
             feature_subset=self.feature_subset,
-            patch={"size": config.patch_size, "stride": config.patch_stride},
+            patch={"size": config.patch_size, "stride": config.patch_stride, **pads},
             smoothing=self.smoothing,
             config=to_mapping(config),
             task=self.task,
             **{"inventory": RELEASE.to_json()} | self.conventions.to_json(),
+        )
+
+
+def look_ahead_frames(network: nn.Module) -> int | None:
+    """Return the later frames that a frame depends on; None for the whole trial.
+
+    A network without the attribute `look_ahead_frames` reads forwards only.
+    """
+    frames: int | None = getattr(network, "look_ahead_frames", 0)
+    return frames
+
+
+def check_causal(network: nn.Module) -> None:
+    """Raise RunError for a model whose frames depend on later frames: it cannot be stepped."""
+    if look_ahead_frames(network) != 0:
+        raise RunError(
+            "a frame of this model depends on later frames, so it can be neither stepped live nor"
+            " exported",
+            fix="train a causal one (model.attention=causal)",
         )
 
 

@@ -13,7 +13,7 @@ from cortext.config import check_fields, from_mapping
 from cortext.data.conventions import Conventions
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, RunError, TextError
-from cortext.features.smooth import check_kernel
+from cortext.features.smooth import check_kernel, gaussian_kernel
 from cortext.files import read_json
 from cortext.text.inventory import BLANK, SIL, Inventory
 from cortext.text.language import Language
@@ -39,6 +39,18 @@ class Smoothing:
             check_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
         except ValueError as error:
             raise ConfigError(f"smoothing: {error}") from None
+
+    @property
+    def lost_bins(self) -> int:
+        """Bins that a trial is shorter once it is smoothed as at evaluation, K - 1."""
+        if not self.smooth_data:
+            return 0
+        return len(gaussian_kernel(self.smooth_kernel_std, self.smooth_kernel_size)) - 1
+
+    @property
+    def look_ahead_bins(self) -> int:
+        """Later bins that a smoothed bin depends on."""
+        return self.lost_bins - self.lost_bins // 2
 
 
 @dataclass
@@ -82,7 +94,14 @@ class ModelCard:
         size, stride = (self.patch.get(name, -1) for name in ("size", "stride"))
         if not (0 <= size <= MOST_FEATURES and 1 <= stride <= MOST_FEATURES):
             raise ConfigError(f"patch is {self.patch}; a size and a stride in bins are needed")
+        if self.patch.get("pads", 0) not in (0, 1) or (self.pads_last_patch and size != stride):
+            raise ConfigError(f"patch is {self.patch}; pads is 1 only where size is stride")
         _ = self.conventions
+
+    @property
+    def pads_last_patch(self) -> bool:
+        """Tell whether a partly filled last patch is filled with zeros and makes a frame."""
+        return self.patch.get("pads", 0) == 1
 
     @cached_property
     def conventions(self) -> Conventions:
@@ -122,10 +141,12 @@ class Conventional:
     Attributes:
         conventions: Tokens, language and length of a bin of the recordings.
         patch_stride: Bins from one frame to the next.
+        pads_last_patch: Whether a partly filled last patch is filled with zeros and makes a frame.
     """
 
     conventions: Conventions
     patch_stride: int
+    pads_last_patch: bool = False
 
     @property
     def inventory(self) -> Inventory:

@@ -29,7 +29,7 @@ import cortext
 from cortext.errors import RunError
 from cortext.extras import need
 from cortext.files import atomic_write
-from cortext.models.acoustic import AcousticModel, load_model
+from cortext.models.acoustic import AcousticModel, check_causal, load_model
 from cortext.models.card import patch_shape
 from cortext.models.onnx_stepper import (
     CARD,
@@ -200,6 +200,7 @@ def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor
 def _graph(model: AcousticModel) -> Any:
     """Return the model's ONNX graph (a `ModelProto`)."""
     need("onnxscript", "onnx")
+    check_causal(model.network)
     if not hasattr(model.network, "first_state"):
         what = f"a model of kind {model.network.config.kind!r} does not tell its first state"
         raise RunError(what, fix="give its class a method first_state(n_trials)")

@@ -102,6 +102,7 @@ class OnnxStepper(Conventional):
         self.sessions = tuple(card.sessions)
         self.n_features = card.n_features
         self.patch_size, self.patch_stride = patch_shape(card.patch["size"], card.patch["stride"])
+        self.pads_last_patch = card.pads_last_patch
         self.smoothing = card.smoothing
         self.conventions = card.conventions
         self._runner = GraphRunner(content, path)

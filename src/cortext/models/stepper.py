@@ -5,7 +5,7 @@ S bins in a patch, K of them, C features, V tokens.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class Stepper(Protocol):
         n_features: Features per bin of a recording; the stepper selects those that the model uses.
         patch_size: Bins of a patch.
         patch_stride: Bins from one patch to the next.
+        pads_last_patch: Whether the bins that are left at the end of a trial, too few for a patch,
+            make one frame more, filled with zeros. A stepper without the attribute drops them.
         smoothing: Smoothing to apply to the bins before a step.
         conventions: Tokens, language and length of a bin of the recordings that the model was
             trained on.
@@ -40,6 +42,7 @@ class Stepper(Protocol):
     n_features: int
     patch_size: int
     patch_stride: int
+    pads_last_patch: bool
     smoothing: Smoothing
     conventions: Conventions
 
@@ -95,6 +98,31 @@ class Stepper(Protocol):
             DataError: For another shape.
         """
         ...
+
+
+def pads_last_patch(stepper: Any) -> bool:
+    """Tell whether a stepper fills the last patch of a trial; see `Stepper`."""
+    # Steppers of a user's own may be older than the attribute.
+    return bool(getattr(stepper, "pads_last_patch", False))
+
+
+def patches_of(stepper: Stepper, x_TC: np.ndarray) -> list[np.ndarray]:
+    """Return the patches [S, C] of a whole trial, as a stepper takes them.
+
+    Args:
+        stepper: The stepper.
+        x_TC: Float32 [T, C], smoothed.
+    """
+    size = stepper.patch_size
+    if pads_last_patch(stepper):
+        x_TC = filled(x_TC, size)
+    firsts = range(0, len(x_TC) - size + 1, stepper.patch_stride)
+    return [x_TC[first : first + size] for first in firsts]
+
+
+def filled(x_TC: np.ndarray, size: int) -> np.ndarray:
+    """Return bins [T, C] and the zeros that make them whole patches of `size` bins."""
+    return np.pad(x_TC, ((0, -len(x_TC) % size), (0, 0)))
 
 
 def check_first_step(logits_V: np.ndarray) -> np.ndarray:

@@ -15,7 +15,13 @@ import torch
 
 from cortext.arguments import check_text, check_type
 from cortext.errors import RunError
-from cortext.models.acoustic import NOT_FINITE, AcousticModel, day_of, load_model
+from cortext.models.acoustic import (
+    NOT_FINITE,
+    AcousticModel,
+    check_causal,
+    day_of,
+    load_model,
+)
 from cortext.models.card import Conventional
 from cortext.models.precision import autocast, full_float32
 from cortext.models.registry import check_output
@@ -75,6 +81,7 @@ class TorchStepper(Conventional):
     ) -> None:
         check_type(model, AcousticModel, "model", "an AcousticModel (load_model)")
         check_text(precision, "precision")
+        check_causal(model.network)
         on_cpu = model.device.type == "cpu"
         if precision not in get_args(Precision) or (precision == "int8" and not on_cpu):
             raise RunError(
@@ -83,6 +90,7 @@ class TorchStepper(Conventional):
         self.sessions = model.sessions
         self.n_features = model.n_features
         self.patch_size, self.patch_stride = model.patch_size, model.patch_stride
+        self.pads_last_patch = model.pads_last_patch
         self.smoothing = model.smoothing
         self.conventions = model.conventions
         self._network: Any = for_single_steps(model.network, precision) if on_cpu else model.network

@@ -153,6 +153,12 @@ class Transformer(DayLayers):
         return self.blocks.first_state(n_trials)
 
     @property
+    def look_ahead_frames(self) -> int | None:
+        """Later frames that a frame depends on; None for the whole trial."""
+        config = self.config
+        return None if config.attention == "bidirectional" else config.chunk_frames - 1
+
+    @property
     def n_hidden(self) -> int:
         """Number of hidden units that `read_out` takes, D."""
         return self.out.in_features

@@ -391,6 +391,9 @@ class BrandNode:
         """End the utterance with a result, and with all its problems."""
         utterance = self._utterance or NodeUtterance()
         start = time.perf_counter()
+        update = self._pipeline.flush()
+        if len(update.logits_PV):
+            self._outputs.write_step(self._position, utterance.trial, update)
         nbest = self._pipeline.finish()
         final_ms = 1000 * (time.perf_counter() - start)
         if self._notes:

@@ -21,7 +21,7 @@ from cortext.errors import ConfigError, DataError, wrong_type
 from cortext.features.stream import RollingZScore, StreamSmoother
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
-from cortext.models.stepper import Stepper
+from cortext.models.stepper import Stepper, filled, pads_last_patch
 from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import Inventory
 
@@ -231,6 +231,18 @@ class AcousticStream:
         self._stopwatch.stop(completes=len(logits_PV) > 0)
         return logits_PV
 
+    def finish(self) -> np.ndarray:
+        """Return the logits, float32 [P, V], of the bins that are left at the end of an utterance.
+
+        P is 1 if there are bins that fill no patch and the model fills their patch with zeros
+        (`Stepper.pads_last_patch`); otherwise 0. Call it before `end_utterance`, when no more bins
+        come.
+        """
+        self._stopwatch.start()
+        logits_PV = self.advance_last()
+        self._stopwatch.stop(completes=len(logits_PV) > 0)
+        return logits_PV
+
     def end_utterance(self) -> None:
         """End the utterance, whose bins count for the rolling statistics."""
         if self._normaliser:
@@ -275,6 +287,20 @@ class AcousticStream:
         logits = [self.stepper.step(bins_SC) for bins_SC in patches]
         self._stopwatch.lap("model")
         return np.stack(logits)
+
+    def advance_last(self) -> np.ndarray:
+        """Do the work of `finish`, under the caller's stopwatch."""
+        n_waiting = len(self._waiting_TC)
+        if not n_waiting or not pads_last_patch(self.stepper):
+            return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
+        bins_SC = filled(self._waiting_TC, self.stepper.patch_size)
+        # Before the step, as in `advance`; the zeros count as bins.
+        self._n_frames += 1
+        self._n_bins += len(bins_SC) - n_waiting
+        self._waiting_TC = self._waiting_TC[:0]
+        logits_V = self.stepper.step(bins_SC)
+        self._stopwatch.lap("model")
+        return logits_V[None]
 
     def _patches(self, smoothed_TC: np.ndarray) -> list[np.ndarray]:
         """Return the patches [S, C] that the next smoothed bins complete."""

@@ -286,11 +286,28 @@ class Pipeline(Described):
         )
         return Update(self._partial, logits_PV, stage_ms, reason, len(self._held_TC))
 
+    def flush(self) -> Update:
+        """Take the bins that are left at the end of an utterance, too few for a patch.
+
+        A model that fills its last patch with zeros makes one frame of them; others drop them.
+        `finish` calls it. Call it yourself before `finish`, and push nothing in between, where the
+        logits of that frame are needed.
+        """
+        stage_ms: dict[str, list[float]] = {stage: [] for stage in TIMES}
+        self._stopwatch.start()
+        logits_PV = self._stream.advance_last()
+        reason = self._take_frames(logits_PV)
+        if len(logits_PV):
+            stage_ms = {stage: [ms] for stage, ms in self._stopwatch.take().items()}
+        return Update(self._partial, logits_PV, stage_ms, reason, len(self._held_TC))
+
     def finish(self) -> NBest:
         """End the utterance; return its n-best list, words with times and confidence.
 
-        Too few bins for one frame, like silence, give one candidate with an empty text.
+        Too few bins for one frame, like silence, give one candidate with an empty text. If the
+        model fails on the last frame, the utterance goes on without it, as in `push`.
         """
+        self.flush()
         search, self._search = self._search, None
         try:
             if search is None:
@@ -331,6 +348,10 @@ class Pipeline(Described):
         self._stopwatch.start()
         self.n_bins += len(bins_TC)
         logits_PV = self._stream.advance(bins_TC, prepare)
+        return logits_PV, self._take_frames(logits_PV)
+
+    def _take_frames(self, logits_PV: np.ndarray) -> Reason | None:
+        """Search on with new frames, if any, and end the work that the stopwatch times."""
         reason = self._endpoint.reason if self._endpoint else None
         if len(logits_PV):
             if self._search is None:
@@ -343,4 +364,4 @@ class Pipeline(Described):
             if self._endpoint:
                 reason = self._endpoint.push(log_probs_PV)
         self._stopwatch.stop(completes=len(logits_PV) > 0)
-        return logits_PV, reason
+        return reason

@@ -211,10 +211,7 @@ class UtteranceDecoder:
             chunk_TC = bins_TC[:CHUNK_BINS]
             update = pipeline.push(chunk_TC)
             used = len(chunk_TC) - update.held_bins
-            step = utterance.step(chunk_TC[:used], update)
-            if step is not None:
-                self._readers.send(step)
-            self.statistics.times.add(update.stage_ms)
+            self._show(utterance, chunk_TC[:used], update)
             bins_TC = bins_TC[used:]
             if update.reason is not None:
                 self.finish(update.reason)
@@ -237,6 +234,10 @@ class UtteranceDecoder:
             utterance = self._begin()  # Nothing of it could be used: it ends with that error.
         self._utterance = None
         started = time.perf_counter()
+        update = self.days.pipeline.flush()
+        if len(update.logits_PV):
+            none_TC = np.empty((0, self.days.pipeline.stepper.n_features), dtype=np.float32)
+            self._show(utterance, none_TC, update)
         nbest = self.days.pipeline.finish()
         final_ms = (time.perf_counter() - started) * 1000
         if self._n_refused:
@@ -266,6 +267,13 @@ class UtteranceDecoder:
             event("decoding_failed", "error", error=internal_error(second))
             self._utterance = None
             self.days.pipeline.reset()
+
+    def _show(self, utterance: PageUtterance, bins_TC: np.ndarray, update: Update) -> None:
+        """Send readers what decoded bins gave, and count their times."""
+        step = utterance.step(bins_TC, update)
+        if step is not None:
+            self._readers.send(step)
+        self.statistics.times.add(update.stage_ms)
 
     def _begin(self) -> PageUtterance:
         self._n_utterances += 1

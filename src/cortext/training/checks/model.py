@@ -24,6 +24,7 @@ from cortext.models.card import Smoothing, patch_shape
 from cortext.models.onnx import export_onnx
 from cortext.models.precision import full_float32
 from cortext.models.registry import Output, check_output
+from cortext.models.stepper import patches_of
 from cortext.models.stepping import TorchStepper
 from cortext.plugins import place
 from cortext.text.inventory import RELEASE
@@ -243,13 +244,10 @@ class ModelChecks(NetworkChecks):
             raise NotChecked("it returns no state")
         model = self._acoustic_model()
         stepper = TorchStepper(model, SESSIONS[0])
-        size, stride = stepper.patch_size, stepper.patch_stride
-        # Where the model fills its last patch with zeros, the stepper is given them.
-        x_TC = np.pad(one.x_BTC[0].numpy(), ((0, size - 1), (0, 0)))
         worst = 0.0
-        for p, logits_V in enumerate(whole.logits[0]):
-            bins_SC = x_TC[p * stride : p * stride + size]
-            stepper.prepare(bins_SC[: size - 1])
+        patches = patches_of(stepper, one.x_BTC[0].numpy())
+        for bins_SC, logits_V in zip(patches, whole.logits[0], strict=True):
+            stepper.prepare(bins_SC[:-1])
             worst = max(worst, difference(torch.from_numpy(stepper.step(bins_SC)), logits_V))
         if worst > self.allowed(whole.logits):
             what = f"steps differ from the whole trial by up to {worst:.2g}"
