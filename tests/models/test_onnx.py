@@ -12,7 +12,14 @@ from small_models import N_FEATURES, SESSIONS, make_model, trial
 
 from cortext.errors import DataError, MissingLibrary, RunError
 from cortext.evaluation.stepped import step_through
-from cortext.models import MODELS, GRUConfig, TripleGRUConfig, load_model, save_model
+from cortext.models import (
+    MODELS,
+    GRUConfig,
+    TransformerConfig,
+    TripleGRUConfig,
+    load_model,
+    save_model,
+)
 from cortext.models.onnx import export_onnx
 from cortext.models.onnx_stepper import OnnxStepper
 from cortext.models.stepping import TorchStepper, open_stepper
@@ -22,12 +29,17 @@ onnx = pytest.importorskip("onnx")
 
 CASES = {
     "gru": (GRUConfig(n_units=32, n_layers=3), None),
+    "transformer": (
+        TransformerConfig(n_units=32, n_layers=2, n_heads=2, head_units=8, context_frames=6),
+        None,
+    ),
     "triple_gru": (TripleGRUConfig(noise_units=16, clean_units=32, noisy_units=8), None),
     "gru, a subset of the features": (GRUConfig(n_units=8, n_layers=1), [4, 0, 5]),
     "gru, single bins": (GRUConfig(n_units=8, n_layers=2, patch_size=0), None),
 }
 EXPORTED = [  # an export takes seconds
-    name if name == "gru" else pytest.param(name, marks=pytest.mark.slow) for name in CASES
+    name if name in ("gru", "transformer") else pytest.param(name, marks=pytest.mark.slow)
+    for name in CASES
 ]
 
 
@@ -75,12 +87,18 @@ def test_the_graph_gives_the_logits_of_the_whole_trial(exported, name):
     root = exported(name)
     model = load_model(root / "run")
     session = ort.InferenceSession(root / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
-    size, stride = (1, 1) if model.network.config.patch_size == 0 else (14, 4)
+    card = json.loads((root / "onnx" / "model.json").read_text())
+    size, stride = (
+        card["patch"][key] if card["patch"]["size"] else 1 for key in ("size", "stride")
+    )
     for day, name in enumerate(SESSIONS):
-        whole_PV = model.logits(trial(seed=day), name, smooth=False)
+        x_TC = trial(58, seed=day)
+        whole_PV = model.logits(x_TC, name, smooth=False)
+        if "pads" in card["patch"]:  # 58 bins are 14 patches of 4 and two bins
+            x_TC = np.concatenate((x_TC, np.zeros((2, N_FEATURES), np.float32)))
         state, stepped = {}, []
-        for first in range(0, len(trial()) - size + 1, stride):
-            features = trial(seed=day)[None, first : first + size]
+        for first in range(0, len(x_TC) - size + 1, stride):
+            features = x_TC[None, first : first + size]
             logits_BV, *leaves = session.run(
                 None, {"features": features, "day": np.array([day]), **state}
             )
@@ -100,12 +118,13 @@ def test_the_onnx_stepper_is_the_torch_stepper(exported, name):
         torchs.n_features,
     )
     assert (ours.patch_size, ours.patch_stride) == (torchs.patch_size, torchs.patch_stride)
+    assert ours.pads_last_patch == torchs.pads_last_patch == (name == "transformer")
     assert (ours.smoothing, ours.inventory) == (torchs.smoothing, torchs.inventory)
     for session in (SESSIONS[0], "latest"):  # the second utterance knows nothing of the first
         ours.use(session)
         torchs.use(session)
         np.testing.assert_allclose(
-            step_through(ours, trial()), step_through(torchs, trial()), atol=1e-5
+            step_through(ours, trial(59)), step_through(torchs, trial(59)), atol=1e-5
         )
 
 
@@ -119,6 +138,21 @@ def test_int8_is_near_and_smaller(exported):
     assert (root / "onnx" / "model.int8.onnx").stat().st_size < (
         root / "onnx" / "model.onnx"
     ).stat().st_size
+
+
+@pytest.mark.parametrize("attention", ["bidirectional", "chunked"])
+def test_a_model_whose_frames_see_later_ones_is_refused_in_one_line(tmp_path, attention):
+    chunk = 4 if attention == "chunked" else 1
+    config = TransformerConfig(
+        n_units=8, n_layers=1, n_heads=1, head_units=4, attention=attention, chunk_frames=chunk
+    )
+    save_model(make_model(config), tmp_path / "run")
+    said = "depends on later frames, so it can be neither stepped live nor exported; train a causal"
+    with pytest.raises(RunError, match=said):
+        export_onnx(tmp_path / "run", tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+    with pytest.raises(RunError, match=said):
+        TorchStepper(load_model(tmp_path / "run"))
 
 
 def test_the_description_says_what_was_written(exported):

@@ -11,7 +11,14 @@ from torch import nn
 
 from cortext.data.conventions import Conventions
 from cortext.errors import DataError, RunError
-from cortext.models import GRU, AcousticModel, GRUConfig, TripleGRUConfig, build_model
+from cortext.models import (
+    GRU,
+    AcousticModel,
+    GRUConfig,
+    TransformerConfig,
+    TripleGRUConfig,
+    build_model,
+)
 from cortext.models.card import Smoothing
 from cortext.models.single_step import choose_prefetch, for_single_steps
 from cortext.models.stepping import TorchStepper, open_stepper
@@ -21,6 +28,9 @@ CONFIGS = {
     "gru": GRUConfig(n_units=32, n_layers=3),
     "gru, single bins": GRUConfig(n_units=16, n_layers=1, patch_size=0),
     "gru, odd units": GRUConfig(n_units=21, n_layers=2, patch_size=3, patch_stride=2),
+    "transformer": TransformerConfig(
+        n_units=32, n_layers=2, n_heads=2, head_units=8, context_frames=6
+    ),
     "triple_gru": TripleGRUConfig(noise_units=16, clean_units=32, noisy_units=8),
 }
 

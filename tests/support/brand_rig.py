@@ -64,14 +64,19 @@ class World:
         return logits_PV, decoder.decode(log_probs_PV, "release")
 
 
-def make_world(root: Path) -> World:
+TRANSFORMER = {"n_heads": 2, "head_units": 4, "input_network": {"day_layer": "affine"}}
+
+
+def make_world(root: Path, kind: str = "gru") -> World:
     torch.manual_seed(3)
-    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 2})
+    more = TRANSFORMER if kind == "transformer" else {}
+    config = model_config({"kind": kind, "n_units": 8, "n_layers": 2, **more})
     network = build_model(config, n_features=N_FEATURES, n_days=len(DAYS), n_classes=len(RELEASE))
     with torch.no_grad():
         network.day_weight += torch.randn_like(network.day_weight) * 0.3
         network.out.weight *= 20
-        network.gru.weight_ih_l0 *= 10  # it listens to its input more than to itself
+        if kind == "gru":
+            network.gru.weight_ih_l0 *= 10  # it listens to its input more than to itself
     save_model(
         AcousticModel(
             network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing()
