@@ -96,6 +96,52 @@ def test_a_time_mask_is_limited_in_bins_too():
     assert int(masked.sum(1).max()) == 4
 
 
+def test_masks_hide_whole_patches_of_the_trial_alone():
+    """The last patch of a trial, and of a batch, may be short."""
+    n_bins_B, n_patches_B = torch.tensor([42, 40, 9, 3]), (11, 10, 3, 1)
+    for seed in range(200):
+        masked_BT = (
+            build("time_mask", n_masks=1, max_share=0.34, patch_bins=4)(
+                torch.ones(4, 42, 2), n_bins_B, generator(seed)
+            )
+            == 0
+        )[..., 0]
+        for masked_T, n_patches in zip(masked_BT.tolist(), n_patches_B, strict=True):
+            hidden = [masked_T[first : first + 4] for first in range(0, 42, 4)]
+            assert all(len(set(patch)) == 1 for patch in hidden)
+            numbers = [number for number, patch in enumerate(hidden) if patch[0]]
+            assert len(numbers) <= int(0.34 * n_patches)
+            assert all(number < n_patches for number in numbers)
+
+
+def test_lengths_in_patches_are_equally_likely():
+    n_trials = 20_000
+    x_BTC, n_bins_B = torch.ones(n_trials, 38, 1), torch.full((n_trials,), 38)  # 10 patches
+    mask = build("time_mask", n_masks=1, max_share=0.4, patch_bins=4)
+    hidden_BP = (mask(x_BTC, n_bins_B, generator()) == 0)[:, ::4, 0].numpy()
+    np.testing.assert_allclose(np.bincount(hidden_BP.sum(1)) / n_trials, [0.2] * 5, atol=0.01)
+
+
+@pytest.mark.parametrize(("max_share", "published"), [(0.05, 0.40), (0.075, 0.53)])
+def test_many_masks_hide_the_published_share_of_a_thousand_trials(max_share, published):
+    """Against the probability that no mask covers a patch, and the published coverage."""
+    n_masks, n_patches = 20, 200
+    mask = build("time_mask", n_masks=n_masks, max_share=max_share, patch_bins=4)
+    n_bins_B = torch.full((1_000,), 4 * n_patches)
+    hidden_BTC = mask(torch.ones(1_000, 4 * n_patches, 1), n_bins_B, generator()) == 0
+    # A mask of n patches has n_patches - n + 1 places; those from p - n + 1 to p cover patch p.
+    covers_P = np.zeros(n_patches)
+    lengths = range(int(max_share * n_patches) + 1)
+    for n in lengths:
+        for first in range(n_patches - n + 1):
+            covers_P[first : first + n] += 1 / (n_patches - n + 1) / len(lengths)
+    expected_P = 1 - (1 - covers_P) ** n_masks
+    found_P = hidden_BTC[:, ::4, 0].float().mean(0).numpy()
+    assert found_P.mean() == pytest.approx(expected_P.mean(), abs=0.005)
+    assert found_P.mean() == pytest.approx(published, abs=0.01)
+    np.testing.assert_allclose(found_P, expected_P, atol=0.07)  # 4.5 standard errors
+
+
 def test_channel_dropout_silences_an_electrode_with_all_its_features_for_the_whole_trial():
     x_BTC, n_bins_B = torch.ones(3000, 4, 6), torch.full((3000,), 4)
     settings = {"probability": 0.25, "features_per_electrode": 2}
@@ -137,6 +183,44 @@ def test_they_follow_the_release_s_noise_in_their_order_and_precede_smoothing():
     assert torch.equal(prepare(x_BTC, n_bins_B, Augmentation(), extra=extra)[0], smooth(x_BTC))
 
 
+def test_masks_after_smoothing_have_sharp_edges_and_leave_the_rest_as_it_was():
+    x_BTC, n_bins_B = torch.randn(3, 40, 4, generator=generator()), torch.tensor([40, 31, 20])
+    settings = {"kind": "time_mask", "n_masks": 3, "max_share": 0.3, "patch_bins": 4}
+    configs = [settings | {"after_smoothing": True}, {"kind": "gain"}]
+    mask, gain = build_augmentations(augmentation_configs(configs))
+    stream = generator(3)
+    expected, n_left_B = augment(x_BTC, n_bins_B, Augmentation(), stream)
+    expected = smooth(gain(expected, n_left_B, stream))  # although it stands after the mask
+    expected = mask(expected, n_left_B, stream)
+    found, _ = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), extra=[mask, gain])
+    assert torch.equal(found, expected)
+    assert bool((found == 0).any())
+
+
+def test_processes_that_share_a_batch_mask_it_as_one_process_does():
+    x_BTC, n_bins_B = torch.randn(5, 40, 4, generator=generator()), torch.tensor([40, 7, 31, 2, 20])
+    settings = {"n_masks": 3, "max_share": 0.3, "patch_bins": 4, "after_smoothing": True}
+    extra = [build("time_mask", **settings)]
+    whole, n_left_B = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), extra=extra)
+    for rows in (slice(0, None, 2), slice(1, None, 2)):
+        own = torch.zeros_like(x_BTC)
+        own[rows] = x_BTC[rows]
+        found, n_found_B = prepare(own, n_bins_B, Augmentation(), generator(3), rows, extra)
+        assert torch.equal(found, whole[rows])
+        assert torch.equal(n_found_B, n_left_B[rows])
+
+
+def test_the_bins_after_a_trial_are_cleared_of_what_smoothing_spreads_there():
+    x_BTC, n_bins_B = torch.ones(2, 30, 4), torch.tensor([30, 20])
+    spread, _ = prepare(x_BTC, n_bins_B, Augmentation(), generator(3))
+    found, n_left_B = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), clear_padding=True)
+    for n_left, spread_TC, found_TC in zip(n_left_B.tolist(), spread, found, strict=True):
+        assert torch.equal(found_TC[:n_left], spread_TC[:n_left])
+        assert not found_TC[n_left:].any()
+    assert spread[1, n_left_B[1] :].any()
+    assert torch.equal(x_BTC, torch.ones(2, 30, 4))
+
+
 @pytest.mark.parametrize(
     ("augmentations", "message"),
     [
@@ -150,6 +234,11 @@ def test_they_follow_the_release_s_noise_in_their_order_and_precede_smoothing():
         ),
         ([{"kind": "gain", "trial_std": -1}], "gain has trial_std -1"),
         ([{"kind": "time_mask", "n_masks": 0}], "time_mask has n_masks 0"),
+        ([{"kind": "time_mask", "patch_bins": 0}], "time_mask has patch_bins 0; it must be at"),
+        (
+            [{"kind": "time_mask", "patch_bins": 4, "max_bins": 3}],
+            r"max_bins 3; from 1 to 100, in \(0, 1\] and 4 or more \(or null\) are needed",
+        ),
         (
             [{"kind": "time_mask", "max_share": "much"}],
             r"max_share is 'much' \(str\); float is needed",

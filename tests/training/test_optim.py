@@ -57,6 +57,28 @@ def test_day_layers_have_their_own_cosine_and_share_the_straight_line():
     ] == pytest.approx([0.75, 3, 2])
 
 
+def test_the_multistep_schedule_of_all_weights_is_torchs():
+    config = TrainConfig(
+        lr_scheduler_type="multistep",
+        lr_max=2e-3,
+        lr_max_day=5e-3,
+        lr_steps=[3, 7],
+        lr_gamma=0.1,
+        lr_warmup_steps=5,
+    )
+    groups = [
+        {"params": [nn.Parameter(torch.zeros(1))], "lr": rate}
+        for rate in (config.lr_max, config.lr_max_day)
+    ]
+    optimizer = torch.optim.SGD(groups)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[3, 7], gamma=0.1)
+    for step in range(10):
+        found = [learning_rate(config, step), day_learning_rate(config, step)]
+        assert found == pytest.approx(schedule.get_last_lr(), rel=1e-12)
+        optimizer.step()
+        schedule.step()
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_stacked_days_move_as_one_parameter_per_day_would(weight_decay):
     """The release: absent days have no gradient, so that AdamW leaves weights, moments and step

@@ -1,7 +1,8 @@
 """Augmentation of training batches: the release's own, and a registry for others.
 
 The steps keep the release's order, because each takes the result of the one before: gain, noise,
-offset, walk, cut, and smoothing last, which also smooths the noise.
+offset, walk, cut, and smoothing, which also smooths the noise. Registered augmentations come before
+smoothing, or after it.
 
 B trials, T bins, C features.
 """
@@ -27,6 +28,9 @@ class Augmenter(Protocol):
     """An augmentation beyond the release's, built as `cls(config)` with its dataclass `Config`."""
 
     Config: ClassVar[type]
+
+    # `after_smoothing: bool` tells whether it is applied to smoothed features; an augmentation
+    # without it comes before smoothing.
 
     def __call__(
         self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
@@ -68,6 +72,11 @@ def build_augmentations(configs: Iterable[Any]) -> list[Augmenter]:
     for config in configs:
         check_text(getattr(config, "kind", None), "kind of an augmentation")
     return [build(AUGMENTATIONS[config.kind], config) for config in configs]
+
+
+def follows_smoothing(augmentation: Augmenter) -> bool:
+    """Tell whether an augmentation is applied to smoothed features."""
+    return bool(getattr(augmentation, "after_smoothing", False))
 
 
 @dataclass
@@ -181,6 +190,8 @@ def prepare(
     generator: torch.Generator | None = None,
     rows: slice = slice(None),
     extra: Sequence[Augmenter] = (),
+    *,
+    clear_padding: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Prepare a batch for the model: augment it (in training, with a generator), and smooth it.
 
@@ -191,7 +202,9 @@ def prepare(
         generator: Source of random numbers; None augments nothing, as in validation.
         rows: Trials to return. The whole batch is augmented, so that several processes that return
             a part each give the batch of one process.
-        extra: Augmentations that follow the release's.
+        extra: Augmentations that follow the release's, before smoothing or after it.
+        clear_padding: Zero the bins after each trial. A model that fills a trial's last patch with
+            zeros needs it: smoothing spreads the trial's last bins, and noise, over them.
 
     Returns:
         Features float32 [b, T, C] and bins int64 [b] of the b trials of `rows`.
@@ -203,9 +216,50 @@ def prepare(
         check_type(generator, torch.Generator, "generator", "a torch.Generator")
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, generator)
         for augmentation in extra:
-            x_BTC = augmentation(x_BTC, n_bins_B, generator)
+            if not follows_smoothing(augmentation):
+                x_BTC = augmentation(x_BTC, n_bins_B, generator)
+    n_trials, every_B = len(x_BTC), n_bins_B
     x_BTC = x_BTC[rows]
     n_bins_B = n_bins_B[rows]
     if settings.smooth_data:
-        return smooth(x_BTC, settings.smooth_kernel_std, settings.smooth_kernel_size), n_bins_B
-    return x_BTC.float(), n_bins_B
+        x_BTC = smooth(x_BTC, settings.smooth_kernel_std, settings.smooth_kernel_size)
+    x_BTC = x_BTC.float()
+    if clear_padding:
+        t_T = torch.arange(x_BTC.shape[1], device=x_BTC.device)
+        end_B = n_bins_B.to(x_BTC.device, non_blocking=x_BTC.is_cuda)
+        x_BTC = x_BTC.masked_fill((t_T >= end_B[:, None])[..., None], 0.0)
+    later = [augmentation for augmentation in extra if follows_smoothing(augmentation)]
+    if generator is not None and later:
+        x_BTC = _augment_rows(x_BTC, rows, n_trials, every_B, later, generator)
+    return x_BTC, n_bins_B
+
+
+def _augment_rows(
+    x_bTC: torch.Tensor,
+    rows: slice,
+    n_trials: int,
+    n_bins_B: torch.Tensor,
+    augmentations: Sequence[Augmenter],
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Apply augmentations to some rows of a batch, with the draws that the whole batch would get.
+
+    Args:
+        x_bTC: Float [b, T, C], the smoothed features of the rows; they are not changed.
+        rows: The rows.
+        n_trials: Trials of the whole batch, B.
+        n_bins_B: int64 [B], bins of each trial of the whole batch.
+        augmentations: Augmentations that follow smoothing.
+        generator: Source of random numbers.
+
+    Returns:
+        Float [b, T, C].
+    """
+    x_BTC = x_bTC
+    if len(x_bTC) < n_trials:
+        # Zeros in place of other processes' trials cost less than smoothing them here, too.
+        x_BTC = x_bTC.new_zeros(n_trials, *x_bTC.shape[1:])
+        x_BTC[rows] = x_bTC
+    for augmentation in augmentations:
+        x_BTC = augmentation(x_BTC, n_bins_B, generator)
+    return x_BTC[rows] if len(x_bTC) < n_trials else x_BTC

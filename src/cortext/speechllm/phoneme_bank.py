@@ -61,7 +61,12 @@ class PhonemeBank:
         )
         network = model.network.eval()
         batches = Batches(
-            split, day_layers(data, model.sessions), noise, model.device, network.n_patches
+            split,
+            day_layers(data, model.sessions),
+            noise,
+            model.device,
+            network.n_patches,
+            clear_padding=getattr(network, "pads_last_patch", False),
         )
         generator = torch.Generator(model.device).manual_seed(seed)
         order = np.argsort(split.n_bins_N, kind="stable")

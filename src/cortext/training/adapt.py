@@ -357,9 +357,14 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
     transforms = trainer.config.dataset.data_transforms
     new = np.flatnonzero(trainer.layer_of_day[split.day_N] == day)
     compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]
-    batch = Batches(split, trainer.layer_of_day, transforms, backend.host, network.n_patches).batch(
-        compared
-    )
+    batch = Batches(
+        split,
+        trainer.layer_of_day,
+        transforms,
+        backend.host,
+        network.n_patches,
+        clear_padding=getattr(network, "pads_last_patch", False),
+    ).batch(compared)
     losses = {}
     with reading_bar(progress, "comparing days") as bar:
         for known, session in enumerate(sessions[:n_known]):

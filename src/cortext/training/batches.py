@@ -91,6 +91,7 @@ class Batches:
         n_patches: Function from bins to frames of logits.
         resident: The trials of the split on the device; None reads them batch by batch.
         extra: Augmentations beyond the release's.
+        clear_padding: Zero the bins after each trial, for a model that fills a trial's last patch.
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class Batches:
         n_patches: Callable[[Any], Any],
         resident: ResidentTrials | None = None,
         extra: Sequence[Augmenter] = (),
+        *,
+        clear_padding: bool = False,
     ) -> None:
         self.split = split
         self.layer_of_day = layer_of_day
@@ -110,6 +113,7 @@ class Batches:
         self.n_patches = n_patches
         self.resident = resident
         self.extra = extra
+        self.clear_padding = clear_padding
 
     def batch(
         self,
@@ -130,7 +134,15 @@ class Batches:
         labels_BU, n_labels_B = self.split.labels_batch(own)
         n_bins_B = torch.from_numpy(self.split.n_bins_N[indices])
         x_BTC = self._features(indices, rows)
-        x_BTC, n_bins_B = prepare(x_BTC, n_bins_B, self.transforms, generator, rows, self.extra)
+        x_BTC, n_bins_B = prepare(
+            x_BTC,
+            n_bins_B,
+            self.transforms,
+            generator,
+            rows,
+            self.extra,
+            clear_padding=self.clear_padding,
+        )
         return TrainBatch(
             x_BTC,
             self._put(layers[rows]),

@@ -5,6 +5,7 @@ Names, structure and defaults are those of the published YAML.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -144,10 +145,11 @@ class TrainConfig:
 
     num_training_batches: int = 120_000
     """Batches to train on."""
-    lr_scheduler_type: Literal["cosine", "linear"] = "cosine"
+    lr_scheduler_type: Literal["cosine", "linear", "multistep"] = "cosine"
     """`cosine`: linear warm-up, then half a cosine down.
 
-    `linear`: a straight line down, without warm-up.
+    `linear`: a straight line down, without warm-up. `multistep`: `lr_max` and `lr_max_day`,
+    multiplied by `lr_gamma` at each batch of `lr_steps`, without warm-up.
     """
     lr_max: float = 0.005
     """Highest learning rate of everything but the day layers."""
@@ -167,6 +169,10 @@ class TrainConfig:
     """
     lr_warmup_steps_day: int = 1_000
     """Batches of warm-up of the day layers."""
+    lr_steps: list[int] = field(default_factory=list)
+    """Batches at which the multistep schedule lowers the learning rates, in rising order."""
+    lr_gamma: float = 0.1
+    """Factor of the learning rates at each batch of `lr_steps`."""
 
     beta0: float = 0.9
     """Decay of Adam's mean of the gradient."""
@@ -282,6 +288,7 @@ class TrainConfig:
         for name in ("lr_max", "lr_max_day", "epsilon"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
+        _check_lr_steps(self)
         for name in ("beta0", "beta1"):
             if not getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be below 1")
@@ -296,6 +303,18 @@ class TrainConfig:
     def task_name(self) -> str:
         """The registered name of the task."""
         return CTC if self.task is None else str(self.task.kind)
+
+
+def _check_lr_steps(config: TrainConfig) -> None:
+    """Raise ConfigError if the settings of the multistep schedule are out of range."""
+    if not 0 < config.lr_gamma <= 1:
+        raise ConfigError(f"lr_gamma is {config.lr_gamma}; it must be above 0 and at most 1")
+    steps = config.lr_steps
+    if any(low >= high for low, high in itertools.pairwise([0, *steps])):
+        raise ConfigError(f"lr_steps is {steps}; numbers of batches must rise from 1")
+    if config.lr_scheduler_type == "multistep" and not steps:
+        what = "lr_scheduler_type is 'multistep' without lr_steps"
+        raise ConfigError(what, fix="give the batches at which the rate falls, such as [60000]")
 
 
 def read_train_config(

@@ -10,6 +10,7 @@ only the days of the batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -40,10 +41,23 @@ def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
+def step_factor(step: int, steps: Sequence[int], gamma: float) -> float:
+    """Return the learning rate of a batch of the multistep schedule as a fraction of the highest.
+
+    Args:
+        step: Number of the batch, from 0.
+        steps: Batches at which the rate falls; they have the lower rate.
+        gamma: Factor of the rate at each of them.
+    """
+    return float(gamma ** sum(step >= number for number in steps))
+
+
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Return the learning rate at batch `step`, from 0, of all parameters but the day layers."""
     c = config
     kind = config.lr_scheduler_type
+    if kind == "multistep":
+        return c.lr_max * step_factor(step, c.lr_steps, c.lr_gamma)
     return c.lr_max * lr_factor(
         step, kind, c.lr_min / c.lr_max, c.lr_decay_steps, c.lr_warmup_steps
     )
@@ -52,6 +66,8 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 def day_learning_rate(config: TrainConfig, step: int) -> float:
     """Return the learning rate of the day layers at batch `step`, from 0."""
     c = config
+    if c.lr_scheduler_type == "multistep":
+        return c.lr_max_day * step_factor(step, c.lr_steps, c.lr_gamma)
     if c.lr_scheduler_type == "linear":  # the release scales all groups by the same straight line
         return c.lr_max_day * lr_factor(step, "linear", c.lr_min / c.lr_max, c.lr_decay_steps, 0)
     floor = c.lr_min_day / c.lr_max_day

@@ -54,6 +54,7 @@ class TorchBackend:
             network.n_patches,
             resident,
             extra,
+            clear_padding=getattr(network, "pads_last_patch", False),
         )
         self.bf16 = uses_bf16(config.precision, self.host.type)
         self.optimizer = Optimizer(network, config)

@@ -224,6 +224,7 @@ class Trainer(Described):
             self.config.dataset.data_transforms,
             self.backend.host,
             setup.model.network.n_patches,
+            clear_padding=getattr(setup.model.network, "pads_last_patch", False),
         )
         return self.task.validator(setup.model, batches, self.backend)
 

@@ -219,7 +219,15 @@ class Ours:
         x_BTC = batches._features(indices, every)
         clock.end("load")
         n_bins_B = torch.from_numpy(batches.split.n_bins_N[indices])
-        prepare(x_BTC, n_bins_B, batches.transforms, generator(), every, batches.extra)
+        prepare(
+            x_BTC,
+            n_bins_B,
+            batches.transforms,
+            generator(),
+            every,
+            batches.extra,
+            clear_padding=batches.clear_padding,
+        )
         clock.end("augment")
         del x_BTC
         batch = batches.batch(indices, generator())  # the same once more, with labels and lengths
