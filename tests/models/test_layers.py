@@ -3,7 +3,14 @@ import torch
 from torch import nn
 
 from cortext import _native
-from cortext.models.layers import day_affine, dropout, gru, patches, reverse_gradient
+from cortext.models.layers import (
+    attention,
+    day_affine,
+    dropout,
+    gru,
+    patches,
+    reverse_gradient,
+)
 
 
 def gradients(function, *inputs):
@@ -163,6 +170,68 @@ def test_dropout_does_nothing_outside_training_or_at_zero():
     x = torch.randn(3, 4)
     assert torch.equal(dropout(x, 0.5, training=False), x)
     assert torch.equal(dropout(x, 0.0, training=True), x)
+
+
+def attention_inputs(dtype, n_trials_of_bias=1):
+    """Three trials, two heads, six frames of a past of nine; each frame sees five keys or more."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 2, n, 4, dtype=dtype, requires_grad=True) for n in (6, 9, 9))
+    bias = torch.randn(n_trials_of_bias, 1, 6, 9, dtype=dtype)
+    bias.masked_fill_(torch.arange(9) > torch.arange(6)[:, None] + 4, -torch.inf)
+    return q, k, v, bias.requires_grad_()
+
+
+def plain_attention(q, k, v, bias, p=0.0):
+    weight = (q @ k.transpose(2, 3) / q.shape[-1] ** 0.5 + bias).softmax(-1)
+    return dropout(weight, p, training=True) @ v
+
+
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("n_trials_of_bias", [1, 3])
+def test_attention_and_its_gradients_are_those_of_its_formula(p, n_trials_of_bias):
+    inputs = attention_inputs(torch.float64, n_trials_of_bias)
+
+    def computed_by(function):
+        torch.manual_seed(1)  # the same dropout
+        return (function(*inputs, p),)
+
+    expected, found = (
+        gradients(lambda f=f: computed_by(f), *inputs) for f in (plain_attention, attention)
+    )
+    for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
+        torch.testing.assert_close(b, a, atol=1e-12, rtol=1e-9)
+    with torch.no_grad():
+        without = attention(*inputs)
+    torch.testing.assert_close(without, plain_attention(*inputs), atol=1e-12, rtol=1e-9)
+
+
+def test_attention_in_bfloat16_is_close_to_float32():
+    inputs = attention_inputs(torch.float32)
+    expected = gradients(lambda: (plain_attention(*inputs),), *inputs)
+
+    def in_bfloat16():
+        q, k, v = (x.bfloat16() for x in inputs[:3])
+        return (attention(q, k, v, inputs[3]),)
+
+    found = gradients(in_bfloat16, *inputs)
+    assert found[0][0].dtype == torch.bfloat16
+    for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
+        assert float((a - b).norm() / a.norm()) < 0.02
+
+
+def test_second_derivatives_of_attention_are_refused_and_not_wrong():
+    inputs = attention_inputs(torch.float32)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(attention(*inputs).sum(), inputs[0], create_graph=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_dropout_has_the_zeros_and_the_scale_of_its_result(dtype):
+    x = torch.full((1000, 7), 3.0, dtype=dtype, requires_grad=True)
+    y = dropout(x, 0.35, training=True)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(slope * 3, y)
+    assert slope.unique().tolist() == pytest.approx([0, 1 / 0.65], rel=0.005)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

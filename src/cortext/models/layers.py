@@ -15,7 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cortext.models.recurrence import recurrence, with_padding, without_padding
+from cortext.models.recurrence import (
+    recurrence,
+    refuse_second_derivatives,
+    with_padding,
+    without_padding,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -129,12 +134,46 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
         return own(x, p, training)
     if x.device.type != "cpu" or not training or p == 0:
         return F.dropout(x, p, training)
+    mask = _dropout_mask(x, p)
+    dropped: torch.Tensor = _Dropout.apply(x, mask, _dropout_scale(x.dtype, p))  # type: ignore[no-untyped-call]
+    return dropped
+
+
+def _dropout_mask(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Draw which values of `x` are kept: int16 of its shape, all bits set for kept ones."""
     # Four values share a 64-bit draw, 16 bits each. torch draws one number after the other; one
     # draw per value would take longer than the matrix product that follows.
-    below = round(p * 65536)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= below - 32768
-    return x * keep.to(x.dtype).mul_(65536 / (65536 - below))
+    draws = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    # A comparison that writes int16 takes a tenth of the time of one that writes bool.
+    return torch.ge(draws, round(p * 65536) - 32768, out=torch.empty_like(draws)).neg_()
+
+
+def _dropout_scale(dtype: torch.dtype, p: float) -> float:
+    """Return 1 / (1 - p) for the multiple of 1/65536 that `_dropout_mask` takes for p."""
+    return float(torch.tensor(65536 / (65536 - round(p * 65536)), dtype=dtype))
+
+
+class _Dropout(torch.autograd.Function):
+    """Zero the values whose mask is 0 and scale the others; its gradient is the same map."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.save_for_backward(mask)
+        ctx.scale = scale
+        return _masked(x, mask, scale)
+
+    @staticmethod
+    def backward(ctx: Any, d: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        (mask,) = ctx.saved_tensors
+        return _Dropout.apply(d, mask, ctx.scale), None, None  # type: ignore[no-untyped-call]
+
+
+def _masked(x: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return `x` times `scale` where all bits of `mask` (int16) are set, 0 elsewhere."""
+    if x.dtype in (torch.bfloat16, torch.float16):  # of the mask's width: the bits themselves
+        return (x.view(torch.int16) & mask).view(x.dtype).mul_(scale)
+    return mask.to(x.dtype).mul_(-scale).mul_(x)
 
 
 def attention(
@@ -165,9 +204,61 @@ def attention(
         # longer copies, one for each trial and head.
         n_keys = bias_BHPK.shape[-1]
         bias_BHPK = F.pad(bias_BHPK, (0, -n_keys % 8))[..., :n_keys]
+    if q_BHPE.device.type == "cpu" and torch.is_grad_enabled():
+        found: torch.Tensor = _Attention.apply(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)  # type: ignore[no-untyped-call]
+        return found
     # One kernel for all of it, on CUDA with the gradient of the bias, too.
-    bias_BHPK = bias_BHPK.expand(len(q_BHPE), q_BHPE.shape[1], -1, -1)
+    bias_BHPK = bias_BHPK.to(q_BHPE.dtype).expand(len(q_BHPE), q_BHPE.shape[1], -1, -1)
     return F.scaled_dot_product_attention(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention in training on a CPU.
+
+    torch's own kernel for CPUs has no dropout and no gradient of the bias; with either, torch
+    takes one operation after the other and draws a random number for every weight. Here, as well,
+    the softmax is float32, while products are of the inputs' type.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_BHPE: torch.Tensor,
+        k_BHKE: torch.Tensor,
+        v_BHKE: torch.Tensor,
+        bias_BHPK: torch.Tensor,
+        p: float,
+    ) -> torch.Tensor:
+        dtype, scale = q_BHPE.dtype, q_BHPE.shape[-1] ** -0.5
+        q_BHPE, k_BHKE, v_BHKE = (x.contiguous() for x in (q_BHPE, k_BHKE, v_BHKE))
+        scores_BHPK = torch.add(bias_BHPK, q_BHPE @ k_BHKE.transpose(2, 3), alpha=scale)
+        weight_BHPK = kept_BHPK = scores_BHPK.softmax(3).to(dtype)
+        mask = None
+        if p:
+            mask, ctx.dropout_scale = _dropout_mask(weight_BHPK, p), _dropout_scale(dtype, p)
+            kept_BHPK = _masked(weight_BHPK, mask, ctx.dropout_scale)
+        ctx.save_for_backward(q_BHPE, k_BHKE, v_BHKE, weight_BHPK, mask)
+        ctx.scale, ctx.bias = scale, (bias_BHPK.shape, bias_BHPK.dtype)
+        return kept_BHPK @ v_BHKE
+
+    @staticmethod
+    def backward(ctx: Any, d_found: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        refuse_second_derivatives("attention")
+        q_BHPE, k_BHKE, v_BHKE, weight_BHPK, mask = ctx.saved_tensors
+        kept_BHPK, d_weight = weight_BHPK, d_found @ v_BHKE.transpose(2, 3)
+        if mask is not None:
+            kept_BHPK = _masked(weight_BHPK, mask, ctx.dropout_scale)
+            d_weight = _masked(d_weight, mask, ctx.dropout_scale)
+        d_v = kept_BHPK.transpose(2, 3) @ d_found
+        d_scores = torch._softmax_backward_data(d_weight, weight_BHPK, 3, d_weight.dtype)
+        d_q = (d_scores @ k_BHKE).mul_(ctx.scale)
+        d_k = (d_scores.transpose(2, 3) @ q_BHPE).mul_(ctx.scale)
+        shape, dtype = ctx.bias
+        shared = [axis for axis in (0, 1) if shape[axis] == 1]
+        d_bias = (
+            d_scores.sum(shared, keepdim=True, dtype=dtype) if ctx.needs_input_grad[3] else None
+        )
+        return d_q, d_k, d_v, d_bias, None
 
 
 def gru(

@@ -132,7 +132,7 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_h_ND: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        _refuse_second_derivatives()
+        refuse_second_derivatives("the GRU")
         starts, h0_BD, w_hh, h_ND, h_before_ND, gates_N4D = ctx.saved_tensors
         d_input_NG = torch.empty(len(h_ND), len(w_hh), dtype=torch.bfloat16)
         d_recurrent_NG = torch.empty_like(d_input_NG)
@@ -156,12 +156,13 @@ class _Native(torch.autograd.Function):
         return d_input_NG.to(ctx.input_dtype), None, d_h0_BD, d_weight, d_b_hh_G
 
 
-def _refuse_second_derivatives() -> None:
+def refuse_second_derivatives(what: str) -> None:
+    """Raise RuntimeError in a backward pass that is itself to be differentiated."""
     # `once_differentiable` lets second derivatives through that depend on the weights alone; they
     # would be wrong.
     if torch.is_grad_enabled():  # only under create_graph=True
         raise RuntimeError(
-            "the GRU of training has first derivatives only; create_graph=True cannot be used"
+            f"{what} of training has first derivatives only; create_graph=True cannot be used"
             " with it"
         )
 
@@ -211,7 +212,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_hidden_BPD: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        _refuse_second_derivatives()
+        refuse_second_derivatives("the GRU")
         h, gates, recurrent, w_hh = ctx.saved_tensors
         n_steps = h.shape[0] - 1
         n_trials = h.shape[1]
