@@ -10,8 +10,9 @@ from typing import Any
 
 from cortext.errors import ConfigError, first_line
 from cortext.features.augment import AUGMENTATIONS
-from cortext.models import MODELS, GRUConfig, TripleGRUConfig
+from cortext.models import MODELS, GRUConfig, TransformerConfig, TripleGRUConfig
 from cortext.models.card import Smoothing
+from cortext.models.transformer import EmbeddingConfig
 from cortext.plugins import load_plugin, place
 from cortext.training.backend import DeviceSpec
 from cortext.training.checks.augmentation import check_augmentation
@@ -24,6 +25,14 @@ from cortext.training.task import Task
 
 SMALL = {
     "gru": GRUConfig(n_units=16, n_layers=2),
+    "transformer": TransformerConfig(
+        n_units=16,
+        n_layers=2,
+        n_heads=2,
+        head_units=8,
+        context_frames=6,
+        input_network=EmbeddingConfig(day_layer="affine"),
+    ),
     "triple_gru": TripleGRUConfig(noise_units=10, clean_units=16, noisy_units=8),
 }
 """Shipped models, small, with which losses are checked."""
