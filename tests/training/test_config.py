@@ -104,6 +104,35 @@ def test_every_shipped_recipe_survives_writing_and_reading(path, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("recipe", "n_trials", "epochs", "lower_at", "rate", "masks", "seconds"),
+    [
+        ("transformer_t15", 8072, 500, 300, 2e-3, 0.05, (5, 20, 20)),
+        ("transformer_t12", 8800, 250, 150, 1e-3, 0.075, (5, 20, 12.5)),
+    ],
+)
+def test_the_transformer_recipes_hold_the_published_values(
+    recipe, n_trials, epochs, lower_at, rate, masks, seconds
+):
+    """The published configurations, in trials, epochs and seconds."""
+    config = read_train_config(recipe)
+    batches = n_trials / config.dataset.batch_size
+    assert config.num_training_batches == pytest.approx(epochs * batches, abs=1)
+    assert config.lr_steps == pytest.approx([lower_at * batches], abs=1)
+    assert (config.lr_max, config.lr_gamma, config.lr_scheduler_type) == (rate, 0.1, "multistep")
+    assert config.loss.per_label
+    (mask,) = config.dataset.augmentations
+    model = config.model
+    assert (mask.n_masks, mask.max_share, mask.after_smoothing) == (20, masks, True)
+    assert mask.patch_bins == model.patch_size == model.patch_stride
+    frames = [*model.train_context_frames, model.context_frames]
+    frame_s = 0.02 * model.patch_stride
+    assert [n * frame_s for n in frames] == pytest.approx(seconds, abs=frame_s)
+    shape = (model.n_layers, model.n_units, model.n_heads, model.head_units, model.dropout)
+    assert shape == (5, 384, 6, 64, 0.35)
+    assert model.input_network.day_layer == "none"
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("lr_maxx=1", "unknown key lr_maxx; did you mean 'lr_max'"),

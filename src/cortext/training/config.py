@@ -80,7 +80,7 @@ class DatasetConfig:
     """For each of `sessions`, 1 if it is validated on and 0 if not; null for all."""
     augmentations: list[Any] = field(default_factory=list)
     """Registered augmentations (`kind` and its settings), applied in this order before
-    smoothing.
+    smoothing. Those with `after_smoothing: true` follow it.
     """
     resident: Literal["auto", "device", "host"] = "auto"
     """Memory that holds the training trials.
