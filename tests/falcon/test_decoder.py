@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+import torch
 from falcon_participant import write_challenge, writing_config
 from foreign_nwb import write_falcon
 from h5py import File
@@ -18,7 +19,7 @@ from cortext.decoding import greedy
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import ConfigError, CortextError, DataError, RunError
 from cortext.falcon import Decoder
-from cortext.models import load_model
+from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.text import HANDWRITING
 
 HELD_IN, HELD_OUT = ("2022.05.18", "2022.05.23"), ("2023.04.17",)
@@ -85,6 +86,43 @@ def test_streaming_gives_the_text_of_the_imported_trial_decoded_offline(root, lm
         assert all(len(text) > 3 for text in offline)
         # The tag may also be the file's name as on DANDI, or the date alone, as on the server.
         assert decoded(decoder, path.stem, trials) == decoded(decoder, day, trials) == offline
+
+
+def test_the_last_partly_filled_patch_of_a_transformer_is_read(root, tmp_path):
+    trained = load_model(root / "run")
+    config = model_config(
+        {"kind": "transformer", "n_units": 8, "n_layers": 1, "n_heads": 1, "head_units": 4}
+        | {"patch_size": 5, "patch_stride": 5}
+    )
+    torch.manual_seed(0)
+    network = build_model(
+        config,
+        n_features=trained.n_features,
+        n_days=len(trained.sessions),
+        n_classes=len(trained.inventory),
+    )
+    model = AcousticModel(
+        network,
+        sessions=trained.sessions,
+        n_features=trained.n_features,
+        smoothing=trained.smoothing,
+        conventions=trained.conventions,
+    )
+    save_model(model, tmp_path / "run")
+    session = f"t5.{HELD_IN[0]}"
+
+    def text(logits_PV):
+        return "".join(model.inventory.names(greedy(logits_PV, model.inventory))).strip(">")
+
+    offline, shorter = [], []
+    for trial in read_trials(root / f"data/{session}/data_val.hdf5", labels_required=True):
+        logits_PV = model.logits(trial.features_TC, session)
+        assert len(logits_PV) == -(-(len(trial.features_TC) - 8) // 5)
+        offline.append(text(logits_PV))
+        shorter.append(text(logits_PV[: (len(trial.features_TC) - 8) // 5]))
+    path, trials = minival(root, HELD_IN[0])
+    decoder = Decoder(tmp_path / "run", calibration=root / "000950")
+    assert decoded(decoder, path, trials) == offline != shorter
 
 
 def test_a_language_model_of_characters_writes_full_stops_and_one_of_words_does_not(root):

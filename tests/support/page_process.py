@@ -39,10 +39,14 @@ TRIALS = (("I see you!", "i see you"), ("I see you.", "i see me"), ("You and me.
 
 
 class Hearing(Conventional):
-    """A stepper whose logits are the features of the first bins of a patch."""
+    """A stepper whose logits are the features of the first bins of a patch.
 
-    def __init__(self, session: str) -> None:
-        self.sessions, self.n_features, self.patch_size, self.patch_stride = DAYS, N_FEATURES, 14, 4
+    With patches of 4 bins it fills the last one with zeros.
+    """
+
+    def __init__(self, session: str, patch_size: int = 14) -> None:
+        self.sessions, self.n_features, self.patch_stride = DAYS, N_FEATURES, 4
+        self.patch_size, self.pads_last_patch = patch_size, patch_size == 4
         self.smoothing, self.conventions = Smoothing(smooth_data=False), RELEASE_CONVENTIONS
         self.use(session)
 

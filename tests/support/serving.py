@@ -116,12 +116,18 @@ def serving(
 
 
 def make_session(
-    root: Path, feed: bool = False, silence_ms: float | None = None, **options: Any
+    root: Path,
+    feed: bool = False,
+    silence_ms: float | None = None,
+    patch_size: int = 14,
+    **options: Any,
 ) -> DecodingThread:
     """A session with the model that hears what the recordings spell, as fast as can be."""
     endpoint = None if silence_ms is None else EndpointOptions(silence_ms)
     days = DayPipeline(
-        Hearing("latest"), Decoder.from_dir(root / "lm"), PipelineOptions(endpoint=endpoint)
+        Hearing("latest", patch_size),
+        Decoder.from_dir(root / "lm"),
+        PipelineOptions(endpoint=endpoint),
     )
     source = None if feed else Replay(root / "data", loop=options.pop("loop", False))
     return DecodingThread(days, source, **{"speed": float("inf")} | options)

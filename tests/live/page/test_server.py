@@ -84,6 +84,18 @@ def test_decodes_a_trial_and_tells_every_bin_every_frame_and_the_sentence(served
     assert utterance["nbest"][0]["text"] == "i see you"
 
 
+def test_a_model_that_fills_its_last_patch_shows_the_frame_of_the_last_bins(page_root):
+    """110 bins are 27 patches of four, and two bins."""
+    session = make_session(page_root, patch_size=4)
+    with serving(session) as served, served.page() as page:
+        served.post("start", {"trial": 0})
+        read = page.until("utterance")
+    steps = [message for message in read if message["type"] == "step"]
+    assert sum(step["n_bins"] + step["dropped"] for step in steps) == N_BINS
+    assert sum(step["n_frames"] for step in steps) == 28
+    assert read[-1]["text"] == "i see you"
+
+
 def test_heat_map_and_posteriors_are_those_of_the_trial(page_root):
     trial = next(open_dataset(page_root / "data").trials("val", [DAYS[0]]))
     z_TC = trial.features_TC.astype(np.float16).astype(np.float32)
