@@ -226,3 +226,29 @@ def test_the_closed_form_by_hand():
     assert expected_mask_share(2, 2, 0.5) == pytest.approx(7 / 16)
     ends, middle = (1 / 3 + 1 / 2) / 3, (1 / 3 + 1) / 3
     assert expected_mask_share(3, 1, 0.7) == pytest.approx((2 * ends + middle) / 3)
+
+
+def test_gradients_in_mixed_precision_are_close_to_float32():
+    """A CPU's LayerNorm on bfloat16 sums the gradients of its weights with large errors."""
+    config = TransformerConfig(
+        n_units=32, n_layers=2, n_heads=2, head_units=16, dropout=0.0,
+        input_network={"day_layer": "affine", "input_layer_dropout": 0.0},
+    )  # fmt: skip
+    torch.manual_seed(0)
+    network = build_model(config, n_features=16, n_days=1, n_classes=41).train()
+    x_BTC, n_frames_B = torch.randn(40, 320, 16), torch.full((40,), 80)
+    target_BPV = torch.randn(40, 80, 41)
+
+    def gradients(bf16: bool) -> dict[str, torch.Tensor]:
+        network.zero_grad()
+        torch.manual_seed(1)  # the same context
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            found_BPV, _ = network(
+                x_BTC, torch.zeros(40, dtype=torch.int64), n_patches_B=n_frames_B
+            )
+        (found_BPV.float() - target_BPV).square().mean().backward()
+        return {name: p.grad.clone() for name, p in network.named_parameters()}
+
+    expected, found = gradients(bf16=False), gradients(bf16=True)
+    errors = {name: ((found[name] - g).norm() / g.norm()).item() for name, g in expected.items()}
+    assert max(errors.values()) < 0.03, errors

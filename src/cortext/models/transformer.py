@@ -46,6 +46,7 @@ from cortext.errors import ConfigError
 from cortext.memory import to_device
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import attention, dropout
+from cortext.models.recurrence import with_padding, without_padding
 from cortext.models.registry import register
 
 MOST_DISTANCE = 199
@@ -205,7 +206,11 @@ class Transformer(DayLayers):
     ) -> tuple[torch.Tensor, State | None]:
         """Compute the hidden units that `out` reads, float [B, P, D]; see `forward`."""
         x_BPI = self.inputs(x_BTC, day_B)
-        x_BPD = self.embedding_norm(self.embedding(self.patch_norm(x_BPI)))
+        # LayerNorms read float32, and what the blocks add up is float32, in mixed precision, too:
+        # from bfloat16, a CPU sums the gradients of a LayerNorm's weights with errors of 5 to 50 %.
+        dtype = self.patch_norm.weight.dtype
+        embedded_BPD = self.embedding(self.patch_norm(x_BPI.to(dtype)))
+        x_BPD = self.embedding_norm(embedded_BPD.to(dtype))
         x_BPD = dropout(x_BPD, self.config.input_network.input_layer_dropout, self.training)
         one_length = n_patches_B is None or len(x_BPD) == 1
         if self.config.attention != "causal" or self.training or not one_length:
@@ -256,10 +261,15 @@ class Blocks(nn.Module):
             own_BP = p_P < to_device(n_patches_B, p_P.device)[:, None]
             seen = seen & own_BP[:, None] | (distance_PK == 0)  # a frame of the padding sees itself
         seen_BHPK = seen[:, None]
+        lengths = None
+        if n_patches_B is not None and x_BPD.device.type == "cpu":
+            # Only attention sees the padding; the other layers read the trials' own frames, [N, D].
+            lengths = n_patches_B.clamp(max=len(p_P)).tolist()
+            x_BPD = without_padding(x_BPD, lengths)
         for block in self.layers:
-            x_BPD, _ = block(x_BPD, distance_PK, seen_BHPK)
+            x_BPD, _ = block(x_BPD, distance_PK, seen_BHPK, lengths=lengths)
         normed: torch.Tensor = self.norm(x_BPD)
-        return normed
+        return normed if lengths is None else with_padding(normed, lengths, len(p_P))
 
     def _context(self, x_BPD: torch.Tensor) -> int | torch.Tensor:
         """Return the frames before a chunk that are seen; in training, draw them."""
@@ -319,6 +329,7 @@ class Block(nn.Module):
         distance_PK: torch.Tensor,
         seen_BHPK: torch.Tensor,
         past: Past | None = None,
+        lengths: list[int] | None = None,
     ) -> tuple[torch.Tensor, Past]:
         """Run frames.
 
@@ -327,12 +338,16 @@ class Block(nn.Module):
             distance_PK: int64, frames from key k to frame p.
             seen_BHPK: Bool [B or 1, 1, P, K], the keys that a frame sees.
             past: Keys and values of frames before these; None for none.
+            lengths: Frames of each trial, if `x_BPD` has these rows alone, [N, D]; None if not.
 
         Returns:
-            Float [B, P, D], and the keys and values of all frames.
+            Float of the shape of `x_BPD`, and the keys and values of all frames.
         """
         config = self.config
-        q_BPI, k_BKI, v_BKI = self.qkv(self.attention_norm(x_BPD)).chunk(3, -1)
+        qkv_BPI = self.qkv(self.attention_norm(x_BPD))
+        if lengths is not None:
+            qkv_BPI = with_padding(qkv_BPI, lengths, len(distance_PK))
+        q_BPI, k_BKI, v_BKI = qkv_BPI.chunk(3, -1)
         if past is not None:
             k_BKI = torch.cat((past[0], k_BKI), 1)
             v_BKI = torch.cat((past[1], v_BKI), 1)
@@ -345,7 +360,10 @@ class Block(nn.Module):
         found_BHPE = attention(
             q_BHPE, k_BHKE, v_BHKE, bias_BHPK, config.dropout if self.training else 0.0
         )
-        attended_BPD = self.attended(found_BHPE.transpose(1, 2).flatten(2))
+        found_BPI = found_BHPE.transpose(1, 2).flatten(2)
+        if lengths is not None:
+            found_BPI = without_padding(found_BPI, lengths)
+        attended_BPD = self.attended(found_BPI)
         x_BPD = x_BPD + dropout(attended_BPD, config.dropout, self.training)
         wide = F.gelu(self.widen(self.feed_forward_norm(x_BPD)))
         narrow_BPD = self.narrow(dropout(wide, config.dropout, self.training))
