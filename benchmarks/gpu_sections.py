@@ -1,0 +1,433 @@
+"""The sections of `gpu_check.py`: each runs one part on the device and on the CPU.
+
+Bounds are relative to the largest expected value. float32 differs by the order of sums. bfloat16
+keeps 8 bits of a number and float16, which cuDNN's GRU computes in under autocast, keeps 11.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from cortext.data import open_packed, pack
+from cortext.data.simulate import simulate
+from cortext.decoding.ngram import LanguageModel
+from cortext.evaluation import evaluate
+from cortext.evaluation.settings import LargeModelFiles
+from cortext.models import load_model
+from cortext.models.stepping import TorchStepper
+from cortext.training import Callback, Trainer
+
+if TYPE_CHECKING:
+    from gpu_check import Checks
+
+ROOT = Path(__file__).resolve().parents[1]
+FP32, BF16 = 1e-3, 5e-2
+"""Bounds for float32, and for bfloat16 or float16."""
+STEPS = 10
+"""Batches of a training that is compared."""
+WAITS_OF_CTC = 6
+"""Host waits of torch's CTC on CUDA in a step: it copies two lengths and the offsets of the labels,
+forwards and backwards, from ordinary memory (LossCTC.cu)."""
+
+SMALL = {"dropout": 0.0, "n_units": 64, "n_layers": 2, "n_heads": 2, "head_units": 32}
+# The bound is drawn on the device; one that is fixed is the same on both.
+ATTENTION = {"context_frames": 25, "train_context_frames": [25, 25]}
+MODELS: dict[str, dict[str, Any]] = {
+    "gru": {"kind": "gru", "n_units": 64, "n_layers": 2, "rnn_dropout": 0.0},
+    "triple_gru": {"kind": "triple_gru", "rnn_dropout": 0.0}
+    | {f"{name}_units": 32 for name in ("noise", "clean", "noisy")}
+    | {f"{name}_layers": 1 for name in ("noise", "clean", "noisy")},
+    "transformer": {"kind": "transformer", **SMALL, **ATTENTION},
+    "chunked transformer": {
+        "kind": "transformer", **SMALL, **ATTENTION, "attention": "chunked", "chunk_frames": 4
+    },
+    "bidirectional transformer": {"kind": "transformer", **SMALL, "attention": "bidirectional"},
+}  # fmt: skip
+"""Sections `model` by name, without dropout."""
+LIVE = ("gru", "triple_gru", "transformer")
+"""Models that decode live."""
+STILL = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
+
+
+class Course(Callback):
+    """Losses and norms of gradients of a training that logs every batch."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+
+    def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
+        """See `Callback`."""
+        self.losses.append(values["train_loss"])
+        self.norms.append(values["grad_norm"])
+
+
+def recordings(checks: Checks) -> Path:
+    """Return packed recordings of two days, simulated once; the text for an n-gram is beside."""
+    packed = checks.folder / "packed"
+    if not packed.is_dir():
+        simulate(checks.folder / "data", "tiny", workers=1)
+        pack(checks.folder / "data", packed)
+    return packed
+
+
+def ngram(checks: Checks) -> Path:
+    """Return a language model of the simulated text, built once."""
+    lm = checks.folder / "lm"
+    if not lm.is_dir():
+        recordings(checks)
+        LanguageModel.build([checks.folder / "data" / "text" / "lm.txt"], 4, lm)
+    return lm
+
+
+def settings(model: str, n_batches: int, precision: str = "fp32", **changes: Any) -> dict[str, Any]:
+    """Return a configuration of few batches, each logged, without random numbers on the device.
+
+    The learning rate and epsilon move the weights, and small differences stay small.
+    """
+    config = {**MODELS[model], "input_network": {"input_layer_dropout": 0.0}}
+    return {
+        "model": config,
+        "dataset": {"batch_size": 8, "days_per_batch": 2, "data_transforms": STILL},
+        **{f"lr_{name}": 0.02 for name in ("max", "min", "max_day", "min_day")},
+        **{f"lr_warmup_steps{which}": 0 for which in ("", "_day")},
+        **{f"lr_decay_steps{which}": 100 for which in ("", "_day")},
+        "epsilon": 0.1,
+        "num_training_batches": n_batches,
+        "batches_per_train_log": 1,
+        "batches_per_val_step": n_batches,
+        "precision": precision,
+        **changes,
+    }
+
+
+def train(
+    checks: Checks, config: Mapping[str, Any], name: str, device: str, pieces: tuple[int, ...] = ()
+) -> Course:
+    """Train in `checks.folder / name` and return the losses.
+
+    Args:
+        checks: Holds the recordings.
+        config: A configuration.
+        name: Name of the run.
+        device: Device to train on.
+        pieces: Batches after which the run is closed and resumed; none trains to the end at once.
+    """
+    course = Course()
+    for piece, n_batches in enumerate((*pieces, None)):
+        with Trainer(
+            config,
+            recordings(checks),
+            checks.folder / name,
+            device=device,
+            resume=piece > 0,
+            callbacks=[course],
+            progress=False,
+        ) as trainer:
+            trainer.run(n_batches)
+    return course
+
+
+def check_training(checks: Checks) -> None:
+    """Compare losses and gradients with the CPU's in float32, and a resumed run with a whole."""
+    for number, model in enumerate(MODELS):
+        expected = train(checks, settings(model, STEPS), f"cpu-{number}", "cpu")
+        for precision, bound in (("fp32", FP32), ("bf16", BF16)):
+            config = settings(model, STEPS, precision)
+            found = train(checks, config, f"{precision}-{number}", checks.device)
+            for what in ("losses", "norms"):
+                name = f"{model}, {precision}: {what} of {STEPS} batches"
+                checks.close(name, getattr(found, what), getattr(expected, what), bound)
+    noisy = {"batch_size": 8, "days_per_batch": 2}  # with the noise of the published recipe
+    for number, model in enumerate(MODELS):
+        config = settings(model, STEPS, dataset=noisy)
+        whole = train(checks, config, f"whole-{number}", checks.device)
+        pieces = train(checks, config, f"pieces-{number}", checks.device, (4,))
+        checks.close(f"{model}: resumed after 4 batches", pieces.losses, whole.losses, FP32)
+
+
+def check_learning(checks: Checks) -> None:
+    """Train for 60 batches with dropout and noise in the device's own precision: the loss falls."""
+    for number, model in enumerate(MODELS):
+        changes = {"dataset": {"batch_size": 8, "days_per_batch": 2}, "epsilon": 1e-8}
+        config = settings(model, 60, "auto", **changes, **{"lr_max": 0.003, "lr_max_day": 0.003})
+        config["model"] = {**config["model"], "input_network": {"input_layer_dropout": 0.2}}
+        dropout = "dropout" if "transformer" in model else "rnn_dropout"
+        config["model"][dropout] = 0.2
+        losses = train(checks, config, f"learning-{number}", checks.device).losses
+        ratio = float(np.mean(losses[-10:]) / np.mean(losses[:5]))
+        checks.at_most(f"{model}: last losses over the first", ratio, 0.9)
+
+
+def trained(checks: Checks, model: str) -> Path:
+    """Return a run of the model, trained once on the CPU."""
+    name = f"run-{list(MODELS).index(model)}"
+    if not (checks.folder / name).is_dir():
+        train(checks, settings(model, 60, epsilon=1e-8, lr_max=0.003), name, "cpu")
+    return checks.folder / name
+
+
+def sentences(folder: Path) -> list[str]:
+    """Return the sentences of an evaluation directory."""
+    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        return [row["text"] for row in csv.DictReader(file)]
+
+
+def same_share(found: list[str], expected: list[str]) -> float:
+    """Return the share of sentences that differ."""
+    return float(np.mean([a != b for a, b in zip(found, expected, strict=True)]))
+
+
+def check_evaluation(checks: Checks) -> None:
+    """Compare logits, error rates and sentences of a trained run with the CPU's."""
+    split = open_packed(recordings(checks)).split("val")
+    for model in MODELS:
+        run = trained(checks, model)
+        logits = {
+            device: load_model(run, device).logits(split.features(0).copy(), split.session(0))
+            for device in ("cpu", checks.device)
+        }
+        checks.close(f"{model}: logits", logits[checks.device], logits["cpu"], FP32)
+        found, expected = (
+            evaluate(
+                run, recordings(checks), "val", ngram(checks), checks.folder / f"eval-{number}",
+                device=device,
+            )
+            for number, device in enumerate((checks.device, "cpu"))
+        )  # fmt: skip
+        for rate in ("per", "wer"):
+            difference = abs(getattr(found, rate) - getattr(expected, rate))
+            checks.at_most(f"{model}: difference of {rate.upper()}", difference, 0.005)
+
+
+def check_live(checks: Checks) -> None:
+    """Compare logits that are computed frame by frame with those of whole trials on the CPU."""
+    split = open_packed(recordings(checks)).split("val")
+    features_TC = np.concatenate([split.features(i) for i in range(4)])
+    for name in LIVE:
+        run = trained(checks, name)
+        on_cpu = load_model(run, "cpu")
+        n_bins = len(features_TC) // on_cpu.patch_stride * on_cpu.patch_stride
+        whole_PV = on_cpu.logits(features_TC[:n_bins], "latest", smooth=False)
+        for precision, bound in (("fp32", FP32), ("bf16", BF16)):
+            stepper = TorchStepper(load_model(run, checks.device), precision=precision)
+            size, stride = stepper.patch_size, stepper.patch_stride
+            stepped_PV = [
+                stepper.step(features_TC[first : first + size])
+                for first in range(0, n_bins - size + 1, stride)
+            ]
+            checks.close(
+                f"{name}, {precision}: {len(stepped_PV)} steps", stepped_PV, whole_PV, bound
+            )
+
+
+def check_large_models(checks: Checks) -> None:
+    """Compare scores of texts, ranking and fusion of a causal language model with the CPU's."""
+    from cortext.decoding.llm.model import CausalLM
+    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+    from cortext.decoding.llm.scoring import score_texts
+
+    lm, model = ngram(checks), checks.folder / "llm"
+    text = checks.folder / "data" / "text" / "lm.txt"
+    options = NeuralOptions(pieces=400, width=48, layers=2, heads=3, steps=30, minutes=None)
+    train_neural([text], model, options)
+    texts = text.read_text(encoding="utf-8").splitlines()[:40]
+    found, expected = (
+        [score.log_prob for score in score_texts(CausalLM.load(model, None, device), texts)]
+        for device in (checks.device, "cpu")
+    )
+    checks.close(f"log-probabilities of {len(texts)} texts", found, expected, FP32)
+    run = trained(checks, "gru")
+    for mode in ("rescore", "fusion"):
+        written = {}
+        for device in (checks.device, "cpu"):
+            out = checks.folder / f"eval-{mode}-{device}"
+            files = LargeModelFiles(str(model), device=device)
+            chosen = {"llm": {"mode": mode, "weight": 0.3}}
+            evaluate(run, recordings(checks), "val", lm, out, options=chosen, llm=files)
+            written[device] = sentences(out)
+        share = same_share(written[checks.device], written["cpu"])
+        checks.at_most(f"{mode}: share of sentences that differ", share, 0.1)
+
+
+def check_speech_llm(checks: Checks) -> None:
+    """Train a small speech LLM and write sentences, and load its language model in 4 bits."""
+    from cortext.speechllm.inference import decode
+    from cortext.speechllm.stages import train_speech_llm
+
+    model, cache = _audio_llm(checks)
+    overrides = [
+        f"speech.audio_llm={model}", "speech.gamma=1.0", "speech.ctc=0.1",
+        "speech.lora={r: 4, dropout: 0}", "speech.generation={beams: 2, max_length: 8}",
+        "model.n_units=16", "model.n_layers=1", "model.rnn_dropout=0",
+        "model.input_network.input_layer_dropout=0", "dataset.batch_size=8",
+        "dataset.days_per_batch=2", "num_training_batches=8", "batches_per_train_log=1",
+        "batches_per_val_step=8", "val_wer_trials=3", "lr_warmup_steps=2",
+        "lr_warmup_steps_day=2", "precision=fp32",
+        *(f"dataset.data_transforms.{name}={value}" for name, value in STILL.items()),
+    ]  # fmt: skip
+
+    def course(name: str, device: str, *more: str) -> list[float]:
+        out = checks.folder / name
+        train_speech_llm(
+            "speech_llm", recordings(checks), out, overrides=[*overrides, *more], cache=cache,
+            device=device, progress=False,
+        )  # fmt: skip
+        lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+        return [line["train_loss"] for line in lines if line["kind"] == "train"]
+
+    expected = course("speech-cpu", "cpu")
+    checks.close("losses of 8 batches", course("speech", checks.device), expected, 5 * FP32)
+    written = [
+        list(decode(checks.folder / "speech-cpu", recordings(checks), "val",
+                    checks.folder / f"speech-{number}.csv", device=device))
+        for number, device in enumerate((checks.device, "cpu"))
+    ]  # fmt: skip
+    checks.at_most("share of sentences that differ", same_share(*written), 0.1)
+    if not checks.on_gpu:
+        checks.cannot_run("weights of 4 bits", "they need a GPU")
+        return
+    losses = course("speech-4bit", checks.device, "speech.quantize=4bit", "precision=bf16")
+    checks.holds("weights of 4 bits: finite losses", bool(np.isfinite(losses).all()), str(losses))
+
+
+def _audio_llm(checks: Checks) -> tuple[Path, Path]:
+    """Return a random audio language model and targets for it, made once."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    from tiny_speech_llm import save_tiny_audio_llm
+
+    from cortext.speechllm.audio_llm.loading import revision_there
+    from cortext.speechllm.targets.cache import TargetOrigin, text_key, write_targets
+
+    model = save_tiny_audio_llm(checks.folder / "audio-llm")
+    data, generator = open_packed(recordings(checks)), torch.Generator().manual_seed(0)
+    said = {text for name in data.splits for text in data.split(name).sentences if text}
+    targets = {
+        text_key(text): torch.randn(10 + len(text) // 2, 24, generator=generator).half()
+        for text in sorted(said)
+    }
+    cache = checks.folder / "targets.safetensors"
+    origin = TargetOrigin(str(model), revision_there(model), "none", "0", 24, 40.0)
+    write_targets(cache, targets, origin)
+    return model, cache
+
+
+def check_waits(checks: Checks) -> None:
+    """Find the places of a training step at which the host waits for the GPU."""
+    if not checks.on_gpu:
+        checks.cannot_run("host waits of a step", "they need a GPU")
+        return
+    noisy = {"batch_size": 8, "days_per_batch": 2, "augmentations": [{"kind": "time_mask"}]}
+    for number, model in enumerate(MODELS):
+        config = settings(model, 100, "bf16", dataset=noisy, batches_per_train_log=100)
+        places = waits_of_steps(checks, config, checks.folder / f"waits-{number}")
+        # CTC once, or twice in the adversarial loss; its gradient is noted where torch starts it.
+        n_losses = 2 if model == "triple_gru" else 1
+        checks.at_most(f"{model}: waits a step", sum(places.values()), n_losses * WAITS_OF_CTC)
+        others = {place for place in places if not place.startswith(("loss.py", "graph.py"))}
+        checks.holds(f"{model}: no wait beside torch's CTC", not others, ", ".join(sorted(others)))
+        checks.measured.setdefault("waits", {})[model] = dict(places)
+
+
+def waits_of_steps(
+    checks: Checks, config: Mapping[str, Any], out: Path, n_steps: int = 4
+) -> Counter[str]:
+    """Return the waits of a step, by file and line of Python, after a warm-up of five batches."""
+    with Trainer(
+        config, recordings(checks), out, device=checks.device, progress=False
+    ) as trainer, warnings.catch_warnings(record=True) as said:  # fmt: skip
+        trainer.run(5)
+        backend = trainer.backend
+        warnings.simplefilter("always")
+        with backend.running():
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                for step, batch in enumerate(backend.batches(5, 5 + n_steps), start=5):
+                    backend.update(step, batch)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits = [warning for warning in said if "synchronizing CUDA" in str(warning.message)]
+    places = Counter(f"{Path(warning.filename).name}:{warning.lineno}" for warning in waits)
+    return Counter({place: round(count / n_steps) for place, count in places.items()})
+
+
+def check_attention(checks: Checks) -> None:
+    """Check that attention and its gradients run in one kernel, also that of the bias."""
+    if not checks.on_gpu:
+        checks.cannot_run("one kernel for attention", "it needs a GPU")
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from cortext.models.layers import attention
+
+    shape, device = (2, 6, 225, 64), checks.device
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v = (
+            torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in "qkv"
+        )
+        bias = torch.randn(1, 1, 225, 225, device=device, requires_grad=True)
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
+            attention(q, k, v, bias, 0.35).sum().backward()
+        finite = all(bool(x.grad.isfinite().all()) for x in (q, k, v, bias) if x.grad is not None)
+        checks.holds(f"one kernel in {dtype}, finite gradients", finite and bias.grad is not None)
+
+
+def check_own_tests(checks: Checks) -> None:
+    """Run the tests that are marked `gpu`."""
+    if not checks.on_gpu:
+        checks.cannot_run("tests marked gpu", "they need a GPU")
+        return
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = (ended.stdout.strip().splitlines() or ["no output"])[-1]
+    checks.holds("tests marked gpu", ended.returncode == 0, said)
+
+
+def check_speed(checks: Checks) -> None:
+    """Time training with `cortext bench training`, at the published shapes on a GPU."""
+    amount = ["--turns", "3", "--steps", "20", "--shape", "published"]
+    if not checks.on_gpu:
+        amount = ["--turns", "1", "--steps", "1", "--shape", "demo", "--threads", "1"]
+        amount += ["--only", "ours"]
+    for model in ("gru", "transformer"):
+        out = checks.folder / f"bench-{model}.json"
+        command = [
+            sys.executable,
+            "-c",
+            "from cortext.cli import main; main()",
+            "bench",
+            "training",
+        ]
+        command += ["--model", model, "--device", checks.device, "--out", str(out), *amount]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        said = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+        checks.holds(f"bench training, {model}", ended.returncode == 0, said)
+        if ended.returncode == 0:
+            checks.measured.setdefault("training", {})[model] = json.loads(out.read_text())
+
+
+SECTIONS: dict[str, Callable[[Checks], None]] = {
+    "training": check_training,
+    "learning": check_learning,
+    "evaluation": check_evaluation,
+    "live": check_live,
+    "attention": check_attention,
+    "host waits": check_waits,
+    "large models": check_large_models,
+    "speech LLM": check_speech_llm,
+    "own tests": check_own_tests,
+    "speed": check_speed,
+}
+"""The sections in their order."""
