@@ -9,6 +9,7 @@ DEV := $(VENV)/.dev $(VENV)/.built
 CPP := $(wildcard native/*.cpp native/*.hpp)
 DEMO_OUT ?= runs/demo
 FUZZ_SECONDS ?= 20
+DEVICE ?= cuda
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 # Python itself is not checked: its allocator must not hide ours, and what it never frees is no leak of ours. The tests for
 # leaks, by the memory of the process, run with the usual build: the checker holds back what is freed. What stands on the
@@ -16,7 +17,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-falcon test-accelerators environments wheel test-wheel lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-falcon test-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -103,6 +104,9 @@ test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, 
 
 test-falcon: $(VENV)/.built $(VENV)-falcon/.made  ## the decoder for the FALCON challenge with its evaluator, in an environment of its own
 	OMP_NUM_THREADS=1 $(VENV)-falcon/bin/python -m pytest -q -m falcon tests/falcon
+
+test-gpu: $(DEV)  ## every part that can use a GPU, compared with the CPU, at most 20 minutes; DEVICE=cpu runs what needs no GPU
+	$(BIN)/python benchmarks/gpu_check.py --device $(DEVICE)
 
 test-accelerators:  ## tests of JAX and TensorFlow, each on a core of its own
 	$(MAKE) -j 2 --output-sync=target test-tpu test-tf

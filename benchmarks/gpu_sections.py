@@ -328,7 +328,8 @@ def check_waits(checks: Checks) -> None:
     if not checks.on_gpu:
         checks.cannot_run("host waits of a step", "they need a GPU")
         return
-    noisy = {"batch_size": 8, "days_per_batch": 2, "augmentations": [{"kind": "time_mask"}]}
+    masks = {"kind": "time_mask", "patch_bins": 4, "after_smoothing": True}
+    noisy = {"batch_size": 8, "days_per_batch": 2, "augmentations": [masks]}
     for number, model in enumerate(MODELS):
         config = settings(model, 100, "bf16", dataset=noisy, batches_per_train_log=100)
         places = waits_of_steps(checks, config, checks.folder / f"waits-{number}")

@@ -20,6 +20,7 @@ from cortext.arguments import check_list, check_text, check_type
 from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.features.smooth import check_batch, check_kernel, smooth
+from cortext.memory import to_device
 from cortext.plugins import build
 from cortext.registry import Registry
 
@@ -226,7 +227,7 @@ def prepare(
     x_BTC = x_BTC.float()
     if clear_padding:
         t_T = torch.arange(x_BTC.shape[1], device=x_BTC.device)
-        end_B = n_bins_B.to(x_BTC.device, non_blocking=x_BTC.is_cuda)
+        end_B = to_device(n_bins_B, x_BTC.device)
         x_BTC = x_BTC.masked_fill((t_T >= end_B[:, None])[..., None], 0.0)
     later = [augmentation for augmentation in extra if follows_smoothing(augmentation)]
     if generator is not None and later:

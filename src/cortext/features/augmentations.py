@@ -14,6 +14,7 @@ import torch
 from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.features.augment import register_augmentation
+from cortext.memory import to_device
 
 MOST_MASKS = 100
 """Most time masks of a trial; each takes a byte for each bin of a batch."""
@@ -190,7 +191,7 @@ class TimeMask:
         """See `Augmenter`. Masks lie within the trial's patches, the last of which may be short."""
         n_trials, n_bins, _ = x_BTC.shape
         size = self.config.patch_bins
-        n_bins_B = n_bins_B.to(x_BTC.device, non_blocking=x_BTC.is_cuda)
+        n_bins_B = to_device(n_bins_B, x_BTC.device)
         patches_B1 = -(-n_bins_B[:, None] // size)
         longest_B1 = (patches_B1 * self.config.max_share).floor()
         if self.config.max_bins is not None:

@@ -199,16 +199,16 @@ def attention(
     if own := substitute(attention, q_BHPE):
         return own(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)
     bias_BHPK = bias_BHPK.to(q_BHPE.dtype)
-    if bias_BHPK.device.type == "cuda":
+    if q_BHPE.device.type == "cpu" and torch.is_grad_enabled():
+        found: torch.Tensor = _Attention.apply(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)  # type: ignore[no-untyped-call]
+        return found
+    if q_BHPE.device.type == "cuda":
         # CUDA's kernel reads rows that begin every 8 values; of other rows it would first make
         # longer copies, one for each trial and head.
         n_keys = bias_BHPK.shape[-1]
         bias_BHPK = F.pad(bias_BHPK, (0, -n_keys % 8))[..., :n_keys]
-    if q_BHPE.device.type == "cpu" and torch.is_grad_enabled():
-        found: torch.Tensor = _Attention.apply(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)  # type: ignore[no-untyped-call]
-        return found
     # One kernel for all of it, on CUDA with the gradient of the bias, too.
-    bias_BHPK = bias_BHPK.to(q_BHPE.dtype).expand(len(q_BHPE), q_BHPE.shape[1], -1, -1)
+    bias_BHPK = bias_BHPK.expand(len(q_BHPE), q_BHPE.shape[1], -1, -1)
     return F.scaled_dot_product_attention(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)
 
 
