@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cortext.errors import CortextError, nearest
+from cortext.errors import ConfigError, CortextError, nearest
 from cortext.extras import need
 from cortext.processes import Progress
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PRESETS = ("demo", "tiny")
 LLM_STEPS = {"demo": 100, "tiny": 20}
 """Batches that the neural language model learns from, by preset."""
+LONG = "transformer"
+"""Recipe of a long demo, of half an hour."""
 MARK = "demo.json"
 """The file that marks a directory as a demo's, which a later demo may replace."""
 
@@ -51,6 +53,7 @@ def run_demo(
     workers: int = 1,
     overrides: Sequence[str] = (),
     llm: bool = False,
+    long: bool = False,
     stage: Callable[[str], Progress | None] = lambda name: None,
 ) -> DemoResult:
     """Simulate recordings, train on them, and decode the held-out sentences.
@@ -63,6 +66,7 @@ def run_demo(
         overrides: `key=value` changes to the training recipe.
         llm: Train a small neural language model, too, on the n-gram's text, and evaluate with it
             (`out/llm`, `out/eval-rescoring`, `out/eval-fusion`); needs the extra `llm`.
+        long: Train the recipe `transformer` for half an hour, in the place of the preset's own.
         stage: Called with the name of each stage as it begins; returns the stage's progress
             callback or None.
 
@@ -82,8 +86,10 @@ def run_demo(
         raise CortextError(f"no demo is called {preset!r}; {nearest(preset, PRESETS)}")
     if llm:
         need("transformers", "llm")
+    if long and preset != "demo":
+        raise ConfigError(f"preset {preset!r} has no long demo", fix="leave out --preset or --long")
     # A wrong override ends here, before an earlier demo is removed.
-    config = read_train_config(preset, overrides)
+    config = read_train_config(LONG if long else preset, overrides)
     out = _fresh_directory(Path(out))
     data = out / "data"
     packed = out / "packed"

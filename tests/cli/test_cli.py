@@ -408,7 +408,10 @@ def test_ctrl_c_is_one_line(sessions, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == "cortext: interrupted\n"
 
 
-@pytest.mark.parametrize("wrong", [["--preset", "t15"], ["--preset", "tiny", "--set", "foo=1"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [["--preset", "t15"], ["--preset", "tiny", "--set", "foo=1"], ["--preset", "tiny", "--long"]],
+)
 def test_demo_that_cannot_run_leaves_the_earlier_one_alone(tmp_path, capsys, wrong):
     (tmp_path / "demo.json").write_text("{}\n")
     (tmp_path / "report.html").write_text("earlier")

@@ -51,6 +51,10 @@ def demo(
             help="Train a small neural language model, too, and decode with it (extra `llm`).",
         ),
     ] = False,
+    long: Annotated[
+        bool,
+        typer.Option("--long", help="Train the recipe transformer, for half an hour on one core."),
+    ] = False,
     as_json: bool = JSON,
 ) -> None:
     """Simulate recordings, train a decoder on them, decode held-out sentences, and write a report.
@@ -69,7 +73,14 @@ def demo(
 
         workers = os.cpu_count() or 1
         result = run_demo(
-            out, preset, seed=seed, workers=workers, overrides=overrides or (), llm=llm, stage=begin
+            out,
+            preset,
+            seed=seed,
+            workers=workers,
+            overrides=overrides or (),
+            llm=llm,
+            long=long,
+            stage=begin,
         )
     if as_json:
         print_json(dataclasses.asdict(result))
@@ -99,6 +110,8 @@ def demo(
     print_lines(f"peak memory {result.peak_memory_gb:.1f} GB")
     print_lines(f"report: {result.report}")
     print_lines(f"watch it decode: cortext serve {out}/run --lm {out}/lm --data {out}/packed")
+    if preset == "demo" and not long:
+        print_lines("train a Transformer, for half an hour: cortext demo --long")
 
 
 def doctor(

@@ -1,0 +1,175 @@
+"""Tables and the picture of `models_on_simulation.py`: means over participants, with intervals."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+
+from cortext.bench.harness import markdown_table
+
+KEY = ("part", "condition", "setting", "budget", "given", "start")
+"""What the trainings of a row have in common."""
+BASE_START = "fresh"
+COLOURS = {"GRU": "tab:blue", "Transformer": "tab:orange"}
+
+
+def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
+    """Return the mean over participants with its 95 % interval (Student's t).
+
+    Args:
+        values: One value for each participant.
+
+    Returns:
+        `mean`, and `interval` [low, high]; None for the interval of a single value.
+    """
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return {"mean": mean, "interval": None}
+    reach = float(student.ppf(0.975, len(values) - 1))
+    reach *= statistics.stdev(values) / len(values) ** 0.5
+    return {"mean": mean, "interval": [mean - reach, mean + reach]}
+
+
+def compare(
+    results: Sequence[Mapping[str, Any]], beside: Mapping[str, str | None]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the table.
+
+    Args:
+        results: Results of trainings.
+        beside: The setting that each setting is compared with; None for none.
+
+    Returns:
+        `rows`: for each kind of training its values by participant, their means and intervals, and
+        the difference to the row beside it, participant by participant. A start from another
+        participant's weights is compared with fresh weights.
+    """
+    groups: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(tuple(result[name] for name in KEY), {})[result["seed"]] = result
+    rows = []
+    for key, found in groups.items():
+        row = dict(zip(KEY, key, strict=True))
+        if row["start"] != BASE_START:
+            other = row | {"start": BASE_START}
+        else:
+            other = row | {"setting": beside[row["setting"]]}
+        row |= {"seeds": sorted(found), "batches": next(iter(found.values()))["batches"]}
+        row["beside"] = other["setting"] if row["start"] == BASE_START else BASE_START
+        others = groups.get(tuple(other[name] for name in KEY), {})
+        for rate in ("per", "wer"):
+            row[rate] = mean_and_interval([found[seed][rate] for seed in row["seeds"]])
+            row[rate]["values"] = [found[seed][rate] for seed in row["seeds"]]
+            shared = sorted(found.keys() & others.keys())
+            differences = [found[seed][rate] - others[seed][rate] for seed in shared]
+            row[f"{rate}_difference"] = mean_and_interval(differences) if differences else None
+        rows.append(row)
+    return {"rows": rows}
+
+
+def print_tables(compared: Mapping[str, Any]) -> None:
+    """Print a table for each part: rates, and differences to the row beside."""
+    columns = ["setting", "seeds", "batches", "PER", "95 %", "WER", "95 %"]
+    columns += ["compared with", "PER, points", "95 %", "WER, points", "95 %"]
+    parts = {row["part"]: None for row in compared["rows"]}
+    for part in parts:
+        rows = [
+            [_named(row), len(row["seeds"]), row["batches"], *_rates(row), *_differences(row)]
+            for row in compared["rows"]
+            if row["part"] == part
+        ]
+        print(f"\n{part}\n\n{markdown_table(columns, rows)}")
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    named = f"{row['setting']}; {row['condition']}; {row['budget']}"
+    if row["part"] != "participants":
+        return named
+    return f"{row['setting']}; {row['given']} trials; {row['start']}"
+
+
+def _rates(row: Mapping[str, Any]) -> list[str]:
+    cells = []
+    for rate in (row["per"], row["wer"]):
+        low_high = (
+            ""
+            if rate["interval"] is None
+            else "{:.1f} to {:.1f}".format(*(100 * each for each in rate["interval"]))
+        )
+        cells += [f"{100 * rate['mean']:.1f} %", low_high]
+    return cells
+
+
+def _differences(row: Mapping[str, Any]) -> list[str]:
+    cells = [row["beside"] or ""]
+    for found in (row["per_difference"], row["wer_difference"]):
+        if found is None:
+            cells += ["", ""]
+            continue
+        low_high = (
+            ""
+            if found["interval"] is None
+            else "{:+.1f} to {:+.1f}".format(*(100 * each for each in found["interval"]))
+        )
+        cells += [f"{100 * found['mean']:+.1f}", low_high]
+    return cells
+
+
+def plot(compared: Mapping[str, Any], path: Path) -> None:
+    """Plot PER against drift, and PER of a new participant against its training trials.
+
+    Args:
+        compared: Rows of `compare`.
+        path: The picture to write.
+    """
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=False)
+    rows = [row for row in compared["rows"] if row["budget"] == "long"]
+    drifts = ["no drift", "usual drift", "double drift"]
+    for setting in {row["setting"]: None for row in rows if row["part"] == "drift"}:
+        at = {row["condition"]: row for row in rows if row["setting"] == setting}
+        shown = [drift for drift in drifts if drift in at]
+        style = "--" if "no day layers" in setting else "-"
+        _line(left, [drifts.index(drift) for drift in shown], [at[d] for d in shown], style)
+    left.set_xticks(range(3), drifts)
+    left.set_ylabel("phoneme error rate, %")
+    new = [row for row in compared["rows"] if row["part"] == "participants"]
+    for setting, start in {(row["setting"], row["start"]): None for row in new}:
+        at = {
+            row["given"]: row for row in new if (row["setting"], row["start"]) == (setting, start)
+        }
+        style = "-" if start == BASE_START else "--"
+        _line(right, range(len(at)), list(at.values()), style, f"{setting}, {start}")
+        right.set_xticks(range(len(at)), [f"{name} trials" for name in at])
+    for axes in (left, right):
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def _line(
+    axes: Any, x: Any, rows: Sequence[Mapping[str, Any]], style: str, label: str = ""
+) -> None:
+    means = [100 * row["per"]["mean"] for row in rows]
+    ends = [row["per"]["interval"] or [row["per"]["mean"]] * 2 for row in rows]
+    below_above = [
+        [mean - 100 * low for mean, (low, _) in zip(means, ends, strict=True)],
+        [100 * high - mean for mean, (_, high) in zip(means, ends, strict=True)],
+    ]
+    setting = rows[0]["setting"]
+    colour = COLOURS[setting.split(",")[0]]
+    axes.errorbar(
+        list(x),
+        means,
+        below_above,
+        fmt=f"o{style}",
+        color=colour,
+        label=label or setting,
+        capsize=3,
+    )
