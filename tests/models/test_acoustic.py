@@ -4,18 +4,20 @@ import re
 import numpy as np
 import pytest
 import torch
+from small_models import make_model
 
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.features import smooth
 from cortext.models import (
     AcousticModel,
     GRUConfig,
+    TransformerConfig,
     build_model,
     load_model,
     model_config,
     save_model,
 )
-from cortext.models.card import Smoothing
+from cortext.models.card import Smoothing, read_card
 from cortext.text.inventory import RELEASE
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
@@ -183,3 +185,36 @@ def test_a_description_without_tokens_or_days_is_refused(run, change, found):
 def test_a_device_that_is_not_there_is_refused(run):
     with pytest.raises(RunError, match="cannot be put on"):
         load_model(run, device="cuda:99")
+
+
+@pytest.mark.parametrize(
+    ("changes", "look_ahead_ms", "said"),
+    [
+        ({}, 80.0, "80 ms"),  # smoothing: the later 4 of 9 taps, bins of 20 ms
+        ({"attention": "chunked", "chunk_frames": 5}, 400.0, "400 ms"),  # and 4 frames of 80 ms
+        ({"attention": "bidirectional"}, None, "the whole trial"),
+    ],
+    ids=["causal", "chunked", "bidirectional"],
+)
+def test_the_look_ahead_counts_smoothing_and_later_frames(changes, look_ahead_ms, said):
+    sizes = {"n_units": 8, "n_layers": 1, "n_heads": 1, "head_units": 4}
+    model = make_model(TransformerConfig(**sizes | changes))
+    assert model.look_ahead_ms == look_ahead_ms
+    assert f"look-ahead: {said}" in repr(model)
+    model.smoothing.smooth_data = False
+    assert model.look_ahead_ms == (None if look_ahead_ms is None else look_ahead_ms - 80)
+
+
+def test_the_card_of_a_model_that_fills_its_last_patch_says_so(tmp_path):
+    sizes = {"n_units": 8, "n_layers": 1, "n_heads": 1, "head_units": 4}
+    save_model(make_model(TransformerConfig(**sizes)), tmp_path)
+    card = json.loads((tmp_path / "model.json").read_text())
+    assert card["patch"] == {"size": 4, "stride": 4, "pads": 1}
+    assert read_card(tmp_path / "model.json").pads_last_patch
+    card["patch"]["stride"] = 2
+    (tmp_path / "model.json").write_text(json.dumps(card))
+    with pytest.raises(RunError, match="pads is 1 only where size is stride"):
+        load_model(tmp_path)
+    save_model(make_model(GRUConfig(n_units=8, n_layers=1)), tmp_path)
+    assert json.loads((tmp_path / "model.json").read_text())["patch"] == {"size": 14, "stride": 4}
+    assert not read_card(tmp_path / "model.json").pads_last_patch

@@ -122,6 +122,7 @@ def train(
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
     from cortext.evaluation.fit_decoder import FitDecoder
+    from cortext.models.acoustic import look_ahead_text
     from cortext.training import train as train_model
     from cortext.training.trainer import RankZero
 
@@ -151,7 +152,7 @@ def train(
     if as_json:
         print_json(summary.to_json() | _word_errors(fit.fitted))
         return
-    print_lines(summary)
+    print_lines(summary, f"look-ahead: {look_ahead_text(summary.look_ahead_ms)}")
     _print_fitted(fit.fitted)
     print_left_out(summary.skipped)
     _print_unlabelled(summary)
@@ -283,7 +284,8 @@ def adapt(
         (name, f"{loss:.2f}", "nearest" if name == summary.nearest else "")
         for name, loss in ranked[:5]
     ]
-    print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
+    if rows:
+        print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
     print_lines(summary)
     _print_fitted(fit.fitted)
     print_left_out(summary.skipped)

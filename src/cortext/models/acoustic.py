@@ -100,7 +100,7 @@ class AcousticModel(Conventional, Described):
             "used features": self.feature_subset and len(self.feature_subset),
             "sessions": some(self.sessions),
             "patches": f"{config.patch_size} bins every {config.patch_stride}",
-            "look-ahead": self.look_ahead,
+            "look-ahead": look_ahead_text(self.look_ahead_ms),
             "tokens": f"{len(self.inventory)} ({self.inventory.name})",
             **facts,
             "task": None if self.task == CTC else self.task,
@@ -114,13 +114,15 @@ class AcousticModel(Conventional, Described):
         return device
 
     @property
-    def look_ahead(self) -> str:
-        """How far a frame looks ahead of its patch, in words: through smoothing, and by itself."""
-        smoothing_ms = self.smoothing.look_ahead_bins * self.bin_ms
+    def look_ahead_ms(self) -> float | None:
+        """Milliseconds that a frame depends on after its patch; None for the whole trial.
+
+        Smoothing looks ahead even if the network does not.
+        """
         frames = look_ahead_frames(self.network)
         if frames is None:
-            return "the whole trial"
-        return f"{smoothing_ms + frames * self.frame_ms:g} ms"
+            return None
+        return self.smoothing.look_ahead_bins * self.bin_ms + frames * self.frame_ms
 
     @property
     def n_parameters(self) -> int:
@@ -326,6 +328,11 @@ def look_ahead_frames(network: nn.Module) -> int | None:
     """
     frames: int | None = getattr(network, "look_ahead_frames", 0)
     return frames
+
+
+def look_ahead_text(look_ahead_ms: float | None) -> str:
+    """Return `AcousticModel.look_ahead_ms` in words."""
+    return "the whole trial" if look_ahead_ms is None else f"{look_ahead_ms:g} ms"
 
 
 def check_causal(network: nn.Module) -> None:

@@ -133,6 +133,8 @@ class Transformer(DayLayers):
 
     Config: ClassVar[type] = TransformerConfig
     pads_last_patch: ClassVar[bool] = True
+    # What adapts to a new day without day layers, as in DietCORP (Feghhi et al., 2507.02800).
+    adapted: ClassVar[tuple[str, ...]] = ("patch_norm", "embedding")
 
     def __init__(
         self, config: TransformerConfig, *, n_features: int, n_days: int, n_classes: int

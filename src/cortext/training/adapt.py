@@ -1,5 +1,7 @@
 """Adaptation to a recording day: its day layer is fitted to its first trials.
 
+A model without day layers learns with the part that its class names in `adapted`, for all days.
+
 The new layer starts as a copy of a known day's layer: the one that gives the trials the lowest CTC
 loss. By default only the new layer learns, and everything else stays the same to the bit. Otherwise
 the whole model learns with small steps; every batch then has old trials, where some are given.
@@ -63,8 +65,8 @@ class AdaptSummary:
     """The run that was adapted."""
     session: str
     """The day that was adapted to."""
-    nearest: str
-    """The known day whose layer the new layer began as a copy of.
+    nearest: str | None
+    """The known day whose layer the new layer began as a copy of; None for no day layers.
 
     The nearest day of a day that the model knew may be that day itself.
     """
@@ -103,11 +105,13 @@ class AdaptSummary:
         return mapping
 
     def __str__(self) -> str:
-        learnt = "the whole model" if self.whole_model else "its day layer"
+        part = "its day layer" if self.nearest else "the input layers of all days"
+        learnt = "the whole model" if self.whole_model else part
         old = f" and {self.n_old_trials} old ones" if self.n_old_trials else ""
         before = 100 * self.val_per_before
         after = 100 * self.val_per
-        found = f"{self.errors} {before:.1f} % with the layer of {self.nearest}, {after:.1f} % now"
+        began = f"with the layer of {self.nearest}" if self.nearest else "before"
+        found = f"{self.errors} {before:.1f} % {began}, {after:.1f} % now"
         what = (
             f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in"
             f" {self.seconds:.0f} s"
@@ -146,7 +150,8 @@ def adapt(
             all.
         session: The day to adapt to. It must be given if the data have several new days, or
             several days that are all known.
-        whole_model: Let all parameters learn, not only the new day's layer.
+        whole_model: Let all parameters learn, not only the new day's layer. Of a model without
+            day layers, the part that its class names in `adapted` learns otherwise.
         old_data: Recordings of known days, perhaps in the same directory; None for none. Every
             batch then has trials of one known day, too. Needs `whole_model`.
         old_trials: Number of old trials to use, evenly spread over the known days.
@@ -195,7 +200,9 @@ def adapt(
         check=False,  # the model has been trained before
     ) as trainer:
         with _emptied_on_failure(out):
-            losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
+            losses = {}
+            if _has_day_layers(model):
+                losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
             before = trainer.validate()
             result = trainer.run()
             assert result is not None  # it has run to the end
@@ -246,7 +253,7 @@ def _check_arguments(
         found = f"trials is {trials}, old_trials {old_trials} and batches {batches}"
         raise ConfigError(f"{found}; each must be at least 1")
     if old_data is not None and not whole_model:
-        what = "old trials change nothing where only the new day's layer learns"
+        what = "old trials are learnt from only where the whole model learns"
         raise ConfigError(what, fix="give --whole-model too, or leave out --old-data")
 
 
@@ -288,6 +295,26 @@ def _with_day(source: AcousticModel, session: str) -> AcousticModel:
     )
 
 
+def _has_day_layers(model: AcousticModel) -> bool:
+    return any(name.startswith("day_") for name, _ in model.network.named_parameters())
+
+
+def _learning(model: AcousticModel) -> list[str]:
+    """Return how the names of the parameters begin that learn where not all do.
+
+    Raises ConfigError for a model without day layers whose class names no other part.
+    """
+    if _has_day_layers(model):
+        return ["day_"]
+    parts = list(getattr(model.network, "adapted", ()))
+    if not parts:
+        what = (
+            f"a model of kind {model.network.config.kind!r} without day layers has no part to adapt"
+        )
+        raise ConfigError(what, fix="give --whole-model")
+    return parts
+
+
 def _settings(
     config: TrainConfig,
     model: AcousticModel,
@@ -318,7 +345,7 @@ def _settings(
     return replace(
         config,
         dataset=dataset,
-        trainable=None if whole_model else ["day_"],
+        trainable=None if whole_model else _learning(model),
         num_training_batches=batches,
         lr_scheduler_type="cosine",
         lr_max=lr,
@@ -399,7 +426,7 @@ def _summary(
         run=result.run,
         source=source,
         session=trainer.model.sessions[day],
-        nearest=min(losses, key=losses.__getitem__),
+        nearest=min(losses, key=losses.__getitem__, default=None),
         loss_by_session=losses,
         whole_model=whole_model,
         n_trials=n_trials,

@@ -15,6 +15,7 @@ from cortext.data.checks import Problem
 from cortext.describe import Described, percent
 from cortext.files import atomic_write
 from cortext.models import AcousticModel
+from cortext.models.acoustic import look_ahead_text
 from cortext.provenance import provenance
 from cortext.training.checkpoint import RunState
 from cortext.training.config import TrainConfig
@@ -53,6 +54,8 @@ class RunSummary(Described):
     """Training trials that were left out because they have no label."""
     errors: str = "PER"
     """Name of `val_per`, as the inventory gives it."""
+    look_ahead_ms: float | None = None
+    """Milliseconds that a frame depends on after its patch; None for the whole trial."""
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -64,6 +67,7 @@ class RunSummary(Described):
             "WER": None if self.val_wer is None else percent(self.val_wer),
             self.loss: self.val_loss,
             "parameters": self.n_parameters,
+            "look-ahead": look_ahead_text(self.look_ahead_ms),
             "trials": f"{self.n_train_trials:,} train, {self.n_val_trials:,} val",
             "left out as bad": len(self.skipped) or None,
             "left out without a label": self.n_unlabelled or None,
@@ -134,6 +138,7 @@ def summarise(
         loss=loss,
         n_unlabelled=n_unlabelled,
         errors=model.inventory.error_rate,
+        look_ahead_ms=model.look_ahead_ms,
     )
 
 

@@ -19,6 +19,7 @@ from cortext.describe import Described, percent
 from cortext.errors import ConfigError, RunError, first_line
 from cortext.files import disk_errors
 from cortext.models import AcousticModel
+from cortext.models.acoustic import look_ahead_text
 from cortext.processes import interrupts
 from cortext.training.backend import DeviceSpec, Job, backend_class
 from cortext.training.batches import Batches
@@ -195,6 +196,7 @@ class Trainer(Described):
             "run": self.run_directory.path,
             "model": self.config.model.kind,
             "parameters": self.model.n_parameters,
+            "look-ahead": look_ahead_text(self.model.look_ahead_ms),
             "training trials": len(self.train_split),
             "batches": f"{self.state.step:,} of {self.config.num_training_batches:,}",
             "best PER": percent(best["val_per"]) if "val_per" in best else None,
