@@ -1,5 +1,7 @@
 """What every registered model must do. A model without a case here fails the first test."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,10 @@ CASES = {
     ),
     "triple_gru": TripleGRUConfig(noise_units=10, clean_units=16, noisy_units=8),
 }
+OPTIONS = {
+    kind: replace(CASES[kind], n_layers=2, diphones=True, intermediate_layer=1)
+    for kind in ("gru", "transformer")
+}
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 5
 
@@ -46,10 +52,13 @@ def test_every_registered_model_has_a_case():
     assert shipped == set(CASES)  # benchmarks that other tests import register models of their own
 
 
-@pytest.fixture(params=sorted(CASES))
+@pytest.fixture(
+    params=[*CASES.values(), *OPTIONS.values()],
+    ids=[*CASES, *(f"{kind}, diphones and intermediate layer" for kind in OPTIONS)],
+)
 def network(request):
     torch.manual_seed(0)
-    network = build_model(CASES[request.param], n_features=N_FEATURES, n_days=3, n_classes=41)
+    network = build_model(request.param, n_features=N_FEATURES, n_days=3, n_classes=41)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if name.startswith("day_"):
@@ -104,9 +113,9 @@ def test_nothing_that_counts_depends_on_padding(network, bf16):
         network.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             padded_BTC = torch.where(inside_BT1, x_BTC, torch.randn(x_BTC.shape))
-            logits_BPV, _ = network.eval()(
+            logits_BPV = network.eval()(
                 padded_BTC, torch.tensor([0, 1, 2]), n_patches_B=n_patches_B
-            )
+            )[0]
         assert logits_BPV.isfinite().all()
         real_NV = torch.cat(
             [logits_PV[:n].float() for logits_PV, n in zip(logits_BPV, n_patches_B, strict=True)]

@@ -35,6 +35,10 @@ CASES = {
     ),
     "triple_gru": (TripleGRUConfig(noise_units=16, clean_units=32, noisy_units=8), None),
     "gru, a subset of the features": (GRUConfig(n_units=8, n_layers=1), [4, 0, 5]),
+    "gru, diphones": (
+        GRUConfig(n_units=8, n_layers=2, diphones=True, intermediate_layer=1),
+        None,
+    ),
     "gru, single bins": (GRUConfig(n_units=8, n_layers=2, patch_size=0), None),
 }
 EXPORTED = [  # an export takes seconds

@@ -31,6 +31,7 @@ CONFIGS = {
     "transformer": TransformerConfig(
         n_units=32, n_layers=2, n_heads=2, head_units=8, context_frames=6
     ),
+    "gru, diphones": GRUConfig(n_units=16, n_layers=2, diphones=True, intermediate_layer=1),
     "triple_gru": TripleGRUConfig(noise_units=16, clean_units=32, noisy_units=8),
 }
 

@@ -63,6 +63,9 @@ def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **setti
     }
     if kind == "gru":
         model, loss = GRUConfig(n_units=12, n_layers=2, **shared), None
+    elif kind == "diphones":
+        heads = {"diphones": True, "intermediate_layer": 1}
+        model, loss = GRUConfig(n_units=12, n_layers=2, **heads, **shared), None
     else:
         units = {"noise_units": 10, "noise_layers": 1, "clean_units": 12, "clean_layers": 2}
         model = TripleGRUConfig(**units, noisy_units=8, noisy_layers=1, **shared)

@@ -28,6 +28,7 @@ from small_training import (
 
 import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.features import prepare
+from cortext.models import read_output
 from cortext.tpu.mesh import data_mesh, everywhere, put
 from cortext.tpu.optimizer import AdamW, first_state
 from cortext.tpu.products import tracing
@@ -52,7 +53,7 @@ class Side:
     def __init__(self, kind):
         self.config = make_config(kind)
         self.network = make_network(self.config)
-        self.loss = build_loss(self.config.loss, kind)
+        self.loss = build_loss(self.config.loss, self.config.model.kind)
         self.programs = Programs(self.network, self.loss, self.config, ONE_CORE, **SIZES)
         self.batch = make_batch()
         self.weights = weights_of(self.network)
@@ -64,7 +65,7 @@ class Side:
         return as_torch(self.batch, network, x_BTC.to(dtype))
 
 
-@pytest.fixture(scope="module", params=["gru", "triple_gru"])
+@pytest.fixture(scope="module", params=["gru", "diphones", "triple_gru"])
 def side(request):
     return Side(request.param)
 
@@ -113,16 +114,22 @@ def test_every_gradient_is_that_of_torch(found, expected):
 def test_logits_are_those_of_torch_in_every_frame_of_a_trial(side):
     network = make_network(side.config).double().eval()
     batch = side.torch_batch(network)
-    expected = network(batch.x_BTC, batch.day_B)[0].detach().numpy()
+    with torch.no_grad():
+        output = read_output(network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B))
     program = side.programs.lower_forward(N_BINS, len(batch), side.programs.mesh).compile()
     features = batch.x_BTC.float().numpy()
     n_patches_B = batch.n_patches_B.numpy().astype(np.int32)
     logits, extras = program(side.weights, {}, features, side.batch["day"], n_patches_B)
-    assert not extras
-    found = np.asarray(logits)
-    inside_BP = np.arange(found.shape[1]) < n_patches_B[:, None]
+    assert extras.keys() == output.extras.keys()
+    inside_BP = np.arange(logits.shape[1]) < n_patches_B[:, None]
     assert not inside_BP.all()
-    np.testing.assert_allclose(found[inside_BP], expected[inside_BP], atol=1e-5)
+    for found, expected in [
+        (logits, output.logits),
+        *((extras[n], output.extras[n]) for n in extras),
+    ]:
+        np.testing.assert_allclose(
+            np.asarray(found)[inside_BP], expected.numpy()[inside_BP], atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("side", ["triple_gru"], indirect=True)

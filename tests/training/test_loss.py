@@ -1,4 +1,5 @@
 import itertools
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,8 @@ import torch
 
 from cortext.data.packed import open_packed
 from cortext.errors import ConfigError, DataError
+from cortext.models import GRUConfig, Output
+from cortext.text.inventory import Inventory
 from cortext.training import Trainer
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import CTC, CTCConfig, check_labels_fit, ctc_loss, name_trials
@@ -73,6 +76,104 @@ def test_the_loss_per_label_is_that_of_the_trial_over_the_length_of_its_label():
         n_paths = sum(collapsed(path) == label for path in itertools.product(range(3), repeat=4))
         assert float(whole) == pytest.approx(math.log(81 / n_paths), rel=1e-5)
         assert float(loss) == pytest.approx(math.log(81 / n_paths) / n_labels, rel=1e-5)
+
+
+def log_likelihood(logits_PV, label):
+    """Minus the logarithm of the summed probabilities of all paths that collapse to the label."""
+    probabilities = logits_PV.double().softmax(-1).tolist()
+    n_frames, n_tokens = logits_PV.shape
+    paths = itertools.product(range(n_tokens), repeat=n_frames)
+    given = [path for path in paths if collapsed(path) == label]
+    return -math.log(
+        sum(
+            math.prod(p[token] for p, token in zip(probabilities, path, strict=True))
+            for path in given
+        )
+    )
+
+
+@pytest.mark.parametrize(("fraction", "weight"), [(0.0, 0.25), (0.49, 0.25), (0.5, 0.75)])
+def test_diphones_and_the_intermediate_layer_are_weighed(fraction, weight):
+    generator = torch.Generator().manual_seed(1)
+    # Two tokens, the second being the silence: pair (i, j) is 1 + 2 (i - 1) + (j - 1).
+    pairs, middle = torch.randn(2, 3, 4, 5, generator=generator)
+    tokens = torch.cat((pairs[..., :1], pairs[..., 1:3].logaddexp(pairs[..., 3:])), -1)
+    middle_tokens = torch.cat((middle[..., :1], middle[..., 1:3].logaddexp(middle[..., 3:])), -1)
+    output = Output(tokens, None, {"diphones": pairs, "intermediate": middle})
+    loss = CTC(CTCConfig(phone_weights=[0.25, 0.75], intermediate_weight=0.4))
+    loss.inventory = Inventory("two", ("BLANK", "A", "SIL"), silence="SIL")
+    found = loss(lambda *_, **__: output, batch_of(tokens), fraction)
+    for trial, (label, of_pairs) in enumerate([((1,), (3,)), ((1, 2), (3, 2)), ((), ())]):
+        a, b = log_likelihood(tokens[trial], label), log_likelihood(pairs[trial], of_pairs)
+        c = log_likelihood(middle_tokens[trial], label)
+        d = log_likelihood(middle[trial], of_pairs)
+        last, lower = weight * a + (1 - weight) * b, weight * c + (1 - weight) * d
+        assert float(found["ctc"][trial]) == pytest.approx(a, rel=1e-5)
+        assert float(found["diphones"][trial]) == pytest.approx(b, rel=1e-5)
+        assert float(found["intermediate"][trial]) == pytest.approx(lower, rel=1e-5)
+        assert float(found["loss"][trial]) == pytest.approx(0.6 * last + 0.4 * lower, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "weight"), [(0, 0), (9, 0), (10, 0.1), (19, 0.1), (35, 0.3), (60, 0.6), (69, 0.6)]
+)
+def test_the_tokens_weight_rises_every_ten_epochs_of_seventy(epoch, weight):
+    config = CTCConfig()
+    assert config.phone_weight(epoch / 70) == pytest.approx(weight)
+    assert float(config.phone_weight(torch.tensor(epoch / 70))) == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"phone_weights": []}, r"loss.phone_weights is \[\]; give one weight or more"),
+        ({"phone_weights": [0.5, 1.5]}, r"loss.phone_weights is \[0.5, 1.5\]; give one"),
+        ({"intermediate_weight": -1.0}, r"loss.intermediate_weight is -1.0; it must be in \[0, 1"),
+    ],
+)
+def test_weights_out_of_range_are_refused(settings, what):
+    with pytest.raises(ConfigError, match=what):
+        CTCConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"phone_weights": [0.5]}, "loss.phone_weights is set, and model.diphones is not"),
+        (
+            {"intermediate_weight": 0.5},
+            "loss.intermediate_weight is set, and model.intermediate_layer is not",
+        ),
+    ],
+)
+def test_a_weight_of_what_the_model_lacks_is_refused(config, packed, tmp_path, settings, what):
+    config.loss = CTCConfig(**settings)
+    with (
+        pytest.raises(ConfigError, match=what),
+        Trainer(config, packed, tmp_path / "run", progress=False),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_log_names_the_losses_and_a_resumed_run_is_the_same(config, packed, tmp_path):
+    config.model = GRUConfig(n_units=8, n_layers=2, diphones=True, intermediate_layer=1)
+    config.loss = CTCConfig(phone_weights=[0.2, 0.4], per_label=True)
+    config.num_training_batches = config.batches_per_train_log = 4
+    config.batches_per_val_step = 4
+    with Trainer(config, packed, tmp_path / "whole", progress=False) as trainer:
+        trainer.run()
+    for resume, batches in ((False, 3), (True, None)):
+        with Trainer(config, packed, tmp_path / "parts", resume=resume, progress=False) as trainer:
+            trainer.run(batches)
+    logs = [
+        [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
+        for run in ("whole", "parts")
+    ]
+    train = [line for line in logs[0] if "train_loss" in line]
+    assert {"train_ctc", "train_diphones", "train_intermediate"} <= set(train[-1])
+    weights = [(tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts")]
+    assert weights[0] == weights[1]
 
 
 def test_a_label_longer_than_its_frames_is_found_before_training(packed):

@@ -436,23 +436,25 @@ def test_arguments_that_are_not_the_checkpoints_are_refused(
         import_checkpoint(published[0], tmp_path / "run")
 
 
-def test_a_model_of_another_kind_is_not_exported(tmp_path):
-    config = model_config(
-        {
-            "kind": "triple_gru",
-            "patch_size": 2,
-            "patch_stride": 1,
-            "noise_units": 4,
-            "clean_units": 4,
-            "noisy_units": 4,
-        }
-    )
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"kind": "triple_gru", "noise_units": 4, "clean_units": 4, "noisy_units": 4},
+            "is a model of kind 'triple_gru'; the release has only the GRU",
+        ),
+        (
+            {"kind": "gru", "n_units": 4, "diphones": True},
+            "is a model of diphones; the release's GRU has one output for each phoneme",
+        ),
+    ],
+)
+def test_a_model_of_another_kind_is_not_exported(tmp_path, settings, message):
+    config = model_config(settings | {"patch_size": 2, "patch_stride": 1})
     network = build_model(config, n_features=2, n_days=1, n_classes=41)
     parts = {"sessions": ["a"], "n_features": 2, "inventory": RELEASE, "smoothing": Smoothing()}
     save_model(AcousticModel(network, **parts), tmp_path / "run")
-    with pytest.raises(
-        RunError, match="is a model of kind 'triple_gru'; the release has only the GRU"
-    ):
+    with pytest.raises(RunError, match=message):
         export_release(tmp_path / "run", tmp_path / "out")
 
 

@@ -38,9 +38,10 @@ import torch
 from torch import nn
 
 from cortext.arguments import as_count
+from cortext.models.heads import Diphones, outputs, read_out_layer
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import gru, initialise
-from cortext.models.registry import register
+from cortext.models.registry import Output, register
 
 
 @dataclass
@@ -63,11 +64,16 @@ class GRUConfig:
     """Bins in a patch; 0 gives the GRU single bins."""
     patch_stride: int = 4
     """Bins from one patch to the next."""
+    diphones: bool = False
+    """Learn pairs of tokens, whose probabilities are added up to those of the tokens."""
+    intermediate_layer: int | None = None
+    """Layer, counted from 1, that the loss reads through the output, too; null for none."""
     input_network: InputNetworkConfig = field(default_factory=InputNetworkConfig)
     """The day layer."""
 
     def __post_init__(self) -> None:
-        check_settings(self, {"n_units": UNITS, "n_layers": LAYERS})
+        middle = {"intermediate_layer": (1, self.n_layers - 1)}
+        check_settings(self, {"n_units": UNITS, "n_layers": LAYERS} | middle)
 
 
 @register("gru")
@@ -87,10 +93,11 @@ class GRU(DayLayers):
             dropout=config.rnn_dropout if config.n_layers > 1 else 0.0,
             batch_first=True,
         )
-        self.out = nn.Linear(config.n_units, n_classes)
+        self.out = read_out_layer(config.n_units, n_classes, config.diphones)
         # One learnt first state for all layers and trials, as in the release.
         self.h0 = nn.Parameter(torch.empty(1, 1, config.n_units))
-        initialise(self.gru, self.out, self.h0)
+        out = self.out.diphones if isinstance(self.out, Diphones) else self.out
+        initialise(self.gru, out, self.h0)
         self.gru.requires_grad_(config.rnn_trainable)
 
     def first_state(self, n_trials: int) -> torch.Tensor:
@@ -103,7 +110,7 @@ class GRU(DayLayers):
         return self.gru.hidden_size
 
     @property
-    def read_out(self) -> nn.Linear:
+    def read_out(self) -> nn.Module:
         """The map from hidden units to logits."""
         return self.out
 
@@ -114,7 +121,7 @@ class GRU(DayLayers):
         state_LBD: torch.Tensor | None = None,
         *,
         n_patches_B: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> Output | tuple[torch.Tensor, torch.Tensor]:
         """Compute the logits of a batch of trials.
 
         A trial may come in pieces, as in live decoding, where a piece is one patch. A piece begins
@@ -130,10 +137,13 @@ class GRU(DayLayers):
 
         Returns:
             Logits float [B, P, V], not normalised (the loss and the search take the log-softmax in
-            float32), and the state float [L, B, D] after the last patch.
+            float32), and the state float [L, B, D] after the last patch. With `n_patches_B` also
+            what a loss reads of diphones and of the intermediate layer; see `heads.outputs`.
         """
-        hidden_BPD, state_LBD = self.hidden(x_BTC, day_B, state_LBD, n_patches_B=n_patches_B)
-        return self.out(hidden_BPD), state_LBD
+        hidden_BPD, middle_BPD, state_LBD = self._run(x_BTC, day_B, state_LBD, n_patches_B)
+        if n_patches_B is None:
+            return self.out(hidden_BPD), state_LBD
+        return outputs(self.out, hidden_BPD, middle_BPD, state_LBD)
 
     def hidden(
         self,
@@ -154,7 +164,25 @@ class GRU(DayLayers):
         Returns:
             Hidden units float [B, P, D], and the state float [L, B, D] after the last patch.
         """
+        hidden_BPD, _, state_LBD = self._run(x_BTC, day_B, state_LBD, n_patches_B)
+        return hidden_BPD, state_LBD
+
+    def _run(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state_LBD: torch.Tensor | None,
+        n_patches_B: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """Compute the hidden units of the last and the intermediate layer, and the state."""
         x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:
             state_LBD = self.first_state(len(x_BPI))
-        return gru(self.gru, x_BPI, state_LBD, n_patches_B)
+        middle = self.config.intermediate_layer
+        if middle is None or n_patches_B is None:
+            hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
+            return hidden_BPD, None, state_LBD
+        lower, upper = range(middle), range(middle, self.config.n_layers)
+        middle_BPD, low_LBD = gru(self.gru, x_BPI, state_LBD[:middle], n_patches_B, lower)
+        hidden_BPD, high_LBD = gru(self.gru, middle_BPD, state_LBD[middle:], n_patches_B, upper)
+        return hidden_BPD, middle_BPD, torch.cat((low_LBD, high_LBD))

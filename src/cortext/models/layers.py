@@ -266,6 +266,7 @@ def gru(
     x_BPI: torch.Tensor,
     state_LBD: torch.Tensor,
     n_patches_B: torch.Tensor | None = None,
+    layers: range | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run a one-directional, batch-first `nn.GRU`, without the padding if that is faster.
 
@@ -275,21 +276,25 @@ def gru(
     Args:
         module: The GRU.
         x_BPI: Float [B, P, I].
-        state_LBD: Float [L, B, D], the first state.
+        state_LBD: Float [L, B, D], the first state of the layers that are run.
         n_patches_B: int64 [B], patches of each trial, the others being padding without a gradient;
             None if nothing is padded.
+        layers: The layers to run, one after the other; None for all. Later ones take what earlier
+            ones have given.
 
     Returns:
         Hidden units float [B, P, D], which may be zeros in the padding, and the last state float
         [L, B, D]. If padding was left out, it is the state after each trial's own last patch.
     """
     if own := substitute(gru, x_BPI):
-        return own(module, x_BPI, state_LBD, n_patches_B)
+        return own(module, x_BPI, state_LBD, n_patches_B, layers)
     if (
         x_BPI.device.type != "cpu"
         or not torch.is_grad_enabled()
         or state_LBD.dtype == torch.float64
     ):
+        if layers is not None:
+            return _some_layers(module, x_BPI, state_LBD, layers)
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
         return hidden_BPD, state_LBD
     n_trials, n_patches, _ = x_BPI.shape
@@ -299,16 +304,33 @@ def gru(
     x_NI = without_padding(x_BPI, lengths)
     last = []
     ends_B = torch.tensor(lengths).cumsum(0)
-    for layer in range(module.num_layers):
-        w_ih, w_hh, b_ih, b_hh = (
-            getattr(module, f"{name}_l{layer}")
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
+    for layer, state_BD in zip(layers or range(module.num_layers), state_LBD, strict=True):
+        w_ih, w_hh, b_ih, b_hh = _weights(module, layer)
         if layer:  # between layers, as nn.GRU does
             x_NI = dropout(x_NI, module.dropout, module.training)
-        x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), lengths, state_LBD[layer], w_hh, b_hh)
+        x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), lengths, state_BD, w_hh, b_hh)
         last.append(x_NI[ends_B - 1])
     return with_padding(x_NI, lengths, n_patches), torch.stack(last)
+
+
+def _some_layers(
+    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, layers: range
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run some layers of a GRU by torch's own function; see `gru`."""
+    if layers.start:
+        x_BPI = dropout(x_BPI, module.dropout, module.training)
+    weights = [weight for layer in layers for weight in _weights(module, layer)]
+    between = module.dropout if len(layers) > 1 else 0.0
+    found: tuple[torch.Tensor, torch.Tensor] = torch.gru(
+        x_BPI, state_LBD, weights, True, len(layers), between, module.training, False, True
+    )
+    return found
+
+
+def _weights(module: nn.GRU, layer: int) -> list[torch.Tensor]:
+    """Return input weights, recurrent weights, and the biases of both."""
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    return [getattr(module, f"{name}_l{layer}") for name in names]
 
 
 def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:

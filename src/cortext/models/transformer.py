@@ -44,10 +44,11 @@ from torch import nn
 from cortext.arguments import as_count
 from cortext.errors import ConfigError
 from cortext.memory import to_device
+from cortext.models.heads import outputs, read_out_layer
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import attention, dropout
 from cortext.models.recurrence import with_padding, without_padding
-from cortext.models.registry import register
+from cortext.models.registry import Output, register
 
 MOST_DISTANCE = 199
 """Distance in frames from which on all distances share one number (16 s in T15)."""
@@ -109,11 +110,16 @@ class TransformerConfig:
     """
     input_network: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """The day layer, and the dropout after the embedding."""
+    diphones: bool = False
+    """Learn pairs of tokens, whose probabilities are added up to those of the tokens."""
+    intermediate_layer: int | None = None
+    """Block, counted from 1, that the loss reads through the output, too; null for none."""
 
     def __post_init__(self) -> None:
         bounds = dict.fromkeys(("n_units", "n_heads", "head_units"), UNITS)
         bounds |= {"n_layers": LAYERS, "patch_size": (1, 1_000)}
         bounds |= dict.fromkeys(("chunk_frames", "context_frames"), FRAMES)
+        bounds["intermediate_layer"] = 1, self.n_layers - 1
         check_settings(self, bounds)
         if self.patch_stride != self.patch_size:
             what = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
@@ -145,7 +151,7 @@ class Transformer(DayLayers):
         self.embedding = nn.Linear(self.patch_width, config.n_units)
         self.embedding_norm = nn.LayerNorm(config.n_units)
         self.blocks = Blocks(config)
-        self.out = nn.Linear(config.n_units, n_classes)
+        self.out = read_out_layer(config.n_units, n_classes, config.diphones)
 
     def n_patches(self, n_bins: Any) -> Any:
         """Return the frames of logits for `n_bins` bins (an int, array or tensor)."""
@@ -164,10 +170,10 @@ class Transformer(DayLayers):
     @property
     def n_hidden(self) -> int:
         """Number of hidden units that `read_out` takes, D."""
-        return self.out.in_features
+        return int(self.config.n_units)
 
     @property
-    def read_out(self) -> nn.Linear:
+    def read_out(self) -> nn.Module:
         """The map from hidden units to logits."""
         return self.out
 
@@ -178,7 +184,7 @@ class Transformer(DayLayers):
         state: State | None = None,
         *,
         n_patches_B: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, State | None]:
+    ) -> Output | tuple[torch.Tensor, State | None]:
         """Compute the logits of a batch of trials.
 
         A trial may come in pieces of whole patches, as in live decoding, where a piece is one
@@ -193,10 +199,14 @@ class Transformer(DayLayers):
 
         Returns:
             Logits float [B, P, V], not normalised, and the state after the last patch; None in
-            training, for trials of different lengths, and for a model that is not causal.
+            training, for trials of different lengths, and for a model that is not causal. With
+            `n_patches_B` also what a loss reads of diphones and of the intermediate layer; see
+            `heads.outputs`.
         """
-        hidden_BPD, state = self.hidden(x_BTC, day_B, state, n_patches_B=n_patches_B)
-        return self.out(hidden_BPD), state
+        hidden_BPD, middle_BPD, state = self._run(x_BTC, day_B, state, n_patches_B)
+        if n_patches_B is None:
+            return self.out(hidden_BPD), state
+        return outputs(self.out, hidden_BPD, middle_BPD, state)
 
     def hidden(
         self,
@@ -207,6 +217,17 @@ class Transformer(DayLayers):
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, State | None]:
         """Compute the hidden units that `out` reads, float [B, P, D]; see `forward`."""
+        hidden_BPD, _, state = self._run(x_BTC, day_B, state, n_patches_B)
+        return hidden_BPD, state
+
+    def _run(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state: State | None,
+        n_patches_B: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, State | None]:
+        """Compute the hidden units of the last and the intermediate layer, and the state."""
         x_BPI = self.inputs(x_BTC, day_B)
         # LayerNorms read float32, and what the blocks add up is float32, in mixed precision, too:
         # from bfloat16, a CPU sums the gradients of a LayerNorm's weights with errors of 5 to 50 %.
@@ -216,10 +237,12 @@ class Transformer(DayLayers):
         x_BPD = dropout(x_BPD, self.config.input_network.input_layer_dropout, self.training)
         one_length = n_patches_B is None or len(x_BPD) == 1
         if self.config.attention != "causal" or self.training or not one_length:
-            return self.blocks(x_BPD, n_patches_B), None
+            return *self.blocks(x_BPD, n_patches_B), None
         state = state or self.first_state(len(x_BPD))
-        found: tuple[torch.Tensor, State] = self.blocks.go_on(x_BPD, state)
-        return found
+        if n_patches_B is not None:
+            return self.blocks.run_on(x_BPD, state)
+        hidden_BPD, state = self.blocks.go_on(x_BPD, state)
+        return hidden_BPD, None, state
 
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Make patches [B, P, I] of smoothed features [B, T, C]; the last is filled with zeros."""
@@ -245,8 +268,13 @@ class Blocks(nn.Module):
         n_kept_1B = torch.zeros(1, n_trials, dtype=torch.int64, device=weight.device)
         return none_LBWI, none_LBWI.clone(), n_kept_1B
 
-    def forward(self, x_BPD: torch.Tensor, n_patches_B: torch.Tensor | None) -> torch.Tensor:
-        """Run whole trials, float [B, P, D]; see `Transformer.forward`."""
+    def forward(
+        self, x_BPD: torch.Tensor, n_patches_B: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run whole trials, float [B, P, D]; return the intermediate layer, too.
+
+        Both are normalised, so that one read-out suits both; see `Transformer.forward`.
+        """
         config = self.config
         p_P = torch.arange(x_BPD.shape[1], device=x_BPD.device)
         distance_PK = p_P[:, None] - p_P
@@ -268,10 +296,15 @@ class Blocks(nn.Module):
             # Only attention sees the padding; the other layers read the trials' own frames, [N, D].
             lengths = n_patches_B.clamp(max=len(p_P)).tolist()
             x_BPD = without_padding(x_BPD, lengths)
-        for block in self.layers:
+        found = []
+        for layer, block in enumerate(self.layers, start=1):
             x_BPD, _ = block(x_BPD, distance_PK, seen_BHPK, lengths=lengths)
-        normed: torch.Tensor = self.norm(x_BPD)
-        return normed if lengths is None else with_padding(normed, lengths, len(p_P))
+            if layer in (config.intermediate_layer, config.n_layers):
+                normed = self.norm(x_BPD)
+                if lengths is not None:
+                    normed = with_padding(normed, lengths, len(p_P))
+                found.append(normed)
+        return found[-1], found[0] if len(found) > 1 else None
 
     def _context(self, x_BPD: torch.Tensor) -> int | torch.Tensor:
         """Return the frames before a chunk that are seen; in training, draw them."""
@@ -284,6 +317,13 @@ class Blocks(nn.Module):
 
     def go_on(self, x_BPD: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         """Run the next frames of trials, float [B, P, D]; return the next state, too."""
+        hidden_BPD, _, state = self.run_on(x_BPD, state)
+        return hidden_BPD, state
+
+    def run_on(
+        self, x_BPD: torch.Tensor, state: State
+    ) -> tuple[torch.Tensor, torch.Tensor | None, State]:
+        """Run the next frames as `go_on` does; return the intermediate layer, too."""
         keys_LBWI, values_LBWI, n_kept_1B = state
         n_frames, n_kept = x_BPD.shape[1], keys_LBWI.shape[2]
         p_P = torch.arange(n_frames, device=x_BPD.device)
@@ -292,13 +332,16 @@ class Blocks(nn.Module):
         in_window_PK = (distance_PK >= 0) & (distance_PK <= self.config.context_frames)
         seen_BHPK = (in_window_PK & (k_K >= -n_kept_1B[0, :, None, None]))[:, None]
         kept = []
+        middle_BPD = None
         for layer, block in enumerate(self.layers):
             past = keys_LBWI[layer], values_LBWI[layer]
             x_BPD, now = block(x_BPD, distance_PK, seen_BHPK, past)
             kept.append(now)
+            if layer + 1 == self.config.intermediate_layer:
+                middle_BPD = self.norm(x_BPD)
         keys, values = (torch.stack(tensors)[:, :, -n_kept:] for tensors in zip(*kept, strict=True))
-        normed: torch.Tensor = self.norm(x_BPD)
-        return normed, (keys, values, (n_kept_1B + n_frames).clamp(max=n_kept))
+        state = keys, values, (n_kept_1B + n_frames).clamp(max=n_kept)
+        return self.norm(x_BPD), middle_BPD, state
 
 
 Past = tuple[torch.Tensor, torch.Tensor]

@@ -30,17 +30,21 @@ Array = Any
 
 
 def gru(
-    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, n_patches_B: torch.Tensor | None
+    module: nn.GRU,
+    x_BPI: torch.Tensor,
+    state_LBD: torch.Tensor,
+    n_patches_B: torch.Tensor | None,
+    layers: range | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `cortext.models.layers.gru`. Padding is computed, too, because shapes are static."""
     run = partial(gru_layer, dtype=operand_dtype())
     last = []
     x = x_BPI.transpose(0, 1)
-    for layer in range(module.num_layers):
+    for i, layer in enumerate(layers or range(module.num_layers)):
         if layer:
             x = dropout(x, module.dropout, module.training)
         names = (f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        x = on_jax(run, x, state_LBD[layer], *(getattr(module, name) for name in names))
+        x = on_jax(run, x, state_LBD[i], *(getattr(module, name) for name in names))
         last.append(x[-1] if n_patches_B is None else on_jax(_at_end, x, n_patches_B))
     return x.transpose(0, 1), torch.stack(last)
 

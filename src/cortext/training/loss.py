@@ -5,8 +5,9 @@ CTC is due to Graves et al. (ICML 2006).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -17,10 +18,13 @@ from cortext.config import check_fields
 from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError, DataError
-from cortext.models import MODELS
+from cortext.memory import to_device
+from cortext.models import MODELS, read_output
+from cortext.models.heads import diphone_labels, token_logits
 from cortext.models.layers import substitute
 from cortext.plugins import build, is_own, place
 from cortext.registry import Registry
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.training.batches import TrainBatch
 
 
@@ -30,7 +34,7 @@ class Loss(Protocol):
     Config: ClassVar[type]
 
     # `models: ClassVar[tuple[str, ...]]` names the models that it can train; a loss without it
-    # trains any.
+    # trains any. An attribute `inventory` is set to the tokens of the labels.
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
         """Return losses by name, float32 [B].
@@ -96,8 +100,13 @@ def loss_kind(config: Any, model_kind: str) -> str:
     return str(config.kind)
 
 
-def build_loss(config: Any, model_kind: str) -> Loss:
+def build_loss(config: Any, model_kind: str, inventory: Inventory = RELEASE) -> Loss:
     """Return the loss of a config dataclass; None gives the model's default loss.
+
+    Args:
+        config: The config dataclass of a registered loss, or None.
+        model_kind: Name of the model.
+        inventory: Tokens of the labels; the release's by default.
 
     Raises:
         ConfigError: For a loss that cannot train the model.
@@ -109,6 +118,8 @@ def build_loss(config: Any, model_kind: str) -> Loss:
         what = f"loss {config.kind!r} cannot train model {model_kind!r}"
         raise ConfigError(what, fix=f"use it with {' or '.join(models)}, or leave loss out")
     loss: Loss = build(LOSSES[config.kind], config)
+    if hasattr(loss, "inventory"):
+        loss.inventory = inventory
     return loss
 
 
@@ -120,31 +131,108 @@ class CTCConfig:
     """Name of the loss."""
     per_label: bool = False
     """Divide the loss of each trial by the length of its label, so that short sentences count as
-    much as long ones (as published for the Transformer). The log then has the loss per trial as
-    `train_ctc`.
+    much as long ones (as published for the Transformer).
+    """
+    phone_weights: list[float] = field(default_factory=lambda: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    """Weights of the tokens' loss beside the diphones', for a model with `diphones`.
+
+    Each holds for an equal share of the training. The published rule, 0.1 more every 10 epochs up
+    to 0.6, is the same in a training of 70 epochs. The diphones' weight is 1 less the tokens'.
+    """
+    intermediate_weight: float = 0.3
+    """Weight of the middle layer's loss, for a model with `intermediate_layer`.
+
+    The last layer's weight is 1 less it (0.3 in Lee and Watanabe, ICASSP 2021).
     """
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not self.phone_weights or not all(0 <= weight <= 1 for weight in self.phone_weights):
+            what = f"loss.phone_weights is {self.phone_weights}"
+            raise ConfigError(what, fix="give one weight or more, each from 0 to 1")
+        if not 0 <= self.intermediate_weight <= 1:
+            what = f"loss.intermediate_weight is {self.intermediate_weight}; it must be in [0, 1]"
+            raise ConfigError(what)
+
+    def check_model(self, model: Any) -> None:
+        """Raise ConfigError for a weight of something that the model does not have.
+
+        Args:
+            model: Settings of the model.
+        """
+        usual = CTCConfig()
+        parts = {"phone_weights": "diphones", "intermediate_weight": "intermediate_layer"}
+        for name, part in parts.items():
+            if getattr(self, name) != getattr(usual, name) and not getattr(model, part, True):
+                what = f"loss.{name} is set, and model.{part} is not"
+                raise ConfigError(what, fix=f"set model.{part}, or leave loss.{name} out")
+
+    def phone_weight(self, fraction: float | torch.Tensor) -> Any:
+        """Return the weight of the tokens' loss when `fraction` of the training is done.
+
+        A tensor gives a tensor.
+        """
+        weight: Any = self.phone_weights[0]
+        steps = itertools.pairwise(self.phone_weights)
+        # Steps, not an index: XLA traces this without knowing the fraction.
+        for number, (before, after) in enumerate(steps, start=1):
+            reached: Any = fraction >= number / len(self.phone_weights)
+            weight = weight + (after - before) * reached
+        return weight
 
 
 @register_loss("ctc")
 class CTC:
-    """The negative log-likelihood of each trial's label under the model's logits."""
+    """The negative log-likelihood of each trial's label under the model's logits.
+
+    For a model with diphones it is that of the tokens and that of the diphones, weighed. For a
+    model with an intermediate layer, that of its logits is added, weighed, too.
+    """
 
     Config: ClassVar[type] = CTCConfig
 
     def __init__(self, config: CTCConfig) -> None:
         self.config = config
+        self.inventory = RELEASE
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
-        """Return the negative log-likelihood of each trial's label; see `Loss`."""
-        logits_BPV = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
-        loss_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
-        if not self.config.per_label:
+        """Return the loss, and its unweighted parts where it has several; see `Loss`.
+
+        `ctc` is the negative log-likelihood of the tokens.
+        """
+        found = read_output(network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B))
+        loss_B = ctc_B = _tokens_loss(found.logits, batch)
+        parts = {"ctc": ctc_B}
+        diphones_BPX, middle = found.extras.get("diphones"), found.extras.get("intermediate")
+        weight = self.config.phone_weight(fraction)
+        if diphones_BPX is not None:
+            parts["diphones"] = pairs_B = self._diphones_loss(diphones_BPX, batch)
+            loss_B = weight * ctc_B + (1 - weight) * pairs_B
+        if middle is not None:
+            if diphones_BPX is None:
+                middle_B = _tokens_loss(middle, batch)
+            else:
+                of_tokens_B = _tokens_loss(token_logits(middle), batch)
+                middle_B = weight * of_tokens_B + (1 - weight) * self._diphones_loss(middle, batch)
+            parts["intermediate"] = middle_B
+            share = self.config.intermediate_weight
+            loss_B = (1 - share) * loss_B + share * middle_B
+        if self.config.per_label:
+            n_labels_B = to_device(batch.n_labels_B, loss_B.device)
+            loss_B = loss_B / n_labels_B.clamp(min=1)
+        elif len(parts) == 1:
             return {"loss": loss_B}
-        n_labels_B = batch.n_labels_B.to(loss_B.device, non_blocking=True)
-        return {"loss": loss_B / n_labels_B.clamp(min=1), "ctc": loss_B.detach()}
+        return {"loss": loss_B} | {name: part_B.detach() for name, part_B in parts.items()}
+
+    def _diphones_loss(self, diphones_BPX: torch.Tensor, batch: TrainBatch) -> torch.Tensor:
+        """Return the negative log-likelihood of the diphones of each trial's label."""
+        labels_BU = diphone_labels(batch.labels_BU, diphones_BPX.shape[-1], self.inventory.sil)
+        return ctc_loss(diphones_BPX, batch.n_patches_B, labels_BU, batch.n_labels_B)
+
+
+def _tokens_loss(logits_BPV: torch.Tensor, batch: TrainBatch) -> torch.Tensor:
+    """Return the negative log-likelihood of each trial's label."""
+    return ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
 
 
 def ctc_loss(

@@ -21,7 +21,7 @@ from cortext.plugins import is_own
 from cortext.training.backend import Backend, DeviceSpec
 from cortext.training.batches import Batches
 from cortext.training.config import TASKS, TrainConfig, register_task
-from cortext.training.loss import Loss, build_loss, check_labels_fit, loss_kind
+from cortext.training.loss import CTCConfig, Loss, build_loss, check_labels_fit, loss_kind
 from cortext.training.setup import new_model
 from cortext.training.validate import LossValidator, Validates, Validator
 
@@ -155,6 +155,8 @@ class CTCTask(Task):
         if self.lm is None and self.config.best_metric == "val_wer":
             what = "best_metric is 'val_wer', which needs a language model"
             raise ConfigError(what, fix="give --lm or another metric")
+        if isinstance(self.config.loss, CTCConfig):
+            self.config.loss.check_model(self.config.model)
 
     def new_model(
         self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
@@ -168,7 +170,7 @@ class CTCTask(Task):
 
     def loss(self, model: AcousticModel, split: PackedSplit) -> Loss:
         """See `Task`."""
-        return build_loss(self.config.loss, self.config.model.kind)
+        return build_loss(self.config.loss, self.config.model.kind, model.inventory)
 
     def validator(self, model: AcousticModel, batches: Batches, backend: Backend) -> Validator:
         """See `Task`."""

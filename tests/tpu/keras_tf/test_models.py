@@ -300,6 +300,11 @@ def test_what_has_no_keras_form_is_said():
         match="model 'other' has no Keras form; use --backend torch, or the model gru or",
     ):
         keras_model(config, **SIZES)
+    for name, value in (("diphones", True), ("intermediate_layer", 1)):
+        config = make_config()
+        setattr(config.model, name, value)
+        with pytest.raises(ConfigError, match=rf"model.{name} has no Keras form; use --backend"):
+            keras_model(config, **SIZES)
     config = make_config()
     config.loss = OtherConfig()
     with pytest.raises(ConfigError, match="loss 'other' has no Keras form"):

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def shipped(registry):
 @pytest.mark.parametrize("kind", shipped(MODELS))
 def test_every_shipped_model_passes(kind):
     report = check_model(SMALL[kind], onnx=False)
+    assert [check.status for check in report.checks].count("PASS") == len(report.checks) - 1, report
+
+
+@pytest.mark.parametrize("kind", ["gru", "transformer"])
+def test_models_with_diphones_and_an_intermediate_layer_pass(kind):
+    report = check_model(replace(SMALL[kind], diphones=True, intermediate_layer=1), onnx=False)
     assert [check.status for check in report.checks].count("PASS") == len(report.checks) - 1, report
 
 

@@ -339,6 +339,9 @@ def keras_model(
     if config.model.kind not in MODELS:
         what = f"model {config.model.kind!r} has no Keras form"
         raise ConfigError(what, fix=f"use --backend torch, or the model {' or '.join(MODELS)}")
+    for name in ("diphones", "intermediate_layer"):
+        if getattr(config.model, name, None):
+            raise ConfigError(f"model.{name} has no Keras form", fix="use --backend torch")
     loss = keras_loss(config)
     model = MODELS[config.model.kind](
         config.model,

@@ -56,7 +56,7 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[CheckResult
     check_type(config, TrainConfig, "config", "a TrainConfig")
     check_type(model, AcousticModel, "model", "an AcousticModel (load_model)")
     is_ctc = config.task_name == CTC
-    loss = build_loss(config.loss, config.model.kind) if is_ctc else None
+    loss = build_loss(config.loss, config.model.kind, model.inventory) if is_ctc else None
     found = list[CheckResult]()
     until_s = time.process_time() + SECONDS
     # On a busy machine several threads take many times as long for a small batch.
@@ -101,6 +101,7 @@ def _of_network(
             n_days=len(model.sessions),
             n_classes=n_classes,
             loss=config.loss,
+            inventory=model.inventory,
             frames=FRAMES[is_large],
             tolerance=TOLERANCE,
         )

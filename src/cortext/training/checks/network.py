@@ -18,6 +18,7 @@ from cortext.models.card import patch_shape
 from cortext.models.precision import autocast
 from cortext.models.registry import Output, check_output, read_output
 from cortext.plugins import place
+from cortext.text.inventory import RELEASE, Inventory
 from cortext.training.batches import TrainBatch
 from cortext.training.checks.made_up import bins_for, make_batch
 from cortext.training.checks.report import Named
@@ -36,6 +37,7 @@ class NetworkChecks:
         n_days: Number of day layers.
         n_classes: Tokens, V.
         loss: Settings of the loss; None takes the model's own.
+        inventory: Tokens of the labels, which a loss may read.
         frames: Frames of the trials of a batch.
         tolerance: Largest difference between logits that should be equal; see `TOLERANCE`.
     """
@@ -48,6 +50,7 @@ class NetworkChecks:
         n_days: int,
         n_classes: int,
         loss: Any = None,
+        inventory: Inventory = RELEASE,
         frames: tuple[int, ...] = (15, 9, 4),
         tolerance: float = TOLERANCE,
     ) -> None:
@@ -57,6 +60,7 @@ class NetworkChecks:
         self.n_classes = n_classes
         self.n_days = n_days
         self.loss = loss
+        self.inventory = inventory
         self.tolerance = tolerance
         self.make = partial(make_batch, network, n_features=n_features, n_classes=n_classes)
         self.frames = frames
@@ -215,7 +219,7 @@ class NetworkChecks:
 
     def backward(self, bf16: bool = False) -> dict[str, torch.Tensor]:
         """Return the losses of the batch; leave the gradients of their mean."""
-        loss = build_loss(self.loss, self.kind)
+        loss = build_loss(self.loss, self.kind, self.inventory)
         self.network.zero_grad()
         torch.default_generator.manual_seed(0)
         with autocast(torch.device("cpu"), bf16):

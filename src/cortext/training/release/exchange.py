@@ -128,6 +128,9 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
             where=run,
             fix="export a GRU run",
         )
+    if model.network.config.diphones:
+        what = "is a model of diphones; the release's GRU has one output for each phoneme"
+        raise RunError(what, where=run, fix="export a run without model.diphones")
     model.conventions.require(
         RELEASE_CONVENTIONS,
         mine="the run",
