@@ -10,8 +10,8 @@ compared in a budget cost the same. The study has parts:
 
 - models:       GRU and Transformer, with and without day layers; a short and a long budget
 - options:      time masks, diphones and intermediate CTC in each; the long budget
-- drift:        no drift between days, and twice the usual one
-- trials:       10,000 training trials in the place of 1,300
+- drift:        no drift between days, and twice the usual one; the short budget
+- trials:       10,000 training trials in the place of 1,320; the long budget
 - check:        the models with twice the long budget: does a longer training make fewer errors?
 - participants: 50, 200 and all trials of a participant, from fresh weights and from those that
                 were trained on another participant
@@ -58,12 +58,14 @@ from models_tables import compare, plot, print_tables
 
 SEEDS = (0, 1, 2, 3, 4)
 """Seeds of the simulated participants; the seeds of a training follow from them."""
-BUDGETS = {"short": 60.0, "long": 240.0, "double": 480.0}
+BUDGETS = {"brief": 60.0, "short": 120.0, "long": 300.0, "double": 600.0}
 """Processor time of a training, in seconds, without validation."""
 VALIDATIONS = 8
 """Validations of a training, evenly spaced; the best weights are kept."""
 PILOT_BATCHES = 10, 40
 """Batches that warm up, and those that are measured."""
+N_CHECKED = 2
+"""Participants that the check trains on."""
 SIMULATION = ["test_per_day=0"]
 N_DAYS = 6
 DRIFT = {
@@ -153,7 +155,7 @@ class Piece:
     def name(self) -> str:
         """Name of its files."""
         parts = [self.condition, self.setting, self.budget, f"seed {self.seed}"]
-        if (self.given, self.start) != ("all", "fresh"):
+        if self.part == "participants":
             parts += [f"{self.given} trials", self.start]
         return "-".join(map(slug, parts))
 
@@ -181,16 +183,22 @@ def study() -> dict[str, list[Piece]]:
     made = {
         "models": [(usual, name, each) for name in MODELS for each in ("short", "long")],
         "options": [(usual, name, "long") for name in OPTIONS],
-        "drift": [(each, name, "long") for each in ("no drift", "double drift") for name in MODELS],
+        "drift": [
+            (each, name, "short") for each in ("no drift", "double drift") for name in MODELS
+        ],
         "trials": [("10,000 trials", name, "long") for name in MODELS],
         "check": [(usual, name, "double") for name in KINDS],
     }
     pieces = {
-        part: [Piece(part, *each, seed) for seed in SEEDS for each in rows]
+        part: [
+            Piece(part, *each, seed)
+            for seed in (SEEDS[:N_CHECKED] if part == "check" else SEEDS)
+            for each in rows
+        ]
         for part, rows in made.items()
     }
     pieces["participants"] = [
-        Piece("participants", usual, name, "short", seed, given, start)
+        Piece("participants", usual, name, "brief", seed, given, start)
         for seed in SEEDS
         for name in KINDS
         for given in GIVEN
@@ -316,8 +324,7 @@ def train_piece(piece: Piece, out: Path, deadline: float = float("inf")) -> dict
     path = piece.path(out)
     if not path.is_file() and time.time() > deadline:
         return None
-    # "All trials, fresh weights" of a new participant is a piece of the models, too.
-    return made_once(path, partial(_trained, piece, out)) | {"part": piece.part}
+    return made_once(path, partial(_trained, piece, out))
 
 
 def _trained(piece: Piece, out: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from cortext.bench.harness import markdown_table
 KEY = ("part", "condition", "setting", "budget", "given", "start")
 """What the trainings of a row have in common."""
 BASE_START = "fresh"
+DRIFTS = ("no drift", "usual drift", "double drift")
 COLOURS = {"GRU": "tab:blue", "Transformer": "tab:orange"}
 
 
@@ -128,48 +129,43 @@ def plot(compared: Mapping[str, Any], path: Path) -> None:
         path: The picture to write.
     """
     figure = Figure(figsize=(8, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=False)
-    rows = [row for row in compared["rows"] if row["budget"] == "long"]
-    drifts = ["no drift", "usual drift", "double drift"]
-    for setting in {row["setting"]: None for row in rows if row["part"] == "drift"}:
-        at = {row["condition"]: row for row in rows if row["setting"] == setting}
-        shown = [drift for drift in drifts if drift in at]
-        style = "--" if "no day layers" in setting else "-"
-        _line(left, [drifts.index(drift) for drift in shown], [at[d] for d in shown], style)
-    left.set_xticks(range(3), drifts)
+    left, right = figure.subplots(1, 2)
+    rows = compared["rows"]
+    drifting = {row["setting"] for row in rows if row["part"] == "drift"}
+    drift: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["part"] in ("models", "drift") and row["budget"] == "short":
+            drift.setdefault(row["setting"], {})[row["condition"]] = row
+    _lines(left, DRIFTS, {name: at for name, at in drift.items() if name in drifting})
+    new: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["part"] == "participants":
+            new.setdefault(f"{row['setting']}, {row['start']}", {})[f"{row['given']} trials"] = row
+    places = list({place: None for at in new.values() for place in at})
+    _lines(right, places, new)
     left.set_ylabel("phoneme error rate, %")
-    new = [row for row in compared["rows"] if row["part"] == "participants"]
-    for setting, start in {(row["setting"], row["start"]): None for row in new}:
-        at = {
-            row["given"]: row for row in new if (row["setting"], row["start"]) == (setting, start)
-        }
-        style = "-" if start == BASE_START else "--"
-        _line(right, range(len(at)), list(at.values()), style, f"{setting}, {start}")
-        right.set_xticks(range(len(at)), [f"{name} trials" for name in at])
-    for axes in (left, right):
-        axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 
-def _line(
-    axes: Any, x: Any, rows: Sequence[Mapping[str, Any]], style: str, label: str = ""
-) -> None:
-    means = [100 * row["per"]["mean"] for row in rows]
-    ends = [row["per"]["interval"] or [row["per"]["mean"]] * 2 for row in rows]
-    below_above = [
-        [mean - 100 * low for mean, (low, _) in zip(means, ends, strict=True)],
-        [100 * high - mean for mean, (_, high) in zip(means, ends, strict=True)],
-    ]
-    setting = rows[0]["setting"]
-    colour = COLOURS[setting.split(",")[0]]
-    axes.errorbar(
-        list(x),
-        means,
-        below_above,
-        fmt=f"o{style}",
-        color=colour,
-        label=label or setting,
-        capsize=3,
-    )
+def _lines(axes: Any, places: Sequence[str], lines: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw a line through the means at each place, with their intervals side by side."""
+    for number, (label, at) in enumerate(lines.items()):
+        shown = [place for place in places if place in at]
+        rates = [at[place]["per"] for place in shown]
+        reach = [
+            0 if rate["interval"] is None else 100 * (rate["interval"][1] - rate["mean"])
+            for rate in rates
+        ]
+        axes.errorbar(
+            [places.index(place) + 0.04 * number for place in shown],
+            [100 * rate["mean"] for rate in rates],
+            reach,
+            fmt="o-" if number % 2 == 0 else "o--",
+            color=COLOURS[label.split(",")[0]],
+            label=label,
+            capsize=3,
+        )
+    axes.set_xticks(range(len(places)), places)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -99,7 +99,7 @@ def small(monkeypatch):
     monkeypatch.setattr(study, "SIMULATION", SMALL)
     monkeypatch.setattr(study, "N_DAYS", 2)
     monkeypatch.setattr(study, "SEEDS", (0, 1))
-    monkeypatch.setattr(study, "BUDGETS", {"short": 2.0, "long": 4.0, "double": 8.0})
+    monkeypatch.setattr(study, "BUDGETS", {"brief": 1.0, "short": 2.0, "long": 4.0, "double": 8.0})
     monkeypatch.setattr(study, "PILOT_BATCHES", (2, 6))
     conditions = {name: study.Condition(16, each.drift) for name, each in study.CONDITIONS.items()}
     monkeypatch.setattr(study, "CONDITIONS", conditions)
