@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 FP32, BF16 = 1e-3, 5e-2
 """Bounds for float32, and for bfloat16 or float16."""
+MOST_S = 400
+"""Seconds that a program started by a section may take."""
 STEPS = 10
 """Batches of a training that is compared."""
 WAITS_OF_CTC = 6
@@ -391,7 +393,9 @@ def check_own_tests(checks: Checks) -> None:
         checks.cannot_run("tests marked gpu", "they need a GPU")
         return
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=MOST_S
+    )
     said = (ended.stdout.strip().splitlines() or ["no output"])[-1]
     checks.holds("tests marked gpu", ended.returncode == 0, said)
 
@@ -412,7 +416,9 @@ def check_speed(checks: Checks) -> None:
             "training",
         ]
         command += ["--model", model, "--device", checks.device, "--out", str(out), *amount]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=MOST_S
+        )
         said = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         checks.holds(f"bench training, {model}", ended.returncode == 0, said)
         if ended.returncode == 0:

@@ -14,6 +14,7 @@ from cortext.bench.training.worker import busy_share
 from cortext.cli import run
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError
+from cortext.training import read_train_config
 
 TINY = Recording(n_sessions=3, trials_per_session=6, n_features=4, bins=80)
 OVERRIDES = ("model.n_units=8", "dataset.batch_size=4")
@@ -229,6 +230,15 @@ def test_what_cannot_be_measured_is_one_line_before_anything_is(options, message
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert message in said
+
+
+@pytest.mark.parametrize("model", compare.CLAIMS)
+@pytest.mark.parametrize("batch_size", [8, 64])
+def test_every_shape_is_a_recipe_that_can_be_trained(model, batch_size):
+    for shape in shapes(model, batch_size).values():
+        config = read_train_config(shape.recipe, shape.overrides)
+        assert config.model.kind == model
+        assert config.dataset.days_per_batch <= shape.recording.n_sessions
 
 
 def test_unknown_names_are_one_line(capsys):
