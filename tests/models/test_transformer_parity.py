@@ -4,13 +4,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from cortext.features import build_augmentations
 from cortext.models import TransformerConfig, build_model
 from cortext.models.transformer import EmbeddingConfig
-from cortext.training import TrainConfig
-from cortext.training.loss import ctc_loss
+from cortext.training import TrainConfig, read_train_config
+from cortext.training.batches import TrainBatch
+from cortext.training.loss import CTCConfig, build_loss
 from cortext.training.optim import Optimizer
 from transformer_restated import (
     RestatedTrainer,
@@ -145,6 +148,7 @@ class Steps:
             grad_norm_clip_value=100,
         )
         self.optimizer = Optimizer(self.ours, config)
+        self.loss = build_loss(CTCConfig(per_label=True), "transformer")
 
     def step(self, number: int) -> tuple[float, float]:
         """Losses of both sides before a step; the generator draws the same context for both."""
@@ -155,9 +159,11 @@ class Steps:
         torch.manual_seed(number)
         expected = self.restated.step(batch)
         torch.manual_seed(number)
-        n_frames_B = self.ours.n_patches(n_bins_B)
-        logits_BPV, _ = self.ours(x_BTC, NO_DAY, n_patches_B=n_frames_B)
-        loss = (ctc_loss(logits_BPV, n_frames_B, labels_BU, n_labels_B) / n_labels_B).mean()
+        ours = TrainBatch(
+            x_BTC, NO_DAY, n_bins_B, self.ours.n_patches(n_bins_B), labels_BU, n_labels_B,
+            indices=np.arange(3), days=NO_DAY[:1],
+        )  # fmt: skip
+        loss = self.loss(self.ours, ours, 0.0)["loss"].mean()
         loss.backward()
         self.optimizer.step(number, NO_DAY[:1])
         return loss.item(), expected
@@ -214,6 +220,27 @@ def test_restated_masks_cover_what_the_closed_form_says():
         lengths_B = torch.full((300,), length)
         found = time_masks(lengths_B, length, 20, 0.075).double().mean()
         assert found == pytest.approx(expected_mask_share(length, 20, 0.075), abs=0.02)
+
+
+@pytest.mark.parametrize("recipe", ["transformer_t15", "transformer_t12"])
+def test_our_masks_cover_what_the_closed_form_says(recipe):
+    """1,000 trials of 60 to 240 patches, the last of them filled in part."""
+    (settings,) = read_train_config(recipe).dataset.augmentations
+    n_bins_B = torch.arange(1000) % 721 + 240
+    n_frames_B = -(-n_bins_B // settings.patch_bins)
+    x_BTC = torch.ones(1000, 960, 1)
+    (masks,) = build_augmentations([settings])
+    masked_BT = masks(x_BTC, n_bins_B, torch.Generator().manual_seed(0))[..., 0] == 0
+    masked_BP = masked_BT[:, :: settings.patch_bins]
+    own_BP = torch.arange(masked_BP.shape[1]) < n_frames_B[:, None]
+    assert not (masked_BP & ~own_BP).any()
+    expected = [
+        expected_mask_share(int(n), settings.n_masks, settings.max_share)
+        for n in n_frames_B.unique()
+    ]
+    by_length = dict(zip(n_frames_B.unique().tolist(), expected, strict=True))
+    found = (masked_BP.sum(1) / n_frames_B).mean().item()
+    assert found == pytest.approx(np.mean([by_length[n] for n in n_frames_B.tolist()]), abs=0.01)
 
 
 def test_the_closed_form_by_hand():

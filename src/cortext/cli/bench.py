@@ -161,7 +161,7 @@ def decoder(
 def training(
     *,
     model: Annotated[
-        str, typer.Option(help="The model: gru, or (ours alone) triple_gru or transformer.")
+        str, typer.Option(help="The model: gru, transformer, or (ours alone) triple_gru.")
     ] = "gru",
     shape: Annotated[
         list[str] | None, typer.Option(help="Only this shape; may be given several times.")

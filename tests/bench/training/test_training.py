@@ -9,8 +9,10 @@ from cortext.bench.training import compare
 from cortext.bench.training.compare import TrainingPlan, TrainingShape, ratios, shapes, too_large
 from cortext.bench.training.curves import training_curves
 from cortext.bench.training.data import Recording, ReleaseBatches
-from cortext.bench.training.sides import PARTS, Clock
+from cortext.bench.training.restated import RestatedSide
+from cortext.bench.training.sides import PARTS, Clock, SidePlan
 from cortext.bench.training.worker import busy_share
+from cortext.bench.workers import Missing
 from cortext.cli import run
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError
@@ -153,6 +155,31 @@ def test_the_command_compares_both_sides_and_writes_one_object(tiny_shapes, tmp_
         assert values["steps"] == 2
         assert min(values["parts_ms"].values()) >= 0
     assert sides["release"]["n_parameters"] == sides["ours"]["n_parameters"]
+
+
+@pytest.mark.slow
+def test_the_transformer_is_compared_with_the_restated_one(monkeypatch, capsys):
+    sizes = ("n_units=8", "n_layers=1", "n_heads=1", "head_units=8")
+    overrides = (*OVERRIDES[1:], "dataset.days_per_batch=2", *(f"model.{size}" for size in sizes))
+    tiny = TrainingShape("transformer_t15", TINY, overrides)
+    monkeypatch.setattr(compare, "shapes", lambda model, batch_size: {"tiny": tiny})
+    command = "bench training --model transformer --turns 1 --steps 1 --threads 1".split()
+    assert run([*command, "--only", "restated_bf16", "--only", "ours", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    sides = result["shapes"]["tiny"]["sides"]
+    assert result["ratio_bf16"] == pytest.approx(sides["restated_bf16"]["ms"] / sides["ours"]["ms"])
+    assert {values["precision"] for values in sides.values()} == {"bf16"}
+    assert sides["restated_bf16"]["n_parameters"] == sides["ours"]["n_parameters"]
+    for values in sides.values():
+        assert set(values) >= SIDE
+        assert min(values["parts_ms"].values()) >= 0
+
+
+def test_the_restated_transformer_is_left_out_where_it_has_no_counterpart(tmp_path):
+    for recipe, reason in (("tiny", "no gru"), ("transformer", "no day layers")):
+        plan = SidePlan("restated", str(tmp_path), str(tmp_path), recipe, [])
+        with pytest.raises(Missing, match=reason):
+            RestatedSide(plan)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The two sides of the training benchmark: our trainer, and the restated published one."""
+"""Sides of the training benchmark: our trainer, and the restated published one of the GRU."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class SidePlan:
     """Work of one side; passed to its process as JSON.
 
     Attributes:
-        kind: `ours` or `release`.
+        kind: `ours`, `release` or `restated` (`restated.py`).
         folder: Holds `data` and `packed`.
         out: A directory of this side's own.
         recipe: A training configuration and `overrides` to it.
-        precision: ours: as in the configuration; release: `published` (bfloat16 on CUDA only) or
-            `bf16` (on a CPU too).
+        precision: ours: as in the configuration; the others: `published` (bfloat16 on CUDA only)
+            or `bf16` (on a CPU too).
         compiled: release: whether the model goes through torch.compile.
         workers: release: processes that read batches ahead.
     """
@@ -261,7 +261,7 @@ class ReleaseSide:
     """The restated published trainer, on the batches that our sampler draws."""
 
     def __init__(self, plan: SidePlan) -> None:
-        module = _yardstick(Path(plan.yardstick))
+        module = yardstick_module(Path(plan.yardstick))
         config = read_train_config(plan.recipe, plan.overrides)
         self.folder = Path(plan.folder)
         if config.model.kind != "gru":
@@ -341,18 +341,19 @@ class ReleaseSide:
         return {}
 
 
-def _yardstick(path: Path) -> ModuleType:
+def yardstick_module(path: Path) -> ModuleType:
+    """Import a restated trainer from its file; raise Missing if there is none."""
     if not path.is_file():
         raise Missing(
             f"the restated published trainer is not at {path}",
             fix="run from a checkout, or give --yardstick",
         )
     sys.path.insert(0, str(path.parent))  # for the loader beside it
-    spec = importlib.util.spec_from_file_location("release_trainer", path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["release_trainer"] = module
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
@@ -365,6 +366,3 @@ def _check_same(
     ours = split.batch(sampler.indices(0))
     assert np.array_equal(theirs["input_features"].numpy().astype(np.float16), ours.features_BTC)
     assert np.array_equal(theirs["day"].numpy(), ours.day_B)
-
-
-SIDES: dict[str, type[Ours] | type[ReleaseSide]] = {"ours": Ours, "release": ReleaseSide}

@@ -14,9 +14,16 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cortext.bench.training.sides import SIDES, SidePlan
+from cortext.bench.training.restated import RestatedSide
+from cortext.bench.training.sides import Ours, ReleaseSide, SidePlan
 from cortext.bench.workers import own_stdout, serve
 from cortext.memory import children_pss_mb, memory
+
+SIDES: dict[str, type[Ours] | type[ReleaseSide] | type[RestatedSide]] = {
+    "ours": Ours,
+    "release": ReleaseSide,
+    "restated": RestatedSide,
+}
 
 
 class TrainingWorker:
