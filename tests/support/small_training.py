@@ -6,8 +6,9 @@ import torch
 from cortext.data import write_session
 from cortext.data.trial import Trial
 from cortext.features import Augmentation
-from cortext.models import GRUConfig, TripleGRUConfig, build_model
+from cortext.models import GRUConfig, TransformerConfig, TripleGRUConfig, build_model
 from cortext.models.inputs import InputNetworkConfig
+from cortext.models.transformer import EmbeddingConfig
 from cortext.training import DatasetConfig, TrainConfig
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.batches import TrainBatch
@@ -61,7 +62,14 @@ def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **setti
         "rnn_dropout": dropout,
         "input_network": InputNetworkConfig(input_layer_dropout=dropout),
     }
-    if kind == "gru":
+    if kind == "transformer":
+        shape = {"n_units": 12, "n_layers": 2, "n_heads": 2, "head_units": 6}
+        # 3 of at most 18 frames, in training as in evaluation.
+        context = {"context_frames": 3, "train_context_frames": [3, 3]}
+        inputs = EmbeddingConfig(day_layer="softsign", input_layer_dropout=dropout)
+        model = TransformerConfig(**shape, **context, dropout=dropout, input_network=inputs)
+        loss = None
+    elif kind == "gru":
         model, loss = GRUConfig(n_units=12, n_layers=2, **shared), None
     elif kind == "diphones":
         heads = {"diphones": True, "intermediate_layer": 1}

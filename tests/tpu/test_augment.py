@@ -30,16 +30,21 @@ def key(number):
     return jnp.array([7, number], jnp.uint32)
 
 
-def augmented(settings, number=0, x_BTC=X_BTC):
-    found, n_bins_B = prepare(jnp.asarray(x_BTC), jnp.asarray(N_BINS_B), settings, key(number))
+def augmented(settings, number=0, x_BTC=X_BTC, **options):
+    found, n_bins_B = prepare(
+        jnp.asarray(x_BTC), jnp.asarray(N_BINS_B), settings, key(number), **options
+    )
     return np.array(found), np.array(n_bins_B)
 
 
+@pytest.mark.parametrize("cleared", [True, False])
 @pytest.mark.parametrize("smoothed", [True, False])
-def test_with_everything_off_it_is_what_torch_prepares(smoothed):
+def test_with_everything_off_it_is_what_torch_prepares(smoothed, cleared):
     settings = Augmentation(**OFF, smooth_data=smoothed)
-    found, n_bins_B = augmented(settings)
-    expected, _ = features.prepare(torch.from_numpy(X_BTC), torch.from_numpy(N_BINS_B), settings)
+    found, n_bins_B = augmented(settings, clear_padding=cleared)
+    expected, _ = features.prepare(
+        torch.from_numpy(X_BTC), torch.from_numpy(N_BINS_B), settings, clear_padding=cleared
+    )
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
     np.testing.assert_array_equal(n_bins_B, N_BINS_B)
 

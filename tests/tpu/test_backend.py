@@ -17,6 +17,7 @@ pytestmark = pytest.mark.tpu
 pytest.importorskip("torchax", reason="run `make test-tpu`")
 
 import jax
+import jax.numpy as jnp
 from own_recordings import OWN, own_config, write_own
 from small_training import make_config, write_recordings
 from users_own import Fading, FadingConfig, Means, MeansConfig
@@ -213,16 +214,16 @@ def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(
         assert line.endswith(" s")
 
 
-def test_registered_augmentations_are_torchs_own(packed, tmp_path):
+@pytest.mark.parametrize("after_smoothing", [False, True])
+def test_registered_augmentations_are_torchs_own(after_smoothing, packed, tmp_path):
     """The host draws what torch's backend draws, to the rounding to float16.
 
-    The step then only smooths.
+    The step then only smooths, or takes the features as they are.
     """
-    mask = TimeMaskConfig(n_masks=2, max_share=0.3)
+    mask = TimeMaskConfig(n_masks=2, max_share=0.3, after_smoothing=after_smoothing)
     config = small()
-    transforms = replace(
-        config.dataset.data_transforms, white_noise_std=0.5, random_cut=3, smooth_data=False
-    )
+    transforms = replace(config.dataset.data_transforms, white_noise_std=0.5, random_cut=3)
+    compared = replace(transforms, smooth_data=after_smoothing)
     config = replace(
         config, dataset=replace(config.dataset, augmentations=[mask], data_transforms=transforms)
     )
@@ -231,7 +232,7 @@ def test_registered_augmentations_are_torchs_own(packed, tmp_path):
         (found,) = backend.batches(5, 6)
         make = (
             trainer.layer_of_day,
-            transforms,
+            compared,
             torch.device("cpu"),
             trainer.model.network.n_patches,
         )
@@ -243,6 +244,24 @@ def test_registered_augmentations_are_torchs_own(packed, tmp_path):
     assert not features[:, n_bins:].any()
     np.testing.assert_array_equal(found.batch["n_bins"], expected.n_bins_B)
     assert (features[0, : int(expected.n_bins_B[0])] == 0).all(axis=1).any()  # a mask
+
+
+def test_the_step_leaves_features_as_they_are_that_the_host_has_smoothed():
+    batch = {"features": jnp.ones((2, 30, 4), jnp.float16), "n_bins": jnp.array([30, 20])}
+    config = small()
+    sizes = {"n_features": 4, "n_labels": 4}
+    programs = Programs(
+        means(),
+        build_loss(None, "means"),
+        config,
+        data_mesh(jax.devices()[:1]),
+        **sizes,
+        on_host="prepare",
+    )
+    prepared = programs._prepared(batch, {})
+    assert set(prepared) == {"features"}
+    assert prepared["features"].dtype == jnp.float32
+    assert bool((prepared["features"] == 1).all())  # smoothing lowers them at the ends
 
 
 @pytest.fixture(scope="module")

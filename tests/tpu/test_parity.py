@@ -47,6 +47,11 @@ def close(found, expected, tolerance):
     return np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 
+def pads_last_patch(network):
+    """Whether the bins after a trial must be zeros."""
+    return getattr(network, "pads_last_patch", False)
+
+
 class Side:
     """A model in torch, in float64 (where layers run `nn.GRU` itself), and its programs."""
 
@@ -61,11 +66,16 @@ class Side:
     def torch_batch(self, network, dtype=torch.float64):
         n_bins_B = torch.from_numpy(self.batch["n_bins"])
         transforms = self.config.dataset.data_transforms
-        x_BTC, _ = prepare(torch.from_numpy(self.batch["features"]), n_bins_B, transforms)
+        x_BTC, _ = prepare(
+            torch.from_numpy(self.batch["features"]),
+            n_bins_B,
+            transforms,
+            clear_padding=pads_last_patch(network),
+        )
         return as_torch(self.batch, network, x_BTC.to(dtype))
 
 
-@pytest.fixture(scope="module", params=["gru", "diphones", "triple_gru"])
+@pytest.fixture(scope="module", params=["gru", "diphones", "transformer", "triple_gru"])
 def side(request):
     return Side(request.param)
 
@@ -78,7 +88,12 @@ def found(side):
         from cortext.tpu import augment
 
         transforms = side.config.dataset.data_transforms
-        features, n_bins_B = augment.prepare(batch["features"], batch["n_bins"], transforms)
+        features, n_bins_B = augment.prepare(
+            batch["features"],
+            batch["n_bins"],
+            transforms,
+            clear_padding=pads_last_patch(side.network),
+        )
         ready = {**batch, "features": features, "n_bins": n_bins_B}
         return side.programs.gradients(weights, {}, ready, values)
 
@@ -204,7 +219,10 @@ class Both:
         """One step of both; the norms of the gradients."""
         transforms = self.config.dataset.data_transforms
         x_BTC, _ = prepare(
-            torch.from_numpy(batch["features"]), torch.from_numpy(batch["n_bins"]), transforms
+            torch.from_numpy(batch["features"]),
+            torch.from_numpy(batch["n_bins"]),
+            transforms,
+            clear_padding=pads_last_patch(self.network),
         )
         trials = as_torch(batch, self.network, x_BTC)
         self.loss(self.network.train(), trials, step / self.config.num_training_batches)[
@@ -219,7 +237,7 @@ class Both:
         return float(norm), float(expected)
 
 
-@pytest.fixture(scope="module", params=["gru", "triple_gru"])
+@pytest.fixture(scope="module", params=["gru", "transformer", "triple_gru"])
 def trained(request):
     """Ten steps, clipped at a norm that some gradients exceed."""
     both = Both(make_config(request.param, grad_norm_clip_value=5.0, epsilon=0.1))

@@ -22,7 +22,12 @@ Array = Any
 
 
 def prepare(
-    x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | None = None
+    x_BTC: Array,
+    n_bins_B: Array,
+    settings: Augmentation,
+    key: Array | None = None,
+    *,
+    clear_padding: bool = False,
 ) -> tuple[Array, Array]:
     """Prepare a batch: augment it (with a key), and smooth it; see `cortext.features.prepare`.
 
@@ -31,6 +36,7 @@ def prepare(
         n_bins_B: int32 [B], bins of each trial.
         settings: Augmentation and smoothing.
         key: uint32 [2]; None augments nothing.
+        clear_padding: Zero the bins after each trial.
 
     Returns:
         Features float32 [B, T, C], and the bins int32 [B] of each trial without the cut. Zeros at
@@ -41,6 +47,9 @@ def prepare(
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, key)
     if settings.smooth_data:
         x_BTC = smooth(x_BTC, settings.smooth_kernel_std, settings.smooth_kernel_size)
+    if clear_padding:
+        inside_BT = jnp.arange(x_BTC.shape[1]) < n_bins_B[:, None]
+        x_BTC = jnp.where(inside_BT[..., None], x_BTC, 0.0)
     return x_BTC, n_bins_B
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch
 from jax.experimental.compilation_cache import compilation_cache
 
 from cortext.errors import ConfigError
-from cortext.features import augment, build_augmentations
+from cortext.features import build_augmentations, prepare
 from cortext.models import Output
 from cortext.tpu.cores import check_cores, check_platform, cores_line
 from cortext.tpu.explain import explain
@@ -40,7 +40,7 @@ from cortext.tpu.mesh import (
 from cortext.tpu.optimizer import State, is_day
 from cortext.tpu.profile import traced_jax
 from cortext.tpu.shapes import Shapes
-from cortext.tpu.step import Programs, numbers
+from cortext.tpu.step import Programs, host_work, numbers
 from cortext.training.backend import Job, StepResult, StepValues
 from cortext.training.batches import AUGMENTATION, TrainBatch, derived_seed
 from cortext.training.optim import day_learning_rate, learning_rate
@@ -104,7 +104,7 @@ class TorchaxBackend:
             self.mesh,
             n_features=job.split.n_features,
             n_labels=self.shapes.labels,
-            on_host=bool(self.extra),
+            on_host=host_work(self.extra),
         )
         self._compiled: dict[tuple[str, int, int], Any] = {}
         self.weights: Any
@@ -245,19 +245,28 @@ class TorchaxBackend:
     def _augmented(
         self, step: int, indices: np.ndarray, rows: slice, n_bins: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return features float16 [B, T, C] and bins of the rows, augmented as with torch."""
+        """Return features float16 [B, T, C] and bins of the rows, augmented as with torch.
+
+        They are smoothed as well if an augmentation follows smoothing.
+        """
         generator = torch.Generator().manual_seed(
             derived_seed(self.job.config.seed, AUGMENTATION, step)
         )
-        x_BTC = torch.from_numpy(self.job.split.batch(indices).features_BTC)
-        n_bins_B = torch.from_numpy(self.job.split.n_bins_N[indices])
-        x_BTC, n_bins_B = augment(
-            x_BTC, n_bins_B, self.job.config.dataset.data_transforms, generator
+        transforms = self.job.config.dataset.data_transforms
+        smoothed = self.programs.on_host == "prepare"
+        if not smoothed:
+            transforms = replace(transforms, smooth_data=False)
+        x_BTC, n_bins_B = prepare(
+            torch.from_numpy(self.job.split.batch(indices).features_BTC),
+            torch.from_numpy(self.job.split.n_bins_N[indices]),
+            transforms,
+            generator,
+            rows,
+            self.extra,
+            clear_padding=smoothed and self.programs.clear_padding,
         )
-        for augmentation in self.extra:
-            x_BTC = augmentation(x_BTC, n_bins_B, generator)
-        x_BTC = torch.nn.functional.pad(x_BTC[rows], (0, 0, 0, n_bins - x_BTC.shape[1]))
-        return x_BTC.half().numpy(), n_bins_B[rows].numpy()
+        x_BTC = torch.nn.functional.pad(x_BTC, (0, 0, 0, n_bins - x_BTC.shape[1]))
+        return x_BTC.half().numpy(), n_bins_B.numpy()
 
     def _program(self, kind: str, n_bins: int, n_trials: int) -> Any:
         """Return the compiled program for trials of `n_bins` bins."""

@@ -3,7 +3,8 @@
 Importing this module registers them, and CTC; see the end of the file. The parameters remain those
 of the torch modules.
 
-B trials, T bins, C features, P patches, D hidden units, I inputs, L layers.
+B trials, T bins, C features, P patches, D hidden units, I inputs, L layers, H
+heads, E units of a head, K keys.
 """
 
 from __future__ import annotations
@@ -77,6 +78,24 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     )
 
 
+def attention(
+    q_BHPE: torch.Tensor,
+    k_BHKE: torch.Tensor,
+    v_BHKE: torch.Tensor,
+    bias_BHPK: torch.Tensor,
+    p: float,
+) -> torch.Tensor:
+    """See `cortext.models.layers.attention`; scores and softmax are float32."""
+    dtype = operand_dtype()
+
+    def weigh(q: Array, k: Array, bias: Array) -> Array:
+        scores = product("bhpe,bhke->bhpk", q * q.shape[-1] ** -0.5, k, dtype)
+        return jax.nn.softmax(scores + bias, axis=-1)
+
+    weight_BHPK = dropout(on_jax(weigh, q_BHPE, k_BHKE, bias_BHPK), p, training=True)
+    return on_jax(partial(product, "bhpk,bhke->bhpe", dtype=dtype), weight_BHPK, v_BHKE)
+
+
 def random_bits(key: Array, shape: tuple[int, ...], stream: int = 0) -> Array:
     """Draw 32 random bits for each element, uint32.
 
@@ -119,6 +138,7 @@ def _patches(x_BTC: Array, size: int, stride: int) -> Array:
 # The models and the loss ask this table before they compute; see `layers.substitute`. `jax` is the
 # device type of torchax's tensors.
 SUBSTITUTES["jax"] = {
+    layers.attention: attention,
     layers.day_affine: day_affine,
     layers.dropout: dropout,
     layers.gru: gru,

@@ -10,7 +10,8 @@ B trials, T bins, C features, P patches, U tokens of the longest label, V tokens
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ from torchax.interop import call_torch
 
 import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.errors import ConfigError
+from cortext.features import Augmenter, build_augmentations
+from cortext.features.augment import follows_smoothing
 from cortext.models import build_model, read_output
 from cortext.models.precision import uses_bf16
 from cortext.text.inventory import RELEASE
@@ -49,6 +52,20 @@ dropout and augmentation.
 """
 
 
+HostWork = Literal["", "augment", "prepare"]
+"""What the host does of a batch's preparation: nothing, its augmentation, or smoothing as well."""
+
+
+def host_work(augmentations: Sequence[Augmenter]) -> HostWork:
+    """Return the work of the host for registered augmentations, which are torch's.
+
+    It smooths only where an augmentation follows smoothing, because the cores smooth faster.
+    """
+    if any(map(follows_smoothing, augmentations)):
+        return "prepare"
+    return "augment" if augmentations else ""
+
+
 class Programs:
     """The programs of a run, lowered for one length of trials at a time.
 
@@ -59,7 +76,7 @@ class Programs:
         mesh: Cores that share a batch.
         n_features: Features of a bin, C.
         n_labels: Tokens that labels are padded to, U.
-        on_host: True if the host augments (registered augmentations) and the step only smooths.
+        on_host: Work of the host; the step does the rest of a batch's preparation.
 
     Raises:
         ConfigError: For a batch that does not divide by the cores and the accumulated pieces, and
@@ -76,7 +93,7 @@ class Programs:
         *,
         n_features: int,
         n_labels: int,
-        on_host: bool = False,
+        on_host: HostWork = "",
     ) -> None:
         self.network = network
         self.loss = loss
@@ -85,6 +102,7 @@ class Programs:
         self.n_features = n_features
         self.n_labels = n_labels
         self.on_host = on_host
+        self.clear_padding = bool(getattr(network, "pads_last_patch", False))
         self.bf16 = uses_bf16(config.precision, mesh.devices.flat[0].platform, by_torch=False)
         self.optimizer = AdamW(config)
         self._idle: frozenset[str] | None = None  # not known yet
@@ -160,10 +178,7 @@ class Programs:
     def _update(
         self, weights: Tensors, fixed: Tensors, state: State, batch: Batch, numbers: Numbers
     ) -> tuple[Tensors, State, Tensors, Array]:
-        key = None if self.on_host else numbers["augmentation"]
-        transforms = self.config.dataset.data_transforms
-        features, n_bins_B = prepare(batch["features"], batch["n_bins"], transforms, key)
-        ready = {**batch, "features": features, "n_bins": n_bins_B}
+        ready = {**batch, **self._prepared(batch, numbers)}
         gradients, losses = self.gradients(weights, fixed, ready, numbers)
         moved, state, norm = self.optimizer.move(
             weights,
@@ -175,6 +190,19 @@ class Programs:
             self._idle or frozenset(),
         )
         return moved, state, losses, norm
+
+    def _prepared(self, batch: Batch, numbers: Numbers) -> Batch:
+        """Return features float32 [B, T, C] for the model, and the bins int32 [B] of the trials."""
+        if self.on_host == "prepare":
+            return {"features": batch["features"].astype(jnp.float32)}
+        features, n_bins_B = prepare(
+            batch["features"],
+            batch["n_bins"],
+            self.config.dataset.data_transforms,
+            None if self.on_host else numbers["augmentation"],
+            clear_padding=self.clear_padding,
+        )
+        return {"features": features, "n_bins": n_bins_B}
 
     def _unreached(self, n_bins: int) -> frozenset[str]:
         """Return the names of weights that no gradient reaches: JAX has zeros, torch skips them."""
@@ -378,6 +406,7 @@ def lower_step(
             config.model, n_features=n_features, n_days=n_days, n_classes=n_classes
         )
     loss = build_loss(config.loss, config.model.kind)
+    on_host = host_work(build_augmentations(config.dataset.augmentations))
     return Programs(
-        network, loss, config, mesh, n_features=n_features, n_labels=n_labels
+        network, loss, config, mesh, n_features=n_features, n_labels=n_labels, on_host=on_host
     ).lower_update(n_bins)
