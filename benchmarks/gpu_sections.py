@@ -24,9 +24,11 @@ from cortext.data.simulate import simulate
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation import evaluate
 from cortext.evaluation.settings import LargeModelFiles
-from cortext.models import load_model
+from cortext.models import build_model, load_model
+from cortext.models.precision import autocast, full_float32
 from cortext.models.stepping import TorchStepper
-from cortext.training import Callback, Trainer
+from cortext.training import Callback, Trainer, read_train_config
+from cortext.training.loss import ctc_loss
 
 if TYPE_CHECKING:
     from gpu_check import Checks
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 FP32, BF16 = 1e-3, 5e-2
 """Bounds for float32, and for bfloat16 or float16."""
+MOST_GRADIENT_ERROR = 0.1
+"""Bound for the gradient of any parameter in 16 bits, as a share of its norm in float32."""
 MOST_S = 400
 """Seconds that a program started by a section may take."""
 STEPS = 10
@@ -47,6 +51,10 @@ SMALL = {"dropout": 0.0, "n_units": 64, "n_layers": 2, "n_heads": 2, "head_units
 ATTENTION = {"context_frames": 25, "train_context_frames": [25, 25]}
 MODELS: dict[str, dict[str, Any]] = {
     "gru": {"kind": "gru", "n_units": 64, "n_layers": 2, "rnn_dropout": 0.0},
+    "gru of diphones": {
+        "kind": "gru", "n_units": 64, "n_layers": 2, "rnn_dropout": 0.0, "diphones": True,
+        "intermediate_layer": 1,
+    },
     "triple_gru": {"kind": "triple_gru", "rnn_dropout": 0.0}
     | {f"{name}_units": 32 for name in ("noise", "clean", "noisy")}
     | {f"{name}_layers": 1 for name in ("noise", "clean", "noisy")},
@@ -57,8 +65,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "bidirectional transformer": {"kind": "transformer", **SMALL, "attention": "bidirectional"},
 }  # fmt: skip
 """Sections `model` by name, without dropout."""
-LIVE = ("gru", "triple_gru", "transformer")
+LIVE = ("gru", "gru of diphones", "triple_gru", "transformer")
 """Models that decode live."""
+N_LOSSES = {"triple_gru": 2, "gru of diphones": 3}
+"""CTC losses of a training step; one for other models."""
 STILL = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
 
 
@@ -157,6 +167,50 @@ def check_training(checks: Checks) -> None:
         whole = train(checks, config, f"whole-{number}", checks.device)
         pieces = train(checks, config, f"pieces-{number}", checks.device, (4,))
         checks.close(f"{model}: resumed after 4 batches", pieces.losses, whole.losses, FP32)
+
+
+def check_gradients(checks: Checks) -> None:
+    """Compare each parameter's gradient in 16 bits with float32, at the published shapes.
+
+    Small gradients of a large batch are where float16 would round to zero.
+    """
+    for recipe, dropout in (("gru", "rnn_dropout"), ("transformer_t15", "dropout")):
+        overrides = [f"model.{dropout}=0", "model.input_network.input_layer_dropout=0"]
+        if recipe != "gru":
+            overrides.append("model.train_context_frames=[250, 250]")
+        config = read_train_config(recipe, overrides)
+        torch.manual_seed(0)
+        network = build_model(config.model, n_features=512, n_days=4, n_classes=41)
+        network.to(checks.device).train()
+        exact, rounded = (
+            gradients(network, 64 if checks.on_gpu else 2, bf16) for bf16 in (False, True)
+        )
+        errors = {
+            name: float((rounded[name] - gradient).norm() / gradient.norm())
+            for name, gradient in exact.items()
+        }
+        worst = max(errors, key=lambda name: errors[name])
+        name = f"{recipe}: relative error of the gradient of {worst}, the largest"
+        checks.at_most(name, errors[worst], MOST_GRADIENT_ERROR)
+        checks.measured.setdefault("gradient errors", {})[recipe] = errors
+
+
+def gradients(network: Any, n_trials: int, bf16: bool) -> dict[str, torch.Tensor]:
+    """Return the gradients of a batch of made-up trials, on the network's device."""
+    generator, device = torch.Generator().manual_seed(0), next(network.parameters()).device
+    n_bins_B = torch.randint(450, 901, (n_trials,), generator=generator)
+    x_BTC = torch.randn(n_trials, int(n_bins_B.max()), 512, generator=generator).to(device)
+    labels_BU = torch.randint(1, 41, (n_trials, 40), generator=generator).to(device)
+    day_B = torch.arange(n_trials, device=device) * 4 // n_trials
+    n_labels_B = torch.randint(20, 41, (n_trials,), generator=generator)
+    n_patches_B = network.n_patches(n_bins_B)
+    with full_float32():
+        with autocast(device, bf16):
+            logits_BPV = network(x_BTC, day_B, n_patches_B=n_patches_B)[0]
+            loss = ctc_loss(logits_BPV, n_patches_B, labels_BU, n_labels_B).mean()
+        network.zero_grad()
+        loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in network.named_parameters()}
 
 
 def check_learning(checks: Checks) -> None:
@@ -335,9 +389,9 @@ def check_waits(checks: Checks) -> None:
     for number, model in enumerate(MODELS):
         config = settings(model, 100, "bf16", dataset=noisy, batches_per_train_log=100)
         places = waits_of_steps(checks, config, checks.folder / f"waits-{number}")
-        # CTC once, or twice in the adversarial loss; its gradient is noted where torch starts it.
-        n_losses = 2 if model == "triple_gru" else 1
-        checks.at_most(f"{model}: waits a step", sum(places.values()), n_losses * WAITS_OF_CTC)
+        # The gradient's waits are noted where torch starts it.
+        most = N_LOSSES.get(model, 1) * WAITS_OF_CTC
+        checks.at_most(f"{model}: waits a step", sum(places.values()), most)
         others = {place for place in places if not place.startswith(("loss.py", "graph.py"))}
         checks.holds(f"{model}: no wait beside torch's CTC", not others, ", ".join(sorted(others)))
         checks.measured.setdefault("waits", {})[model] = dict(places)
@@ -427,6 +481,7 @@ def check_speed(checks: Checks) -> None:
 
 SECTIONS: dict[str, Callable[[Checks], None]] = {
     "training": check_training,
+    "gradients": check_gradients,
     "learning": check_learning,
     "evaluation": check_evaluation,
     "live": check_live,
