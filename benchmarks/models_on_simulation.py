@@ -130,6 +130,16 @@ SETTINGS |= {
         "transformer", [*TRANSFORMER, "dataset.augmentations=[]"], "Transformer"
     ),
 }
+for model, recipe, changes, middle in (
+    ("GRU", "demo", GRU, 1),
+    ("Transformer", "transformer", TRANSFORMER, 2),
+):
+    SETTINGS |= {
+        f"{model}, diphones": ModelSetting(recipe, [*changes, "model.diphones=true"], model),
+        f"{model}, intermediate CTC": ModelSetting(
+            recipe, [*changes, f"model.intermediate_layer={middle}"], model
+        ),
+    }
 OPTIONS = tuple(name for name in SETTINGS if name not in MODELS)
 KINDS = ("GRU", "Transformer")
 GIVEN = {"50": 50, "200": 200, "all": None}

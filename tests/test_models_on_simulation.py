@@ -99,7 +99,7 @@ def small(monkeypatch):
     monkeypatch.setattr(study, "SIMULATION", SMALL)
     monkeypatch.setattr(study, "N_DAYS", 2)
     monkeypatch.setattr(study, "SEEDS", (0, 1))
-    monkeypatch.setattr(study, "BUDGETS", {"brief": 1.0, "short": 2.0, "long": 4.0, "double": 8.0})
+    monkeypatch.setattr(study, "BUDGETS", {"brief": 0.5, "short": 0.5, "long": 1.0, "double": 8.0})
     monkeypatch.setattr(study, "PILOT_BATCHES", (2, 6))
     conditions = {name: study.Condition(16, each.drift) for name, each in study.CONDITIONS.items()}
     monkeypatch.setattr(study, "CONDITIONS", conditions)
@@ -111,7 +111,7 @@ def test_small_study_goes_from_recordings_to_tables_and_repeats_nothing(
     small, tmp_path, monkeypatch, capsys
 ):
     arguments = ["models_on_simulation.py", "--out", str(tmp_path), "--workers", "1"]
-    arguments += ["--part", "models", "drift", "participants"]
+    arguments += ["--part", "models", "options", "participants"]
     found = []
     for name in ("first", "second"):
         written = [f"--json={tmp_path / name}.json", f"--plot={tmp_path / name}.png"]
@@ -120,12 +120,12 @@ def test_small_study_goes_from_recordings_to_tables_and_repeats_nothing(
         found.append(json.loads((tmp_path / f"{name}.json").read_text()))
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
         printed = capsys.readouterr().out
-        for heading in ("models", "drift", "participants"):
+        for heading in ("models", "options", "participants"):
             assert f"\n{heading}\n\n| setting |" in printed
     first, second = found
     assert first["pieces"] == second["pieces"]
     assert len(first["pieces"]) == sum(
-        len(study.study()[part]) for part in ("models", "drift", "participants")
+        len(study.study()[part]) for part in ("models", "options", "participants")
     )
     for row in first["rows"]:
         assert row["seeds"] == [0, 1]
