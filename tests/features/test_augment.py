@@ -85,6 +85,27 @@ def test_random_cut_takes_the_same_zero_to_two_bins_from_every_trial_and_from_it
     assert cuts == {0, 1, 2}
 
 
+@pytest.mark.gpu
+def test_a_batch_is_prepared_on_a_gpu_without_waiting_for_it():
+    """Cuts of 0 to 2 bins are as likely as each other, and come from the generator alone."""
+    x_BTC, n_bins_B = torch.zeros(4, 30, 8, device="cuda"), torch.tensor([30, 12, 30, 25])
+    prepare(x_BTC, n_bins_B, Augmentation(), torch.Generator("cuda"), clear_padding=True)
+    cuts: list[list[int]] = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            on_gpu = torch.Generator("cuda").manual_seed(5)
+            prepared = [
+                prepare(x_BTC, n_bins_B, Augmentation(), on_gpu, clear_padding=True)
+                for _ in range(300)
+            ]
+            cuts.append([30 - x_BTC.shape[1] for x_BTC, _ in prepared])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert cuts[0] == cuts[1]
+    assert all(70 <= cuts[0].count(cut) <= 130 for cut in range(3))  # 100 expected, 8 to a sigma
+
+
 def test_prepare_smooths_after_augmenting_and_only_smooths_without_a_generator():
     x_BTC, n_bins_B = torch.randn(2, 30, 4, generator=generator()), torch.tensor([30, 20])
     settings = Augmentation()
