@@ -246,7 +246,7 @@ def test_registered_augmentations_are_torchs_own(after_smoothing, packed, tmp_pa
     assert (features[0, : int(expected.n_bins_B[0])] == 0).all(axis=1).any()  # a mask
 
 
-def test_the_step_leaves_features_as_they_are_that_the_host_has_smoothed():
+def test_the_step_leaves_features_as_they_are_that_the_host_has_smoothed(registered):
     batch = {"features": jnp.ones((2, 30, 4), jnp.float16), "n_bins": jnp.array([30, 20])}
     config = small()
     sizes = {"n_features": 4, "n_labels": 4}

@@ -447,10 +447,18 @@ def test_arguments_that_are_not_the_checkpoints_are_refused(
             {"kind": "gru", "n_units": 4, "diphones": True},
             "is a model of diphones; the release's GRU has one output for each phoneme",
         ),
+        (
+            {"kind": "gru", "n_units": 4, "input_network": {"day_layer": "affine"}},
+            "has day_layer 'affine'; the release's GRU has an affine map and softsign",
+        ),
+        (
+            {"kind": "transformer", "n_units": 4, "n_heads": 1, "head_units": 4, "patch_stride": 2},
+            "is a model of kind 'transformer'; the release has only the GRU",
+        ),
     ],
 )
 def test_a_model_of_another_kind_is_not_exported(tmp_path, settings, message):
-    config = model_config(settings | {"patch_size": 2, "patch_stride": 1})
+    config = model_config({"patch_size": 2, "patch_stride": 1} | settings)
     network = build_model(config, n_features=2, n_days=1, n_classes=41)
     parts = {"sessions": ["a"], "n_features": 2, "inventory": RELEASE, "smoothing": Smoothing()}
     save_model(AcousticModel(network, **parts), tmp_path / "run")

@@ -306,6 +306,16 @@ def test_what_has_no_keras_form_is_said():
         with pytest.raises(ConfigError, match=rf"model.{name} has no Keras form; use --backend"):
             keras_model(config, **SIZES)
     config = make_config()
+    config.model.input_network.day_layer = "affine"
+    with pytest.raises(ConfigError, match=r"day_layer 'affine' has no Keras form; .* or softsign$"):
+        keras_model(config, **SIZES)
+    config = make_config(lr_scheduler_type="multistep", lr_steps=[50])
+    with pytest.raises(ConfigError, match="lr_scheduler_type 'multistep' has no Keras form"):
+        keras_model(config, **SIZES)
+    config = make_config("transformer")
+    with pytest.raises(ConfigError, match="model 'transformer' has no Keras form"):
+        keras_model(config, **SIZES)
+    config = make_config()
     config.loss = OtherConfig()
     with pytest.raises(ConfigError, match="loss 'other' has no Keras form"):
         keras_model(config, **SIZES)

@@ -334,7 +334,7 @@ def keras_model(
         bf16: Multiply matrices in bfloat16; by default in float32.
 
     Raises:
-        ConfigError: For a model or a loss that has no Keras form.
+        ConfigError: For a model, a loss or a schedule that has no Keras form.
     """
     if config.model.kind not in MODELS:
         what = f"model {config.model.kind!r} has no Keras form"
@@ -342,6 +342,15 @@ def keras_model(
     for name in ("diphones", "intermediate_layer"):
         if getattr(config.model, name, None):
             raise ConfigError(f"model.{name} has no Keras form", fix="use --backend torch")
+    for name, value, has_form in (
+        ("model.input_network.day_layer", config.model.input_network.day_layer, ("softsign",)),
+        ("lr_scheduler_type", config.lr_scheduler_type, ("cosine", "linear")),
+    ):
+        if value not in has_form:
+            raise ConfigError(
+                f"{name} {value!r} has no Keras form",
+                fix=f"use --backend torch, or {' or '.join(has_form)}",
+            )
     loss = keras_loss(config)
     model = MODELS[config.model.kind](
         config.model,

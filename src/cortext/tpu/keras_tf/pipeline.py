@@ -29,6 +29,7 @@ from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError
 from cortext.features import Augmentation, build_augmentations
+from cortext.features.augment import follows_smoothing
 from cortext.features.smooth import gaussian_kernel
 from cortext.models.inputs import count_patches
 from cortext.tpu.shapes import Shapes
@@ -57,7 +58,7 @@ class Batches:
         shapes: Lengths that batches are padded to, chosen for the same split.
 
     Raises:
-        ConfigError: For an augmentation that mixes trials.
+        ConfigError: For an augmentation that mixes trials or follows smoothing.
     """
 
     def __init__(
@@ -72,6 +73,9 @@ class Batches:
         self.config = config
         self.shapes = shapes
         self.extra = build_augmentations(config.dataset.augmentations)
+        if any(map(follows_smoothing, self.extra)):
+            what = "an augmentation has after_smoothing: true; TensorFlow smooths last"
+            raise ConfigError(what, fix="use --backend torch, or leave it out")
         transforms = config.dataset.data_transforms
         if transforms.random_walk_std > 0 and transforms.random_walk_axis in (0, -3):
             what = (

@@ -131,6 +131,9 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
     if model.network.config.diphones:
         what = "is a model of diphones; the release's GRU has one output for each phoneme"
         raise RunError(what, where=run, fix="export a run without model.diphones")
+    if (days := model.network.config.input_network.day_layer) != "softsign":
+        what = f"has day_layer {days!r}; the release's GRU has an affine map and softsign"
+        raise RunError(what, where=run, fix="export a run with day_layer: softsign")
     model.conventions.require(
         RELEASE_CONVENTIONS,
         mine="the run",
