@@ -182,21 +182,23 @@ def _word(check: dict[str, Any]) -> str:
 
 def main() -> int:
     """Run the sections and write the results; return the exit status."""
-    from gpu_sections import SECTIONS
+    import gpu_kernels
+    import gpu_sections
 
+    sections = gpu_sections.SECTIONS | gpu_kernels.SECTIONS
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
-    parser.add_argument("--only", action="append", choices=SECTIONS, help="only this section")
+    parser.add_argument("--only", action="append", choices=sections, help="only this section")
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder to write")
     chosen = parser.parse_args()
     own_device(chosen.device)
     with TemporaryDirectory(prefix="cortext-gpu-") as folder:
         checks = Checks(chosen.device, Path(folder))
-        for name in chosen.only or SECTIONS:
+        for name in chosen.only or sections:
             with checks.timed(name):
-                SECTIONS[name](checks)
+                sections[name](checks)
     result = result_of(checks)
     chosen.out.mkdir(parents=True, exist_ok=True)
     kind = chosen.device.partition(":")[0]

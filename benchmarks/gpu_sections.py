@@ -10,8 +10,6 @@ import csv
 import json
 import subprocess
 import sys
-import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,9 +40,6 @@ MOST_S = 400
 """Seconds that a program started by a section may take."""
 STEPS = 10
 """Batches of a training that is compared."""
-WAITS_OF_CTC = 6
-"""Host waits of torch's CTC on CUDA in a step: it copies two lengths and the offsets of the labels,
-forwards and backwards, from ordinary memory (LossCTC.cu)."""
 
 SMALL = {"dropout": 0.0, "n_units": 64, "n_layers": 2, "n_heads": 2, "head_units": 32}
 # The bound is drawn on the device; one that is fixed is the same on both.
@@ -67,8 +62,6 @@ MODELS: dict[str, dict[str, Any]] = {
 """Sections `model` by name, without dropout."""
 LIVE = ("gru", "gru of diphones", "triple_gru", "transformer")
 """Models that decode live."""
-N_LOSSES = {"triple_gru": 2, "gru of diphones": 3}
-"""CTC losses of a training step; one for other models."""
 STILL = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
 
 
@@ -379,68 +372,6 @@ def _audio_llm(checks: Checks) -> tuple[Path, Path]:
     return model, cache
 
 
-def check_waits(checks: Checks) -> None:
-    """Find the places of a training step at which the host waits for the GPU."""
-    if not checks.on_gpu:
-        checks.cannot_run("host waits of a step", "they need a GPU")
-        return
-    masks = {"kind": "time_mask", "patch_bins": 4, "after_smoothing": True}
-    noisy = {"batch_size": 8, "days_per_batch": 2, "augmentations": [masks]}
-    for number, model in enumerate(MODELS):
-        config = settings(model, 100, "bf16", dataset=noisy, batches_per_train_log=100)
-        places = waits_of_steps(checks, config, checks.folder / f"waits-{number}")
-        # The gradient's waits are noted where torch starts it.
-        most = N_LOSSES.get(model, 1) * WAITS_OF_CTC
-        checks.at_most(f"{model}: waits a step", sum(places.values()), most)
-        others = {place for place in places if not place.startswith(("loss.py", "graph.py"))}
-        checks.holds(f"{model}: no wait beside torch's CTC", not others, ", ".join(sorted(others)))
-        checks.measured.setdefault("waits", {})[model] = dict(places)
-
-
-def waits_of_steps(
-    checks: Checks, config: Mapping[str, Any], out: Path, n_steps: int = 4
-) -> Counter[str]:
-    """Return the waits of a step, by file and line of Python, after a warm-up of five batches."""
-    with Trainer(
-        config, recordings(checks), out, device=checks.device, progress=False
-    ) as trainer, warnings.catch_warnings(record=True) as said:  # fmt: skip
-        trainer.run(5)
-        backend = trainer.backend
-        warnings.simplefilter("always")
-        with backend.running():
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                for step, batch in enumerate(backend.batches(5, 5 + n_steps), start=5):
-                    backend.update(step, batch)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-        waits = [warning for warning in said if "synchronizing CUDA" in str(warning.message)]
-    places = Counter(f"{Path(warning.filename).name}:{warning.lineno}" for warning in waits)
-    return Counter({place: round(count / n_steps) for place, count in places.items()})
-
-
-def check_attention(checks: Checks) -> None:
-    """Check that attention and its gradients run in one kernel, also that of the bias."""
-    if not checks.on_gpu:
-        checks.cannot_run("one kernel for attention", "it needs a GPU")
-        return
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from cortext.models.layers import attention
-
-    shape, device = (2, 6, 225, 64), checks.device
-    for dtype in (torch.bfloat16, torch.float32):
-        q, k, v = (
-            torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in "qkv"
-        )
-        bias = torch.randn(1, 1, 225, 225, device=device, requires_grad=True)
-        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
-            attention(q, k, v, bias, 0.35).sum().backward()
-        finite = all(bool(x.grad.isfinite().all()) for x in (q, k, v, bias) if x.grad is not None)
-        checks.holds(f"one kernel in {dtype}, finite gradients", finite and bias.grad is not None)
-
-
 def check_own_tests(checks: Checks) -> None:
     """Run the tests that are marked `gpu`."""
     if not checks.on_gpu:
@@ -485,8 +416,6 @@ SECTIONS: dict[str, Callable[[Checks], None]] = {
     "learning": check_learning,
     "evaluation": check_evaluation,
     "live": check_live,
-    "attention": check_attention,
-    "host waits": check_waits,
     "large models": check_large_models,
     "speech LLM": check_speech_llm,
     "own tests": check_own_tests,
