@@ -49,6 +49,7 @@ from cortext.bench.harness import (
 )
 from cortext.data import PackedDataset, open_packed, pack
 from cortext.data.simulate import simulate
+from cortext.data.simulate.config import PRESETS
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation.fit_decoder import FitDecoder
 from cortext.files import atomic_directory, json_lines
@@ -60,6 +61,8 @@ SEEDS = (0, 1, 2, 3, 4)
 """Seeds of the simulated participants; the seeds of a training follow from them."""
 BUDGETS = {"brief": 60.0, "short": 120.0, "long": 300.0, "double": 600.0}
 """Processor time of a training, in seconds, without validation."""
+BESIDE_S = 20.0
+"""Processor time of a piece's validations and fitted decoder options, about; for the plan."""
 VALIDATIONS = 8
 """Validations of a training, evenly spaced; the best weights are kept."""
 PILOT_BATCHES = 10, 40
@@ -68,13 +71,8 @@ N_CHECKED = 2
 """Participants that the check trains on."""
 SIMULATION = ["test_per_day=0"]
 N_DAYS = 6
-DRIFT = {
-    "tuning_drift": 0.012,
-    "gain_drift": 0.03,
-    "baseline_drift": 0.05,
-    "channel_turnover": 0.004,
-}
-"""The simulator's usual drift between days."""
+DRIFT = ("tuning_drift", "gain_drift", "baseline_drift", "channel_turnover")
+"""Settings of the simulator that make days differ."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ def participant(condition: str, seed: int, out: Path) -> Path:
     if not folder.is_dir():
         chosen = CONDITIONS[condition]
         overrides = [*SIMULATION, f"n_days={N_DAYS}", f"train_per_day={chosen.train_per_day}"]
-        overrides += [f"{name}={rate * chosen.drift}" for name, rate in DRIFT.items()]
+        overrides += [f"{name}={chosen.drift * getattr(PRESETS['demo'], name)}" for name in DRIFT]
         with atomic_directory(folder) as made:
             simulate(made / "raw", "demo", seed=seed, overrides=overrides)
             for session in (made / "raw").glob("sim.*"):
@@ -381,7 +379,7 @@ def plan(pieces: dict[str, list[Piece]], out: Path) -> list[list[object]]:
     total = 0.0
     for part, each in pieces.items():
         left = [one for one in each if not one.path(out).is_file()]
-        minutes = sum(BUDGETS[one.budget] for one in left) / 60
+        minutes = sum(BUDGETS[one.budget] + BESIDE_S for one in left) / 60
         total += minutes
         rows.append([part, len(each), len(each) - len(left), f"{minutes:.0f}"])
     return [*rows, ["all", sum(map(len, pieces.values())), "", f"{total:.0f}"]]
