@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 
 from cortext.cli import run as cortext
-from cortext.data import make_trial, write_session
+from cortext.data import make_trial, open_dataset, write_session
 from cortext.errors import DataError
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.scores import rates
 from cortext.evaluation.stepped import step_through, stepped_errors
-from cortext.models import load_model
+from cortext.models import (
+    AcousticModel,
+    TransformerConfig,
+    build_model,
+    load_model,
+    save_model,
+)
 from cortext.models.stepping import TorchStepper
 
 
@@ -30,6 +36,33 @@ def test_float32_makes_the_errors_that_evaluation_finds(tiny):
     assert abs(errors["bf16"]["per"] - errors["fp32"]["per"]) < 0.05
     assert errors["bf16"]["n_trials"] == 6
     assert seen[-1] == (6, 6)
+
+
+def test_a_model_that_fills_its_last_patch_makes_the_errors_that_evaluation_finds(tiny, tmp_path):
+    known = load_model(tiny.run)
+    sizes = {"n_units": 8, "n_layers": 1, "n_heads": 1, "head_units": 4, "patch_size": 5}
+    network = build_model(
+        TransformerConfig(**sizes, patch_stride=5),
+        n_features=known.n_features,
+        n_days=len(known.sessions),
+        n_classes=len(known.inventory),
+    )
+    model = AcousticModel(
+        network,
+        sessions=known.sessions,
+        n_features=known.n_features,
+        smoothing=known.smoothing,
+        inventory=known.inventory,
+    )
+    save_model(model, tmp_path / "run")
+    lengths = [len(trial.features_TC) for trial in open_dataset(tiny.data).trials("val")]
+    assert any((n_bins - 8) % 5 for n_bins in lengths)
+    evaluated = recognise(tmp_path / "run", tiny.data, "val", None).trials
+    assert [len(trial.logits_PV) for trial in evaluated] == [-(-(n - 8) // 5) for n in lengths]
+    stepper = TorchStepper(load_model(tmp_path / "run"))
+    assert stepped_errors({"fp32": stepper}, tiny.data)["fp32"]["per"] == rates(evaluated).per
+    with pytest.raises(DataError, match="a trial has 8 bins; one frame of this model needs 9"):
+        step_through(stepper, np.zeros((8, stepper.n_features), np.float32))
 
 
 def test_a_trial_is_smoothed_as_at_evaluation(tiny):
