@@ -4,15 +4,15 @@
         [--minutes M] [--plan] [--json FILE] [--plot FILE]
 
 Reduced models (a GRU of 2 x 192 units, a Transformer of 3 x 128) are trained on five simulated
-participants with 32 electrodes. First a pilot measures the processor time that a batch of each
-setting takes. It turns a budget of processor time into a number of batches, so that all settings
-compared in a budget cost the same. The study has parts:
+participants. First a pilot measures the processor time that a batch of each setting takes. It turns
+a budget of processor time into a number of batches, so that all settings with the same budget cost
+the same. The study has parts:
 
 - models:       GRU and Transformer, with and without day layers; a short and a long budget
+- convergence:  both models with three times the long budget
 - options:      time masks, diphones and intermediate CTC in each; the long budget
 - drift:        no drift between days, and twice the usual one; the short budget
 - trials:       10,000 training trials in the place of 1,320; the long budget
-- check:        the models with twice the long budget: does a longer training make fewer errors?
 - participants: 50, 200 and all trials of a participant, from fresh weights and from those that
                 were trained on another participant
 
@@ -59,7 +59,7 @@ from models_tables import compare, plot, print_tables
 
 SEEDS = (0, 1, 2, 3, 4)
 """Seeds of the simulated participants; the seeds of a training follow from them."""
-BUDGETS = {"brief": 60.0, "short": 120.0, "long": 300.0, "double": 600.0}
+BUDGETS = {"brief": 45.0, "short": 100.0, "long": 270.0, "longest": 810.0}
 """Processor time of a training, in seconds, without validation."""
 BESIDE_S = 20.0
 """Processor time of a piece's validations and fitted decoder options, about; for the plan."""
@@ -67,8 +67,6 @@ VALIDATIONS = 8
 """Validations of a training, evenly spaced; the best weights are kept."""
 PILOT_BATCHES = 10, 40
 """Batches that warm up, and those that are measured."""
-N_CHECKED = 2
-"""Participants that the check trains on."""
 SIMULATION = ["test_per_day=0"]
 N_DAYS = 6
 DRIFT = ("tuning_drift", "gain_drift", "baseline_drift", "channel_turnover")
@@ -190,19 +188,15 @@ def study() -> dict[str, list[Piece]]:
     usual = "usual drift"
     made = {
         "models": [(usual, name, each) for name in MODELS for each in ("short", "long")],
+        "convergence": [(usual, name, "longest") for name in KINDS],
         "options": [(usual, name, "long") for name in OPTIONS],
         "drift": [
             (each, name, "short") for each in ("no drift", "double drift") for name in MODELS
         ],
         "trials": [("10,000 trials", name, "long") for name in MODELS],
-        "check": [(usual, name, "double") for name in KINDS],
     }
     pieces = {
-        part: [
-            Piece(part, *each, seed)
-            for seed in (SEEDS[:N_CHECKED] if part == "check" else SEEDS)
-            for each in rows
-        ]
+        part: [Piece(part, *each, seed) for seed in SEEDS for each in rows]
         for part, rows in made.items()
     }
     pieces["participants"] = [

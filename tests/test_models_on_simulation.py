@@ -99,7 +99,7 @@ def small(monkeypatch):
     monkeypatch.setattr(study, "SIMULATION", SMALL)
     monkeypatch.setattr(study, "N_DAYS", 2)
     monkeypatch.setattr(study, "SEEDS", (0, 1))
-    monkeypatch.setattr(study, "BUDGETS", {"brief": 0.5, "short": 0.5, "long": 1.0, "double": 8.0})
+    monkeypatch.setattr(study, "BUDGETS", {"brief": 0.5, "short": 0.5, "long": 1.0, "longest": 8.0})
     monkeypatch.setattr(study, "PILOT_BATCHES", (2, 6))
     conditions = {name: study.Condition(16, each.drift) for name, each in study.CONDITIONS.items()}
     monkeypatch.setattr(study, "CONDITIONS", conditions)
@@ -138,7 +138,7 @@ def test_small_study_goes_from_recordings_to_tables_and_repeats_nothing(
 
 @pytest.mark.slow
 def test_training_that_was_killed_goes_on_where_it_was(small, tmp_path):
-    piece = study.Piece("models", "usual drift", "GRU", "double", 0)
+    piece = study.Piece("models", "usual drift", "GRU", "longest", 0)
     study.batch_seconds("GRU", tmp_path)
     work = multiprocessing.get_context("fork").Process(
         target=study.train_piece, args=(piece, tmp_path)
