@@ -5,6 +5,7 @@ from torch import nn
 from cortext import _native
 from cortext.models.layers import (
     attention,
+    by_distance,
     day_affine,
     dropout,
     gru,
@@ -246,3 +247,15 @@ def test_reversal_changes_no_bit_forwards_and_the_gradients_sign_and_scale_backw
     y.backward(weight)
     assert torch.equal(y, x)
     torch.testing.assert_close(x.grad, -float(strength) * weight)
+
+
+@pytest.mark.parametrize(("n_frames", "n_keys"), [(7, 7), (3, 10), (1, 6)])
+def test_a_number_is_looked_up_for_each_distance_and_the_last_one_for_larger_ones(n_frames, n_keys):
+    first = n_keys - n_frames  # keys before the first frame
+    distance_PK = torch.arange(n_frames)[:, None] + first - torch.arange(n_keys)
+    found = by_distance(torch.tensor([-20.0, -10.0, 0.0, 10.0, 20.0]), distance_PK)
+    expected = [
+        [10.0 * max(-2, min(2, frame + first - key)) for key in range(n_keys)]
+        for frame in range(n_frames)
+    ]
+    assert found.tolist() == expected

@@ -91,6 +91,20 @@ def test_all_checks_hold(found):
     assert set(found["checks"].values()) == {True}
 
 
+def test_the_transformers_step_takes_the_operations_of_its_formula_and_passes_all_checks():
+    shape = {"n_layers": 2, "n_units": 128, "n_heads": 2, "head_units": 64}
+    settings = ("dataset.batch_size=16", *(f"model.{key}={n}" for key, n in shape.items()))
+    report = bench_tpu_compile({"small": Target("transformer_t15", settings, **SMALL)})
+    assert report["missing"] == {}
+    found = report["shapes"]["small"]
+    n_patches = 26  # of 4 bins each, the last half empty
+    block = 4 * 128 * 128 + 2 * 128 * 512
+    weights = 4 * N_FEATURES * 128 + 2 * block + 128 * 41
+    pairs = 2 * 2 * 128 * n_patches**2  # of frames: two products in two blocks
+    assert found["flops_by_formula"] == 6 * TRIALS * (n_patches * weights + pairs)
+    assert set(found["checks"].values()) == {True}
+
+
 def test_the_compilers_estimate_is_above_the_roofline(found):
     assert found["estimate"]["schedule_ms"] > found["estimate"]["roofline_ms"] > 0
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from cortext.models import GRUConfig, build_model
+from cortext.models import GRUConfig, TransformerConfig, build_model
 from cortext.models.triple_gru import TripleGRUConfig
-from cortext.training.torch_backend import flops_per_bin, flops_per_patch
+from cortext.training.torch_backend import flops_of_attention, flops_per_bin, flops_per_patch
 
 
 def network(config: object) -> torch.nn.Module:
@@ -37,3 +37,14 @@ def test_a_noise_model_of_another_width_has_a_map_to_the_patch() -> None:
     )
     noise, published = 24 * 7168 + 3 * 24 * 8 + 8 * 7168, 4 * 21504 * 7168
     assert flops_per_patch(wide) - flops_per_patch(narrow) == 6 * (published - noise)
+
+
+def test_operations_of_the_published_transformer() -> None:
+    transformer = network(TransformerConfig())
+    # A patch has 4 x 512 = 2,048 values; queries, keys and values; 4 x 384 units between.
+    block = 3 * 384 * 384 + 384 * 384 + 2 * 384 * 1536
+    assert flops_per_patch(transformer) == 6 * (2048 * 384 + 5 * block + 384 * 41)
+    assert flops_per_bin(transformer) == 0  # no day layer
+    # 225 frames: two products in each of five blocks, of 384 units for each pair of frames.
+    assert flops_of_attention(transformer, 225) == 6 * 5 * 2 * 225 * 225 * 384
+    assert flops_of_attention(network(GRUConfig()), 225) == 0

@@ -30,8 +30,9 @@ SHAPES: dict[str, Target] = {
     "baseline": Target("gru_tpu"),
     "adversarial, noise 768": Target("triple_gru_tpu", ("model.noise_units=768",)),
     "adversarial, noise 7168": Target("triple_gru_tpu", ("model.noise_units=7168",)),
+    "transformer": Target("transformer_t15"),
 }
-"""The published shape of both models; the noise model of the second in its two widths."""
+"""The published shapes of all models; the noise model of the second in its two widths."""
 
 
 def bench_tpu_compile(

@@ -176,6 +176,24 @@ def _masked(x: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     return mask.to(x.dtype).mul_(-scale).mul_(x)
 
 
+def by_distance(value_N: torch.Tensor, distance_PK: torch.Tensor) -> torch.Tensor:
+    """Look up a number for each distance from a key to a frame.
+
+    Args:
+        value_N: Float [N], N odd: the numbers of the distances from -(N - 1) / 2 to (N - 1) / 2.
+            Larger distances take the number at their end.
+        distance_PK: int64 [P, K]. It grows by 1 from frame to frame, falls by 1 from key to key,
+            and is 0 from the last key to the last frame.
+
+    Returns:
+        Float [P, K].
+    """
+    if own := substitute(by_distance, value_N):
+        return own(value_N, distance_PK)
+    most = len(value_N) // 2
+    return value_N[distance_PK.clamp(-most, most) + most]
+
+
 def attention(
     q_BHPE: torch.Tensor,
     k_BHKE: torch.Tensor,

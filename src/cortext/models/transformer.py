@@ -46,7 +46,7 @@ from cortext.errors import ConfigError
 from cortext.memory import to_device
 from cortext.models.heads import outputs, read_out_layer
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
-from cortext.models.layers import attention, dropout
+from cortext.models.layers import attention, by_distance, dropout
 from cortext.models.recurrence import with_padding, without_padding
 from cortext.models.registry import Output, register
 
@@ -396,8 +396,8 @@ class Block(nn.Module):
         if past is not None:
             k_BKI = torch.cat((past[0], k_BKI), 1)
             v_BKI = torch.cat((past[1], v_BKI), 1)
-        nearest_PK = distance_PK.clamp(-MOST_DISTANCE, MOST_DISTANCE) + MOST_DISTANCE
-        bias_BHPK = torch.where(seen_BHPK, self.distance_bias[nearest_PK], -torch.inf)
+        bias_PK = by_distance(self.distance_bias, distance_PK)
+        bias_BHPK = torch.where(seen_BHPK, bias_PK, -torch.inf)
         q_BHPE, k_BHKE, v_BHKE = (
             x.unflatten(-1, (config.n_heads, config.head_units)).transpose(1, 2)
             for x in (q_BPI, k_BKI, v_BKI)

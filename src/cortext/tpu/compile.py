@@ -21,7 +21,7 @@ from cortext.tpu.cost import Cost, count
 from cortext.tpu.hlo import parse
 from cortext.tpu.roofline import V5E, roofline
 from cortext.training.config import TrainConfig, read_train_config
-from cortext.training.torch_backend import flops_per_bin, flops_per_patch
+from cortext.training.torch_backend import flops_of_attention, flops_per_bin, flops_per_patch
 
 ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened, so another process may hold the TPU
@@ -155,7 +155,8 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
         raise ConfigError(
             f"trials of {target.n_bins} bins hold no patch of {config.model.patch_size}"
         )
-    flops = trials * (n_patches * flops_per_patch(network) + target.n_bins * flops_per_bin(network))
+    of_trial = n_patches * flops_per_patch(network) + target.n_bins * flops_per_bin(network)
+    flops = trials * (of_trial + flops_of_attention(network, n_patches))
     parameters = sum(parameter.numel() for parameter in network.parameters())
     return flops, {
         "parameters": parameters,

@@ -78,6 +78,12 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     )
 
 
+def by_distance(value_N: torch.Tensor, distance_PK: torch.Tensor) -> torch.Tensor:
+    """See `cortext.models.layers.by_distance`: rows of one vector, by slices only."""
+    n_frames, n_keys = distance_PK.shape
+    return on_jax(partial(_by_distance, n_frames=n_frames, n_keys=n_keys), value_N)
+
+
 def attention(
     q_BHPE: torch.Tensor,
     k_BHKE: torch.Tensor,
@@ -123,6 +129,17 @@ def _day_affine(x_BTC: Array, day_B: Array, weight: Array, bias: Array, dtype: A
     return product("btc,bcd->btd", x_BTC, weight[day_B], dtype) + bias[day_B][:, None]
 
 
+def _by_distance(value_N: Array, n_frames: int, n_keys: int) -> Array:
+    # A gather of every pair would have a scatter as its gradient, pair after pair. Row p is a piece
+    # of one vector, of all distances from the largest down, and the row before begins one later.
+    most, n_distances = len(value_N) // 2, n_frames + n_keys - 1
+    distances = np.clip(n_keys - 1 - np.arange(n_distances), -most, most)
+    falling = value_N[distances + most]
+    # Copies of the vector, cut into rows of one number more: each row begins one number later.
+    rows = jnp.tile(falling, n_frames + 1)[: n_frames * (n_distances + 1)]
+    return rows.reshape(n_frames, n_distances + 1)[::-1, :n_keys]
+
+
 def _patches(x_BTC: Array, size: int, stride: int) -> Array:
     n_trials, n_bins, n_features = x_BTC.shape
     n_patches = (n_bins - size) // stride + 1
@@ -139,6 +156,7 @@ def _patches(x_BTC: Array, size: int, stride: int) -> Array:
 # device type of torchax's tensors.
 SUBSTITUTES["jax"] = {
     layers.attention: attention,
+    layers.by_distance: by_distance,
     layers.day_affine: day_affine,
     layers.dropout: dropout,
     layers.gru: gru,

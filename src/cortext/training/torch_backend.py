@@ -19,6 +19,7 @@ from cortext.errors import RunError
 from cortext.features import build_augmentations
 from cortext.models import Output, read_output
 from cortext.models.precision import autocast, full_float32, uses_bf16
+from cortext.models.transformer import Block
 from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
@@ -206,6 +207,16 @@ def flops_per_patch(network: nn.Module) -> int:
         for name, parameter in module.named_parameters(recurse=False)
         if "weight" in name
     )
+
+
+def flops_of_attention(network: nn.Module, n_patches: int) -> int:
+    """Return the floating-point operations of training on the attention within one trial.
+
+    Each of its two products, with keys and with values, takes 6 for each unit of each pair of
+    frames, also of pairs that a causal model then hides.
+    """
+    attentions = (module for module in network.modules() if isinstance(module, Block))
+    return sum(12 * n_patches**2 * block.attended.in_features for block in attentions)
 
 
 def flops_per_bin(network: nn.Module) -> int:
