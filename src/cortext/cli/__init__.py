@@ -60,6 +60,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
     },
     "Training": {
         "train": "train.train",
+        "pretrain": "train.pretrain",
         "check-plugin": "train.check_plugin",
         "adapt": "train.adapt",
         "launch": "tools.launch",

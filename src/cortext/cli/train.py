@@ -158,6 +158,62 @@ def train(
     _print_unlabelled(summary)
 
 
+def pretrain(
+    config: Annotated[
+        str, typer.Option(help="YAML file, or a recipe, of the training with labels that follows.")
+    ],
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    *,
+    init_from: Annotated[
+        Path | None, typer.Option(help="Run directory whose weights to start from.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a run that was stopped.")
+    ] = False,
+    skip_bad: bool = SKIP_BAD,
+    job: JobOptions,
+    plugins: list[Path] = PLUGINS,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Pretrain a causal model without labels: predict hidden channels, and the next bins of all.
+
+    `train --init-from` then starts from it, with the same section model.
+
+    Example: cortext pretrain --config demo --data runs/packed --out runs/pretrained
+    """
+    from cortext.training import train as train_model
+    from cortext.training.pretrain import OVERRIDES as TASK
+    from cortext.training.trainer import RankZero
+
+    spec = job.begin()
+    load_plugins(plugins)
+    if job.precision is not None:
+        overrides = [*overrides, f"precision={job.precision}"]
+    first = RankZero()
+    summary = train_model(
+        config,
+        data,
+        out,
+        resume=resume,
+        device=spec,
+        init_from=init_from,
+        overrides=[*TASK, *overrides],
+        skip_bad=skip_bad,
+        callbacks=[first],
+        profile=job.profile,
+        profile_steps=_span(job.profile_steps),
+    )
+    if not first.here:
+        return
+    if as_json:
+        print_json(summary.to_json())
+        return
+    print_lines(summary)
+    print_left_out(summary.skipped)
+
+
 def _print_unlabelled(summary: RunSummary | AdaptSummary) -> None:
     if summary.n_unlabelled:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")

@@ -21,6 +21,8 @@ from cortext.text.language import Language
 FORMAT_VERSION = 1
 CTC = "ctc"
 """Name of the task of phoneme models, which every command reads."""
+PRETRAIN = "pretrain"
+"""Name of the task of models without labels, from which a training with labels may start."""
 MOST_FEATURES = 65_536
 """Most features of a bin, bins of a patch and tokens of a model that is read."""
 

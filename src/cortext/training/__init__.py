@@ -6,6 +6,7 @@ from cortext.training.adversarial import AdversarialConfig
 from cortext.training.backend import DeviceSpec
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config, register_task
 from cortext.training.loss import LOSSES, Loss, register_loss
+from cortext.training.pretrain import PretrainTask
 from cortext.training.summary import RunSummary
 from cortext.training.task import CTCTask, Task
 from cortext.training.trainer import Callback, Trainer, train
@@ -19,6 +20,7 @@ __all__ = [
     "DatasetConfig",
     "DeviceSpec",
     "Loss",
+    "PretrainTask",
     "RunSummary",
     "Task",
     "TrainConfig",

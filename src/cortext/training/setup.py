@@ -19,7 +19,7 @@ from cortext.data.sampler import DayBalancedSampler
 from cortext.data.trial import BIN_MS
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.models import AcousticModel, build_model, load_model
-from cortext.models.card import CTC, Smoothing
+from cortext.models.card import CTC, PRETRAIN, Smoothing
 from cortext.text.inventory import Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.distributed import own_random_numbers
@@ -333,7 +333,8 @@ def new_model(
         n_classes=len(conventions.inventory),
     )
     if init_from is not None:
-        source = load_model(init_from, task=config.task_name)
+        task = PRETRAIN if config.task_name == CTC else config.task_name
+        source = load_model(init_from, task=task)
         conventions.require(
             source.conventions,
             mine="the data",

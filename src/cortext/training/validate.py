@@ -93,9 +93,7 @@ class LossValidator:
         """See `Validates`; the metrics are `val_<name>`."""
         own: dict[int, dict[str, float]] = {}
         for indices in self.chunks[processes.rank :: processes.world]:
-            batch = self.batches.batch(indices)
-            output = forward(batch)
-            losses = self.loss(lambda *_, output=output, **__: output, batch, 1.0)
+            losses = self.losses(forward, self.batches.batch(indices))
             for row, i in enumerate(indices.tolist()):
                 own[i] = {name: float(loss_B[row]) for name, loss_B in losses.items()}
         found = {i: values for part in processes.gather(own) for i, values in part.items()}
@@ -104,6 +102,11 @@ class LossValidator:
         trials = [found[i] for i in sorted(found)]
         means = {f"val_{name}": float(np.mean([one[name] for one in trials])) for name in names}
         return means, found
+
+    def losses(self, forward: Forward, batch: TrainBatch) -> dict[str, torch.Tensor]:
+        """Return the losses of a batch by name, float32 [B]."""
+        output = forward(batch)
+        return self.loss(lambda *_, **__: output, batch, 1.0)
 
     def write(self, results: Any, folder: Path) -> None:
         """See `Validates`: nothing is kept."""
