@@ -246,6 +246,23 @@ def test_registered_augmentations_are_torchs_own(after_smoothing, packed, tmp_pa
     assert (features[0, : int(expected.n_bins_B[0])] == 0).all(axis=1).any()  # a mask
 
 
+def test_a_transformer_learns_with_masks_what_torch_learns(packed, tmp_path):
+    """Noise and masks are the host's, the draws of torch, to the rounding to float16."""
+    config = small(kind="transformer")
+    transforms = replace(config.dataset.data_transforms, white_noise_std=0.2)
+    mask = TimeMaskConfig(n_masks=4, max_share=0.1, patch_bins=4, after_smoothing=True)
+    dataset = replace(config.dataset, augmentations=[mask], data_transforms=transforms)
+    config = replace(config, dataset=dataset)
+    for device in ("cpu", "tpu"):
+        with Trainer(config, packed, tmp_path / device, device=device, progress=False) as trainer:
+            trainer.run()
+    for kind, name in (("train", "train_loss"), ("train", "grad_norm"), ("val", "val_loss")):
+        expected = [line[name] for line in lines(tmp_path / "cpu", kind)]
+        found = [line[name] for line in lines(tmp_path / "tpu", kind)]
+        assert len(expected) > 1
+        assert found == pytest.approx(expected, rel=2e-3), name
+
+
 def test_the_step_leaves_features_as_they_are_that_the_host_has_smoothed(registered):
     batch = {"features": jnp.ones((2, 30, 4), jnp.float16), "n_bins": jnp.array([30, 20])}
     config = small()
