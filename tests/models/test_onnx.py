@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from own_recordings import LETTERS, OTHERS, OWN
 from small_models import N_FEATURES, SESSIONS, make_model, trial
+from small_training import schedule, write_recordings
 
+from cortext.data.packed import pack
 from cortext.errors import DataError, MissingLibrary, RunError
-from cortext.evaluation.stepped import step_through
+from cortext.evaluation.stepped import step_through, stepped_errors
+from cortext.features import Augmentation
 from cortext.models import (
     MODELS,
     GRUConfig,
@@ -23,6 +26,7 @@ from cortext.models import (
 from cortext.models.onnx import export_onnx
 from cortext.models.onnx_stepper import OnnxStepper
 from cortext.models.stepping import TorchStepper, open_stepper
+from cortext.training import DatasetConfig, TrainConfig, train
 
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -142,6 +146,26 @@ def test_int8_is_near_and_smaller(exported):
     assert (root / "onnx" / "model.int8.onnx").stat().st_size < (
         root / "onnx" / "model.onnx"
     ).stat().st_size
+
+
+@pytest.mark.slow
+def test_an_int8_transformer_makes_the_errors_of_float32(tmp_path):
+    pack(write_recordings(tmp_path / "files"), tmp_path / "data")
+    config = TrainConfig(
+        model=TransformerConfig(n_units=32, n_layers=2, n_heads=2, head_units=16, dropout=0.0),
+        dataset=DatasetConfig(
+            batch_size=12, days_per_batch=3, data_transforms=Augmentation(white_noise_std=0.3)
+        ),
+        **schedule(300, lr_max=0.005),
+        batches_per_val_step=300,
+    )
+    train(config, tmp_path / "data", tmp_path / "run", progress=False)
+    export_onnx(tmp_path / "run", tmp_path / "onnx", int8=True)
+    steppers = {name: OnnxStepper(tmp_path / "onnx", precision=name) for name in ("fp32", "int8")}
+    errors = stepped_errors(steppers, tmp_path / "data")
+    assert errors["fp32"]["per"] < 0.4  # it has learnt something
+    assert abs(errors["int8"]["per"] - errors["fp32"]["per"]) < 0.05
+    assert errors["int8"]["other_frames"] < 0.05
 
 
 @pytest.mark.parametrize("attention", ["bidirectional", "chunked"])
