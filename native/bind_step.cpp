@@ -1,4 +1,4 @@
-// cortext._native.{StepGRU, StepLinear}.
+// cortext._native.{StepGRU, StepEmbedding, StepTransformer, StepLinear}.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -12,10 +12,12 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "bind.hpp"
 #include "processor.hpp"
 #include "step_gru.hpp"
+#include "step_transformer.hpp"
 
 namespace nb = nanobind;
 
@@ -26,6 +28,7 @@ namespace {
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using VectorOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FramesOut = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using MatrixOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void require(bool holds, const char* name) {
@@ -89,6 +92,62 @@ void step(StepGRU& self, const Vector& x, const Matrix& state_LD, const MatrixOu
     self.step(x.data(), state_LD.data(), next_state_LD.data());
 }
 
+StepNorm norm_of(const Vector& weight, const Vector& bias, float epsilon) {
+    require(weight, weight.shape(0) > 0, "norm");
+    require(bias, bias.shape(0) == weight.shape(0), "norm");
+    return {weight.data(), bias.data(), weight.shape(0), epsilon};
+}
+
+using NormWeights = std::tuple<Vector, Vector>;
+
+StepNorm norm_of(const NormWeights& norm, float epsilon) {
+    return norm_of(std::get<0>(norm), std::get<1>(norm), epsilon);
+}
+
+void embed(const StepEmbedding& self, const Vector& x, const VectorOut& y) {
+    require(x, x.shape(0) == self.n_inputs(), "x");
+    require(y, y.shape(0) == self.n_units(), "y");
+    nb::gil_scoped_release released;
+    self.apply(x.data(), y.data());
+}
+
+using BlockWeights = std::tuple<Vector, Vector, Matrix, Vector, Matrix, Vector, Vector, Vector,
+                                Matrix, Vector, Matrix, Vector>;
+
+std::vector<StepTransformer::Block> transformer_blocks(const std::vector<BlockWeights>& blocks,
+                                                       float epsilon, const std::string& kept_as) {
+    std::vector<StepTransformer::Block> found;
+    for (const auto& [norm_w, norm_b, qkv, distance_bias, attended_w, attended_b, forward_norm_w,
+                      forward_norm_b, widen_w, widen_b, narrow_w, narrow_b] : blocks) {
+        require(distance_bias, distance_bias.shape(0) > 0, "distance_bias");
+        const float* const distances = distance_bias.data();
+        found.push_back({norm_of(norm_w, norm_b, epsilon), linear(qkv, std::nullopt, 3, kept_as),
+                         std::vector<float>(distances, distances + distance_bias.shape(0)),
+                         linear(attended_w, attended_b, 1, kept_as),
+                         norm_of(forward_norm_w, forward_norm_b, epsilon),
+                         linear(widen_w, widen_b, 1, kept_as),
+                         linear(narrow_w, narrow_b, 1, kept_as)});
+    }
+    return found;
+}
+
+void step_frame(const StepTransformer& self, const Vector& x, const FramesOut& keys_LRI,
+                const FramesOut& values_LRI, std::size_t row, std::size_t n_before,
+                const VectorOut& y) {
+    require(x, x.shape(0) == self.n_units(), "x");
+    require(y, y.shape(0) == self.n_units(), "y");
+    const std::size_t n_rows = keys_LRI.shape(1);
+    for (const auto& [frames, name] : {std::pair(keys_LRI, "keys_LRI"), {values_LRI, "values_LRI"}})
+        require(frames,
+                frames.shape(0) == self.n_layers() && frames.shape(1) == n_rows &&
+                    frames.shape(2) == self.width(),
+                name);
+    if (row >= n_rows) throw std::invalid_argument("row is not one of the rows");
+    if (n_before > row) throw std::invalid_argument("n_before is more than the rows before");
+    nb::gil_scoped_release released;
+    self.step(x.data(), {keys_LRI.data(), values_LRI.data(), n_rows, row, n_before}, y.data());
+}
+
 void apply(const StepLinear& self, const Vector& x, const VectorOut& y) {
     require(x, x.shape(0) == self.matrix().n_columns(), "x");
     require(y, y.shape(0) == self.n_rows(), "y");
@@ -119,6 +178,34 @@ void bind_step(nb::module_& module) {
         .def("set_prefetch", &set_prefetch<StepGRU>, nb::arg("by_hints"))
         .def("step", &step, nb::arg("x").noconvert(), nb::arg("state_LD").noconvert(),
              nb::arg("next_state_LD").noconvert());
+    nb::class_<StepEmbedding>(module, "StepEmbedding")
+        .def(
+            "__init__",
+            [](StepEmbedding* self, const NormWeights& patch_norm, const Matrix& weight,
+               const Vector& bias, const NormWeights& norm, float epsilon,
+               const std::string& kept_as) {
+                new (self) StepEmbedding(norm_of(patch_norm, epsilon),
+                                         linear(weight, bias, 1, kept_as), norm_of(norm, epsilon));
+            },
+            nb::arg("patch_norm"), nb::arg("weight").noconvert(), nb::arg("bias").noconvert(),
+            nb::arg("norm"), nb::arg("epsilon"), nb::arg("kept_as"))
+        .def("set_prefetch", &set_prefetch<StepEmbedding>, nb::arg("by_hints"))
+        .def("apply", &embed, nb::arg("x").noconvert(), nb::arg("y").noconvert());
+    nb::class_<StepTransformer>(module, "StepTransformer")
+        .def(
+            "__init__",
+            [](StepTransformer* self, const std::vector<BlockWeights>& blocks,
+               const NormWeights& norm, float epsilon, std::size_t n_heads,
+               const std::string& kept_as) {
+                new (self) StepTransformer(transformer_blocks(blocks, epsilon, kept_as),
+                                           norm_of(norm, epsilon), n_heads);
+            },
+            nb::arg("blocks"), nb::arg("norm"), nb::arg("epsilon"), nb::arg("n_heads"),
+            nb::arg("kept_as"))
+        .def("set_prefetch", &set_prefetch<StepTransformer>, nb::arg("by_hints"))
+        .def("step", &step_frame, nb::arg("x").noconvert(), nb::arg("keys_LRI").noconvert(),
+             nb::arg("values_LRI").noconvert(), nb::arg("row"), nb::arg("n_before"),
+             nb::arg("y").noconvert());
     nb::class_<StepLinear>(module, "StepLinear")
         .def(
             "__init__",

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -12,26 +11,6 @@
 namespace cortext {
 
 namespace {
-
-// e^x to a few units in the last place, for |x| <= 80: 2^n times the Taylor series of e^r for |r|
-// <= log(2) / 2.
-template <std::size_t lanes>
-CORTEXT_INLINE Floats<lanes> exponential(Floats<lanes> x) {
-    x = x > 80.0F ? all<lanes>(80.0F) : x;  // NaN stays NaN
-    x = x < -80.0F ? all<lanes>(-80.0F) : x;
-    const float shift =
-        12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to a whole number
-    const Floats<lanes> n = (x * 1.44269504F + shift) - shift;
-    const Floats<lanes> r =
-        (x - n * 0.693359375F) - n * -2.12194440e-4F;  // log(2), its first bits and the rest
-    Floats<lanes> sum = all<lanes>(1.0F / 5040);
-    for (float coefficient : {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F}) {
-        sum = sum * r + coefficient;
-    }
-    const Integers<lanes> exponent = __builtin_convertvector(n, Integers<lanes>) + 127;
-    const Words<lanes> power = load<Words<lanes>>(&exponent) << 23;
-    return sum * load<Floats<lanes>>(&power);
-}
 
 template <std::size_t lanes>
 CORTEXT_INLINE Floats<lanes> sigmoid(const Floats<lanes>& x) {

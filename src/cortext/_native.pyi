@@ -305,6 +305,76 @@ class StepGRU:
         is kept, and a step from the same numbers goes on from there. Not for two threads at once.
         """
 
+class StepEmbedding:
+    """The embedding of one patch: norm, linear map, norm.
+
+    All arrays are float32. The matrix is copied.
+
+    Attributes:
+        patch_norm: Weight and bias [I] of the first norm.
+        weight: The matrix [D, I].
+        bias: [D], added to its products.
+        norm: Weight and bias [D] of the last norm.
+        epsilon: Number that norms add to a variance.
+        kept_as: fp32, bf16 or int8: how the matrix is kept; all else is float32 in any case.
+    """
+
+    def __init__(
+        self,
+        patch_norm: tuple[np.ndarray, np.ndarray],
+        weight: np.ndarray,
+        bias: np.ndarray,
+        norm: tuple[np.ndarray, np.ndarray],
+        epsilon: float,
+        kept_as: str,
+    ) -> None: ...
+    def set_prefetch(self, by_hints: bool) -> None:
+        """Let weights be fetched by hints, or by the processor alone; results are the same.
+
+        Not while another thread multiplies.
+        """
+
+    def apply(self, x: Any, y: Any) -> None:
+        """Write the embedding of a patch x float32 [I] to y [D]."""
+
+class StepTransformer:
+    """A stack of causal Transformer blocks for one frame of one trial at a time.
+
+    All arrays are float32. The matrices are copied.
+
+    Attributes:
+        blocks: Of each layer the weight and bias [D] of the norm before attention, the matrix
+            [3 I, D] of queries, keys and values, the bias of each distance from 0 frames on (all
+            further distances have the last), the matrix [D, I] and bias [D] after attention, and of
+            the feed-forward network the weight and bias [D] of its norm, the matrix [F, D] and bias
+            [F], and the matrix [D, F] and bias [D].
+        norm: Weight and bias [D] of the last norm.
+        epsilon: Number that norms add to a variance.
+        n_heads: Heads of an attention.
+        kept_as: fp32, bf16 or int8: how the matrices are kept; all else is float32 in any case.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[tuple[np.ndarray, ...]],
+        norm: tuple[np.ndarray, np.ndarray],
+        epsilon: float,
+        n_heads: int,
+        kept_as: str,
+    ) -> None: ...
+    def set_prefetch(self, by_hints: bool) -> None:
+        """Let weights be fetched by hints, or by the processor alone; results are the same.
+
+        Not while another thread multiplies.
+        """
+
+    def step(self, x: Any, keys_LRI: Any, values_LRI: Any, row: int, n_before: int, y: Any) -> None:
+        """Run a frame x float32 [D]; write y [D].
+
+        The frame sees itself and the `n_before` frames whose keys and values [L, rows, I] lie in
+        the rows before `row`. Its own are written to `row`.
+        """
+
 class StepLinear:
     """A linear map of one vector at a time.
 

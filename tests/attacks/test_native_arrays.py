@@ -62,6 +62,42 @@ def linear(
     )
 
 
+UNITS_IN, ALL_HEADS, WIDE = 3, 4, 5
+BLOCK = (
+    *((UNITS_IN,), (UNITS_IN,), (3 * ALL_HEADS, UNITS_IN), (2,)),
+    *((UNITS_IN, ALL_HEADS), (UNITS_IN,), (UNITS_IN,), (UNITS_IN,)),
+    *((WIDE, UNITS_IN), (WIDE,), (UNITS_IN, WIDE), (UNITS_IN,)),
+)
+
+
+def frame(
+    blocks: Any = None, n_heads: Any = 2, fill: float = 0.0, norm: Any = None, **changes: Any
+) -> None:
+    """One frame of two blocks over four kept ones, some of it changed."""
+    blocks = [[np.full(shape, fill, F32) for shape in BLOCK]] * 2 if blocks is None else blocks
+    norm = (np.ones(UNITS_IN, F32),) * 2 if norm is None else norm
+    step = _native.StepTransformer([tuple(block) for block in blocks], norm, 1e-5, n_heads, "int8")
+    kept = [np.full((2, 6, ALL_HEADS), fill, F32) for _ in range(2)]
+    arguments = {
+        "x": np.full(UNITS_IN, fill, F32),
+        "y": np.zeros(UNITS_IN, F32),
+        "row": 4,
+        "n_before": 4,
+    }
+    step.step(**arguments | {"keys_LRI": kept[0], "values_LRI": kept[1]} | changes)
+
+
+def spoilt_block(number: int, shape: tuple[int, ...]) -> list[Any]:
+    block = [np.zeros(shape, F32) for shape in BLOCK]
+    return [block, [*block[:number], np.zeros(shape, F32), *block[number + 1 :]]]
+
+
+def embedding(x: Any, y: Any, fill: float = 0.0, n_units: int = 2) -> None:
+    norms = [(np.full(n, fill, F32),) * 2 for n in (3, 2)]
+    weight, bias = np.full((n_units, 3), fill, F32), np.full(n_units, fill, F32)
+    _native.StepEmbedding(norms[0], weight, bias, norms[1], 1e-5, "bf16").apply(x, y)
+
+
 def frozen(array: np.ndarray) -> np.ndarray:
     array.setflags(write=False)
     return array
@@ -137,6 +173,46 @@ STEPS = [
     ),
     Attack("many threads in one step", lambda t: many_steps()),
 ]
+
+
+STEPS += [
+    *(
+        Attack(f"{name} of a frame of shape {shape}", lambda t, n=name, s=shape: frame(**{n: np.zeros(s, F32)}), f"^({name}|values_LRI)|arguments")
+        for name in ("x", "y", "keys_LRI", "values_LRI")
+        for shape in ((), (0,), (2,), (4,), (2, 6, 3), (1, 6, 4), (3, 6, 4), (2, 0, 4), (2, 5, 4, 1), (10**6,))
+    ),
+    *(
+        Attack(f"array {number} of a block of shape {shape}", lambda t, n=number, s=shape: frame(spoilt_block(n, s)), "wrong shape|arguments")
+        for number in range(12)
+        for shape in ((), (0,), (0, 0), (13, 3), (12, 4), (10**6, 1))
+    ),
+    Attack("no blocks", lambda t: frame([]), "blocks"),
+    Attack("a block of nothing", lambda t: frame([()]), "arguments"),
+    *(Attack(f"{n} heads", lambda t, n=n: frame(n_heads=n), "n_heads|arguments") for n in (0, -1, 3, 5, 2**63)),
+    *(Attack(f"row {row}", lambda t, r=row: frame(row=r), "row|arguments") for row in (-1, 6, 2**63, 3)),
+    *(Attack(f"{n} frames before", lambda t, n=n: frame(n_before=n), "n_before|arguments") for n in (-1, 5, 2**63)),
+    Attack("a norm of no size", lambda t: frame(norm=(np.zeros(0, F32),) * 2), "norm"),
+    Attack("a norm of another size", lambda t: frame(norm=(np.zeros(4, F32),) * 2), "norm"),
+    *(Attack(f"a frame of {fill}", lambda t, f=fill: frame(fill=f)) for fill in (NAN, INFINITE, 3e38, 1e-45)),
+    Attack("a frame at an odd address", lambda t: frame(x=odd(np.zeros(3, F32)))),
+    Attack("a frame into what must not be written", lambda t: frame(y=frozen(np.zeros(3, F32))), "arguments"),
+    Attack("frames that must not be written", lambda t: frame(keys_LRI=frozen(np.zeros((2, 6, 4), F32))), "arguments"),
+    Attack("a frame in its own place", lambda t: frame_in_place()),
+    Attack("keys that are the values", lambda t: frame(**dict.fromkeys(("keys_LRI", "values_LRI"), np.ones((2, 6, 4), F32)))),
+    Attack("frames never begun", lambda t: _native.StepTransformer.__new__(_native.StepTransformer).set_prefetch(True)),
+    *(
+        Attack(f"a patch of shape {x} to units of shape {y}", lambda t, x=x, y=y: embedding(np.zeros(x, F32), np.zeros(y, F32)), "^[xy]|arguments")
+        for x, y in (((), (2,)), ((2,), (2,)), ((3,), (3,)), ((3,), (0,)), ((3, 1), (2,)), ((10**6,), (2,)))
+    ),
+    *(Attack(f"a patch of {f}", lambda t, f=f: embedding(np.full(3, f, F32), np.zeros(2, F32), f)) for f in (NAN, INFINITE, 3e38)),
+    Attack("an embedding of another size", lambda t: embedding(np.zeros(3, F32), np.zeros(2, F32), n_units=4), "weight"),
+    Attack("an embedding never begun", lambda t: _native.StepEmbedding.__new__(_native.StepEmbedding).set_prefetch(True)),
+]  # fmt: skip
+
+
+def frame_in_place() -> None:
+    x = np.ones(UNITS_IN, F32)
+    frame(x=x, y=x)
 
 
 def step_begun_twice() -> None:

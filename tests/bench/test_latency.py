@@ -14,7 +14,7 @@ from cortext.bench.latency_modes import EAGER, MODES, Played, steppers
 from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
-from cortext.models import AcousticModel, GRUConfig, build_model
+from cortext.models import AcousticModel, GRUConfig, TransformerConfig, build_model
 from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
 
@@ -70,6 +70,28 @@ def test_every_mode_is_timed_for_as_many_steps_as_asked(model, utterances, paths
         assert values["stages_ms"]["total"]["max"] >= parts_ms / 2
     assert result["ratios"][EAGER] == 1
     assert result["met"]["fastest"] is None  # no errors were measured
+
+
+def test_a_transformer_is_timed_with_its_whole_context_before_every_utterance(utterances, paths):
+    config = TransformerConfig(n_units=8, n_layers=1, n_heads=1, context_frames=30)
+    network = build_model(config, n_features=8, n_days=2, n_classes=len(INVENTORY))
+    model = AcousticModel(
+        network, sessions=("a", "b"), n_features=8, inventory=INVENTORY, smoothing=Smoothing()
+    )
+    modes = [EAGER, "torch fp32"]
+    result = bench_latency(
+        model, paths, utterances, {"kind": "pseudo"}, LatencyPlan(modes, steps=50)
+    )
+    assert result["input"]["frames_before"] == 30
+    assert result["modes"]["torch fp32"]["wer"] == 0
+    assert {"fp32_work_p50", "fastest_work_p50"} <= set(result["met"])
+
+    played, alone = Played(TorchStepper(model), 30), TorchStepper(model)
+    played.fill()
+    _, _, n_kept_1B = played._stepper._state
+    assert n_kept_1B.tolist() == [[30]]
+    bins_SC = np.ones((4, 8), dtype=np.float32)
+    assert not np.array_equal(played.step(bins_SC), alone.step(bins_SC))
 
 
 def test_the_search_hears_the_posteriors_and_not_the_model(model, utterances, paths):
@@ -137,6 +159,28 @@ def test_targets_are_judged_by_what_was_measured():
     }  # fmt: skip
 
 
+def test_a_transformers_work_is_judged_by_its_median_too():
+    targets = latency.TARGETS | latency.WORK_TARGETS["transformer"]
+
+    def met(fp32_ms, int8_ms):
+        modes = {}
+        for name, work_ms in (("torch fp32", fp32_ms), ("torch int8", int8_ms)):
+            stages_ms = {"total": {"p99": 5.0}}
+            cpu_ms = {"p50": work_ms, "p99": 2 * work_ms}
+            modes[name] = {
+                "stages_ms": stages_ms, "cpu_ms": cpu_ms, "final_ms": {"p99": 1.0}, "errors": {"per": 0.1},
+            }  # fmt: skip
+        found = latency._met(modes, targets)
+        return found["fp32_work_p50"], found["fastest_work_p50"]
+
+    assert met(2.9, 1.4) == (True, True)
+    assert met(3.1, 1.6) == (False, False)
+    assert "fp32_work_p50" not in latency._met({"onnx fp32": {
+        "stages_ms": {"total": {"p99": 1.0}}, "cpu_ms": {"p50": 1.0, "p99": 1.0},
+        "final_ms": {"p99": 1.0}, "errors": None,
+    }})  # fmt: skip
+
+
 def test_unknown_modes_and_directories_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'torch bf16'"):
         LatencyPlan(["torch bf61"])
@@ -162,7 +206,7 @@ def test_all_modes_run_and_the_command_prints_them(
     model, lm_dir, trials_file, tmp_path, monkeypatch, capsys
 ):
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(latency, "published_model", lambda: model)
+    monkeypatch.setattr(latency, "published_model", lambda kind: model)
     out = tmp_path / "latency.json"
     arguments = [
         "--steps",

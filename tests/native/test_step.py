@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from rounded_weights import ROUNDED
 from vectors import vectors_of
 
 from cortext import _native
@@ -32,12 +33,6 @@ def draw(n_inputs, n_units, n_layers, seed=0):
     return layers, rng.normal(size=n_inputs).astype(np.float32), state_LD
 
 
-def to_bfloat16(x):
-    """The nearest number with 8 significant bits, ties to even."""
-    mantissa, exponent = np.frexp(x.astype(np.float64))
-    return np.ldexp(np.rint(mantissa * 256) / 256, exponent)
-
-
 def gru_step(layers, x, state_LD, round_weights=lambda w: w):
     """cortext's definition, written out in float64."""
     states = []
@@ -49,15 +44,6 @@ def gru_step(layers, x, state_LD, round_weights=lambda w: w):
         x = (1 - z) * n + z * h
         states.append(x)
     return np.stack(states)
-
-
-def to_int8(w):
-    """The nearest of -127 ... 127 times a 127th of the row's largest weight."""
-    scale = np.abs(w).max(axis=1, keepdims=True).astype(np.float64) / 127
-    return np.rint(w / scale) * scale
-
-
-ROUNDED = {"fp32": lambda w: w, "bf16": to_bfloat16, "int8": to_int8}
 
 
 def native_step(layers, x, state_LD, precision):

@@ -44,7 +44,7 @@ from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
 from cortext.live.core.decoder import no_long_pauses
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.statistics import StageTimes
-from cortext.models import AcousticModel, GRUConfig, build_model, load_model
+from cortext.models import AcousticModel, build_model, load_model, model_config
 from cortext.models.card import Smoothing
 from cortext.models.stepper import Stepper
 from cortext.provenance import provenance
@@ -53,6 +53,8 @@ from cortext.text.metrics import error_rate
 
 BASE = "torch fp32"
 TARGETS = {"fp32_p99_ms": 6.0, "fastest_p99_ms": 3.0, "final_p99_ms": 30.0, "per_cost": 0.003}
+WORK_TARGETS = {"transformer": {"fp32_work_p50_ms": 3.0, "fastest_work_p50_ms": 1.5}}
+"""Limits for the median processor time of a step, by the kind of the model."""
 N_FEATURES = 512
 N_DAYS = 45
 OPTIONS = PipelineOptions(smoothing="published", normalise="rolling")
@@ -105,14 +107,17 @@ class _Taken:
     texts: list[str] = field(default_factory=list)
 
 
-def published_model() -> AcousticModel:
-    """Return a model of the published shape with random weights.
+def published_model(kind: str = "gru") -> AcousticModel:
+    """Return a model of the published shape for 512 features, with random weights.
 
-    It has 512 features and 5 layers of 768 units.
+    Raises ConfigError for an unknown kind.
     """
     torch.manual_seed(0)
     network = build_model(
-        GRUConfig(), n_features=N_FEATURES, n_days=N_DAYS, n_classes=len(INVENTORY)
+        model_config({"kind": kind}),
+        n_features=N_FEATURES,
+        n_days=N_DAYS,
+        n_classes=len(INVENTORY),
     )
     sessions = [f"day {number}" for number in range(N_DAYS)]
     return AcousticModel(
@@ -216,25 +221,31 @@ def bench_latency(
         found, missing = steppers(model, plan.modes)
         decoder = Decoder.from_dir(paths.lm, options_for(None, paths.lm, options)[0])
         stage(f"timing {plan.steps:,} steps of {', '.join(found)}")
+        # Noise comes after as many frames as attention looks back, so that every step has the work
+        # of a step in the middle of a long recording.
+        config = model.network.config
+        n_before = 0 if utterances is None else getattr(config, "context_frames", 0)
+        played = {name: Played(stepper, n_before) for name, stepper in found.items()}
         with no_long_pauses():
-            taken = _time(found, decoder, utterances, data, plan.steps)
+            taken = _time(played, decoder, utterances, data, plan.steps)
     modes = {
         name: _summary(times, errors.get(name), model.language) for name, times in taken.items()
     }
+    targets = TARGETS | WORK_TARGETS.get(config.kind, {})
     return {
         "ratio": _ratio(modes, "torch fp32"),
         "ratios": {name: _ratio(modes, name) for name in modes},
-        "targets": TARGETS,
-        "met": _met(modes),
+        "targets": targets,
+        "met": _met(modes, targets),
         "modes": modes,
         "missing": missing,
         "model": {
             "parameters": model.n_parameters,
-            "config": vars(model.network.config) | {"input_network": None},
+            "config": vars(config) | {"input_network": None},
         },
-        "input": (
-            facts | {"push_bins": 1, "normalise": OPTIONS.normalise, "smoothing": OPTIONS.smoothing}
-        ),
+        "input": facts
+        | {"push_bins": 1, "normalise": OPTIONS.normalise, "smoothing": OPTIONS.smoothing}
+        | {"frames_before": n_before},
         "options": asdict(decoder.options),
         "errors_on": None if demo is None else str(demo),
         "lm": lm_facts(paths),
@@ -248,28 +259,29 @@ def bench_latency(
 
 
 def _time(
-    found: dict[str, Stepper],
+    played: dict[str, Played],
     decoder: Decoder,
     utterances: Sequence[Utterance] | None,
     data: Path | None,
     n_steps: int,
 ) -> dict[str, _Taken]:
-    played = {name: Played(stepper) for name, stepper in found.items()}
     pipelines = {
         name: Pipeline(None, decoder, options=OPTIONS, stepper=stepper)
         for name, stepper in played.items()
     }
-    taken = {name: _Taken(StageTimes(n_latest=10 * n_steps)) for name in found}
+    taken = {name: _Taken(StageTimes(n_latest=10 * n_steps)) for name in played}
     if utterances is not None:
-        spoken = noise(utterances, next(iter(found.values())))
+        spoken = noise(utterances, next(iter(played.values())))
     else:
         assert data is not None
         spoken = recordings(data)
 
     def sides(into: dict[str, _Taken]) -> dict[str, Callable[[Spoken], None]]:
-        return {name: partial(_decode, pipelines[name], played[name], into[name]) for name in found}
+        return {
+            name: partial(_decode, pipelines[name], played[name], into[name]) for name in played
+        }
 
-    in_turns(sides({name: _Taken(StageTimes()) for name in found}), [next(spoken)])  # warms up
+    in_turns(sides({name: _Taken(StageTimes()) for name in played}), [next(spoken)])  # warms up
     going_on = takewhile(lambda _: min(each.n_steps for each in taken.values()) < n_steps, spoken)
     in_turns(sides(taken), going_on)
     return taken
@@ -278,6 +290,7 @@ def _time(
 def _decode(pipeline: Pipeline, stepper: Played, taken: _Taken, utterance: Spoken) -> None:
     """Decode one utterance bin by bin, as they come from a rig."""
     stepper.use(utterance.session)
+    stepper.fill()
     stepper.logits = None if utterance.logits_PV is None else iter(utterance.logits_PV)
     busy_s = 0.0
     for t in range(len(utterance.features_TC)):
@@ -309,43 +322,48 @@ def _summary(taken: _Taken, errors: dict[str, Any] | None, language: Language) -
 
 
 def _ratio(modes: dict[str, Any], name: str) -> float | None:
-    """Return how many times faster a step of the model is than in torch's own GRU."""
+    """Return how many times faster a step of the model is than with torch's own modules."""
     if EAGER not in modes or name not in modes:
         return None
     eager, other = (modes[mode]["stages_ms"]["model"]["p50"] for mode in (EAGER, name))
     return float(eager / other)
 
 
-def _met(modes: dict[str, Any]) -> dict[str, Any]:
+def _met(modes: dict[str, Any], targets: dict[str, float] = TARGETS) -> dict[str, Any]:
     """Return the targets by name, True where met; None where that was not measured.
 
     `fastest` is the mode with the shortest wait that costs no errors. `fp32_work` and
     `fastest_work` hold the same limits against the processor time of a step, done ahead or not; the
-    latter, of the mode that takes least of it. `no_more_work_than_torch`: see `no_more_work`.
+    latter, of the mode that takes least of it. `fp32_work_p50` and `fastest_work_p50` hold the
+    limits of `WORK_TARGETS`, where there are any, against the medians. `no_more_work_than_torch`:
+    see `no_more_work`.
     """
     allowed = [
         name
         for name, values in modes.items()
         if values["errors"]
         and BASE in modes
-        and values["errors"]["per"] - modes[BASE]["errors"]["per"] <= TARGETS["per_cost"]
+        and values["errors"]["per"] - modes[BASE]["errors"]["per"] <= targets["per_cost"]
     ]
     p99 = {name: values["stages_ms"]["total"]["p99"] for name, values in modes.items()}
-    work_p99 = {name: values["cpu_ms"]["p99"] for name, values in modes.items()}
-    least_work = min((work_p99[name] for name in allowed), default=None)
+    work = {name: values["cpu_ms"] for name, values in modes.items()}
+    least_work = min((work[name] for name in allowed), key=lambda ms: ms["p99"], default=None)
     fastest = min(allowed, key=lambda name: p99[name], default=None)
     final_p99 = max(values["final_ms"]["p99"] for values in modes.values())
-    return {
-        "fp32": p99[BASE] <= TARGETS["fp32_p99_ms"] if BASE in p99 else None,
+    met = {
+        "fp32": p99[BASE] <= targets["fp32_p99_ms"] if BASE in p99 else None,
         "fastest": fastest,
-        "fastest_mode": p99[fastest] <= TARGETS["fastest_p99_ms"] if fastest else None,
-        "fp32_work": work_p99[BASE] <= TARGETS["fp32_p99_ms"] if BASE in p99 else None,
-        "fastest_work": least_work <= TARGETS["fastest_p99_ms"] if least_work is not None else None,
-        "final": final_p99 <= TARGETS["final_p99_ms"],
-        "no_more_work_than_torch": no_more_work(
-            {name: values["cpu_ms"]["p50"] for name, values in modes.items()}
-        ),
+        "fastest_mode": p99[fastest] <= targets["fastest_p99_ms"] if fastest else None,
+        "fp32_work": work[BASE]["p99"] <= targets["fp32_p99_ms"] if BASE in work else None,
+        "fastest_work": least_work["p99"] <= targets["fastest_p99_ms"] if least_work else None,
+        "final": final_p99 <= targets["final_p99_ms"],
+        "no_more_work_than_torch": no_more_work({name: ms["p50"] for name, ms in work.items()}),
     }
+    if "fp32_work_p50_ms" in targets:
+        most_ms, fastest_ms = targets["fp32_work_p50_ms"], targets["fastest_work_p50_ms"]
+        met["fp32_work_p50"] = work[BASE]["p50"] <= most_ms if BASE in work else None
+        met["fastest_work_p50"] = least_work["p50"] <= fastest_ms if least_work else None
+    return met
 
 
 def processor() -> str:

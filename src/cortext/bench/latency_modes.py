@@ -23,9 +23,14 @@ MODES = (EAGER, *OURS, "onnx fp32", "onnx int8")
 
 
 class Played(Conventional):
-    """A stepper that computes as another does and returns given logits."""
+    """A stepper that computes as another does and returns given logits.
 
-    def __init__(self, stepper: Stepper) -> None:
+    Args:
+        stepper: The one that computes.
+        n_before: Steps of `fill`: the frames that the model's attention looks back.
+    """
+
+    def __init__(self, stepper: Stepper, n_before: int = 0) -> None:
         self.session = stepper.session
         self.sessions = stepper.sessions
         self.n_features = stepper.n_features
@@ -35,6 +40,7 @@ class Played(Conventional):
         self.smoothing = stepper.smoothing
         self.conventions = replace(stepper.conventions, inventory=INVENTORY)
         self._stepper = stepper
+        self._n_before = n_before
         self.logits: Iterator[np.ndarray] | None = None
 
     def use(self, session: str) -> None:
@@ -44,6 +50,13 @@ class Played(Conventional):
     def start(self) -> None:
         """See `Stepper`."""
         self._stepper.start()
+
+    def fill(self) -> None:
+        """Take the steps before an utterance, on noise."""
+        rng = np.random.default_rng(0)
+        shape = self.patch_size, self.n_features
+        for _ in range(self._n_before):
+            self._stepper.step(rng.standard_normal(shape, dtype=np.float32))
 
     def prepare(self, bins_KC: np.ndarray) -> None:
         """See `Stepper`."""
@@ -56,18 +69,18 @@ class Played(Conventional):
 
 
 class _Eager(TorchStepper):
-    """A stepper like the public release's: torch's own GRU, one patch at a time."""
+    """A stepper like the public release's: torch's own modules, one patch at a time."""
 
     def __init__(self, model: AcousticModel) -> None:
         super().__init__(model)
         self._network = model.network
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper`: torch's own GRU computes nothing ahead."""
+        """See `Stepper`: torch's own modules compute nothing ahead."""
 
 
 def no_more_work(work_ms: Mapping[str, float]) -> bool | None:
-    """Return whether no way of ours does more work a step than torch's own GRU, in float32.
+    """Return whether no way of ours does more work a step than torch's own modules, in float32.
 
     A way of laying out or fetching weights that is fast on one processor may be slow on another.
 
@@ -75,7 +88,7 @@ def no_more_work(work_ms: Mapping[str, float]) -> bool | None:
         work_ms: Median processor time of a step by the name of the way.
 
     Returns:
-        None where torch's GRU or all of ours were not timed.
+        None where torch's modules or all of ours were not timed.
     """
     ours_ms = [work_ms[name] for name in OURS if name in work_ms]
     if EAGER not in work_ms or not ours_ms:

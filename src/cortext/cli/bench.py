@@ -242,6 +242,9 @@ def latency(
         Path | None,
         typer.Option(help="A trained run; by default the published shape with random weights."),
     ] = None,
+    model: Annotated[
+        str, typer.Option(help="Without --run: the model, gru, triple_gru or transformer.")
+    ] = "gru",
     data: Annotated[
         Path | None,
         typer.Option(help="With --run: its recordings, instead of noise and pseudo-posteriors."),
@@ -299,10 +302,10 @@ def latency(
         else PosteriorSource(trials=trials).utterances()
     )
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, False, stage)
-    model = load_model(run) if run else published_model()
+    timed = load_model(run) if run else published_model(model)
     facts["model"] = str(run) if run else "published shape, random weights"
     result = bench_latency(
-        model, paths, found, facts, plan, data=data, demo=demo, options=options, stage=stage
+        timed, paths, found, facts, plan, data=data, demo=demo, options=options, stage=stage
     )
     hand_over(result, out, as_json, print_latency)
 

@@ -3,16 +3,18 @@
 Such a step multiplies every matrix with one vector, and takes as long as reading the weights from
 memory. Two measures make it faster:
 
-1. The weights of GRUs and linear maps are laid out in the order in which they are read
-   (`native/step_matrix.hpp`). In bfloat16 they take half the bytes, in int8 a quarter (each row of
-   a matrix has a scale of its own). Only the weights are rounded: products and sums are float32.
-2. Most of a step can be computed before its last bins are known: the products of the recurrent
-   state, and of the first columns of a patch. The network is run with NaN for the missing bins. Its
-   output is NaN, but its GRUs keep the products and its day layer keeps the bins for the step
-   itself. Each is kept under the numbers that it was computed from, so that another day, utterance
-   or patch never finds it.
+1. The weights of GRUs, linear maps and Transformers are laid out in the order in which
+   they are read (`native/step_matrix.hpp`). In bfloat16 they take half the bytes, in int8 a
+   quarter (each row of a matrix has a scale of its own). Only the weights are rounded: products,
+   sums, and the keys and values of attention are float32.
+2. Most of a step of a GRU can be computed before its last bins are known: the products of the
+   recurrent state, and of the first columns of a patch. The network is run with NaN for the missing
+   bins. Its output is NaN, but its GRUs keep the products and its day layer keeps the bins for the
+   step itself. Each is kept under the numbers that it was computed from, so that another day,
+   utterance or patch never finds it.
 
-B trials, T bins, C features, P patches, L layers, D hidden units, I inputs.
+B trials, T bins, C features, P patches, L layers, D hidden units, I inputs or the units of all
+heads of an attention, W kept frames, R rows of an array with room for more frames.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +32,7 @@ from torch import nn
 from cortext import _native
 from cortext.errors import RunError
 from cortext.models.inputs import DayLayers
+from cortext.models.transformer import MOST_DISTANCE, Block, Blocks, State, Transformer
 
 Precision = Literal["fp32", "bf16", "int8"]
 """Number format of the weights."""
@@ -41,9 +44,9 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
     The copy shares the parameters of `network`, but its new layout holds their present values: copy
     again after training.
     """
-    steps: list[_GRUStep | _LinearStep] = []
+    steps: list[_Step] = []
 
-    def kept(step: _GRUStep | _LinearStep) -> Callable[..., Any]:
+    def kept(step: StepT) -> StepT:
         steps.append(step)
         return step
 
@@ -51,6 +54,10 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
         network,
         lambda gru: kept(_GRUStep(gru, precision)),
         lambda linear: kept(_LinearStep(linear, precision)),
+        lambda model: (
+            kept(_EmbeddingStep(model, precision)),
+            kept(_BlocksStep(model.blocks, precision)),
+        ),
     )
     choose_prefetch(steps)
     for module in network.modules():
@@ -79,8 +86,9 @@ def with_forwards(
     network: nn.Module,
     of_gru: Callable[[nn.GRU], Callable[..., Any]],
     of_linear: Callable[[nn.Linear], Callable[..., Any]] | None = None,
+    of_transformer: Callable[[Transformer], tuple[_EmbeddingStep, _BlocksStep]] | None = None,
 ) -> nn.Module:
-    """Copy a network in evaluation mode, with other forward passes for its GRUs and linear maps.
+    """Copy a network in evaluation mode, with other forward passes for some of its layers.
 
     The copy shares the parameters.
 
@@ -90,6 +98,8 @@ def with_forwards(
             and is in float32 on a CPU; other GRUs keep their own.
         of_linear: Makes the forward pass of a linear map in float32 on a CPU; None keeps the
             module's own.
+        of_transformer: Makes the steps of the embedding and the blocks of a Transformer that is
+            causal and in float32 on a CPU; None keeps its own.
 
     Raises:
         RunError: For a network that cannot be copied.
@@ -104,9 +114,17 @@ def with_forwards(
         raise RunError(
             what, fix="use torch.nn.utils.parametrizations for weights that are computed"
         ) from None
+    compiled: set[nn.Module] = set()
     for module in network.modules():
+        if module in compiled:
+            continue
         # Not subclasses: their `forward` may differ.
-        if type(module) is nn.GRU and _is_forward(module):
+        if of_transformer is not None and isinstance(module, Transformer) and _is_known(module):
+            embedding, blocks = of_transformer(module)
+            vars(module).update(embed=embedding)
+            vars(module.blocks).update(go_on=blocks, first_state=blocks.first_state)
+            compiled.update(_layers(module))
+        elif type(module) is nn.GRU and _is_forward(module):
             vars(module)["forward"] = of_gru(module)
         elif of_linear is not None and type(module) is nn.Linear and _is_plain(module):
             vars(module)["forward"] = of_linear(module)
@@ -123,6 +141,21 @@ def _has_day_layers(module: nn.Module) -> TypeGuard[DayLayers]:
 
 def _is_forward(module: nn.GRU) -> bool:
     return module.batch_first and module.bias and not module.bidirectional and _is_plain(module)
+
+
+def _is_known(model: Transformer) -> bool:
+    """Tell whether all that `_EmbeddingStep` and `_BlocksStep` replace is as they compute it."""
+    known = (Blocks, Block, nn.ModuleList, nn.LayerNorm, nn.Linear)
+    is_known = type(model).embed is Transformer.embed and model.config.attention == "causal"
+    return is_known and all(
+        type(module) in known and _is_plain(module) and not module._forward_hooks
+        for module in _layers(model)
+    )
+
+
+def _layers(model: Transformer) -> list[nn.Module]:
+    embedding = [model.patch_norm, model.embedding, model.embedding_norm]
+    return [*embedding, *model.blocks.modules()]
 
 
 def _is_plain(module: nn.Module) -> bool:
@@ -195,7 +228,137 @@ class _LinearStep:
         )
 
 
-def choose_prefetch(steps: Sequence[_GRUStep | _LinearStep]) -> None:
+class _EmbeddingStep:
+    """`Transformer.embed`: its own, but for one patch of one trial."""
+
+    def __init__(self, model: Transformer, precision: Precision) -> None:
+        self.native = _native.StepEmbedding(
+            _norm(model.patch_norm),
+            _array(model.embedding.weight),
+            _array(model.embedding.bias),
+            _norm(model.embedding_norm),
+            model.patch_norm.eps,
+            precision,
+        )
+        self._day_layer = model.day_layer
+        self._n_bins = model.config.patch_size
+        self._shape = model.embedding.weight.shape
+        self._original = model.embed
+
+    def __call__(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
+        if x_BTC.shape[:2] != (1, self._n_bins) or torch.is_grad_enabled():
+            return self._original(x_BTC, day_B)
+        x_D = x_BTC.new_empty(self._shape[0], dtype=torch.float32)
+        self.native.apply(_vector(self._day_layer(x_BTC, day_B)), x_D.numpy())
+        return x_D[None, None]
+
+    def read_all(self, number: float) -> None:
+        """Multiply all weights with numbers."""
+        n_units, n_inputs = self._shape
+        x_I = np.full(n_inputs, number, dtype=np.float32)
+        self.native.apply(x_I, np.empty(n_units, dtype=np.float32))
+
+
+class _BlocksStep:
+    """`Blocks.go_on`: its own, but for one frame of one trial.
+
+    Keys and values of a trial's frames lie in an array with room for further frames. A state is a
+    view of its latest W rows. Thus a step copies nothing, reads the rows in the order in which they
+    lie, and leaves older states as they were. Once in W steps the room is used up, and the latest
+    rows move to a new array; so do those of a state that is not of the step before.
+    """
+
+    def __init__(self, blocks: Blocks, precision: Precision) -> None:
+        config = blocks.config
+        self.native = _native.StepTransformer(
+            [_block_arrays(block) for block in blocks.layers],
+            _norm(blocks.norm),
+            blocks.norm.eps,
+            config.n_heads,
+            precision,
+        )
+        self._n_units = config.n_units
+        self._n_most = config.context_frames
+        self._shape = config.n_layers, config.n_heads * config.head_units
+        self._original = blocks.go_on
+        self._original_first_state = blocks.first_state
+        self._state: State | None = None
+
+    def first_state(self, n_trials: int) -> State:
+        """Return the state with which trials begin; see `Blocks`."""
+        if n_trials != 1:
+            return self._original_first_state(n_trials)
+        n_layers, width = self._shape
+        # Zeros, because others multiply the rows before the first frame by 0, and 0 * NaN is NaN.
+        self._frames_2LRI = np.zeros((2, n_layers, 2 * self._n_most, width), dtype=np.float32)
+        self._row, self._n_kept = self._n_most, 0
+        return self._view()
+
+    def __call__(self, x_BPD: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        if x_BPD.shape[:2] != (1, 1) or torch.is_grad_enabled():
+            return self._original(x_BPD, state)
+        if state is not self._state or self._row == 2 * self._n_most:
+            self._move(state)
+        keys_LRI, values_LRI = self._frames_2LRI
+        y_BPD = torch.empty_like(x_BPD, dtype=torch.float32)
+        self.native.step(
+            _vector(x_BPD), keys_LRI, values_LRI, self._row, self._n_kept, y_BPD.view(-1).numpy()
+        )
+        self._row += 1
+        self._n_kept = min(self._n_kept + 1, self._n_most)
+        return y_BPD, self._view()
+
+    def _move(self, state: State) -> None:
+        """Go on from a state in a new array."""
+        keys_LBWI, values_LBWI, n_kept_1B = state
+        self.first_state(1)
+        self._n_kept = int(n_kept_1B[0, 0])
+        for frames_LRI, kept_LBWI in zip(self._frames_2LRI, (keys_LBWI, values_LBWI), strict=True):
+            frames_LRI[:, : self._n_most] = kept_LBWI[:, 0].numpy()
+
+    def _view(self) -> State:
+        """Return the state after the latest row."""
+        latest = self._frames_2LRI[:, :, None, self._row - self._n_most : self._row]
+        keys_LBWI, values_LBWI = torch.from_numpy(latest)
+        self._state = keys_LBWI, values_LBWI, torch.tensor([[self._n_kept]])
+        return self._state
+
+    def read_all(self, number: float) -> None:
+        """Multiply all weights with numbers."""
+        n_layers, width = self._shape
+        keys_LRI, values_LRI = np.empty((2, n_layers, 1, width), dtype=np.float32)
+        x_D = np.full(self._n_units, number, dtype=np.float32)
+        self.native.step(x_D, keys_LRI, values_LRI, 0, 0, np.empty_like(x_D))
+
+
+_BLOCK_ARRAYS = (
+    *("attention_norm.weight", "attention_norm.bias", "qkv.weight", "distance_bias"),
+    *("attended.weight", "attended.bias", "feed_forward_norm.weight", "feed_forward_norm.bias"),
+    *("widen.weight", "widen.bias", "narrow.weight", "narrow.bias"),
+)
+
+
+def _block_arrays(block: nn.Module) -> tuple[np.ndarray, ...]:
+    arrays = {name: _array(block.get_parameter(name)) for name in _BLOCK_ARRAYS}
+    # Frames look only back.
+    arrays["distance_bias"] = arrays["distance_bias"][MOST_DISTANCE:]
+    return tuple(arrays.values())
+
+
+def _norm(module: nn.LayerNorm) -> tuple[np.ndarray, np.ndarray]:
+    return _array(module.weight), _array(module.bias)
+
+
+def _array(parameter: torch.Tensor) -> np.ndarray:
+    array: np.ndarray = parameter.detach().contiguous().numpy()
+    return array
+
+
+_Step = _GRUStep | _LinearStep | _EmbeddingStep | _BlocksStep
+StepT = TypeVar("StepT", bound=_Step)
+
+
+def choose_prefetch(steps: Sequence[_Step]) -> None:
     """Let weights be fetched by hints where that is faster on this processor.
 
     All weights are read in turn, as a step reads them, so that none are found in a cache that a

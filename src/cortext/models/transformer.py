@@ -228,13 +228,7 @@ class Transformer(DayLayers):
         n_patches_B: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, State | None]:
         """Compute the hidden units of the last and the intermediate layer, and the state."""
-        x_BPI = self.inputs(x_BTC, day_B)
-        # LayerNorms read float32, and what the blocks add up is float32, in mixed precision, too:
-        # from bfloat16, a CPU sums the gradients of a LayerNorm's weights with errors of 5 to 50 %.
-        dtype = self.patch_norm.weight.dtype
-        embedded_BPD = self.embedding(self.patch_norm(x_BPI.to(dtype)))
-        x_BPD = self.embedding_norm(embedded_BPD.to(dtype))
-        x_BPD = dropout(x_BPD, self.config.input_network.input_layer_dropout, self.training)
+        x_BPD = self.embed(x_BTC, day_B)
         one_length = n_patches_B is None or len(x_BPD) == 1
         if self.config.attention != "causal" or self.training or not one_length:
             return *self.blocks(x_BPD, n_patches_B), None
@@ -243,6 +237,16 @@ class Transformer(DayLayers):
             return self.blocks.run_on(x_BPD, state)
         hidden_BPD, state = self.blocks.go_on(x_BPD, state)
         return hidden_BPD, None, state
+
+    def embed(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
+        """Embed the patches of smoothed features [B, T, C], float [B, P, D]."""
+        x_BPI = self.inputs(x_BTC, day_B)
+        # LayerNorms read float32, and what the blocks add up is float32, in mixed precision, too:
+        # from bfloat16, a CPU sums the gradients of a LayerNorm's weights with errors of 5 to 50 %.
+        dtype = self.patch_norm.weight.dtype
+        embedded_BPD = self.embedding(self.patch_norm(x_BPI.to(dtype)))
+        x_BPD = self.embedding_norm(embedded_BPD.to(dtype))
+        return dropout(x_BPD, self.config.input_network.input_layer_dropout, self.training)
 
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Make patches [B, P, I] of smoothed features [B, T, C]; the last is filled with zeros."""
