@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cortext.errors import ConfigError
-from cortext.models import build_model
+from cortext.models import TransformerConfig, build_model
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.models.triple_gru import TripleGRUConfig
 from cortext.speechllm.audio_llm.model import AudioLLM
@@ -63,6 +63,25 @@ def test_without_answers_it_is_its_encoder(llm):
     given = batch(network)
     phonemes_BPV, _ = network(**given)
     assert torch.equal(phonemes_BPV, network.encoder(**given)[0])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GRUConfig(n_units=16, n_layers=2, diphones=True, intermediate_layer=1),
+        TransformerConfig(n_units=16, n_layers=2, n_heads=2, head_units=8, diphones=True),
+    ],
+)
+def test_an_encoder_with_diphones_gives_phonemes(llm, config):
+    encoder = build_model(config, n_features=N_FEATURES, n_days=2, n_classes=41)
+    network = built(llm, encoder, merge_blanks=True)
+    given = batch(network)
+    read = network(**given, answers=answers(llm))
+    expected = encoder(**given).logits
+    for row, n_patches in enumerate(given["n_patches_B"].tolist()):
+        phonemes_PV = read.phonemes_BPV[row, :n_patches]
+        assert phonemes_PV.shape == (n_patches, 41)
+        torch.testing.assert_close(phonemes_PV, expected[row, :n_patches])
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["patches", "merged"])
