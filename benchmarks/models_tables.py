@@ -14,6 +14,7 @@ from cortext.bench.harness import markdown_table
 
 KEY = ("part", "condition", "setting", "budget", "given", "start")
 """What the trainings of a row have in common."""
+RATES = ("per", "wer")
 BASE_START = "fresh"
 DRIFTS = ("no drift", "usual drift", "double drift")
 COLOURS = {"GRU": "tab:blue", "Transformer": "tab:orange"}
@@ -61,9 +62,10 @@ def compare(
         else:
             other = row | {"setting": beside[row["setting"]]}
         row |= {"seeds": sorted(found), "batches": next(iter(found.values()))["batches"]}
-        row["beside"] = other["setting"] if row["start"] == BASE_START else BASE_START
         others = groups.get(tuple(other[name] for name in KEY), {})
-        for rate in ("per", "wer"):
+        named = other["setting"] if row["start"] == BASE_START else BASE_START
+        row["beside"] = named if others else None
+        for rate in RATES:
             row[rate] = mean_and_interval([found[seed][rate] for seed in row["seeds"]])
             row[rate]["values"] = [found[seed][rate] for seed in row["seeds"]]
             shared = sorted(found.keys() & others.keys())
