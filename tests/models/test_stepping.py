@@ -20,13 +20,24 @@ from cortext.models import (
     build_model,
 )
 from cortext.models.card import Smoothing
+from cortext.models.inputs import InputNetworkConfig
 from cortext.models.single_step import choose_prefetch, for_single_steps
 from cortext.models.stepping import TorchStepper, open_stepper
+from cortext.models.transformer import EmbeddingConfig
 from cortext.text.inventory import RELEASE, Inventory
 
 CONFIGS = {
     "gru": GRUConfig(n_units=32, n_layers=3),
     "gru, single bins": GRUConfig(n_units=16, n_layers=1, patch_size=0),
+    "gru, read-in": GRUConfig(n_units=16, n_layers=1, input_network=InputNetworkConfig(read_in=4)),
+    "transformer, read-in": TransformerConfig(
+        n_units=32,
+        n_layers=1,
+        n_heads=2,
+        head_units=8,
+        context_frames=6,
+        input_network=EmbeddingConfig(day_layer="affine", read_in=9),
+    ),
     "gru, odd units": GRUConfig(n_units=21, n_layers=2, patch_size=3, patch_stride=2),
     "transformer": TransformerConfig(
         n_units=32, n_layers=2, n_heads=2, head_units=8, context_frames=6

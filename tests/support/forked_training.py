@@ -21,7 +21,7 @@ from commands import CONTEXT
 from cortext.errors import RunError
 from cortext.models.storage import write_tensors
 from cortext.plugins import load_plugin
-from cortext.training import Callback, Trainer, read_train_config
+from cortext.training import Callback, Trainer, read_train_config, train
 from cortext.training.checkpoint import RunDirectory
 
 NO_MOUNT = 77
@@ -64,6 +64,11 @@ def run(config: Path, data: Path, out: Path, resume: bool = False, batches: int 
     """So many batches, or to the end."""
     with Trainer(config, data, out, resume=resume, progress=False) as trainer:
         trainer.run(batches or None)
+
+
+def run_together(config: Path, data: dict[str, Path], out: Path, resume: bool) -> None:
+    """Train several participants to the end."""
+    train(config, data, out, resume=resume, progress=False)
 
 
 def run_with_plugin(config: Path, data: Path, out: Path, plugin: Path) -> None:

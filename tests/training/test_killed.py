@@ -4,21 +4,23 @@ import json
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import forked_training
 import pytest
 import torch
 from safetensors.torch import load_file
+from two_participants import small_config, write_two
 
 from cortext.config import save_config
 from cortext.training import train
 
 
-def start(config: Path, data: Path, run: Path) -> forked_training.Started:
+def start(config: Path, data: Any, run: Path) -> forked_training.Started:
     return forked_training.Started(
         run.with_suffix(".errors"),
         {},
-        forked_training.run,
+        forked_training.run_together if isinstance(data, dict) else forked_training.run,
         config,
         data,
         run,
@@ -61,7 +63,7 @@ def next_kill(moment: str, run: Path, delays: random.Random):
     if moment == "checkpoint":
         return lambda: any(state.parent.glob(".*.tmp"))
     if moment == "best weights":
-        return lambda: any(run.glob(".model.safetensors.*.tmp"))
+        return lambda: any(run.rglob(".model.safetensors.*.tmp"))
     if moment == "validation":  # the line about training comes just before it
         return lambda: size(metrics) > before
     # Counted in states, not in seconds: a fast machine must not get to the end, or past the last
@@ -122,6 +124,36 @@ def test_a_run_killed_at_ten_moments_ends_as_an_undisturbed_one(config, recordin
     assert process.wait(400) == ""
     assert process.process.exitcode == 0
     for name in ("model.safetensors", "train_state/state.safetensors"):
+        expected, found = load_file(undisturbed / name), load_file(run / name)
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[key], found[key]) for key in expected), name
+    assert without_times(run) == without_times(undisturbed)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_participants_killed_at_six_moments_ends_as_an_undisturbed_one(tmp_path):
+    data = write_two(tmp_path)
+    config = small_config(240, batches_per_val_step=8, batches_per_train_log=8, batches_per_save=3)
+    config.model.n_units = 64
+    save_config(config, tmp_path / "config.yaml")
+    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    train(config, data, undisturbed, progress=False)
+
+    delays, killed = random.Random(0), []
+    moments = ["start", "checkpoint", "validation", "best weights", "any", "checkpoint"]
+    for moment in moments:
+        condition = next_kill(moment, run, delays)
+        process = start(tmp_path / "config.yaml", data, run)
+        if wait_until(process, condition):
+            killed.append(moment)
+        process.kill()
+    assert killed == moments, "the run ended before it could be killed"
+
+    process = start(tmp_path / "config.yaml", data, run)
+    process.wait(400)
+    assert process.process.exitcode == 0
+    files = [f"participants/{name}/model.safetensors" for name in data]
+    for name in (*files, "train_state/state.safetensors"):
         expected, found = load_file(undisturbed / name), load_file(run / name)
         assert expected.keys() == found.keys()
         assert all(torch.equal(expected[key], found[key]) for key in expected), name

@@ -20,7 +20,7 @@ from cortext.cli.console import (
     print_notes,
     progress_bar,
 )
-from cortext.cli.options import Data, PromptedModelOptions, Run, searching
+from cortext.cli.options import Data, Participant, PromptedModelOptions, Run, searching
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import SearchSettings
 from cortext.plugins import load_plugins
@@ -50,6 +50,7 @@ def evaluate(
         ),
     ] = False,
     large: PromptedModelOptions,
+    participant: Participant = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
@@ -83,6 +84,7 @@ def evaluate(
             skip_bad=skip_bad,
             description=description,
             progress=progress,
+            participant=participant,
             **vars(search),
         )
     if metrics.decoder_options is not None:

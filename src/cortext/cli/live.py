@@ -120,7 +120,10 @@ def _open(settings: LiveSettings) -> DecodingThread:
     from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.log import event
     from cortext.live.page.setup import open_decoding
+    from cortext.models.participants import run_for
 
+    if settings.data is not None:
+        settings = replace(settings, run=run_for(settings.run, settings.data))
     options, note = options_for(settings.run, settings.lm, settings.options)
     with progress_bar("reading") as progress:
         decoding = open_decoding(replace(settings, options=options), progress)

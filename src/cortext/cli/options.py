@@ -18,8 +18,33 @@ from cortext.settings import Setting
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
+Participant = Annotated[
+    str | None,
+    typer.Option(
+        help="Whose model, where several trained together; without it that of the recordings."
+    ),
+]
 ORDERS = "release, lm, characters, handwriting, or a JSON file of your own tokens"
 """Names of inventories, for the help of options that take one."""
+
+
+def named_data(given: list[str]) -> Path | dict[str, Path]:
+    """Return the data of one participant, or those of several by name.
+
+    A directory without a name gives its own.
+    """
+    named = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not equals or Path(text).exists():
+            name, folder = Path(text).resolve().name, text
+            if len(given) == 1:
+                return Path(text)
+        if name in named:
+            what = f"--data names two participants {name!r}"
+            raise ConfigError(what, fix="give each a name: --data A=DIR --data B=DIR")
+        named[name] = Path(folder)
+    return named
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:

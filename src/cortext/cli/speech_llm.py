@@ -86,7 +86,7 @@ def train(
     runs/speech.safetensors --out runs/speech --device cuda
     """
     from cortext.speechllm.stages import train_speech_llm
-    from cortext.training.trainer import RankZero
+    from cortext.training.callbacks import RankZero
 
     load_plugins(plugins)
     first = RankZero()

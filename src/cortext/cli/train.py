@@ -23,7 +23,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import Data
+from cortext.cli.options import Data, Participant, named_data
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 from cortext.settings import Setting
@@ -86,7 +86,14 @@ def train(
             help="YAML file, or a recipe: gru, triple_gru, gru_tpu, triple_gru_tpu, demo, tiny."
         ),
     ],
-    data: Data,
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="Directory of session files, or a packed one. Several train participants together;"
+            " each may have a name.",
+            metavar="[NAME=]DIR",
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
     *,
     lm: Annotated[
@@ -120,21 +127,25 @@ def train(
     ...`.
 
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
+
+    Example: cortext train --config demo --set model.input_network.read_in=128 --data A=runs/a
+    --data B=runs/b --out runs/both
     """
     from cortext.evaluation.fit_decoder import FitDecoder
     from cortext.models.acoustic import look_ahead_text
     from cortext.training import train as train_model
-    from cortext.training.trainer import RankZero
+    from cortext.training.callbacks import RankZero
 
     spec = job.begin()
     load_plugins(plugins)
     if job.precision is not None:
         overrides = [*overrides, f"precision={job.precision}"]
     first = RankZero()
-    fit = FitDecoder(None if no_fit else lm, data)
+    recordings = named_data(data)
+    fit = FitDecoder(None if no_fit else lm, recordings if isinstance(recordings, Path) else None)
     summary = train_model(
         config,
-        data,
+        recordings,
         out,
         lm=lm,
         resume=resume,
@@ -150,10 +161,10 @@ def train(
     if not first.here:
         return
     if as_json:
-        print_json(summary.to_json() | _word_errors(fit.fitted))
+        print_json(summary.to_json() | _word_errors(fit.found))
         return
     print_lines(summary, f"look-ahead: {look_ahead_text(summary.look_ahead_ms)}")
-    _print_fitted(fit.fitted)
+    _print_fitted(fit.found)
     print_left_out(summary.skipped)
     _print_unlabelled(summary)
 
@@ -184,8 +195,8 @@ def pretrain(
     Example: cortext pretrain --config demo --data runs/packed --out runs/pretrained
     """
     from cortext.training import train as train_model
+    from cortext.training.callbacks import RankZero
     from cortext.training.pretrain import OVERRIDES as TASK
-    from cortext.training.trainer import RankZero
 
     spec = job.begin()
     load_plugins(plugins)
@@ -219,16 +230,18 @@ def _print_unlabelled(summary: RunSummary | AdaptSummary) -> None:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
 
 
-def _word_errors(fitted: Fitted | None) -> dict[str, Any]:
-    """Return the word errors of a fit for the JSON object of a command."""
-    errors = None if fitted is None else dataclasses.asdict(fitted.word_errors)
-    return {"decoder_word_errors": errors}
+def _word_errors(fitted: dict[str, Fitted]) -> dict[str, Any]:
+    """Return the word errors of fits for the JSON object of a command."""
+    errors = {name: dataclasses.asdict(found.word_errors) for name, found in fitted.items()}
+    alone = not errors or "" in errors
+    return {"decoder_word_errors": errors.get("") if alone else errors}
 
 
-def _print_fitted(fitted: Fitted | None) -> None:
-    if fitted is not None:
-        taken = "" if fitted.source is None else f", taken over from {fitted.source}"
-        print_lines(f"decoder options: {fitted.about}{taken}")
+def _print_fitted(fitted: dict[str, Fitted]) -> None:
+    for name, found in fitted.items():
+        whose = f" of {name}" if name else ""
+        taken = "" if found.source is None else f", taken over from {found.source}"
+        print_lines(f"decoder options{whose}: {found.about}{taken}")
 
 
 def check_plugin(
@@ -284,6 +297,7 @@ def adapt(
     session: Annotated[
         str | None, typer.Option(help="The day, where the data have several.")
     ] = None,
+    participant: Participant = None,
     whole_model: Annotated[
         bool,
         typer.Option("--whole-model", help="Everything learns, not the new day's layer alone."),
@@ -312,9 +326,11 @@ def adapt(
     Example: cortext adapt runs/first --data new-day --trials 50 --out runs/adapted
     """
     from cortext.evaluation.fit_decoder import FitDecoder
+    from cortext.models.participants import run_for
     from cortext.training import adapt as adapt_model
 
     load_plugins(plugins)
+    run = run_for(run, data, participant)
     fit = FitDecoder(lm, data, source=run)
     fit.check()
     summary = adapt_model(
@@ -333,7 +349,7 @@ def adapt(
         then=fit.on_trained,
     )
     if as_json:
-        print_json(summary.to_json() | _word_errors(fit.fitted))
+        print_json(summary.to_json() | _word_errors(fit.found))
         return
     ranked = sorted(summary.loss_by_session.items(), key=lambda item: item[1])
     rows = [
@@ -343,7 +359,7 @@ def adapt(
     if rows:
         print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
     print_lines(summary)
-    _print_fitted(fit.fitted)
+    _print_fitted(fit.found)
     print_left_out(summary.skipped)
     _print_unlabelled(summary)
 
@@ -420,8 +436,10 @@ def _export_onnx(
     from cortext.models.card import read_card
     from cortext.models.onnx import export_onnx, record_errors
     from cortext.models.onnx_stepper import CARD, OnnxStepper
+    from cortext.models.participants import run_for
 
     recordings = None if data is None else open_data(data)
+    run = run if recordings is None else run_for(run, recordings)
     if recordings is not None:  # what does not fit is said before the work
         recordings.split(split)
         recordings.conventions.require(

@@ -219,6 +219,7 @@ def data_path(data: Dataset | PackedDataset | str | Path) -> Path:
 def open_data(
     path: Dataset | PackedDataset | str | Path,
     packed_cache: str | Path | None = None,
+    bin_ms: float | None = None,
     *,
     skip_bad: bool = False,
     progress: Progress | None = None,
@@ -231,6 +232,8 @@ def open_data(
             are.
         packed_cache: Where session files are packed to (default: `.packed` inside `path`); made
             again when a session file was added, removed or changed.
+        bin_ms: Length that the bins of session files get as they are packed, in milliseconds;
+            None keeps it. Features are averaged.
         skip_bad: Leave bad trials out; without it a cache made with it is refused as the session
             files would be.
         progress: Called with trials packed and in all.
@@ -257,6 +260,8 @@ def open_data(
             )
         return packed
     dataset = open_session_files(path, limits=limits)
+    if bin_ms is not None:
+        dataset = dataset.rebinned(bin_ms)
     cache = Path(packed_cache) if packed_cache is not None else path / ".packed"
     cached = _usable(cache, dataset)
     if cached is None:

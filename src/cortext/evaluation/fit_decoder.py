@@ -23,8 +23,9 @@ from cortext.evaluation.fitted import (
 from cortext.evaluation.recognise import logits_of
 from cortext.models import load_model
 from cortext.models.card import CTC, read_card
+from cortext.training.callbacks import Callback
 from cortext.training.progress import reading_bar, say
-from cortext.training.trainer import Callback, Trainer
+from cortext.training.trainer import Trainer
 
 FEWEST_WORDS = 200
 """Fewest validation words that an adapted run's options are fitted on; it takes over its source's
@@ -43,7 +44,8 @@ class FitDecoder(Callback):
         threads: Threads of the search; None for one a core.
 
     Attributes:
-        fitted: Result, in the process that writes; None before the end, and without a result.
+        found: Result, in the process that writes, by participant; the name of a single one is
+            empty. Nothing before the end, and without a result.
     """
 
     def __init__(
@@ -58,7 +60,12 @@ class FitDecoder(Callback):
         self.data = data
         self.source = source
         self.threads = threads or os.cpu_count() or 1
-        self.fitted: Fitted | None = None
+        self.found: dict[str, Fitted] = {}
+
+    @property
+    def fitted(self) -> Fitted | None:
+        """Result of a run of one participant."""
+        return self.found.get("")
 
     def check(self) -> None:
         """Raise LanguageModelError for a language model of other tokens than the source's.
@@ -75,9 +82,7 @@ class FitDecoder(Callback):
         if trainer.config.task_name != CTC:
             return
         try:
-            self.fitted = trainer.processes.rank_zero_first(lambda: self.fit(trainer))
-        except DataError as error:  # too few sentences: the run is none the worse
-            say(f"no decoder options were fitted: {error}", trainer.shown)
+            trainer.processes.rank_zero_first(lambda: self._fit_all(trainer))
         except KeyboardInterrupt:
             adapted = self.source is not None
             raise Interrupted(
@@ -86,11 +91,25 @@ class FitDecoder(Callback):
                 fix="fit with cortext evaluate --fit" if adapted else "continue with --resume",
             ) from None
 
-    def fit(self, trainer: Trainer) -> Fitted | None:
-        """Fit to the run's best weights, unless that was done on the same trials."""
-        run = trainer.run_directory.path
-        # All features: the model makes its choice of them itself.
-        split = replace(trainer.validator.batches.split, columns=None)
+    def _fit_all(self, trainer: Trainer) -> None:
+        for name, (run, split) in trainer.runs.items():
+            try:
+                # All features: the model makes its choice of them itself.
+                found = self.fit(trainer, run, replace(split, columns=None))
+            except DataError as error:  # too few sentences: the run is none the worse
+                say(f"no decoder options were fitted: {error}", trainer.shown)
+                continue
+            if found is not None:
+                self.found[name] = found
+
+    def fit(self, trainer: Trainer, run: Path, split: PackedSplit) -> Fitted | None:
+        """Fit to a run's best weights, unless that was done on the same trials.
+
+        Args:
+            trainer: The trainer.
+            run: The run directory.
+            split: Its validation trials, with all features.
+        """
         trials = [TrialName.of(split, i) for i in range(len(split))]
         before = None if self.source is None else take_over(self.source, run)
         if self.lm is None or (self.source is not None and _words(trials) < FEWEST_WORDS):

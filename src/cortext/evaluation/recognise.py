@@ -29,6 +29,7 @@ from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.vocabularies import Vocabulary
 from cortext.evaluation.word_search import WordSearch, check_search, stage
 from cortext.models import AcousticModel, load_model
+from cortext.models.participants import FOLDER, run_for
 from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 
@@ -124,7 +125,7 @@ def recognise(
     Raises:
         CortextError: For all that `evaluate` refuses.
     """
-    run = as_path(run, "run")
+    run = run_for(as_path(run, "run"), data)
     where = data_path(data)
     check_function(progress, "progress")
     check_type(fit, bool, "fit", "True or False")
@@ -138,7 +139,7 @@ def recognise(
             vocabulary = words.vocabulary
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
-        packed = open_data(data, _packed_by_training(run, where), skip_bad=skip_bad)
+        packed = open_data(data, *_packed_by_training(run, where), skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])  # reads every byte: a damaged copy would only decode worse
         _check_fits(model, packed, where)
@@ -184,13 +185,21 @@ def recognise(
     )
 
 
-def _packed_by_training(run: Path, data: Path) -> Path | None:
-    """Return the packed copy of these session files that training left in the run directory."""
+def _packed_by_training(run: Path, data: Path) -> tuple[Path | None, float | None]:
+    """Return the packed copy of these session files that training left in the run directory.
+
+    Returns:
+        Its directory, and the length of its bins, in milliseconds, where training of several
+        participants may have joined those of the files; None where there is neither.
+    """
     cache = run / "packed"
     try:
-        return cache if open_packed(cache).source == data.resolve() else None
+        packed = open_packed(cache)
     except DataError:
-        return None
+        return None, None
+    if packed.source != data.resolve():
+        return None, None
+    return cache, packed.conventions.bin_ms if run.parent.name == FOLDER else None
 
 
 def number_trials(

@@ -39,6 +39,7 @@ from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.evaluation.vocabularies import write_vocabularies
 from cortext.evaluation.word_search import stage
 from cortext.files import atomic_directory, check_writable, disk_errors, read_json
+from cortext.models.participants import run_for
 from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
@@ -65,6 +66,7 @@ def evaluate(
     context: str = "",
     progress: Progress | None = None,
     seed: int = 0,
+    participant: str | None = None,
 ) -> Metrics:
     """Decode a split and write the evaluation directory `out`.
 
@@ -96,6 +98,8 @@ def evaluate(
         context: Text before the sentences, for the large model.
         progress: Called with steps done and in all.
         seed: Seed of the bootstrap intervals.
+        participant: Whose model, in a run of several participants; None for the one whose
+            recordings these are.
 
     Returns:
         What metrics.json holds.
@@ -106,6 +110,7 @@ def evaluate(
     """
     seed = as_count(seed, "seed")
     with evaluation_directory(out) as write:
+        run = run_for(as_path(run, "run"), data, participant)
         config = config_of(run)
         search = SearchSettings(
             lm=lm,

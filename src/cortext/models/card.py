@@ -15,6 +15,7 @@ from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, RunError, TextError
 from cortext.features.smooth import check_kernel, gaussian_kernel
 from cortext.files import read_json
+from cortext.models.participants import participant_folder, read_participants
 from cortext.text.inventory import BLANK, SIL, Inventory
 from cortext.text.language import Language
 
@@ -138,10 +139,27 @@ class ModelCard:
         for name in ("task", "language", "bin_ms", "normalised"):
             if mapping[name] == _DEFAULTS[name]:
                 del mapping[name]
+        if self.kind in _LATER:
+            _leave_out(mapping["config"], _LATER[self.kind])
         return json.dumps(mapping, indent=2).encode()
 
 
 _DEFAULTS = {field.name: field.default for field in fields(ModelCard)}
+_LATER_INPUTS: dict[str, Any] = {"input_network": {"day_layer": "softsign", "read_in": None}}
+_LATER = {
+    "gru": _LATER_INPUTS | {"diphones": False, "intermediate_layer": None},
+    "triple_gru": _LATER_INPUTS,
+}
+"""Settings of models that versions without them refuse, with the values that they had then."""
+
+
+def _leave_out(mapping: dict[str, Any], later: Mapping[str, Any]) -> None:
+    """Remove the settings that have the values that versions without them knew."""
+    for name, value in later.items():
+        if isinstance(value, dict):
+            _leave_out(mapping.get(name, {}), value)
+        elif name in mapping and mapping[name] == value:
+            del mapping[name]
 
 
 class Conventional:
@@ -220,6 +238,10 @@ def read_card(path: Path) -> ModelCard:
         mapping = read_json(path)
         version = mapping["format_version"]
     except OSError as error:
+        if known := read_participants(path.parent):
+            folders = " or ".join(str(participant_folder(path.parent, name)) for name in known)
+            what = "a run of several participants"
+            raise RunError(what, where=path.parent, fix=f"give {folders}") from None
         raise RunError(f"no model here: {error.strerror}", where=path, fix=fix) from None
     except KeyError:
         raise RunError("not a model description", where=path, fix=fix) from None

@@ -420,6 +420,8 @@ class _InputsStep:
         self._layer.apply(x_C, y_C)
         if self._module.config.input_network.day_layer == "softsign":
             y_C /= 1 + np.abs(y_C)
+        if self._module.read_in is not None:
+            y_C = self._module.read_in(torch.from_numpy(y_C)).numpy()
         return y_C
 
 

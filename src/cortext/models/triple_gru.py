@@ -32,6 +32,7 @@ import torch
 from torch import nn
 
 from cortext.arguments import as_count, check_type
+from cortext.errors import ConfigError
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import gru, initialise, reverse_gradient
 from cortext.models.registry import register
@@ -79,6 +80,9 @@ class TripleGRUConfig:
             f"{name}_layers": LAYERS for name in networks
         }
         check_settings(self, bounds)
+        if self.input_network.read_in is not None:
+            what = f"model.input_network.read_in is {self.input_network.read_in}"
+            raise ConfigError(f"{what}; a triple_gru has no read-in layer", fix="leave it out")
 
 
 class _Recurrent(DayLayers):

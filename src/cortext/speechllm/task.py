@@ -22,12 +22,13 @@ from cortext.speechllm.targets.cache import TargetCache
 from cortext.speechllm.validate import LossWarnings, SpeechValidator
 from cortext.training.backend import Backend, DeviceSpec
 from cortext.training.batches import Batches
+from cortext.training.callbacks import Callback
 from cortext.training.distributed import own_device
 from cortext.training.loss import trial_name
 from cortext.training.setup import new_model
 from cortext.training.task import Task, check_all_labels_fit
 from cortext.training.torch_backend import TorchBackend
-from cortext.training.trainer import Callback, Trainer
+from cortext.training.trainer import Trainer
 from cortext.training.validate import wer_trials
 
 

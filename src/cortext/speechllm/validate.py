@@ -16,11 +16,12 @@ import torch
 from cortext.speechllm.losses.speech_loss import SpeechLoss
 from cortext.speechllm.model import SpeechLLM
 from cortext.training.batches import Batches, TrainBatch
+from cortext.training.callbacks import Callback
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
 from cortext.training.progress import say
 from cortext.training.torch_backend import TorchBackend
-from cortext.training.trainer import Callback, Trainer
+from cortext.training.trainer import Trainer
 from cortext.training.validate import Forward, ValidatedTrial, Validator
 
 N_SAMPLES = 3

@@ -4,12 +4,13 @@ from cortext.renamed import renamed
 from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.backend import DeviceSpec
+from cortext.training.callbacks import Callback
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config, register_task
 from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.pretrain import PretrainTask
 from cortext.training.summary import RunSummary
 from cortext.training.task import CTCTask, Task
-from cortext.training.trainer import Callback, Trainer, train
+from cortext.training.trainer import Trainer, train
 
 __all__ = [
     "LOSSES",

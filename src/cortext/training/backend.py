@@ -112,6 +112,7 @@ class Job:
         device_spec: Device to train on.
         all_used: True if every parameter that learns has a gradient in every batch.
         shown: True to show progress to the user.
+        participant: Name of the participant, where several train together.
     """
 
     config: TrainConfig
@@ -124,6 +125,7 @@ class Job:
     device_spec: DeviceSpec
     all_used: bool = True
     shown: bool = True
+    participant: str | None = None
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class TrainBatch:
         n_labels_B: int64 lengths of the labels, on the host.
         indices: int64 [B], the trials' numbers in the split.
         days: int64, the different day layers in the whole batch.
+        participant: Name of the participant, where several train together.
     """
 
     x_BTC: torch.Tensor
@@ -69,6 +70,7 @@ class TrainBatch:
     n_labels_B: torch.Tensor
     indices: np.ndarray
     days: torch.Tensor
+    participant: str | None = None
 
     def __len__(self) -> int:
         return len(self.x_BTC)
@@ -77,7 +79,8 @@ class TrainBatch:
         """Return every `count`-th trial from number `first` on, with the whole batch's days."""
         rows = slice(first, None, count)
         names = ("x_BTC", "day_B", "n_bins_B", "n_patches_B", "labels_BU", "n_labels_B", "indices")
-        return TrainBatch(**{name: getattr(self, name)[rows] for name in names}, days=self.days)
+        own = {name: getattr(self, name)[rows] for name in names}
+        return TrainBatch(**own, days=self.days, participant=self.participant)
 
 
 class Batches:
@@ -92,6 +95,7 @@ class Batches:
         resident: The trials of the split on the device; None reads them batch by batch.
         extra: Augmentations beyond the release's.
         clear_padding: Zero the bins after each trial, for a model that fills a trial's last patch.
+        participant: Name of the participant, where several train together.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Batches:
         extra: Sequence[Augmenter] = (),
         *,
         clear_padding: bool = False,
+        participant: str | None = None,
     ) -> None:
         self.split = split
         self.layer_of_day = layer_of_day
@@ -114,6 +119,7 @@ class Batches:
         self.resident = resident
         self.extra = extra
         self.clear_padding = clear_padding
+        self.participant = participant
 
     def batch(
         self,
@@ -152,6 +158,7 @@ class Batches:
             torch.from_numpy(n_labels_B),
             own,
             self._put(np.unique(layers)),
+            self.participant,
         )
 
     def _features(self, indices: np.ndarray, rows: slice) -> torch.Tensor:
@@ -181,9 +188,7 @@ class Batches:
         end: int,
         part: tuple[int, int] = (0, 1),
     ) -> Generator[TrainBatch]:
-        """Yield the augmented batches `first` to `end - 1`.
-
-        A thread prepares each batch while the one before is in use.
+        """Yield the augmented batches `first` to `end - 1`; see `drawn` and `ahead`.
 
         Args:
             sampler: Assigns trials to batches.
@@ -192,28 +197,47 @@ class Batches:
             end: Number after that of the last batch.
             part: Share of each batch to return, see `batch`.
         """
-        on_gpu = self.device.type == "cuda"
-        stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
-        if stream is not None:  # resident trials may still be on their way
-            stream.wait_stream(torch.cuda.current_stream(self.device))
+        yield from ahead(
+            lambda step: self.drawn(sampler, seed, step, part), first, end, self.device
+        )
 
-        def load(step: int) -> tuple[TrainBatch, torch.cuda.Event | None]:
-            generator = torch.Generator(self.device).manual_seed(
-                derived_seed(seed, AUGMENTATION, step)
-            )
-            with nullcontext() if stream is None else torch.cuda.stream(stream):
-                batch = self.batch(sampler.indices(step), generator, part)
-                return batch, None if stream is None else stream.record_event()
+    def drawn(
+        self, sampler: DayBalancedSampler, seed: int, step: int, part: tuple[int, int] = (0, 1)
+    ) -> TrainBatch:
+        """Return the augmented batch `step`; see `training`."""
+        generator = torch.Generator(self.device).manual_seed(derived_seed(seed, AUGMENTATION, step))
+        return self.batch(sampler.indices(step), generator, part)
 
-        with ThreadPoolExecutor(1) as thread:
-            ahead = thread.submit(load, first) if first < end else None
-            for step in range(first, end):
-                assert ahead is not None
-                batch, prepared = ahead.result()
-                ahead = thread.submit(load, step + 1) if step + 1 < end else None
-                if prepared is not None:
-                    _hand_over(batch, prepared, self.device)
-                yield batch
+
+def ahead(
+    draw: Callable[[int], TrainBatch], first: int, end: int, device: torch.device
+) -> Generator[TrainBatch]:
+    """Yield the batches `first` to `end - 1`; a thread prepares each while one is in use.
+
+    Args:
+        draw: Makes the batch of a number on the device.
+        first: Number of the first batch.
+        end: Number after that of the last batch.
+        device: The device of the batches.
+    """
+    on_gpu = device.type == "cuda"
+    stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+    if stream is not None:  # resident trials may still be on their way
+        stream.wait_stream(torch.cuda.current_stream(device))
+
+    def load(step: int) -> tuple[TrainBatch, torch.cuda.Event | None]:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            return draw(step), None if stream is None else stream.record_event()
+
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(load, first) if first < end else None
+        for step in range(first, end):
+            assert following is not None
+            batch, prepared = following.result()
+            following = thread.submit(load, step + 1) if step + 1 < end else None
+            if prepared is not None:
+                _hand_over(batch, prepared, device)
+            yield batch
 
 
 def _hand_over(batch: TrainBatch, prepared: torch.cuda.Event, device: torch.device) -> None:

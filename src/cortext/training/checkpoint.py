@@ -23,6 +23,12 @@ import yaml
 from cortext.config import first_difference, from_mapping, load_config, to_mapping
 from cortext.errors import ConfigError, RunError, nearest
 from cortext.files import atomic_write, disk_errors, exclusive, parse_json_object, unfinished
+from cortext.models.participants import (
+    FOLDER,
+    joined_checksum,
+    participant_folder,
+    read_participants,
+)
 from cortext.models.storage import read_metadata, read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
@@ -166,6 +172,7 @@ class RunDirectory:
             "train_state",
             "tensorboard",
             "stages",
+            FOLDER,
         }
         names = (path.name for path in self.path.iterdir())
         return all(name in known or name.startswith(".") for name in names)
@@ -298,9 +305,12 @@ class RunDirectory:
         """
         if progress.best is None or progress.best_crc32 is None:
             return
-        weights = self.path / "model.safetensors"
+        folders = [participant_folder(self.path, name) for name in read_participants(self.path)]
+        weights = (folders or [self.path])[0] / "model.safetensors"
         try:
-            checksum = read_tensors(weights)[2]
+            checksum = joined_checksum(
+                [read_tensors(folder / weights.name)[2] for folder in folders or [self.path]]
+            )
             reason = (
                 f"is of another validation than that of batch {progress.best['step']}, the best"
                 " until then"
@@ -345,7 +355,15 @@ def read_identity(run_dir: str | Path) -> dict[str, Any]:
 
     Nothing where the run has no state that says them.
     """
-    text = read_metadata(RunDirectory(run_dir).state).get("progress", "{}")
+    folder = Path(run_dir)
+    found = _saved_identity(folder)
+    if not found and folder.parent.name == FOLDER:  # of a participant in a run of several
+        found = _saved_identity(folder.parents[1]).get("participants", {}).get(folder.name)
+    return found if isinstance(found, dict) else {}
+
+
+def _saved_identity(run: Path) -> dict[str, Any]:
+    text = read_metadata(RunDirectory(run).state).get("progress", "{}")
     try:
         found = parse_json_object(text).get("data")
     except ValueError:

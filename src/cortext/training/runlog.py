@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ class RunLog:
 
     Args:
         directory: The run directory, for metrics.jsonl and tensorboard/.
-        split: The training trials; errors name those whose loss is not finite.
+        split_of: Function from the number of a batch to the split of its trials; errors name those
+            whose loss is not finite.
         processes: The processes that share the batches; only the first writes.
         batch_size: Trials of a batch, over all processes.
 
@@ -42,10 +43,14 @@ class RunLog:
     """
 
     def __init__(
-        self, directory: RunDirectory, split: PackedSplit, processes: Processes, batch_size: int
+        self,
+        directory: RunDirectory,
+        split_of: Callable[[int], PackedSplit],
+        processes: Processes,
+        batch_size: int,
     ) -> None:
         self.directory = directory
-        self.split = split
+        self.split_of = split_of
         self.processes = processes
         self.batch_size = batch_size
         self.norm = math.nan
@@ -113,7 +118,7 @@ class RunLog:
         """
         steps = backend.read(self._unread)
         self._unread = []
-        check_finite(steps, self.directory.path, self.split, self.processes)
+        check_finite(steps, self.directory.path, self.split_of, self.processes)
         for step in steps:
             for name, loss_B in step.losses.items():
                 mean = float(loss_B.sum(dtype=np.float64)) / self.batch_size
@@ -224,7 +229,10 @@ class TensorBoard:
 
 
 def check_finite(
-    found: Sequence[StepValues], run_dir: Path, split: PackedSplit, processes: Processes
+    found: Sequence[StepValues],
+    run_dir: Path,
+    split_of: Callable[[int], PackedSplit],
+    processes: Processes,
 ) -> None:
     """Raise RunError for the first batch whose loss or gradient is not finite.
 
@@ -234,7 +242,7 @@ def check_finite(
     Args:
         found: Results of this process's steps.
         run_dir: Run directory, for `not_finite.json`.
-        split: The training trials.
+        split_of: Function from the number of a batch to the split of its trials.
         processes: The processes that share the batches.
     """
     if not found:
@@ -248,6 +256,7 @@ def check_finite(
     indices = np.unique(
         np.concatenate([c[2] for c in culprits if c[0] == step and c[1] == of_loss])
     )
+    split = split_of(step)
     what = f"the {'loss' if of_loss else 'gradient'} of batch {step} is not finite"
     if processes.first:
         trials = [

@@ -20,9 +20,12 @@ from cortext.data.trial import BIN_MS
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.models.card import CTC, PRETRAIN, Smoothing
+from cortext.models.inputs import of_participant
+from cortext.models.participants import participant_folder, read_participants
 from cortext.text.inventory import Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.distributed import own_random_numbers
+from cortext.training.progress import say
 
 if TYPE_CHECKING:
     from cortext.training.task import Task
@@ -131,6 +134,9 @@ def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> N
         run: The run directory.
     """
     fix = "resume with the same data and language model"
+    begun_with, given_now = (each.get("participants") or {} for each in (before, now))
+    for name in begun_with.keys() & given_now.keys():
+        check_same_data(begun_with[name], given_now[name], run)
     try:
         begun, given = (
             Conventions.from_json(each.get("conventions", {})) for each in (before, now)
@@ -307,7 +313,8 @@ def new_model(
         data: The recordings.
         sessions: The recording days, in the order of the day layers.
         init_from: A run whose weights to start from; None for fresh ones. Day layers are matched by
-            session name; those of new days start afresh.
+            session name; those of new days start afresh. So does the read-in layer, where the run
+            knows none of the days.
         inventory: Tokens, in the order of the logits; None for those of the data's labels.
 
     Raises:
@@ -334,7 +341,7 @@ def new_model(
     )
     if init_from is not None:
         task = PRETRAIN if config.task_name == CTC else config.task_name
-        source = load_model(init_from, task=task)
+        source = _source(Path(init_from), sessions, n_features, task)
         conventions.require(
             source.conventions,
             mine="the data",
@@ -344,13 +351,18 @@ def new_model(
             fix="start from a run on such data, or leave out --init-from",
         )
         used = source.feature_subset
-        if n_features != (n_source := source.n_features if used is None else len(used)):
+        n_source = source.n_features if used is None else len(used)
+        known = n_features == n_source and set(sessions) & set(source.sessions)
+        body_alone = not known and getattr(source.network, "read_in", None) is not None
+        if body_alone:
+            say(f"{init_from}: its body is taken over; read-in and day layers start afresh", True)
+        elif n_features != n_source:
             raise RunError(
                 f"the model reads {n_source} features, and the new one {n_features}",
                 where=init_from,
                 fix="start from a run on the same features, or leave out --init-from",
             )
-        _start_from(network, sessions, source, Path(init_from))
+        _start_from(network, sessions, source, Path(init_from), body_alone)
     transforms = config.dataset.data_transforms
     return AcousticModel(
         network,
@@ -364,12 +376,38 @@ def new_model(
     )
 
 
+def _source(run: Path, sessions: tuple[str, ...], n_features: int, task: str) -> AcousticModel:
+    """Return the model to start from.
+
+    Of several participants it is that of the one with these sessions and as many features. For
+    another participant it is any of them, because all have the same body.
+    """
+    models = [
+        load_model(participant_folder(run, name), task=task) for name in read_participants(run)
+    ]
+    for model in models:
+        used = model.feature_subset
+        n_used = model.n_features if used is None else len(used)
+        if n_used == n_features and set(sessions) & set(model.sessions):
+            return model
+    return models[0] if models else load_model(run, task=task)
+
+
 def _start_from(
-    network: nn.Module, sessions: tuple[str, ...], source: AcousticModel, where: Path
+    network: nn.Module,
+    sessions: tuple[str, ...],
+    source: AcousticModel,
+    where: Path,
+    body_alone: bool,
 ) -> None:
-    """Copy the source's weights; day layers by session name."""
+    """Copy the source's weights; day layers by session name.
+
+    Of another participant's model copy the body alone.
+    """
     weights = source.network.state_dict()
     for name, tensor in network.state_dict().items():
+        if body_alone and of_participant(name):
+            continue
         old = weights.get(name)
         skip = 1 if name.startswith("day_") else 0  # the number of days may differ
         if old is None or old.shape[skip:] != tensor.shape[skip:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class RunSummary(Described):
     """Name of `val_per`, as the inventory gives it."""
     look_ahead_ms: float | None = None
     """Milliseconds that a frame depends on after its patch; None for the whole trial."""
+    val_per_by_participant: dict[str, float] = field(default_factory=dict)
+    """Share of wrong tokens of each participant, where several trained together."""
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -64,6 +66,10 @@ class RunSummary(Described):
             "batches": self.steps,
             "best at": self.best_step,
             self.errors: None if self.val_per is None else percent(self.val_per),
+            **{
+                f"{self.errors} of {name}": percent(per)
+                for name, per in self.val_per_by_participant.items()
+            },
             "WER": None if self.val_wer is None else percent(self.val_wer),
             self.loss: self.val_loss,
             "parameters": self.n_parameters,
@@ -80,10 +86,16 @@ class RunSummary(Described):
         mapping = asdict(self)
         if self.errors == "PER":
             del mapping["errors"]
+        if not self.val_per_by_participant:
+            del mapping["val_per_by_participant"]
         return mapping
 
     def __str__(self) -> str:
-        per = "" if self.val_per is None else f"{self.errors} {100 * self.val_per:.1f} %, "
+        each = ", ".join(
+            f"{name} {100 * per:.1f} %" for name, per in self.val_per_by_participant.items()
+        )
+        of_each = f" ({each})" if each else ""
+        per = "" if self.val_per is None else f"{self.errors} {100 * self.val_per:.1f} %{of_each}, "
         wer = "" if self.val_wer is None else f"WER {100 * self.val_wer:.1f} %, "
         best = f"best at batch {self.best_step}: {per}{wer}{self.loss} {self.val_loss:.2f}"
         return (
@@ -139,6 +151,7 @@ def summarise(
         n_unlabelled=n_unlabelled,
         errors=model.inventory.error_rate,
         look_ahead_ms=model.look_ahead_ms,
+        val_per_by_participant=best.get("val_per_by_participant", {}),
     )
 
 

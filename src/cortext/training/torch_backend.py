@@ -56,6 +56,7 @@ class TorchBackend:
             resident,
             extra,
             clear_padding=getattr(network, "pads_last_patch", False),
+            participant=job.participant,
         )
         self.bf16 = uses_bf16(config.precision, self.host.type)
         self.optimizer = Optimizer(network, config)

@@ -14,19 +14,19 @@ from typing import Any, Self
 import torch
 
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
-from cortext.data.packed import PackedDataset, open_data
+from cortext.data.packed import PackedDataset, PackedSplit, open_data
 from cortext.describe import Described, percent
 from cortext.errors import ConfigError, RunError, first_line
 from cortext.files import disk_errors
 from cortext.models import AcousticModel
 from cortext.models.acoustic import look_ahead_text
 from cortext.processes import interrupts
-from cortext.training.backend import DeviceSpec, Job, backend_class
+from cortext.training.backend import Backend, DeviceSpec, Job, backend_class
 from cortext.training.batches import Batches
+from cortext.training.callbacks import Callback
 from cortext.training.checkpoint import RunDirectory, RunState
 from cortext.training.checks.before import examine_first
 from cortext.training.config import TrainConfig, read_train_config
-from cortext.training.distributed import Processes
 from cortext.training.loop import run_batches, validate
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.progress import reading_bar, say, training_bar
@@ -35,46 +35,6 @@ from cortext.training.setup import Setup, bins_note, check_same_data, prepare
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.task import Task, build_task
 from cortext.training.validate import Validates
-
-
-class Callback:
-    """Methods that the training loop calls; a subclass overrides those it needs.
-
-    An exception stops the run, whose last state stays. `trainer.model` is the model.
-    `trainer.processes.first` is True in the process that writes.
-    """
-
-    def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
-        """Take the values of a line about training, every `batches_per_train_log` batches.
-
-        Args:
-            trainer: The trainer.
-            step: Batches done.
-            values: Mean losses as `train_<name>`, `grad_norm`, `lr`, `lr_day` and `trials_per_s`.
-        """
-
-    def on_validation(self, trainer: Trainer, step: int, metrics: dict[str, Any]) -> None:
-        """Take the metrics of a validation.
-
-        Args:
-            trainer: The trainer.
-            step: Batches done.
-            metrics: For CTC `val_loss`, `val_per`, `val_per_by_session` and `val_wer` (None without
-                a language model).
-        """
-
-    def on_trained(self, trainer: Trainer) -> None:
-        """Work after the last batch, before the summary marks the run as finished.
-
-        Where it fails or is interrupted, it is done again when the run is resumed. All processes
-        call it.
-
-        Args:
-            trainer: The trainer; the best weights are in its run directory.
-        """
-
-    def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
-        """Take the summary, after the last batch, when everything is written."""
 
 
 class Trainer(Described):
@@ -158,25 +118,19 @@ class Trainer(Described):
             )
             try:
                 packed = packed or self.run_directory.path / "packed"
-                dataset = _opened(data, packed, skip_bad, self.processes, self.shown)
+                dataset = self._opened(data, packed, skip_bad)
                 note = bins_note(self.config, dataset.conventions)
                 if note and not resume and model is None:
                     self._note(note)
-                world = self.processes.world
-                setup = prepare(self.config, self.task, dataset, init_from, model, world)
+                setup = self._prepared(dataset, init_from, model)
                 self.model = setup.model
                 if check and not resume:
-                    self.processes.rank_zero_first(lambda: examine_first(self.config, self.model))
-                self.train_split = setup.train
-                self.layer_of_day = setup.layer_of_day
+                    self.processes.rank_zero_first(self._examine)
                 self.skipped = dataset.bad_trials
                 self.n_unlabelled = setup.n_unlabelled
                 if self.n_unlabelled:
                     self._note(f"{self.n_unlabelled:,} training trials without a label left out")
-                self.backend = backend(self._job(setup))
-                self.validator = self._new_validator(setup)
-                batch_size = self.config.dataset.batch_size
-                self.log = RunLog(self.run_directory, setup.train, self.processes, batch_size)
+                self._take(setup)
                 identity = {**setup.identity(dataset), "language_model": lm is not None}
                 self.state = RunState(data=identity | self.task.identity())
                 # Rank zero first: it may mend what the others then read.
@@ -189,6 +143,50 @@ class Trainer(Described):
                 raise
             self._open_files = stack.pop_all()
             self._closed = False
+
+    def _opened(self, data: Any, packed: Path, skip_bad: bool) -> PackedDataset:
+        """Return the data, packed and checked by the first process while the others wait."""
+        if isinstance(data, PackedDataset):
+            return data
+
+        def read() -> PackedDataset:
+            with reading_bar(self.shown) as reading:
+                dataset = open_data(data, packed, skip_bad=skip_bad, progress=reading)
+                dataset.verify(reading)
+            return dataset
+
+        return self.processes.rank_zero_first(read) or open_data(data, packed, skip_bad=skip_bad)
+
+    def _prepared(
+        self, data: PackedDataset, init_from: Path | None, model: AcousticModel | None
+    ) -> Setup:
+        """Return the model and the trials."""
+        world = self.processes.world
+        return prepare(self.config, self.task, data, init_from, model, world)
+
+    def _examine(self) -> None:
+        """Check a model, loss or augmentation of one's own; see `examine_first`."""
+        examine_first(self.config, self.model)
+
+    def _take(self, setup: Setup) -> None:
+        """Make the backend, the validator and the log."""
+        self.train_split = setup.train
+        self.layer_of_day = setup.layer_of_day
+        self.backend = backend_class(self.device_spec.backend_name)(self._job(setup))
+        self.validator = self._new_validator(setup, self.backend)
+        self.log = self._new_log(lambda step: setup.train)
+
+    def _new_log(self, split_of: Callable[[int], PackedSplit]) -> RunLog:
+        batch_size = self.config.dataset.batch_size
+        return RunLog(self.run_directory, split_of, self.processes, batch_size)
+
+    @property
+    def runs(self) -> dict[str, tuple[Path, PackedSplit]]:
+        """The directory of each model and the trials that it is validated on, by participant.
+
+        The name of the only participant is empty.
+        """
+        return {"": (self.run_directory.path, self.validator.batches.split)}
 
     def _facts(self) -> dict[str, Any]:
         best = self.state.best or {}
@@ -203,8 +201,8 @@ class Trainer(Described):
             "device": self.backend.name,
         }
 
-    def _job(self, setup: Setup) -> Job:
-        """Return what a backend needs to take the run's steps."""
+    def _job(self, setup: Setup, participant: str | None = None) -> Job:
+        """Return what a backend needs to take the steps of a run, or of one participant."""
         return Job(
             config=self.config,
             model=setup.model,
@@ -216,19 +214,23 @@ class Trainer(Described):
             device_spec=self.device_spec,
             all_used=self.task.all_used,
             shown=self.shown,
+            participant=participant,
         )
 
-    def _new_validator(self, setup: Setup) -> Validates:
-        """Return what measures the model on the validation split."""
+    def _new_validator(
+        self, setup: Setup, backend: Backend, participant: str | None = None
+    ) -> Validates:
+        """Return what measures a model on the validation split."""
         batches = Batches(
             setup.val,
             setup.layer_of_day,
             self.config.dataset.data_transforms,
-            self.backend.host,
+            backend.host,
             setup.model.network.n_patches,
             clear_padding=getattr(setup.model.network, "pads_last_patch", False),
+            participant=participant,
         )
-        return self.task.validator(setup.model, batches, self.backend)
+        return self.task.validator(setup.model, batches, backend)
 
     def __enter__(self) -> Self:
         return self
@@ -325,7 +327,11 @@ class Trainer(Described):
         self.state.best = metrics
         self.backend.gather_weights()
         if self.processes.first:
-            self.state.best_crc32 = self.task.save(self.model, self.run_directory.path)
+            self.state.best_crc32 = self._save_best()
+
+    def _save_best(self) -> str | None:
+        """Write the weights; return their checksum."""
+        return self.task.save(self.model, self.run_directory.path)
 
     def _note(self, line: str) -> None:
         say(line, self.processes.first)
@@ -393,43 +399,9 @@ class Trainer(Described):
         return summary
 
 
-def _opened(
-    data: PackedDataset | str | Path,
-    packed: Path,
-    skip_bad: bool,
-    processes: Processes,
-    shown: bool,
-) -> PackedDataset:
-    """Return the data, packed and checked by the first process while the others wait."""
-    if isinstance(data, PackedDataset):
-        return data
-
-    def read() -> PackedDataset:
-        with reading_bar(shown) as reading:
-            dataset = open_data(data, packed, skip_bad=skip_bad, progress=reading)
-            dataset.verify(reading)
-        return dataset
-
-    return processes.rank_zero_first(read) or open_data(data, packed, skip_bad=skip_bad)
-
-
-class RankZero(Callback):
-    """A callback that notes whether this process is the one that writes.
-
-    Attributes:
-        here: True after the run in the process that writes, which may be one of several.
-    """
-
-    here = False
-
-    def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
-        """See `Callback`."""
-        self.here = trainer.processes.first
-
-
 def train(
     config: TrainConfig | Mapping[str, Any] | str | Path,
-    data: PackedDataset | str | Path,
+    data: PackedDataset | str | Path | Mapping[str, PackedDataset | str | Path],
     out: str | Path,
     *,
     lm: str | Path | None = None,
@@ -449,7 +421,8 @@ def train(
     Args:
         config: A TrainConfig, a mapping of its fields (`{"num_training_batches": 100}`; the others
             keep the published values), a YAML file, or the name of a shipped recipe.
-        data: A packed directory, or one of session files, which are packed first.
+        data: A packed directory, or one of session files, which are packed first. A mapping of
+            participants' names to such data trains them together.
         out: The run directory.
         lm: A language-model directory; without it no WER is reported.
         resume: Go on with an unfinished run, bit-exactly.
@@ -476,7 +449,7 @@ def train(
         _check_window(profile_steps, config.num_training_batches)
         with disk_errors(Path(profile)):
             Path(profile).mkdir(parents=True, exist_ok=True)
-    with Trainer(
+    with _trainer_of(data)(
         config,
         data,
         out,
@@ -495,6 +468,15 @@ def train(
         summary = trainer.run(profile=tracing)
     assert summary is not None  # it has run to the end
     return summary
+
+
+def _trainer_of(data: Any) -> Callable[..., Trainer]:
+    """Return the trainer of one participant, or that of several."""
+    if not isinstance(data, Mapping):
+        return Trainer
+    from cortext.training.participants.trainer import JointTrainer  # it is a Trainer
+
+    return JointTrainer
 
 
 def _check_window(profile_steps: tuple[int, int], left: int) -> None:

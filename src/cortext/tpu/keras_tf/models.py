@@ -351,6 +351,9 @@ def keras_model(
                 f"{name} {value!r} has no Keras form",
                 fix=f"use --backend torch, or {' or '.join(has_form)}",
             )
+    if config.model.input_network.read_in is not None:
+        what = "model.input_network.read_in has no Keras form"
+        raise ConfigError(what, fix="use --backend torch, or leave it out")
     loss = keras_loss(config)
     model = MODELS[config.model.kind](
         config.model,

@@ -134,6 +134,9 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
     if (days := model.network.config.input_network.day_layer) != "softsign":
         what = f"has day_layer {days!r}; the release's GRU has an affine map and softsign"
         raise RunError(what, where=run, fix="export a run with day_layer: softsign")
+    if model.network.config.input_network.read_in is not None:
+        what = "its model has a read-in layer; the release's has none"
+        raise RunError(what, where=run, fix="export it with --format onnx")
     model.conventions.require(
         RELEASE_CONVENTIONS,
         mine="the run",

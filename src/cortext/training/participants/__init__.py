@@ -1,0 +1,1 @@
+"""Training on several participants, whose models share all but their first layers."""

@@ -1,0 +1,151 @@
+"""The recordings of several participants, in bins of one length, and their order in training."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from cortext.arguments import as_path, check_type
+from cortext.data.checks import Problem
+from cortext.data.conventions import Conventions
+from cortext.data.dataset import open_dataset
+from cortext.data.packed import PackedDataset, open_data
+from cortext.data.trial import is_plain_name
+from cortext.errors import ConfigError, DataError
+from cortext.models.participants import participant_folder
+from cortext.training.progress import reading_bar, say
+
+TURN = 0x9E3779B97F4A7C15
+"""The golden ratio's fraction as a share of 2 ** 64."""
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The packed data of each participant, by name."""
+
+    of: dict[str, PackedDataset]
+
+    @property
+    def conventions(self) -> Conventions:
+        """Tokens, language and length of a bin, which all share."""
+        return next(iter(self.of.values())).conventions
+
+    @property
+    def bad_trials(self) -> tuple[Problem, ...]:
+        """Trials and files of all participants that were left out as bad."""
+        return tuple(problem for data in self.of.values() for problem in data.bad_trials)
+
+
+def open_recordings(
+    given: Mapping[str, PackedDataset | str | Path], run: Path, skip_bad: bool, shown: bool
+) -> Recordings:
+    """Open and check the data of several participants.
+
+    Session files are packed into the participants' folders of the run. Their bins are joined to the
+    longest that a participant has.
+
+    Args:
+        given: Data by participant: packed, or a directory of session files or of packed data.
+        run: The run directory.
+        skip_bad: Leave out trials that cannot be read, as in `pack`.
+        shown: Draw bars on stderr if it is a terminal.
+
+    Raises:
+        ConfigError: For a name that no folder can have, and for fewer than two participants.
+        DataError: For data that cannot be read, or that differ in more than their bins.
+    """
+    check_type(given, Mapping, "data", "a mapping of participants to their data")
+    for name in given:
+        if not is_plain_name(name):
+            what = f"{name!r} cannot name a participant"
+            raise ConfigError(what, fix="use up to 200 letters, digits, dots and dashes")
+    if len(given) < 2:
+        what = f"data names {len(given)} participants; two or more are needed"
+        raise ConfigError(what, fix="give the data of one participant without a name")
+    lengths = {name: _bin_ms(data) for name, data in given.items()}
+    longest = max(lengths.values())
+    opened = {}
+    for name, data in given.items():
+        if lengths[name] != longest:
+            say(f"{name}: bins of {lengths[name]:g} ms are joined to {longest:g} ms", shown)
+        opened[name] = _opened(data, longest, participant_folder(run, name), skip_bad, shown)
+    first = next(iter(opened))
+    for name, dataset in opened.items():
+        opened[first].conventions.require(
+            dataset.conventions,
+            mine=f"the data of {first}",
+            theirs=f"those of {name}",
+            where=dataset.path,
+            fix="take participants with the same tokens and language",
+        )
+    return Recordings(opened)
+
+
+def _bin_ms(data: PackedDataset | str | Path) -> float:
+    if isinstance(data, PackedDataset):
+        return data.conventions.bin_ms
+    return open_dataset(as_path(data, "data")).conventions.bin_ms
+
+
+def _opened(
+    data: PackedDataset | str | Path, bin_ms: float, folder: Path, skip_bad: bool, shown: bool
+) -> PackedDataset:
+    """Return the data of a participant, read to the last byte."""
+    with reading_bar(shown, f"reading {folder.name}") as reading:
+        cache = folder / "packed"
+        dataset = open_data(data, cache, bin_ms=bin_ms, skip_bad=skip_bad, progress=reading)
+        if dataset.conventions.bin_ms != bin_ms:
+            what = f"bins last {dataset.conventions.bin_ms:g} ms, and {bin_ms:g} ms of others"
+            fix = f"pack its session files with cortext pack --bin-ms {bin_ms:g}"
+            raise DataError(what, where=dataset.path, fix=fix)
+        dataset.verify(reading)
+    return dataset
+
+
+class Alternation:
+    """The participant of each batch: as many batches as their share of the training trials.
+
+    It is a function of the number of the batch alone, so that a resumed run goes on with the same
+    order. The multiples of the golden ratio's fraction spread evenly (Knuth, The Art of Computer
+    Programming, vol. 3, 6.4): every stretch of a training has the shares, to a batch or two.
+
+    Args:
+        n_trials: Number of training trials by participant.
+    """
+
+    def __init__(self, n_trials: Mapping[str, int]) -> None:
+        self._names = tuple(n_trials)
+        self._ends = list(accumulate(n_trials.values()))
+
+    def __call__(self, step: int) -> str:
+        """Return the participant of batch `step`."""
+        trial = (step * TURN % (1 << 64)) * self._ends[-1] >> 64
+        return self._names[bisect_right(self._ends, trial)]
+
+
+def merged(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metrics of several participants as those of one validation.
+
+    A number is the mean over participants, whatever the number of their trials, and is there by
+    participant, too. A table by session gets the participant into its keys.
+
+    Args:
+        metrics: Metrics of each participant, by name.
+    """
+    found: dict[str, Any] = {}
+    for key, first in next(iter(metrics.values())).items():
+        values = {name: own[key] for name, own in metrics.items()}
+        if isinstance(first, dict):
+            found[key] = {
+                f"{name}/{row}": value for name, own in values.items() for row, value in own.items()
+            }
+        elif any(value is None for value in values.values()):
+            found[key] = None
+        else:
+            found[key] = sum(values.values()) / len(values)
+            found[f"{key}_by_participant"] = values
+    return found

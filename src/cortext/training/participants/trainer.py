@@ -1,0 +1,143 @@
+"""The trainer of several participants: one body, and the first layers of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cortext.config import to_mapping
+from cortext.data.packed import PackedSplit
+from cortext.errors import ConfigError
+from cortext.files import atomic_write, disk_errors
+from cortext.models.acoustic import look_ahead_text
+from cortext.models.participants import (
+    joined_checksum,
+    participant_folder,
+    write_participants,
+)
+from cortext.training.checks.before import examine_first
+from cortext.training.distributed import ALONE, Processes
+from cortext.training.participants.backend import JointBackend
+from cortext.training.participants.joint import JointSetup, check_settings, prepare_all
+from cortext.training.participants.recordings import (
+    Alternation,
+    Recordings,
+    merged,
+    open_recordings,
+)
+from cortext.training.task import CTCTask
+from cortext.training.trainer import Trainer
+from cortext.training.validate import Forward, Validates
+
+
+class JointTrainer(Trainer):
+    """A run of several participants whose models share one body; see `Trainer`.
+
+    Its data is a mapping of participants' names to their recordings. Each batch has trials of one
+    participant. The run keeps each model in `participants/NAME`, a run directory of its own.
+    """
+
+    def _opened(self, data: Any, packed: Path, skip_bad: bool) -> Any:
+        """See `Trainer`; the data of each participant is packed into its own folder."""
+        if self.processes.world > 1 or self.device_spec.backend_name != "torch":
+            what = "several participants train in one process, on a CPU or one GPU"
+            raise ConfigError(what, fix="start without torchrun, with --device cpu or cuda")
+        if not isinstance(self.task, CTCTask):
+            what = f"task {self.config.task_name!r} trains one participant"
+            raise ConfigError(what, fix="leave out task, or give one participant's data")
+        check_settings(self.config)  # before session files are packed
+        return open_recordings(data, self.run_directory.path, skip_bad, self.shown)
+
+    def _prepared(self, data: Any, init_from: Path | None, model: Any) -> Any:
+        """See `Trainer`."""
+        assert isinstance(data, Recordings)
+        assert model is None
+        setup = prepare_all(self.config, self.task, data, init_from, self.shown)
+        self.models = setup.model.of
+        return setup
+
+    def _examine(self) -> None:
+        """See `Trainer`: the participants' models are of one class."""
+        examine_first(self.config, next(iter(self.models.values())))
+
+    def _take(self, setup: Any) -> None:
+        """See `Trainer`."""
+        assert isinstance(setup, JointSetup)
+        self.splits = {name: own.train for name, own in setup.of.items()}
+        participant_of = Alternation({name: len(split) for name, split in self.splits.items()})
+        jobs = {name: self._job(own, name) for name, own in setup.of.items()}
+        backend = JointBackend(jobs, participant_of)
+        self.backend: Any = backend
+        self.validators = {
+            name: self._new_validator(own, backend.of[name], name) for name, own in setup.of.items()
+        }
+        self.validator = JointValidator(self.validators)
+        self.log = self._new_log(lambda step: self.splits[participant_of(step)])
+
+    @property
+    def runs(self) -> dict[str, tuple[Path, PackedSplit]]:
+        """See `Trainer`."""
+        folder = partial(participant_folder, self.run_directory.path)
+        return {name: (folder(name), own.batches.split) for name, own in self.validators.items()}
+
+    def _facts(self) -> dict[str, Any]:
+        per = (self.state.best or {}).get("val_per_by_participant", {})
+        trials = {name: len(split) for name, split in self.splits.items()}
+        return {
+            "run": self.run_directory.path,
+            "model": self.config.model.kind,
+            "parameters": self.model.n_parameters,
+            "training trials": ", ".join(f"{name} {count:,}" for name, count in trials.items()),
+            "batches": f"{self.state.step:,} of {self.config.num_training_batches:,}",
+            "best PER": ", ".join(f"{name} {100 * rate:.1f} %" for name, rate in per.items()),
+            "look-ahead": look_ahead_text(self.model.look_ahead_ms),
+            "device": self.backend.name,
+        }
+
+    def _save_best(self) -> str | None:
+        """See `Trainer`; `participants.json` comes first, so that none of the models is missed."""
+        run = self.run_directory.path
+        models = self.models
+        write_participants(run, {name: model.sessions for name, model in models.items()})
+        config = yaml.safe_dump(to_mapping(self.config), sort_keys=False, allow_unicode=True)
+        checksums = []
+        for name, model in models.items():
+            folder = participant_folder(run, name)
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            atomic_write(folder / "config.yaml", config.encode())
+            checksums.append(self.task.save(model, folder))
+        return joined_checksum(checksums)
+
+
+class JointValidator:
+    """The validator of several participants; each metric is their mean.
+
+    Args:
+        of: Validator of each participant, by name.
+
+    Attributes:
+        batches: Batches of the first participant's validation split.
+    """
+
+    def __init__(self, of: Mapping[str, Validates]) -> None:
+        self.of = dict(of)
+        self.batches = next(iter(self.of.values())).batches
+
+    def measure(
+        self, forward: Forward, processes: Processes = ALONE
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `Validates`; the results are by participant."""
+        found = {name: own.measure(forward, processes) for name, own in self.of.items()}
+        return merged({name: metrics for name, (metrics, _) in found.items()}), {
+            name: results for name, (_, results) in found.items()
+        }
+
+    def write(self, results: Mapping[str, Any], folder: Path) -> None:
+        """See `Validates`."""
+        for name, own in self.of.items():
+            own.write(results[name], participant_folder(folder, name))
