@@ -500,6 +500,7 @@ PARTS: Table = {
     **wrong_config(PipelineOptions, "smoothing", "normalise"),
     **wrong_config(EndpointOptions, "silence_ms"),
     **wrong_config(models.GRUConfig, "kind", "n_layers", "input_network"),
+    **wrong_config(models.TransformerConfig, "n_layers", "attention", "train_context_frames"),
     **wrong_config(SpeechLLMConfig, "precision", "lr_max"),
     **{
         f"{cls.__name__}, {name}": (

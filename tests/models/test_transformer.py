@@ -173,7 +173,9 @@ def test_a_bidirectional_model_sees_nothing_of_the_padding():
     assert state is None
 
 
-@pytest.mark.parametrize(("n_bins", "n_patches"), [(0, 0), (1, 1), (4, 1), (5, 2), (325, 82)])
+@pytest.mark.parametrize(
+    ("n_bins", "n_patches"), [(-3, 0), (0, 0), (1, 1), (4, 1), (5, 2), (325, 82)]
+)
 def test_every_bin_belongs_to_a_frame(n_bins, n_patches):
     model = small()
     assert model.n_patches(n_bins) == n_patches

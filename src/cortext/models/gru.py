@@ -72,8 +72,7 @@ class GRUConfig:
     """The day layer."""
 
     def __post_init__(self) -> None:
-        middle = {"intermediate_layer": (1, self.n_layers - 1)}
-        check_settings(self, {"n_units": UNITS, "n_layers": LAYERS} | middle)
+        check_settings(self, {"n_units": UNITS, "n_layers": LAYERS})
 
 
 @register("gru")

@@ -144,7 +144,7 @@ _BOUNDS = {"patch_size": (0, 1_000), "patch_stride": (1, 1_000), "n_input_featur
 
 
 def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ConfigError if patches, a dropout or a setting of `bounds` is out of its range."""
+    """Raise ConfigError if a setting that models share, or one of `bounds`, is out of range."""
     check_fields(config)
     for name, (low, high) in (_BOUNDS | dict(bounds)).items():
         value = getattr(config, name)
@@ -152,6 +152,12 @@ def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
             raise ConfigError(
                 f"model.{name} is {value}; it must be at least {low} and at most {high}"
             )
+    middle = getattr(config, "intermediate_layer", None)
+    if middle is not None and not 1 <= middle < config.n_layers:
+        most = config.n_layers - 1
+        raise ConfigError(
+            f"model.intermediate_layer is {middle}; it must be at least 1 and at most {most}"
+        )
     n_read = config.input_network.read_in
     if n_read is not None and not UNITS[0] <= n_read <= UNITS[1]:
         what = f"model.input_network.read_in is {n_read}"

@@ -119,7 +119,6 @@ class TransformerConfig:
         bounds = dict.fromkeys(("n_units", "n_heads", "head_units"), UNITS)
         bounds |= {"n_layers": LAYERS, "patch_size": (1, 1_000)}
         bounds |= dict.fromkeys(("chunk_frames", "context_frames"), FRAMES)
-        bounds["intermediate_layer"] = 1, self.n_layers - 1
         check_settings(self, bounds)
         if self.patch_stride != self.patch_size:
             what = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
@@ -155,7 +154,8 @@ class Transformer(DayLayers):
 
     def n_patches(self, n_bins: Any) -> Any:
         """Return the frames of logits for `n_bins` bins (an int, array or tensor)."""
-        return -(-n_bins // self.config.patch_size)
+        n_patches = -(-n_bins // self.config.patch_size)
+        return n_patches * (n_patches > 0)  # as in `count_patches`
 
     def first_state(self, n_trials: int) -> State:
         """Return the state with which trials begin: no frames."""
