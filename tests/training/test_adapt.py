@@ -319,7 +319,12 @@ def test_wrong_wishes_are_refused_in_a_line_and_leave_nothing(base, packed, turn
         ),
         (base, files, {"trials": 1}, "both learnt from and validated on; give --trials 2"),
         (base, turned, {"trials": 0}, "trials is 0"),
-        (base, turned, {"old_data": packed}, "only the new day's layer learns; give --whole-model"),
+        (
+            base,
+            turned,
+            {"old_data": packed},
+            "only where the whole model learns; give --whole-model",
+        ),
         (base, turned, {"old_data": turned, "whole_model": True}, "none of its sessions is known"),
         (base, turned, {"overrides": ["lr_mx=1"]}, "unknown key lr_mx"),
         (base, tmp_path / "nowhere", {}, "nowhere"),
