@@ -169,5 +169,6 @@ def _lines(axes: Any, places: Sequence[str], lines: Mapping[str, Mapping[str, An
         )
     axes.set_xticks(range(len(places)), places)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8)
+    if lines:
+        axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
