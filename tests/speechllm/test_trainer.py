@@ -24,7 +24,7 @@ from cortext.speechllm.task import speech_trainer
 from cortext.text.metrics import edit_counts
 from cortext.text.normalize import normalize
 from cortext.training import train
-from cortext.training.trainer import Callback
+from cortext.training.callbacks import Callback
 
 
 @pytest.fixture(autouse=True)

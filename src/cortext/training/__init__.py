@@ -8,9 +8,10 @@ from cortext.training.callbacks import Callback
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config, register_task
 from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.pretrain import PretrainTask
+from cortext.training.run import train
 from cortext.training.summary import RunSummary
 from cortext.training.task import CTCTask, Task
-from cortext.training.trainer import Trainer, train
+from cortext.training.trainer import Trainer
 
 __all__ = [
     "LOSSES",

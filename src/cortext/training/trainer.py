@@ -16,8 +16,7 @@ import torch
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.data.packed import PackedDataset, PackedSplit, open_data
 from cortext.describe import Described, percent
-from cortext.errors import ConfigError, RunError, first_line
-from cortext.files import disk_errors
+from cortext.errors import RunError, first_line
 from cortext.models import AcousticModel
 from cortext.models.acoustic import look_ahead_text
 from cortext.processes import interrupts
@@ -227,7 +226,7 @@ class Trainer(Described):
             self.config.dataset.data_transforms,
             backend.host,
             setup.model.network.n_patches,
-            clear_padding=getattr(setup.model.network, "pads_last_patch", False),
+            clear_padding=setup.model.pads_last_patch,
             participant=participant,
         )
         return self.task.validator(setup.model, batches, backend)
@@ -397,91 +396,3 @@ class Trainer(Described):
         for callback in self.callbacks:
             callback.on_end(self, summary)
         return summary
-
-
-def train(
-    config: TrainConfig | Mapping[str, Any] | str | Path,
-    data: PackedDataset | str | Path | Mapping[str, PackedDataset | str | Path],
-    out: str | Path,
-    *,
-    lm: str | Path | None = None,
-    resume: bool = False,
-    device: str | DeviceSpec = "cpu",
-    init_from: str | Path | None = None,
-    overrides: Iterable[str] = (),
-    skip_bad: bool = False,
-    progress: bool = True,
-    callbacks: Iterable[Callback] = (),
-    profile: str | Path | None = None,
-    profile_steps: tuple[int, int] = (10, 15),
-    check: bool = True,
-) -> RunSummary:
-    """Train a decoder of the data's tokens to the end and write a run directory.
-
-    Args:
-        config: A TrainConfig, a mapping of its fields (`{"num_training_batches": 100}`; the others
-            keep the published values), a YAML file, or the name of a shipped recipe.
-        data: A packed directory, or one of session files, which are packed first. A mapping of
-            participants' names to such data trains them together.
-        out: The run directory.
-        lm: A language-model directory; without it no WER is reported.
-        resume: Go on with an unfinished run, bit-exactly.
-        device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` has more settings.
-        init_from: A run whose weights to start from; None for fresh ones.
-        overrides: `key=value` changes of the configuration.
-        skip_bad: Leave out trials that cannot be read, as in `pack`.
-        progress: Draw a bar on stderr if it is a terminal.
-        callbacks: See `Callback`.
-        profile: A directory for a trace that TensorBoard and chrome://tracing show; None for none.
-        profile_steps: First traced batch and the batch after the last, from the start of this call.
-        check: Check a model, loss or augmentation of one's own first.
-
-    Returns:
-        The summary of the finished run.
-
-    Raises:
-        ConfigError, DataError, RunError: For settings, data and weights that cannot be trained
-            with, for a loss that is not finite, and when interrupted.
-    """
-    config = read_train_config(config, overrides)
-    tracing = None
-    if profile is not None:
-        _check_window(profile_steps, config.num_training_batches)
-        with disk_errors(Path(profile)):
-            Path(profile).mkdir(parents=True, exist_ok=True)
-    with _trainer_of(data)(
-        config,
-        data,
-        out,
-        lm=lm,
-        resume=resume,
-        device=device,
-        init_from=init_from,
-        callbacks=callbacks,
-        skip_bad=skip_bad,
-        progress=progress,
-        check=check,
-    ) as trainer:
-        if profile is not None:
-            _check_window(profile_steps, config.num_training_batches - trainer.state.step)
-            tracing = trainer.backend.profiled(Path(profile), *profile_steps)
-        summary = trainer.run(profile=tracing)
-    assert summary is not None  # it has run to the end
-    return summary
-
-
-def _trainer_of(data: Any) -> Callable[..., Trainer]:
-    """Return the trainer of one participant, or that of several."""
-    if not isinstance(data, Mapping):
-        return Trainer
-    from cortext.training.participants.trainer import JointTrainer  # it is a Trainer
-
-    return JointTrainer
-
-
-def _check_window(profile_steps: tuple[int, int], left: int) -> None:
-    """Raise ConfigError if a profile would begin after the last batch."""
-    check_type(profile_steps, tuple, "profile_steps", "a pair of batches such as (10, 15)")
-    if profile_steps[0] >= left:
-        what = f"the profile begins at batch {profile_steps[0]}, and there are only {left}"
-        raise ConfigError(what, fix="give smaller --profile-steps")
