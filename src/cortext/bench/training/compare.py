@@ -31,12 +31,13 @@ from cortext.bench.harness import Sides, Stage, machine, median_and_spread
 from cortext.bench.training.data import Recording
 from cortext.bench.training.sides import PARTS, YARDSTICK, SidePlan
 from cortext.bench.workers import WorkerProcess
-from cortext.data import DayBalancedSampler, open_packed
+from cortext.data import open_packed
 from cortext.errors import ConfigError, nearest
 from cortext.models import build_model
 from cortext.provenance import provenance
 from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config
+from cortext.training.setup import batch_sampler
 
 PUBLISHED_BATCHES = 120_000
 BYTES_PER_PARAMETER = 16
@@ -296,17 +297,10 @@ def batch_facts(folder: Path, shape: TrainingShape, n_batches: int) -> dict[str,
         n_batches: Number of batches.
     """
     config = read_train_config(shape.recipe, shape.overrides)
-    split = open_packed(folder / "packed").split("train")
-    chosen = config.dataset
-    sampler = DayBalancedSampler(
-        split.day_N,
-        chosen.batch_size,
-        chosen.days_per_batch,
-        chosen.seed,
-        chosen.must_include_days,
-        split.n_bins_N,
-        chosen.length_buckets,
-    )
+    packed = open_packed(folder / "packed")
+    split = packed.split("train")
+    days_D = np.arange(len(packed.sessions))
+    sampler = batch_sampler(config.dataset, split, days_D, len(days_D))
     n_bins_SB = np.stack([split.n_bins_N[sampler.indices(step)] for step in range(n_batches)])
     with torch.device("meta"):
         network: Any = build_model(
@@ -317,7 +311,7 @@ def batch_facts(folder: Path, shape: TrainingShape, n_batches: int) -> dict[str,
         )
     patches_SB = network.n_patches(n_bins_SB)
     return {
-        "trials": chosen.batch_size,
+        "trials": config.dataset.batch_size,
         "padded_bins": float(n_bins_SB.max(1).mean()),
         "bins": float(n_bins_SB.sum(1).mean()),
         "patches": float(patches_SB.sum(1).mean()),

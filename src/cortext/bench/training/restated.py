@@ -15,11 +15,12 @@ import torch
 
 from cortext.bench.training.sides import Clock, PartClock, SidePlan, answer, yardstick_module
 from cortext.bench.workers import Missing
-from cortext.data import DayBalancedSampler, open_packed
+from cortext.data import open_packed
 from cortext.features import prepare
 from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
+from cortext.training.setup import batch_sampler
 
 
 class RestatedSide:
@@ -37,18 +38,11 @@ class RestatedSide:
         self.config = config
         self.split = packed.split("train")
         self.device = torch.device(plan.device)
-        self.sampler = DayBalancedSampler(
-            self.split.day_N,
-            chosen.batch_size,
-            chosen.days_per_batch,
-            chosen.seed,
-            chosen.must_include_days,
-            self.split.n_bins_N,
-            chosen.length_buckets,
-        )
+        days_D = np.arange(len(packed.sessions))
+        self.sampler = batch_sampler(chosen, self.split, days_D, len(days_D))
         self.batches = Batches(
             self.split,
-            np.arange(len(packed.sessions)),
+            days_D,
             chosen.data_transforms,
             self.device,
             lambda n_bins: -(-n_bins // config.model.patch_size),

@@ -25,6 +25,7 @@ from cortext.models.precision import autocast
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
 from cortext.training.release.layout import split_days
+from cortext.training.setup import batch_sampler
 from cortext.training.torch_backend import TorchBackend, flops_per_bin, flops_per_patch
 
 PARTS = ("load", "augment", "forward", "backward", "step")
@@ -268,16 +269,8 @@ class ReleaseSide:
             raise Missing(f"the release has no {config.model.kind}")
         packed = open_packed(self.folder / "packed")
         split = packed.split("train")
-        chosen = config.dataset
-        sampler = DayBalancedSampler(
-            split.day_N,
-            chosen.batch_size,
-            chosen.days_per_batch,
-            chosen.seed,
-            chosen.must_include_days,
-            split.n_bins_N,
-            chosen.length_buckets,
-        )
+        days_D = np.arange(len(packed.sessions))
+        sampler = batch_sampler(config.dataset, split, days_D, len(days_D))
         self.batches = ReleaseBatches(self.folder, sampler, split)
         self.device = torch.device(plan.device)
         _check_same(self.batches, sampler, split, module)
