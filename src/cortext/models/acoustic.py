@@ -114,6 +114,11 @@ class AcousticModel(Conventional, Described):
         return device
 
     @property
+    def n_used_features(self) -> int:
+        """Number of features that the network reads: those of `feature_subset`, or all."""
+        return self.n_features if self.feature_subset is None else len(self.feature_subset)
+
+    @property
     def look_ahead_ms(self) -> float | None:
         """Milliseconds that a frame depends on after its patch; None for the whole trial.
 

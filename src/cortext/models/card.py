@@ -168,7 +168,7 @@ class Conventional:
     Attributes:
         conventions: Tokens, language and length of a bin of the recordings.
         patch_stride: Bins from one frame to the next.
-        pads_last_patch: Whether a partly filled last patch is filled with zeros and makes a frame.
+        pads_last_patch: True if a partly filled last patch is filled with zeros and makes a frame.
     """
 
     conventions: Conventions

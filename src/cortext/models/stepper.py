@@ -26,7 +26,7 @@ class Stepper(Protocol):
         n_features: Features per bin of a recording; the stepper selects those that the model uses.
         patch_size: Bins of a patch.
         patch_stride: Bins from one patch to the next.
-        pads_last_patch: Whether the bins that are left at the end of a trial, too few for a patch,
+        pads_last_patch: True if the bins that are left at the end of a trial, too few for a patch,
             make one frame more, filled with zeros. A stepper without the attribute drops them.
         smoothing: Smoothing to apply to the bins before a step.
         conventions: Tokens, language and length of a bin of the recordings that the model was

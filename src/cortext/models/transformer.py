@@ -96,7 +96,7 @@ class TransformerConfig:
     patch_stride: int = 4
     """Bins from one patch to the next; patches do not overlap, so it equals `patch_size`."""
     attention: Literal["causal", "chunked", "bidirectional"] = "causal"
-    """What a frame sees: itself and the past, the whole of its chunk and the past, or the whole
+    """Frames that a frame sees: itself and the past, its whole chunk and the past, or the whole
     trial. Only a causal model decodes live.
     """
     chunk_frames: int = 1

@@ -66,7 +66,7 @@ class PhonemeBank:
             noise,
             model.device,
             network.n_patches,
-            clear_padding=getattr(network, "pads_last_patch", False),
+            clear_padding=model.pads_last_patch,
         )
         generator = torch.Generator(model.device).manual_seed(seed)
         order = np.argsort(split.n_bins_N, kind="stable")

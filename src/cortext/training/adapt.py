@@ -276,10 +276,9 @@ def _with_day(source: AcousticModel, session: str) -> AcousticModel:
     """Return a copy of the model with one more day; its layer has fresh weights."""
     weights = source.network.state_dict()
     sessions = (*source.sessions, session)
-    n_used = source.n_features if source.feature_subset is None else len(source.feature_subset)
     network = build_model(
         source.network.config,
-        n_features=n_used,
+        n_features=source.n_used_features,
         n_days=len(sessions),
         n_classes=len(source.inventory),
     )
@@ -390,7 +389,7 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
         transforms,
         backend.host,
         network.n_patches,
-        clear_padding=getattr(network, "pads_last_patch", False),
+        clear_padding=trainer.model.pads_last_patch,
     ).batch(compared)
     losses = {}
     with reading_bar(progress, "comparing days") as bar:

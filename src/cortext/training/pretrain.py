@@ -238,9 +238,7 @@ class PretrainTask(Task):
         if look_ahead_frames(encoder.network) != 0:
             what = f"this {kind} sees later frames, which it has to predict"
             raise ConfigError(what, fix="set model.attention to causal")
-        subset = encoder.feature_subset
-        n_features = encoder.n_features if subset is None else len(subset)
-        return _like(encoder, PretrainNetwork(encoder.network, n_features))
+        return _like(encoder, PretrainNetwork(encoder.network, encoder.n_used_features))
 
     def loss(self, model: AcousticModel, split: PackedSplit) -> PretrainLoss:
         """See `Task`."""

@@ -342,27 +342,7 @@ def new_model(
     if init_from is not None:
         task = PRETRAIN if config.task_name == CTC else config.task_name
         source = _source(Path(init_from), sessions, n_features, task)
-        conventions.require(
-            source.conventions,
-            mine="the data",
-            theirs="the run to start from",
-            where=init_from,
-            error=RunError,
-            fix="start from a run on such data, or leave out --init-from",
-        )
-        used = source.feature_subset
-        n_source = source.n_features if used is None else len(used)
-        known = n_features == n_source and set(sessions) & set(source.sessions)
-        body_alone = not known and getattr(source.network, "read_in", None) is not None
-        if body_alone:
-            say(f"{init_from}: its body is taken over; read-in and day layers start afresh", True)
-        elif n_features != n_source:
-            raise RunError(
-                f"the model reads {n_source} features, and the new one {n_features}",
-                where=init_from,
-                fix="start from a run on the same features, or leave out --init-from",
-            )
-        _start_from(network, sessions, source, Path(init_from), body_alone)
+        _start_from(network, sessions, n_features, conventions, source, Path(init_from))
     transforms = config.dataset.data_transforms
     return AcousticModel(
         network,
@@ -386,9 +366,7 @@ def _source(run: Path, sessions: tuple[str, ...], n_features: int, task: str) ->
         load_model(participant_folder(run, name), task=task) for name in read_participants(run)
     ]
     for model in models:
-        used = model.feature_subset
-        n_used = model.n_features if used is None else len(used)
-        if n_used == n_features and set(sessions) & set(model.sessions):
+        if model.n_used_features == n_features and set(sessions) & set(model.sessions):
             return model
     return models[0] if models else load_model(run, task=task)
 
@@ -396,14 +374,33 @@ def _source(run: Path, sessions: tuple[str, ...], n_features: int, task: str) ->
 def _start_from(
     network: nn.Module,
     sessions: tuple[str, ...],
+    n_features: int,
+    conventions: Conventions,
     source: AcousticModel,
     where: Path,
-    body_alone: bool,
 ) -> None:
     """Copy the source's weights; day layers by session name.
 
     Of another participant's model copy the body alone.
     """
+    conventions.require(
+        source.conventions,
+        mine="the data",
+        theirs="the run to start from",
+        where=where,
+        error=RunError,
+        fix="start from a run on such data, or leave out --init-from",
+    )
+    known = n_features == source.n_used_features and set(sessions) & set(source.sessions)
+    body_alone = not known and getattr(source.network, "read_in", None) is not None
+    if body_alone:
+        say(f"{where}: its body is taken over; read-in and day layers start afresh", True)
+    elif n_features != source.n_used_features:
+        raise RunError(
+            f"the model reads {source.n_used_features} features, and the new one {n_features}",
+            where=where,
+            fix="start from a run on the same features, or leave out --init-from",
+        )
     weights = source.network.state_dict()
     for name, tensor in network.state_dict().items():
         if body_alone and of_participant(name):

@@ -92,7 +92,7 @@ class RunSummary(Described):
 
     def __str__(self) -> str:
         each = ", ".join(
-            f"{name} {100 * per:.1f} %" for name, per in self.val_per_by_participant.items()
+            f"{name} {percent(per)}" for name, per in self.val_per_by_participant.items()
         )
         of_each = f" ({each})" if each else ""
         per = "" if self.val_per is None else f"{self.errors} {100 * self.val_per:.1f} %{of_each}, "

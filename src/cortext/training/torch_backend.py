@@ -55,7 +55,7 @@ class TorchBackend:
             network.n_patches,
             resident,
             extra,
-            clear_padding=getattr(network, "pads_last_patch", False),
+            clear_padding=job.model.pads_last_patch,
             participant=job.participant,
         )
         self.bf16 = uses_bf16(config.precision, self.host.type)

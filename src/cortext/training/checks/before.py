@@ -91,13 +91,12 @@ def _of_network(
     except Exception as error:
         reason = f"it cannot be copied: {first_line(error)}"
         return [CheckResult(f"model {kind}", "shapes", "not checked", reason)]
-    n_features = model.n_features if model.feature_subset is None else len(model.feature_subset)
     n_classes = len(model.inventory)
     is_large = sum(parameter.numel() for parameter in network.parameters()) > LARGE
     try:
         checks = NetworkChecks(
             network,
-            n_features=n_features,
+            n_features=model.n_used_features,
             n_days=len(model.sessions),
             n_classes=n_classes,
             loss=config.loss,
@@ -112,7 +111,7 @@ def _of_network(
             losses = LossChecks(
                 loss,
                 network.eval(),
-                n_features=n_features,
+                n_features=model.n_used_features,
                 n_days=len(model.sessions),
                 n_classes=n_classes,
             )

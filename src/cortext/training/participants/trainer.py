@@ -11,6 +11,7 @@ import yaml
 
 from cortext.config import to_mapping
 from cortext.data.packed import PackedSplit
+from cortext.describe import percent
 from cortext.errors import ConfigError
 from cortext.files import atomic_write, disk_errors
 from cortext.models.acoustic import look_ahead_text
@@ -93,7 +94,7 @@ class JointTrainer(Trainer):
             "parameters": self.model.n_parameters,
             "training trials": ", ".join(f"{name} {count:,}" for name, count in trials.items()),
             "batches": f"{self.state.step:,} of {self.config.num_training_batches:,}",
-            "best PER": ", ".join(f"{name} {100 * rate:.1f} %" for name, rate in per.items()),
+            "best PER": ", ".join(f"{name} {percent(rate)}" for name, rate in per.items()),
             "look-ahead": look_ahead_text(self.model.look_ahead_ms),
             "device": self.backend.name,
         }

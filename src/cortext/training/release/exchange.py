@@ -207,7 +207,7 @@ def _checkpoint(
     `state` is our optimiser's state; an empty one leaves out the moments.
     """
     expected = layout.shapes(
-        model.network.config, _n_used(model), len(model.sessions), len(RELEASE)
+        model.network.config, model.n_used_features, len(model.sessions), len(RELEASE)
     )
     theirs = layout.split_days(weights)
     names = layout.by_group(list(expected))
@@ -243,7 +243,7 @@ def _arguments(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the mapping of args.yaml, and notes on differences of the release."""
     ours = to_mapping(config)
-    n_used = _n_used(model)
+    n_used = model.n_used_features
     sessions = list(model.sessions)
     chances = config.dataset.dataset_probability_val
     if chances is None or config.dataset.sessions != sessions:
@@ -284,10 +284,6 @@ def _arguments(
     for key, value in values.items():
         assign(arguments, key, value)
     return arguments, notes
-
-
-def _n_used(model: AcousticModel) -> int:
-    return model.n_features if model.feature_subset is None else len(model.feature_subset)
 
 
 def _unsupported(ours: Any, defaults: Any, prefix: str = "") -> list[str]:
