@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from cortext.arguments import as_path, check_list, check_type
+from cortext.config import to_mapping
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.describe import Described, some
 from cortext.errors import ConfigError, DataError, RunError, nearest, wrong_type
@@ -27,7 +28,6 @@ from cortext.models.card import (
     Smoothing,
     patch_shape,
     read_card,
-    settings_to_json,
 )
 from cortext.models.precision import full_float32
 from cortext.models.registry import build_model, check_output, empty_model, model_config
@@ -320,7 +320,7 @@ class AcousticModel(Conventional, Described):
             feature_subset=self.feature_subset,
             patch={"size": config.patch_size, "stride": config.patch_stride, **pads},
             smoothing=self.smoothing,
-            config=settings_to_json(config),
+            config=to_mapping(config),
             task=self.task,
             **{"inventory": RELEASE.to_json()} | self.conventions.to_json(),
         )

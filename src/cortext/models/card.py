@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cortext.config import check_fields, from_mapping, to_mapping
+from cortext.config import check_fields, from_mapping
 from cortext.data.conventions import Conventions
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, RunError, TextError
@@ -26,13 +26,6 @@ PRETRAIN = "pretrain"
 """Name of the task of models without labels, from which a training with labels may start."""
 MOST_FEATURES = 65_536
 """Most features of a bin, bins of a patch and tokens of a model that is read."""
-
-
-LATER_SETTINGS = ("day_layer", "diphones", "intermediate_layer")
-"""Settings of models that `model.json` has only where they are not at their defaults.
-
-They came later than the file, which so keeps its bytes, and older versions read it.
-"""
 
 
 @dataclass
@@ -257,15 +250,3 @@ def read_card(path: Path) -> ModelCard:
     if not card.sessions:
         raise RunError("it names no session", where=path)
     return card
-
-
-def settings_to_json(config: Any) -> dict[str, Any]:
-    """Return a model's config dataclass as plain values, without `LATER_SETTINGS` at defaults."""
-    plain = to_mapping(config)
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if is_dataclass(value):
-            plain[field.name] = settings_to_json(value)
-        elif field.name in LATER_SETTINGS and value == field.default:
-            del plain[field.name]
-    return plain
