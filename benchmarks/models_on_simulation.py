@@ -1,4 +1,4 @@
-"""Which model makes the fewest errors on simulated recordings, and what are its options worth?
+"""Compare the errors of the models on simulated recordings, and those with each of their options.
 
     python benchmarks/models_on_simulation.py [--out build/models] [--part NAME ...] [--workers 2]
         [--minutes M] [--plan] [--json FILE] [--plot FILE]
@@ -77,7 +77,7 @@ DRIFT = ("tuning_drift", "gain_drift", "baseline_drift", "channel_turnover")
 
 @dataclass(frozen=True)
 class Condition:
-    """What is recorded."""
+    """The recordings of a participant."""
 
     train_per_day: int = 220
     drift: float = 1.0

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from cortext.bench.harness import markdown_table
 
 KEY = ("part", "condition", "setting", "budget", "given", "start")
-"""What the trainings of a row have in common."""
+"""Properties that the trainings of a row share."""
 RATES = ("per", "wer")
 BASE_START = "fresh"
 DRIFTS = ("no drift", "usual drift", "double drift")

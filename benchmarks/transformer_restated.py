@@ -84,7 +84,7 @@ class Attention(nn.Module):
 
         Args:
             x_BPD: Input, [B, P, width].
-            seen_BPP: Whether a frame (rows) sees another one (columns), bool [B or 1, P, P].
+            seen_BPP: True where a frame (row) sees another one (column), bool [B or 1, P, P].
         """
         n_frames = x_BPD.shape[1]
         query, key, value = (
@@ -239,7 +239,8 @@ class RestatedTrainer:
         lr: Learning rate.
         n_masks: Time masks of each trial.
         share: Greatest length of a mask, as a share of the trial.
-        autocast: Whether the model computes in bfloat16 (mixed precision).
+        autocast: Compute the model in bfloat16 (mixed precision).
+        device: Device to train on.
     """
 
     def __init__(

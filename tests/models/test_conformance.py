@@ -1,4 +1,4 @@
-"""What every registered model must do. A model without a case here fails the first test."""
+"""Requirements of every registered model. A model without a case here fails the first test."""
 
 from dataclasses import replace
 

@@ -41,7 +41,7 @@ class Started:
         self.process.start()
 
     def wait(self, patience_s: float) -> str:
-        """What it said, when it has ended."""
+        """Return the messages of the training when it has ended."""
         self.process.join(patience_s)
         assert self.process.exitcode is not None, "it takes too long"
         return self._errors.read_text()

@@ -42,13 +42,13 @@ FRACTION_STEP = 60  # of 100: the reversal is 0.42 there
 
 
 def close(found, expected, tolerance):
-    """Whether the largest difference is within `tolerance` of the largest value."""
+    """True if the largest difference is within `tolerance` of the largest value."""
     found, expected = np.asarray(found), np.asarray(expected)
     return np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 
 def pads_last_patch(network):
-    """Whether the bins after a trial must be zeros."""
+    """True if the bins after a trial must be zeros."""
     return getattr(network, "pads_last_patch", False)
 
 

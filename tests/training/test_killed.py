@@ -29,7 +29,7 @@ def start(config: Path, data: Any, run: Path) -> forked_training.Started:
 
 
 def wait_until(started: forked_training.Started, condition, patience: float = 60) -> bool:
-    """Whether the condition came true before the process ended."""
+    """Wait for the condition; False if the process ended before it came true."""
     deadline = time.monotonic() + patience
     while started.process.is_alive() and time.monotonic() < deadline:
         if condition():
@@ -43,9 +43,9 @@ def size(path: Path) -> int:
 
 
 def modified(path: Path) -> int:
-    """When, in nanoseconds.
+    """Time of the last change, in nanoseconds; 0 for no file.
 
-    0 while it is not there: a state gives way to the next one by being renamed.
+    There is none for a moment: a state gives way to the next one by being renamed.
     """
     try:
         return path.stat().st_mtime_ns

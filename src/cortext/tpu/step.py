@@ -53,7 +53,7 @@ dropout and augmentation.
 
 
 HostWork = Literal["", "augment", "prepare"]
-"""What the host does of a batch's preparation: nothing, its augmentation, or smoothing as well."""
+"""The host's part in preparing a batch: none, its augmentation, or smoothing as well."""
 
 
 def host_work(augmentations: Sequence[Augmenter]) -> HostWork:
