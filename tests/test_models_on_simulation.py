@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,11 +96,17 @@ def test_renamed_sessions_are_read(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    """The study with two participants of seconds each."""
+    """The study with two participants and trainings of less than a second."""
+    sizes = ["model.n_units=32", "dataset.batch_size=8"]
+    settings = {
+        name: replace(each, changes=[*each.changes, *sizes])
+        for name, each in study.SETTINGS.items()
+    }
+    monkeypatch.setattr(study, "SETTINGS", settings)
     monkeypatch.setattr(study, "SIMULATION", SMALL)
     monkeypatch.setattr(study, "N_DAYS", 4)
     monkeypatch.setattr(study, "SEEDS", (0, 1))
-    monkeypatch.setattr(study, "BUDGETS", {"brief": 0.5, "short": 0.5, "long": 1.0, "longest": 8.0})
+    monkeypatch.setattr(study, "BUDGETS", {"brief": 0.2, "short": 0.2, "long": 0.4, "longest": 3.0})
     monkeypatch.setattr(study, "PILOT_BATCHES", (2, 6))
     conditions = {name: study.Condition(8, each.drift) for name, each in study.CONDITIONS.items()}
     monkeypatch.setattr(study, "CONDITIONS", conditions)
