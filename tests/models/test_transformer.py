@@ -208,8 +208,32 @@ def test_the_published_size_has_the_weights_of_its_shapes():
         ({"train_context_frames": [9, 5]}, "train_context_frames"),
         ({"dropout": 1.0}, "model.dropout is 1.0"),
         ({"n_heads": 0}, "n_heads is 0"),
+        ({"n_layers": 1, "intermediate_layer": 1}, "intermediate_layer is 1; it must be null"),
     ],
 )
 def test_impossible_settings_name_the_field(settings, line):
     with pytest.raises(ConfigError, match=line):
         TransformerConfig(**settings)
+
+
+def test_a_context_of_hours_costs_a_short_trial_nothing():
+    """A trial alone, and in a batch, reads its own frames, and no rows before its first."""
+    few, many = small(context_frames=30), small(context_frames=100_000)
+    x_BTC = torch.randn(1, 120, 6)
+    day_B, n_patches_B = torch.tensor([0]), torch.tensor([30])
+    keys = []
+
+    def kept(module, arguments):
+        keys.append(arguments[1].shape[1])
+
+    many.blocks.layers[0].register_forward_pre_hook(kept)
+    with torch.no_grad():
+        expected, state = few(x_BTC, day_B, n_patches_B=n_patches_B)
+        found, long_state = many(x_BTC, day_B, n_patches_B=n_patches_B)
+    assert keys == [30]
+    torch.testing.assert_close(found, expected)
+    for short, long in zip(state[:2], long_state[:2], strict=True):
+        assert long.shape[2] == 100_000
+        torch.testing.assert_close(long[:, :, -30:], short)
+        assert not long[:, :, :-30].any()
+    assert long_state[2].tolist() == [[30]]

@@ -155,9 +155,8 @@ def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
     middle = getattr(config, "intermediate_layer", None)
     if middle is not None and not 1 <= middle < config.n_layers:
         most = config.n_layers - 1
-        raise ConfigError(
-            f"model.intermediate_layer is {middle}; it must be at least 1 and at most {most}"
-        )
+        needed = f"at least 1 and at most {most}" if most >= 1 else "null for a single layer"
+        raise ConfigError(f"model.intermediate_layer is {middle}; it must be {needed}")
     n_read = config.input_network.read_in
     if n_read is not None and not UNITS[0] <= n_read <= UNITS[1]:
         what = f"model.input_network.read_in is {n_read}"

@@ -232,10 +232,9 @@ class Transformer(DayLayers):
         one_length = n_patches_B is None or len(x_BPD) == 1
         if self.config.attention != "causal" or self.training or not one_length:
             return *self.blocks(x_BPD, n_patches_B), None
-        state = state or self.first_state(len(x_BPD))
         if n_patches_B is not None:
             return self.blocks.run_on(x_BPD, state)
-        hidden_BPD, state = self.blocks.go_on(x_BPD, state)
+        hidden_BPD, state = self.blocks.go_on(x_BPD, state or self.first_state(len(x_BPD)))
         return hidden_BPD, None, state
 
     def embed(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
@@ -325,25 +324,36 @@ class Blocks(nn.Module):
         return hidden_BPD, state
 
     def run_on(
-        self, x_BPD: torch.Tensor, state: State
+        self, x_BPD: torch.Tensor, state: State | None
     ) -> tuple[torch.Tensor, torch.Tensor | None, State]:
-        """Run the next frames as `go_on` does; return the intermediate layer, too."""
-        keys_LBWI, values_LBWI, n_kept_1B = state
-        n_frames, n_kept = x_BPD.shape[1], keys_LBWI.shape[2]
+        """Run the next frames as `go_on` does; return the intermediate layer, too.
+
+        Without a state they are a trial's first frames.
+        """
+        n_frames, n_kept = x_BPD.shape[1], self.config.context_frames
+        # Not `first_state`: a trial would be compared with the rows of zeros before it, which take
+        # seconds and gigabytes for a context of hours.
+        n_past = 0 if state is None else state[0].shape[2]
         p_P = torch.arange(n_frames, device=x_BPD.device)
-        k_K = torch.arange(-n_kept, n_frames, device=x_BPD.device)
+        k_K = torch.arange(-n_past, n_frames, device=x_BPD.device)
         distance_PK = p_P[:, None] - k_K
-        in_window_PK = (distance_PK >= 0) & (distance_PK <= self.config.context_frames)
+        in_window_PK = (distance_PK >= 0) & (distance_PK <= n_kept)
+        if state is None:
+            n_kept_1B = torch.zeros(1, len(x_BPD), dtype=torch.int64, device=x_BPD.device)
+        else:
+            n_kept_1B = state[2]
         seen_BHPK = (in_window_PK & (k_K >= -n_kept_1B[0, :, None, None]))[:, None]
         kept = []
         middle_BPD = None
         for layer, block in enumerate(self.layers):
-            past = keys_LBWI[layer], values_LBWI[layer]
+            past = None if state is None else (state[0][layer], state[1][layer])
             x_BPD, now = block(x_BPD, distance_PK, seen_BHPK, past)
             kept.append(now)
             if layer + 1 == self.config.intermediate_layer:
                 middle_BPD = self.norm(x_BPD)
         keys, values = (torch.stack(tensors)[:, :, -n_kept:] for tensors in zip(*kept, strict=True))
+        if (n_missing := n_kept - keys.shape[2]) > 0:
+            keys, values = (F.pad(tensor, (0, 0, n_missing, 0)) for tensor in (keys, values))
         state = keys, values, (n_kept_1B + n_frames).clamp(max=n_kept)
         return self.norm(x_BPD), middle_BPD, state
 
