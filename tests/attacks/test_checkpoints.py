@@ -335,6 +335,8 @@ MODELS = [
     RunAttack("features that are not there", card(feature_subset=[0, 99]), "feature_subset has feature 99"),
     RunAttack("features below 0", card(feature_subset=[-1]), "feature_subset"),
     RunAttack("patches without a stride", card(patch={"size": 14}), "patch is"),
+    RunAttack("patches of another size", card(patch__size=13), "patch is .*13.*; its section config needs"),
+    RunAttack("patches that are filled", card(patch={"size": 4, "stride": 4, "pads": 1}), "its section config needs"),
     RunAttack("tensors of 8-bit floats", tensor("out.bias", lambda x: x.to(torch.float8_e4m3fn)), "float8_e4m3fn"),
     RunAttack("complex tensors", tensor("out.bias", lambda x: x.to(torch.complex64)), "complex64"),
     RunAttack("weights of another shape", tensor("out.bias", lambda x: x[:-1].clone()), "model.json needs"),

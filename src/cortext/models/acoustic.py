@@ -448,7 +448,7 @@ def load_model(
         raise RunError(
             f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir
         ) from None
-    return AcousticModel(
+    model = AcousticModel(
         network,
         sessions=card.sessions,
         n_features=card.n_features,
@@ -457,6 +457,10 @@ def load_model(
         task=card.task,
         conventions=card.conventions,
     )
+    if (needed := model.card().patch) != card.patch:
+        what = f"patch is {card.patch}; its section config needs {needed}"
+        raise RunError(what, where=run_dir / "model.json", fix="copy the file again")
+    return model
 
 
 def _check_shapes(network: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
