@@ -20,8 +20,17 @@ from cortext.data import open_dataset
 from cortext.data.packed import open_packed
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, RunError
-from cortext.models import load_model
-from cortext.training import RunSummary, TrainConfig, Trainer, loop, loss, task, train
+from cortext.models import TransformerConfig, load_model
+from cortext.training import (
+    DatasetConfig,
+    RunSummary,
+    TrainConfig,
+    Trainer,
+    loop,
+    loss,
+    task,
+    train,
+)
 from cortext.training.runlog import MetricsLog
 from cortext.training.torch_backend import TorchBackend
 from cortext.training.validate import Validator
@@ -488,6 +497,10 @@ def test_weights_of_another_run_are_a_start_with_days_taken_by_name(
     [
         ("dataset.feature_subset=[0,1,2,3]", "the model reads 8 features, and the new one 4"),
         ("model.n_units=4", r"h0 is \[1, 1, 16\]; \[1, 1, 4\] is needed to start from it"),
+        # All weights of the new model are there, with its shapes.
+        ("model.n_layers=1", "the new model has no gru.bias_hh_l1 to take over"),
+        ("model.input_network.day_layer=affine", "day_layer is 'softsign', and the new one's 'aff"),
+        ("model.input_network.day_layer=none", "day_layer is 'softsign', and the new one's 'none'"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_as_a_start(
@@ -495,6 +508,37 @@ def test_weights_that_do_not_fit_are_refused_as_a_start(
 ):
     with pytest.raises(RunError, match=message):
         train(config, packed, tmp_path / "run", init_from=undisturbed, overrides=[override])
+
+
+def test_other_features_of_the_same_number_are_refused_as_a_start(config, packed, tmp_path):
+    config = replace(config, num_training_batches=1, batches_per_val_step=1)
+    first, second, whole = [0, 1, 2, 3], [4, 5, 6, 7], list(range(8))
+
+    def start(name, features, init_from=None):
+        dataset = replace(config.dataset, feature_subset=features)
+        run = tmp_path / name
+        train(replace(config, dataset=dataset), packed, run, init_from=init_from, progress=False)
+        return run
+
+    run = start("first", first)
+    start("same", first, run)
+    with pytest.raises(RunError, match="reads other features of the recordings than the new one"):
+        start("second", second, run)
+    start("named", whole, start("all", None))
+
+
+def test_a_start_under_another_meaning_of_the_same_weights_is_refused(packed, tmp_path):
+    config = TrainConfig(
+        model=TransformerConfig(n_units=8, n_layers=1, n_heads=2, head_units=4),
+        dataset=DatasetConfig(batch_size=4, days_per_batch=2),
+        num_training_batches=1,
+        batches_per_val_step=1,
+    )
+    run = tmp_path / "run"
+    train(config, packed, run, progress=False)
+    overrides = ["model.n_heads=4", "model.head_units=2"]
+    with pytest.raises(RunError, match=r"its model\.n_heads is 2, and the new one's 4"):
+        train(config, packed, tmp_path / "heads", init_from=run, overrides=overrides)
 
 
 def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed, undisturbed):

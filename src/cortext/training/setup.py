@@ -339,12 +339,8 @@ def new_model(
         n_days=len(sessions),
         n_classes=len(conventions.inventory),
     )
-    if init_from is not None:
-        task = PRETRAIN if config.task_name == CTC else config.task_name
-        source = _source(Path(init_from), sessions, n_features, task)
-        _start_from(network, sessions, n_features, conventions, source, Path(init_from))
     transforms = config.dataset.data_transforms
-    return AcousticModel(
+    model = AcousticModel(
         network,
         sessions=sessions,
         n_features=data.n_features,
@@ -354,6 +350,10 @@ def new_model(
         ),
         feature_subset=subset,
     )
+    if init_from is not None:
+        task = PRETRAIN if config.task_name == CTC else config.task_name
+        _start_from(model, _source(Path(init_from), sessions, n_features, task), Path(init_from))
+    return model
 
 
 def _source(run: Path, sessions: tuple[str, ...], n_features: int, task: str) -> AcousticModel:
@@ -371,19 +371,12 @@ def _source(run: Path, sessions: tuple[str, ...], n_features: int, task: str) ->
     return models[0] if models else load_model(run, task=task)
 
 
-def _start_from(
-    network: nn.Module,
-    sessions: tuple[str, ...],
-    n_features: int,
-    conventions: Conventions,
-    source: AcousticModel,
-    where: Path,
-) -> None:
+def _start_from(model: AcousticModel, source: AcousticModel, where: Path) -> None:
     """Copy the source's weights; day layers by session name.
 
     Of another participant's model copy the body alone.
     """
-    conventions.require(
+    model.conventions.require(
         source.conventions,
         mine="the data",
         theirs="the run to start from",
@@ -391,18 +384,31 @@ def _start_from(
         error=RunError,
         fix="start from a run on such data, or leave out --init-from",
     )
-    known = n_features == source.n_used_features and set(sessions) & set(source.sessions)
+    n_features, n_source = model.n_used_features, source.n_used_features
+    known = n_features == n_source and set(model.sessions) & set(source.sessions)
     body_alone = not known and getattr(source.network, "read_in", None) is not None
     if body_alone:
         say(f"{where}: its body is taken over; read-in and day layers start afresh", True)
-    elif n_features != source.n_used_features:
+    elif n_features != n_source:
         raise RunError(
-            f"the model reads {source.n_used_features} features, and the new one {n_features}",
+            f"the model reads {n_source} features, and the new one {n_features}",
             where=where,
             fix="start from a run on the same features, or leave out --init-from",
         )
-    weights = source.network.state_dict()
-    for name, tensor in network.state_dict().items():
+    elif model.n_features == source.n_features and _features(model) != _features(source):
+        raise RunError(
+            "the model reads other features of the recordings than the new one",
+            where=where,
+            fix="set dataset.feature_subset as in its config.yaml, or leave out --init-from",
+        )
+    fix = "set the section model as in its config.yaml, or name another run"
+    if changed := _changed_meaning(source.network.config, model.network.config, body_alone):
+        raise RunError(changed, where=where, fix=fix)
+    weights, new = source.network.state_dict(), model.network.state_dict()
+    for name in sorted(weights.keys() - new.keys()):
+        if not (body_alone and of_participant(name)):
+            raise RunError(f"the new model has no {name} to take over", where=where, fix=fix)
+    for name, tensor in new.items():
         if body_alone and of_participant(name):
             continue
         old = weights.get(name)
@@ -410,17 +416,29 @@ def _start_from(
         if old is None or old.shape[skip:] != tensor.shape[skip:]:
             found = "absent" if old is None else list(old.shape)
             what = f"{name} is {found}; {list(tensor.shape)} is needed to start from it"
-            raise RunError(
-                what,
-                where=where,
-                fix="set the section model as in its config.yaml, or name another run",
-            )
+            raise RunError(what, where=where, fix=fix)
         if not skip:
             tensor.copy_(old)
             continue
-        for day, session in enumerate(sessions):
+        for day, session in enumerate(model.sessions):
             if session in source.sessions:
                 tensor[day] = old[source.day(session)]
+
+
+def _features(model: AcousticModel) -> list[int]:
+    return model.feature_subset or list(range(model.n_features))
+
+
+def _changed_meaning(source: Any, new: Any, body_alone: bool) -> str | None:
+    """Return a setting under which weights of the same shapes compute something else, if any."""
+    for name in ("n_heads", "patch_size", "input_network.day_layer"):
+        before, now = source, new
+        for part in name.split("."):
+            before, now = (getattr(config, part, None) for config in (before, now))
+        of_body = not name.startswith("input_network")
+        if before != now and None not in (before, now) and (of_body or not body_alone):
+            return f"its model.{name} is {before!r}, and the new one's {now!r}"
+    return None
 
 
 def freeze(network: nn.Module, trainable: list[str] | None) -> None:
