@@ -132,6 +132,19 @@ def test_the_transformer_recipes_hold_the_published_values(
     assert model.input_network.day_layer == "none"
 
 
+def test_masks_of_other_patches_than_the_models_are_refused():
+    other = ["model.patch_size=5", "model.patch_stride=5"]
+    with pytest.raises(
+        ConfigError, match=r"patch_bins is 4, and model\.patch_size 5; set patch_bin"
+    ):
+        read_train_config("transformer", other)
+    mask = "dataset.augmentations=[{kind: time_mask, patch_bins: %d}]"
+    assert read_train_config("transformer", [*other, mask % 10]).model.patch_size == 5
+    assert read_train_config("transformer", [*other, mask % 1]).model.patch_size == 5
+    # Patches that overlap, or single bins, have no masks of their own.
+    assert read_train_config("demo", [mask % 4]).dataset.augmentations[0].patch_bins == 4
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

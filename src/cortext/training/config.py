@@ -289,6 +289,7 @@ class TrainConfig:
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
         _check_lr_steps(self)
+        _check_masks(self)
         for name in ("beta0", "beta1"):
             if not getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be below 1")
@@ -315,6 +316,23 @@ def _check_lr_steps(config: TrainConfig) -> None:
     if config.lr_scheduler_type == "multistep" and not steps:
         what = "lr_scheduler_type is 'multistep' without lr_steps"
         raise ConfigError(what, fix="give the batches at which the rate falls, such as [60000]")
+
+
+def _check_masks(config: TrainConfig) -> None:
+    """Raise ConfigError for masks of patches that are not those of the model.
+
+    They would hide parts of its patches, from whose rest the model could tell what is hidden.
+    """
+    size = config.model.patch_size
+    if size < 2 or size != config.model.patch_stride:
+        return
+    for number, augmentation in enumerate(config.dataset.augmentations):
+        bins = getattr(augmentation, "patch_bins", 1)
+        if bins > 1 and bins % size:
+            what = (
+                f"dataset.augmentations[{number}].patch_bins is {bins}, and model.patch_size {size}"
+            )
+            raise ConfigError(what, fix=f"set patch_bins to {size}")
 
 
 def read_train_config(
