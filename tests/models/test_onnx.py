@@ -246,6 +246,15 @@ def test_what_is_no_graph_is_refused_in_one_line(directory, content):
     assert "model.onnx" in str(error.value)
 
 
+def test_a_graph_that_gives_no_next_state_is_refused(directory):
+    """Its steps would all begin a trial."""
+    graph = onnx.load(directory / "model.onnx")
+    del graph.graph.output[-1]
+    replace_graph(directory, graph.SerializeToString())
+    with pytest.raises(RunError, match=r"the graph takes the state .*, and gives the next one as"):
+        OnnxStepper(directory)
+
+
 def test_a_graph_of_another_origin_is_refused(directory):
     helper = onnx.helper
     value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3]) for name in "xy"]

@@ -32,6 +32,11 @@ def crc32(content: bytes) -> str:
     return f"{zlib.crc32(content):08x}"
 
 
+def _of_input(output: str) -> str:
+    """Return the name of the state's input that takes an output of the state."""
+    return output.replace(STATES[1], STATES[0], 1)
+
+
 class GraphRunner:
     """A graph in ONNX Runtime, on one thread, with its state.
 
@@ -61,6 +66,12 @@ class GraphRunner:
             raise RunError(what, where=where, fix="export the run again") from None
         self._outputs = [output.name for output in self._session.get_outputs()]
         self.shapes = {value.name: value.shape for value in self._session.get_inputs()}
+        outputs = {value.name: value.shape for value in self._session.get_outputs()[1:]}
+        # Without its output, an input would keep its default: each step would begin a trial.
+        first = {value.name: value.shape for value in self._session.get_overridable_initializers()}
+        if {_of_input(name): shape for name, shape in outputs.items()} != first:
+            what = f"the graph takes the state {first}, and gives the next one as {outputs}"
+            raise RunError(what, where=where, fix="export the run again")
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.state: dict[str, np.ndarray] = {}
 
@@ -73,8 +84,7 @@ class GraphRunner:
             what = f"ONNX Runtime cannot run it: {first_line(error)}"
             raise RunError(what, where=self._where, fix="export the run again") from None
         self.state = {
-            name.replace(STATES[1], STATES[0], 1): leaf
-            for name, leaf in zip(self._outputs[1:], leaves, strict=True)
+            _of_input(name): leaf for name, leaf in zip(self._outputs[1:], leaves, strict=True)
         }
         logits_V: np.ndarray = logits_BV[0]
         return logits_V
