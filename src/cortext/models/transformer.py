@@ -7,7 +7,7 @@ the published shapes for T15 and its bins of 20 ms:
     x_BTC          [B, T, 512]     smoothed features; in training, stretches of them are zero
       day layer                    none as published; or affine, or affine and softsign
       patches                      4 bins (80 ms) side by side, none shared with the next patch
-    x_BPI          [B, P, 2048]    P = ceil(T / 4); the last patch is filled with zeros
+    x_BPI          [B, P, 2048]    P = ceil(T / 4): bins of zeros come after the trial's last one
       embedding                    LayerNorm, linear map, LayerNorm, dropout
     x_BPD          [B, P, 384]
       5 blocks                     attention to the past 20 s, then a feed-forward network
@@ -17,19 +17,24 @@ the published shapes for T15 and its bins of 20 ms:
     logits_BPV     [B, P, 41]      the CTC blank, 39 phonemes, the silence between words
 
 1. Time masks. Augmentation (`time_mask` in `cortext.features`) zeroes whole patches, 40 % of a
-   trial, so that the model learns to fill them in from what is around. Without it a Transformer
-   learns a small set of sentences by heart.
+   trial, so that the model learns to fill them in from what is around. It is meant
+   to keep the Transformer from learning a small set of sentences by heart.
 2. Patches. They do not overlap: a masked patch is nowhere else to be seen.
 3. Attention. A frame looks back over a bounded time (`context_frames`), so that a long recording
    costs no more per frame than a short one. In training the bound is drawn anew for each batch;
    the model then works with any bound of that range. Frames know of each other only how far apart
-   they are: a learnt number for each distance, added to what the attention compares.
+   they are: a learnt number for each distance is added to the scores q k / sqrt(E), before the
+   softmax.
 4. Causal, chunked, bidirectional. A causal model decodes while somebody speaks. In chunks of
    several frames, each frame also sees the rest of its chunk. A bidirectional model sees the whole
    trial.
 
-Shapes: B trials, T bins, C features, P patches (frames), I values in a patch, D hidden units,
-H heads, E units of a head, K keys (frames that are looked at), W kept frames, L layers, V tokens.
+The first weights are torch's own; the numbers of the distances begin at 0, a day layer as the
+identity. LayerNorms have torch's epsilon (1e-5), and GELU is the exact one.
+
+Shapes: B trials, T bins, C features, P patches (frames), I values in a patch or in all heads
+(H * E), D hidden units, H heads, E units of a head, K keys (frames that may be seen), W kept
+frames, L blocks, V tokens.
 """
 
 from __future__ import annotations
@@ -90,7 +95,7 @@ class TransformerConfig:
     head_units: int = 64
     """Units of a head."""
     dropout: float = 0.35
-    """Dropout in the blocks: of attention, and after each linear map."""
+    """Dropout in the blocks: of attention's weights, after GELU, and of what a block adds."""
     patch_size: int = 4
     """Bins in a patch."""
     patch_stride: int = 4
@@ -375,7 +380,8 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(config.n_units)
         # Queries, keys and values in one product. No bias: the LayerNorm before has one.
         self.qkv = nn.Linear(config.n_units, 3 * width, bias=False)
-        # One number per distance, from -199 (later frames) to 199, shared by the heads.
+        # One number per distance, from -199 (later frames) to 199, shared by the heads. Larger
+        # distances take the number at their end.
         self.distance_bias = nn.Parameter(torch.zeros(2 * MOST_DISTANCE + 1))
         self.attended = nn.Linear(width, config.n_units)
         self.feed_forward_norm = nn.LayerNorm(config.n_units)
