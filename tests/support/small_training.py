@@ -1,5 +1,7 @@
 """Small trainings, and models and batches on which torch and XLA are compared."""
 
+import json
+
 import numpy as np
 import torch
 
@@ -12,6 +14,7 @@ from cortext.models.transformer import EmbeddingConfig
 from cortext.training import DatasetConfig, TrainConfig
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.batches import TrainBatch
+from cortext.training.config import TPUConfig
 
 N_FEATURES, N_DAYS, N_BINS, N_LABELS = 16, 5, 72, 6
 QUIET = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
@@ -94,6 +97,19 @@ def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **setti
         batch_size=batch_size, days_per_batch=2, data_transforms=Augmentation(**transforms)
     )
     return TrainConfig(model=model, loss=loss, dataset=dataset, **defaults | settings)
+
+
+def tpu_config(n_shapes=1, **settings):
+    """A configuration for a TPU without randomness, of 12 batches."""
+    tpu = TPUConfig(length_shapes=n_shapes, compilation_cache=None)
+    defaults = {"batches_per_train_log": 3, "batches_per_val_step": 6, "epsilon": 1e-3}
+    return make_config(num_training_batches=12, tpu=tpu, **defaults | settings)
+
+
+def logged(run, kind):
+    """The lines of a kind in the log of a run."""
+    every = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in every if line["kind"] == kind]
 
 
 def make_network(config):

@@ -1,6 +1,6 @@
 """Runs on XLA: ordinary run directories, which go on elsewhere.
 
-Few compilations; what users have registered.
+They take few compilations.
 """
 
 import json
@@ -10,57 +10,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.tpu
 pytest.importorskip("torchax", reason="run `make test-tpu`")
 
 import jax
-import jax.numpy as jnp
 from own_recordings import OWN, own_config, write_own
-from small_training import make_config, write_recordings
-from users_own import Fading, FadingConfig, Means, MeansConfig
+from small_training import logged, make_config, tpu_config
 
 from cortext.cli import app
-from cortext.data.packed import pack
 from cortext.errors import ConfigError, RunError
 from cortext.features import TimeMaskConfig
-from cortext.models import MODELS, load_model
+from cortext.models import load_model
 from cortext.models.inputs import InputNetworkConfig
 from cortext.tpu.backend import keep_programs
 from cortext.tpu.find import Found
-from cortext.tpu.mesh import data_mesh, hosts
-from cortext.tpu.step import Programs
+from cortext.tpu.mesh import hosts
 from cortext.training import DeviceSpec, Trainer
 from cortext.training.backend import StepResult
 from cortext.training.batches import Batches
-from cortext.training.config import TPUConfig
-from cortext.training.loss import LOSSES, build_loss
 
 TPU = DeviceSpec("tpu")
-
-
-@pytest.fixture(scope="module")
-def recordings(tmp_path_factory):
-    return write_recordings(tmp_path_factory.mktemp("recordings") / "sessions")
-
-
-@pytest.fixture(scope="module")
-def packed(recordings, tmp_path_factory):
-    return pack(recordings, tmp_path_factory.mktemp("packed") / "data")
-
-
-def small(n_shapes=1, **settings):
-    """A configuration without randomness, of 12 batches."""
-    tpu = TPUConfig(length_shapes=n_shapes, compilation_cache=None)
-    defaults = {"batches_per_train_log": 3, "batches_per_val_step": 6, "epsilon": 1e-3}
-    return make_config(num_training_batches=12, tpu=tpu, **defaults | settings)
-
-
-def lines(run, kind):
-    every = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in every if line["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +52,7 @@ def compilations():
 def in_torch(packed, tmp_path_factory):
     """A run with torch's backend."""
     out = tmp_path_factory.mktemp("torch") / "run"
-    with Trainer(small(), packed, out, progress=False) as trainer:
+    with Trainer(tpu_config(), packed, out, progress=False) as trainer:
         trainer.run()
     return out
 
@@ -96,7 +67,7 @@ def shared(packed, tmp_path_factory):
     out, states = tmp_path_factory.mktemp("shared") / "run", []
     for device, n_batches in (("tpu", 4), ("cpu", 4), ("tpu", 4)):
         with Trainer(
-            small(), packed, out, device=device, resume=bool(states), progress=False
+            tpu_config(), packed, out, device=device, resume=bool(states), progress=False
         ) as trainer:
             begun = copied(trainer.backend.state())
             trainer.run(n_batches)
@@ -124,9 +95,9 @@ def test_a_run_that_moves_between_backends_is_the_run_of_one(shared, in_torch):
         ("val", "val_loss"),
         ("val", "val_per"),
     ):
-        expected = [line[name] for line in lines(in_torch, kind)]
-        assert [line[name] for line in lines(out, kind)] == pytest.approx(expected, rel=1e-3), name
-    assert [line["step"] for line in lines(out, "train")] == [3, 6, 9, 12]
+        expected = [line[name] for line in logged(in_torch, kind)]
+        assert [line[name] for line in logged(out, kind)] == pytest.approx(expected, rel=1e-3), name
+    assert [line["step"] for line in logged(out, "train")] == [3, 6, 9, 12]
 
 
 def test_the_optimisers_state_goes_from_backend_to_backend_as_it_is(shared):
@@ -192,7 +163,7 @@ def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(
     changes = {
         name: getattr(make_config("triple_gru", dropout=0.2), name) for name in ("model", "loss")
     }
-    config = replace(small(2), **changes)
+    config = replace(tpu_config(2), **changes)
     with Trainer(config, packed, tmp_path / "run", device=TPU) as trainer:
         capsys.readouterr()
         del compilations[:]
@@ -221,7 +192,7 @@ def test_registered_augmentations_are_torchs_own(after_smoothing, packed, tmp_pa
     The step then only smooths, or takes the features as they are.
     """
     mask = TimeMaskConfig(n_masks=2, max_share=0.3, after_smoothing=after_smoothing)
-    config = small()
+    config = tpu_config()
     transforms = replace(config.dataset.data_transforms, white_noise_std=0.5, random_cut=3)
     compared = replace(transforms, smooth_data=after_smoothing)
     config = replace(
@@ -248,7 +219,7 @@ def test_registered_augmentations_are_torchs_own(after_smoothing, packed, tmp_pa
 
 def test_a_transformer_learns_with_masks_what_torch_learns(packed, tmp_path):
     """Noise and masks are the host's, the draws of torch, to the rounding to float16."""
-    config = small(kind="transformer")
+    config = tpu_config(kind="transformer")
     transforms = replace(config.dataset.data_transforms, white_noise_std=0.2)
     mask = TimeMaskConfig(n_masks=4, max_share=0.1, patch_bins=4, after_smoothing=True)
     dataset = replace(config.dataset, augmentations=[mask], data_transforms=transforms)
@@ -257,157 +228,16 @@ def test_a_transformer_learns_with_masks_what_torch_learns(packed, tmp_path):
         with Trainer(config, packed, tmp_path / device, device=device, progress=False) as trainer:
             trainer.run()
     for kind, name in (("train", "train_loss"), ("train", "grad_norm"), ("val", "val_loss")):
-        expected = [line[name] for line in lines(tmp_path / "cpu", kind)]
-        found = [line[name] for line in lines(tmp_path / "tpu", kind)]
+        expected = [line[name] for line in logged(tmp_path / "cpu", kind)]
+        found = [line[name] for line in logged(tmp_path / "tpu", kind)]
         assert len(expected) > 1
         assert found == pytest.approx(expected, rel=2e-3), name
-
-
-def test_the_step_leaves_features_as_they_are_that_the_host_has_smoothed(registered):
-    batch = {"features": jnp.ones((2, 30, 4), jnp.float16), "n_bins": jnp.array([30, 20])}
-    config = small()
-    sizes = {"n_features": 4, "n_labels": 4}
-    programs = Programs(
-        means(),
-        build_loss(None, "means"),
-        config,
-        data_mesh(jax.devices()[:1]),
-        **sizes,
-        on_host="prepare",
-    )
-    prepared = programs._prepared(batch, {})
-    assert set(prepared) == {"features"}
-    assert prepared["features"].dtype == jnp.float32
-    assert bool((prepared["features"] == 1).all())  # smoothing lowers them at the ends
-
-
-@pytest.fixture(scope="module")
-def registered():
-    """The two are there for the tests of this module."""
-    MODELS.register("means")(Means)
-    LOSSES.register("fading")(Fading)
-    yield
-    for registry, name in ((MODELS, "means"), (LOSSES, "fading")):
-        registry.pop(name)
-
-
-@pytest.mark.parametrize("loss", [FadingConfig(), None], ids=["own loss", "ctc"])
-def test_a_users_own_model_and_loss_train_as_in_torch(loss, registered, packed, tmp_path):
-    config = replace(small(), model=MeansConfig(), loss=loss, batches_per_val_step=100)
-    for device in ("cpu", "tpu"):
-        with Trainer(config, packed, tmp_path / device, device=device, progress=False) as trainer:
-            trainer.run()
-            # Weight decay would have moved it.
-            assert trainer.model.network.unused.tolist() == [
-                1,
-                1,
-                1,
-            ]
-    for name in ("train_loss", "grad_norm", *(["train_energy"] if loss else [])):
-        expected = [line[name] for line in lines(tmp_path / "cpu", "train")]
-        assert [line[name] for line in lines(tmp_path / "tpu", "train")] == pytest.approx(
-            expected, rel=2e-3
-        ), name
-
-
-def test_a_loss_that_decides_in_python_is_told_what_to_do(registered, packed, tmp_path):
-    config = replace(small(), model=MeansConfig(), loss=FadingConfig(in_python=True))
-    with (
-        Trainer(config, packed, tmp_path / "run", device=TPU, progress=False) as trainer,
-        pytest.raises(
-            ConfigError, match=r"'fading', or model 'means', decides in Python .*torch.where"
-        ),
-    ):
-        trainer.run()
-
-
-def lowered(network, loss=None):
-    """The training step of a user's own network, not compiled."""
-    config = replace(small(), model=MeansConfig(), loss=loss)
-    built = build_loss(loss, "means")
-    mesh = data_mesh(jax.devices()[:1])
-    return Programs(network, built, config, mesh, n_features=8, n_labels=4).lower_update(40)
-
-
-def means():
-    return Means(MeansConfig(), n_features=8, n_days=2, n_classes=41)
-
-
-@pytest.mark.parametrize(
-    ("gives", "message"),
-    [
-        ("mean", r"gives 'loss' of shape \[\] for 4 trials; give a value for each trial"),
-        ("one", r"gives 'loss' of shape \[1\] for 4 trials"),
-        ("other", "the loss gives ctc; call what is minimised 'loss'"),
-    ],
-)
-def test_a_loss_that_gives_something_else_is_torchs_one_line(gives, message, registered):
-    with pytest.raises(ConfigError, match=message):
-        lowered(means(), FadingConfig(gives=gives))
-
-
-class Calls(nn.LayerNorm):
-    """Has another tensor for its buffer after every call."""
-
-    def __init__(self, size):
-        super().__init__(size)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls = self.calls + 1
-        return super().forward(x)
-
-
-@pytest.mark.parametrize(
-    ("norm", "message"),
-    [
-        (
-            nn.BatchNorm1d(9),
-            "BatchNorm1d 'norm' of model 'means' changes its '.*track_running_stats=False",
-        ),
-        (
-            Calls(16),
-            (
-                "Calls 'norm' of model 'means' changes its 'calls' when it is called, which XLA"
-                " would not keep; train"
-            ),
-        ),
-    ],
-)
-def test_a_module_that_changes_its_buffers_is_refused(norm, message, registered):
-    network = means()
-    network.norm = norm
-    with pytest.raises(ConfigError, match=message):
-        lowered(network)
-
-
-def test_a_batch_norm_without_running_statistics_is_not_refused(registered):
-    network = means()
-    network.norm = nn.BatchNorm1d(9, track_running_stats=False)
-    lowered(network)
-
-
-def test_buffers_are_of_types_that_xla_is_given(registered):
-    network = means()
-    network.scale = torch.full((16,), 2, dtype=torch.int32)
-    lowered(network)
-    for dtype, name in (
-        (torch.float64, "float64"),
-        (torch.float16, "float16"),
-        (torch.bfloat16, "bfloat16"),
-    ):
-        network.scale = torch.full((16,), 2, dtype=dtype)
-        with pytest.raises(
-            ConfigError,
-            match=rf"'scale' is {name}; XLA is given float32, int64, int32, bool; make it",
-        ):
-            lowered(network)
 
 
 def test_day_layers_that_do_not_learn(packed, tmp_path):
     """The state, which is empty where days are, is written by one backend and read by the other."""
     frozen = InputNetworkConfig(input_layer_dropout=0.0, input_trainable=False)
-    config = small(batches_per_train_log=1)
+    config = tpu_config(batches_per_train_log=1)
     config = replace(config, model=replace(config.model, input_network=frozen))
     for name, devices in (("torch", ("cpu", "cpu")), ("both", ("tpu", "cpu"))):
         for number, device in enumerate(devices):
@@ -416,7 +246,7 @@ def test_day_layers_that_do_not_learn(packed, tmp_path):
             ) as trainer:
                 trainer.run(2)
     found, expected = (
-        [line["grad_norm"] for line in lines(tmp_path / name, "train")]
+        [line["grad_norm"] for line in logged(tmp_path / name, "train")]
         for name in ("both", "torch")
     )
     assert found == pytest.approx(expected, rel=1e-3)
@@ -428,7 +258,7 @@ def test_a_batch_that_the_pieces_cannot_share_is_one_line(packed, tmp_path):
         ConfigError, match=r"batch_size is 4, which 1 core and 3 accumulation steps cannot share"
     ):
         Trainer(
-            small(gradient_accumulation_steps=3),
+            tpu_config(gradient_accumulation_steps=3),
             packed,
             tmp_path / "run",
             device=TPU,
@@ -439,7 +269,7 @@ def test_a_batch_that_the_pieces_cannot_share_is_one_line(packed, tmp_path):
 def test_too_few_cores_are_one_line(packed, tmp_path):
     spec = DeviceSpec("tpu", require_cores=8)
     with pytest.raises(RunError, match="training would use 1 core instead of 8"):
-        Trainer(small(), packed, tmp_path / "run", device=spec, progress=False)
+        Trainer(tpu_config(), packed, tmp_path / "run", device=spec, progress=False)
 
 
 def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(
@@ -447,7 +277,7 @@ def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(
 ):
     monkeypatch.delenv("JAX_PLATFORMS")
     with pytest.raises(RunError, match="no TPU found"):
-        Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False)
+        Trainer(tpu_config(), packed, tmp_path / "run", device=TPU, progress=False)
 
 
 def test_a_tpu_that_jax_does_not_use_is_an_error(packed, tmp_path, monkeypatch):
@@ -460,7 +290,7 @@ def test_a_tpu_that_jax_does_not_use_is_an_error(packed, tmp_path, monkeypatch):
             r" \(Kaggle\); pip"
         ),
     ):
-        Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False)
+        Trainer(tpu_config(), packed, tmp_path / "run", device=TPU, progress=False)
 
 
 def test_a_run_without_a_cache_keeps_nothing_in_that_of_the_run_before(tmp_path):
@@ -511,7 +341,7 @@ def test_what_was_found_is_fetched_all_at_once(packed, tmp_path):
         StepResult(step, np.arange(2), {"loss": OnTheCore([1, step])}, OnTheCore(0.5))
         for step in range(3)
     ]
-    with Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False) as trainer:
+    with Trainer(tpu_config(), packed, tmp_path / "run", device=TPU, progress=False) as trainer:
         found = trainer.backend.read(updates)
     assert events == ["start"] * 6 + ["wait"] * 6
     assert [list(each.losses["loss"]) for each in found] == [[1, 0], [1, 1], [1, 2]]
