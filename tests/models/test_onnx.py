@@ -255,6 +255,13 @@ def test_a_graph_that_gives_no_next_state_is_refused(directory):
         OnnxStepper(directory)
 
 
+def test_logits_that_are_not_finite_are_refused_as_by_torch(directory):
+    stepper = OnnxStepper(directory)
+    patch_SC = np.full((stepper.patch_size, stepper.n_features), np.nan, dtype=np.float32)
+    with pytest.raises(RunError, match="logits that are not finite for this patch"):
+        stepper.step(patch_SC)
+
+
 def test_a_graph_of_another_origin_is_refused(directory):
     helper = onnx.helper
     value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3]) for name in "xy"]

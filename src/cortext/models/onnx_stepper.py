@@ -14,7 +14,7 @@ from cortext.data.conventions import Conventions
 from cortext.errors import CortextError, RunError, first_line
 from cortext.extras import need
 from cortext.files import parse_json_object, read_json
-from cortext.models.acoustic import day_of
+from cortext.models.acoustic import NOT_FINITE, day_of
 from cortext.models.card import Conventional, patch_shape, read_card
 from cortext.models.stepper import check_first_step, check_patch
 
@@ -115,6 +115,7 @@ class OnnxStepper(Conventional):
         self.pads_last_patch = card.pads_last_patch
         self.smoothing = card.smoothing
         self.conventions = card.conventions
+        self._path = path
         self._runner = GraphRunner(content, path)
         _conventions(self._runner, path).require(
             self.conventions,
@@ -134,7 +135,8 @@ class OnnxStepper(Conventional):
                 what, where=path, fix="the files are not of one export; export the run again"
             )
         self.use(session)
-        check_first_step(self.step(np.ones((self.patch_size, self.n_features), dtype=np.float32)))
+        ones_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
+        check_first_step(self._runner.step(ones_SC, self._day))
         self.start()
 
     def use(self, session: str) -> None:
@@ -151,7 +153,10 @@ class OnnxStepper(Conventional):
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
-        return self._runner.step(np.ascontiguousarray(bins_SC, dtype=np.float32), self._day)
+        logits_V = self._runner.step(np.ascontiguousarray(bins_SC, dtype=np.float32), self._day)
+        if not np.isfinite(logits_V).all():
+            raise RunError(f"the model {NOT_FINITE} for this patch", where=self._path)
+        return logits_V
 
 
 def _conventions(runner: GraphRunner, path: Path) -> Conventions:
