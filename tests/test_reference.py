@@ -94,7 +94,13 @@ def settings() -> list[tuple[str, Any, str]]:
     ]
     return [
         ("", TrainConfig(), "Schedule, optimiser and saving"),
-        *((p, r[kind].Config(), f"{t}: {kind}") for r, p, t in kinds for kind in r),
+        # Benchmarks that other tests import register models of their own.
+        *(
+            (prefix, cls.Config(), f"{title}: {kind}")
+            for registry, prefix, title in kinds
+            for kind, cls in registry.items()
+            if cls.__module__.startswith("cortext.")
+        ),
         ("speech.", SpeechConfig(lora=LoRAConfig()), "speech"),
         ("stages[].", Stage("name"), "stages"),
         ("", DecoderOptions(), "Decoding"),

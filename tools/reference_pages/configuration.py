@@ -157,7 +157,7 @@ def page() -> str:
                     continue
                 seen.add((each.cls, each.prefix))
                 if len(sections) > 1 or each is not section:
-                    text += f"### {each.title} {{#{_anchor(each.title)}}}\n\n"
+                    text += f"### {each.title} {{#{_anchor(each.title, each.cls)}}}\n\n"
                 text += f"{each.text}\n\n" if each.text else ""
                 text += table(("Key", "Default", "Meaning"), _rows(each))
         if title == "Simulation":
@@ -165,8 +165,16 @@ def page() -> str:
     return text
 
 
-def _anchor(title: str) -> str:
-    return re.sub(r"\W+", "-", title.lower())
+_ANCHORS: dict[str, list[type]] = {}
+"""Classes of sections with one title: models may have sections of one name with other defaults."""
+
+
+def _anchor(title: str, cls: type) -> str:
+    classes = _ANCHORS.setdefault(title, [])
+    if cls not in classes:
+        classes.append(cls)
+    number = classes.index(cls) + 1
+    return re.sub(r"\W+", "-", title.lower()) + (f"-{number}" if number > 1 else "")
 
 
 def _recipes() -> str:
@@ -227,8 +235,11 @@ def _rows(section: Section) -> Iterator[tuple[str, str, str]]:
         kind = _type(hint)
         if bounds := _bounds(section.cls, field, hint):
             kind += f", {bounds}"
-        if _section_of(hint) is not None and typing.get_origin(hint) is not list:
-            kind = f"[keys](#{_anchor(key)})" + (" or null" if type(None) in _parts(hint) else "")
+        inner = _section_of(hint)
+        if inner is not None and typing.get_origin(hint) is not list:
+            kind = f"[keys](#{_anchor(key, inner)})" + (
+                " or null" if type(None) in _parts(hint) else ""
+            )
         yield code(key), _default(field), f"{meanings.get(field.name, '')} *({kind})*"
 
 
