@@ -179,3 +179,10 @@ def test_a_loss_that_leaves_parameters_unused_is_trained_by_two_as_by_one(config
     train(config, packed, tmp_path / "one", progress=False)
     assert train_in_two(config, packed, tmp_path / "two") == ["", ""]
     assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_several_participants_do_not_train_in_two_processes(config, packed, tmp_path):
+    given = {"A": packed, "B": packed}
+    together = forked_training.run_together
+    for said in train_in_two(config, given, tmp_path / "run", False, function=together):
+        assert "several participants train in one process" in said

@@ -24,10 +24,11 @@ from cortext.models.participants import participant_run
 from cortext.models.transformer import EmbeddingConfig
 from cortext.text.language import LANGUAGES
 from cortext.text.metrics import EditCounts, edit_counts
-from cortext.training import adapt, train
+from cortext.training import DeviceSpec, adapt, train
 from cortext.training.checkpoint import read_identity
 from cortext.training.participants.recordings import Alternation, merged
 from cortext.training.participants.trainer import JointTrainer
+from cortext.training.pretrain import OVERRIDES as PRETRAINING
 
 
 @pytest.fixture(scope="session")
@@ -494,3 +495,103 @@ def test_a_damaged_file_of_one_participant_is_named(two, tmp_path):
         file.write(b"\0\0\1")
     error = refused(small_config(), {"A": packed.path, "C": two["A"]}, tmp_path)
     assert "val.f16" in str(error)
+
+
+# What a careless user gives.
+
+
+def test_the_order_of_the_participants_changes_nothing_even_at_resume(run, two, tmp_path):
+    out = tmp_path / "run"
+    with JointTrainer(small_config(), two, out, progress=False) as trainer:
+        trainer.run(5)
+    turned = dict(reversed(two.items()))
+    train(small_config(), turned, out, resume=True, progress=False)
+    assert losses(out) == losses(run)
+    for name in two:
+        for key, tensor in weights(run / "participants" / name).items():
+            assert torch.equal(tensor, weights(out / "participants" / name)[key]), key
+
+
+def test_the_same_recordings_or_folder_for_two_participants_are_refused(two, tmp_path):
+    (tmp_path / "link").symlink_to(two["A"])
+    same = {"A": two["A"], "B": tmp_path / "link"}
+    assert "'A' and 'B' have the same recordings" in str(refused(small_config(), same, tmp_path))
+    case = {"A": two["A"], "a": two["B"]}
+    assert "'A' and 'a' differ only in case" in str(refused(small_config(), case, tmp_path))
+
+
+def test_other_participants_at_resume_are_named(two, tmp_path):
+    out = tmp_path / "run"
+    with JointTrainer(small_config(), two, out, progress=False) as trainer:
+        trainer.run(1)
+
+    def resumed(data):
+        with pytest.raises(RunError) as caught:
+            train(small_config(), data, out, resume=True, progress=False)
+        return str(caught.value)
+
+    other = resumed({"A": two["A"], "C": two["B"]})
+    assert "with participants A and B, now with participants A and C" in other
+    assert "with participants A and B, now with one participant" in resumed(two["A"])
+    changed = resumed({"A": two["B"], "B": two["A"]})
+    assert "participants/A: " in changed
+    assert "sessions" in changed or "n_features" in changed
+
+
+def test_bad_trials_of_a_day_that_two_participants_have_are_refused(two, tmp_path):
+    other = write_participant(tmp_path / "c", A_DAYS[:1], 5, seed=2)
+    config = small_config()
+    config.dataset.bad_trials_dict = {A_DAYS[0]: {"0": [1]}}
+    error = refused(config, {"A": two["A"], "C": other}, tmp_path)
+    assert f"names {A_DAYS[0]}, a day of A and C" in str(error)
+    with JointTrainer(config, two, tmp_path / "run", progress=False) as trainer:
+        assert {name: len(split) for name, split in trainer.splits.items()} == {"A": 35, "B": 18}
+
+
+def test_a_participant_without_a_validation_split_gives_a_share_of_its_trials(two, tmp_path):
+    data = write_participant(tmp_path / "c", C_DAYS, 5, seed=2)
+    (data / C_DAYS[0] / "data_val.hdf5").unlink()
+    config = small_config(2, batches_per_val_step=2)
+    config.dataset.test_percentage = 0.25
+    with JointTrainer(config, {"A": two["A"], "C": data}, tmp_path / "run", progress=False) as run:
+        assert len(run.splits["C"]) == 9
+        assert len(run.validators["C"].batches.split) == 3
+
+
+def test_a_model_without_a_read_in_layer_does_not_lose_that_of_its_source(run, two, tmp_path):
+    # As many features as the read-in layer gives: all other weights would fit.
+    config = small_config(1, read_in=8, batches_per_val_step=1)
+    train(config, two["A"], tmp_path / "source", progress=False)
+    alone = small_config(1, read_in=None)
+    error = refused(alone, two["A"], tmp_path, init_from=tmp_path / "source")
+    assert "model.input_network.read_in=8" in str(error)
+
+
+def test_the_layers_that_are_taken_over_are_told(run, two, tmp_path, capsys):
+    with JointTrainer(small_config(), two, tmp_path / "run", init_from=run, progress=False):
+        pass
+    told = capsys.readouterr().err
+    for name in two:
+        assert f"participants/{name}: its body, read-in and known day layers are taken over" in told
+
+
+@pytest.mark.parametrize(
+    "device", [DeviceSpec("tpu"), DeviceSpec("cpu", backend="tensorflow")], ids=["tpu", "keras"]
+)
+def test_several_participants_train_with_torch_on_a_cpu_or_gpu_alone(two, tmp_path, device):
+    error = refused(small_config(), two, tmp_path, device=device)
+    assert "several participants train in one process, on a CPU or one GPU" in str(error)
+
+
+def test_tasks_without_labels_train_one_participant(two, tmp_path, capsys):
+    error = refused(small_config(), two, tmp_path, overrides=PRETRAINING)
+    assert "task 'pretrain' trains one participant" in str(error)
+    data = ["--data", f"{two['A']}", "--data", f"{two['B']}"]
+    assert cortext(["pretrain", "--config", "tiny", *data, "--out", f"{tmp_path}/run"]) == 2
+    assert "--data is given 2 times" in capsys.readouterr().err
+
+
+def test_data_without_a_directory_are_refused(two, tmp_path, capsys):
+    data = ["--data", f"A={two['A']}", "--data", "B="]
+    assert cortext(["train", "--config", "tiny", *data, "--out", f"{tmp_path}/run"]) == 2
+    assert "--data B= names no directory" in capsys.readouterr().err

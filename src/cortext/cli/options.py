@@ -40,6 +40,8 @@ def named_data(given: list[str]) -> Path | dict[str, Path]:
             name, folder = Path(text).resolve().name, text
             if len(given) == 1:
                 return Path(text)
+        if not folder:
+            raise ConfigError(f"--data {text} names no directory", fix="give NAME=DIR")
         if name in named:
             what = f"--data names two participants {name!r}"
             raise ConfigError(what, fix="give each a name: --data A=DIR --data B=DIR")

@@ -23,7 +23,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import Data, Participant, named_data
+from cortext.cli.options import Participant, named_data
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 from cortext.settings import Setting
@@ -173,7 +173,7 @@ def pretrain(
     config: Annotated[
         str, typer.Option(help="YAML file, or a recipe, of the training with labels that follows.")
     ],
-    data: Data,
+    data: Annotated[list[Path], typer.Option(help="Directory of session files, or a packed one.")],
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
     *,
     init_from: Annotated[
@@ -198,6 +198,9 @@ def pretrain(
     from cortext.training.callbacks import RankZero
     from cortext.training.pretrain import OVERRIDES as TASK
 
+    if len(data) > 1:
+        what = f"--data is given {len(data)} times, and pretraining reads one participant"
+        raise ConfigError(what, fix="pretrain on one; train takes several, with --init-from")
     spec = job.begin()
     load_plugins(plugins)
     if job.precision is not None:
@@ -205,7 +208,7 @@ def pretrain(
     first = RankZero()
     summary = train_model(
         config,
-        data,
+        data[0],
         out,
         resume=resume,
         device=spec,

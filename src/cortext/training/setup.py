@@ -135,8 +135,16 @@ def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> N
     """
     fix = "resume with the same data and language model"
     begun_with, given_now = (each.get("participants") or {} for each in (before, now))
-    for name in begun_with.keys() & given_now.keys():
-        check_same_data(begun_with[name], given_now[name], run)
+    if begun_with.keys() != given_now.keys():
+        begun_names, given_names = (
+            f"participants {' and '.join(each)}" if each else "one participant"
+            for each in (begun_with, given_now)
+        )
+        raise RunError(
+            f"the run was begun with {begun_names}, now with {given_names}", where=run, fix=fix
+        )
+    for name in begun_with:
+        check_same_data(begun_with[name], given_now[name], participant_folder(run, name))
     try:
         begun, given = (
             Conventions.from_json(each.get("conventions", {})) for each in (before, now)
@@ -386,8 +394,15 @@ def _start_from(model: AcousticModel, source: AcousticModel, where: Path) -> Non
     )
     n_features, n_source = model.n_used_features, source.n_used_features
     known = n_features == n_source and set(model.sessions) & set(source.sessions)
-    body_alone = not known and getattr(source.network, "read_in", None) is not None
-    if body_alone:
+    reads_in = getattr(source.network, "read_in", None) is not None
+    if reads_in and getattr(model.network, "read_in", None) is None:
+        n_read = source.network.config.input_network.read_in
+        what = "the run to start from has a read-in layer, and the new model has none"
+        raise RunError(what, where=where, fix=f"set model.input_network.read_in={n_read}")
+    body_alone = not known and reads_in
+    if known and reads_in:
+        say(f"{where}: its body, read-in and known day layers are taken over", True)
+    elif body_alone:
         say(f"{where}: its body is taken over; read-in and day layers start afresh", True)
     elif n_features != n_source:
         raise RunError(

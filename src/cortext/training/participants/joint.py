@@ -151,6 +151,7 @@ def prepare_all(
     Raises:
         ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
     """
+    _check_bad_trials(config.dataset, data)
     setups = {}
     for name, dataset in data.of.items():
         settings = config.dataset
@@ -177,6 +178,15 @@ def check_settings(config: TrainConfig) -> None:
         if getattr(config.dataset, name) is not None:
             what = f"dataset.{name} is set, and there are several participants"
             raise ConfigError(what, fix="leave it out, or pack such data first")
+
+
+def _check_bad_trials(settings: DatasetConfig, data: Recordings) -> None:
+    """Raise ConfigError for bad trials of a day that more than one participant has."""
+    for day in settings.bad_trials_dict or {}:
+        owners = [name for name, dataset in data.of.items() if day in dataset.sessions]
+        if len(owners) > 1:
+            what = f"dataset.bad_trials_dict names {day}, a day of {' and '.join(owners)}"
+            raise ConfigError(what, fix="rename the day of one, or pack without the bad trials")
 
 
 def _n_days(settings: DatasetConfig, data: Any) -> int:

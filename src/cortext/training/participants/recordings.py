@@ -64,8 +64,10 @@ def open_recordings(
             what = f"{name!r} cannot name a participant"
             raise ConfigError(what, fix="use up to 200 letters, digits, dots and dashes")
     if len(given) < 2:
-        what = f"data names {len(given)} participants; two or more are needed"
+        what = f"data name {len(given)} participant{'' if given else 's'}; two or more are needed"
         raise ConfigError(what, fix="give the data of one participant without a name")
+    _check_distinct(given)
+    given = {name: given[name] for name in sorted(given)}  # a resumed run may get another order
     lengths = {name: _bin_ms(data) for name, data in given.items()}
     longest = max(lengths.values())
     opened = {}
@@ -83,6 +85,23 @@ def open_recordings(
             fix="take participants with the same tokens and language",
         )
     return Recordings(opened)
+
+
+def _check_distinct(given: Mapping[str, PackedDataset | str | Path]) -> None:
+    """Raise ConfigError for participants with the same folder in the run or the same recordings."""
+    folders: dict[str, str] = {}
+    recordings: dict[Path, str] = {}
+    for name, data in given.items():
+        # File systems of macOS and Windows take `A` and `a` for one folder.
+        other = folders.setdefault(name.casefold(), name)
+        if other != name:
+            what = f"participants {other!r} and {name!r} differ only in case"
+            raise ConfigError(what, fix="give them other names")
+        path = (data.path if isinstance(data, PackedDataset) else as_path(data, "data")).resolve()
+        other = recordings.setdefault(path, name)
+        if other != name:
+            what = f"participants {other!r} and {name!r} have the same recordings"
+            raise ConfigError(what, where=path, fix="give each participant's own")
 
 
 def _bin_ms(data: PackedDataset | str | Path) -> float:

@@ -20,6 +20,7 @@ from cortext.models.participants import (
     participant_folder,
     write_participants,
 )
+from cortext.training.backend import DeviceSpec
 from cortext.training.checks.before import examine_first
 from cortext.training.distributed import ALONE, Processes
 from cortext.training.participants.backend import JointBackend
@@ -42,11 +43,14 @@ class JointTrainer(Trainer):
     participant. The run keeps each model in `participants/NAME`, a run directory of its own.
     """
 
+    def __init__(self, *arguments: Any, device: str | DeviceSpec = "cpu", **settings: Any) -> None:
+        spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
+        _require(spec.backend_name == "torch")  # before its libraries are asked for
+        super().__init__(*arguments, device=spec, **settings)
+
     def _opened(self, data: Any, packed: Path, skip_bad: bool) -> Any:
         """See `Trainer`; the data of each participant is packed into its own folder."""
-        if self.processes.world > 1 or self.device_spec.backend_name != "torch":
-            what = "several participants train in one process, on a CPU or one GPU"
-            raise ConfigError(what, fix="start without torchrun, with --device cpu or cuda")
+        _require(self.processes.world == 1)
         if not isinstance(self.task, CTCTask):
             what = f"task {self.config.task_name!r} trains one participant"
             raise ConfigError(what, fix="leave out task, or give one participant's data")
@@ -113,6 +117,12 @@ class JointTrainer(Trainer):
             atomic_write(folder / "config.yaml", config.encode())
             checksums.append(self.task.save(model, folder))
         return joined_checksum(checksums)
+
+
+def _require(alone: bool) -> None:
+    if not alone:
+        what = "several participants train in one process, on a CPU or one GPU"
+        raise ConfigError(what, fix="start without torchrun, with --device cpu or cuda")
 
 
 class JointValidator:
