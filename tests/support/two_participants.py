@@ -3,16 +3,19 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+from safetensors.torch import load_file
 from small_training import schedule
 
 from cortext.data import write_session
 from cortext.data.conventions import Conventions
 from cortext.data.trial import Trial
+from cortext.errors import CortextError
 from cortext.features import Augmentation
 from cortext.models import GRUConfig
 from cortext.models.inputs import InputNetworkConfig
 from cortext.text.language import EN, Language
-from cortext.training import DatasetConfig, TrainConfig
+from cortext.training import DatasetConfig, TrainConfig, train
 
 PHONEME_MS = 280
 SENTENCES = "a cat sat", "a cat", "sat a cat", "cat sat"
@@ -81,3 +84,21 @@ def small_config(n_batches: int = 12, read_in: int | None = 6, **settings) -> Tr
         **schedule(n_batches, lr_max=0.01),
         **{"batches_per_train_log": 3, "batches_per_val_step": 4} | settings,
     )
+
+
+def weights(folder: Path) -> dict:
+    """The tensors of a model by name."""
+    return load_file(folder / "model.safetensors")
+
+
+def own(name: str) -> bool:
+    """True for a weight of one participant alone."""
+    return name.startswith(("day_", "read_in."))
+
+
+def refused(config: TrainConfig, data, folder: Path, **settings) -> CortextError:
+    """The one line with which a training is refused."""
+    with pytest.raises(CortextError) as caught:
+        train(config, data, folder / "refused", progress=False, **settings)
+    assert "\n" not in str(caught.value)
+    return caught.value

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from small_training import schedule
+from two_participants import small_config, write_two
 
 from cortext.data import write_session
 from cortext.data.packed import pack
@@ -125,3 +126,18 @@ def registries():
     for registry, before in kept:
         registry.clear()
         registry.update(before)
+
+
+@pytest.fixture(scope="session")
+def two(tmp_path_factory):
+    """Recordings of two participants, by name."""
+    return write_two(tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="session")
+def joint_run(two, tmp_path_factory):
+    """A finished run of both; only to be read."""
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("joint") / "run"
+    train(small_config(), two, out, progress=False)
+    return out

@@ -6,51 +6,31 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from two_participants import A_DAYS, B_DAYS, C_DAYS, small_config, write_participant, write_two
+from two_participants import (
+    A_DAYS,
+    B_DAYS,
+    C_DAYS,
+    own,
+    refused,
+    small_config,
+    weights,
+    write_participant,
+)
 
 from cortext.cli import run as cortext
-from cortext.config import save_config
 from cortext.data import open_data
 from cortext.data.packed import open_packed
-from cortext.decoding.ngram import LanguageModel
-from cortext.errors import ConfigError, CortextError, RunError
-from cortext.evaluation.fit_decoder import FitDecoder
-from cortext.evaluation.fitted import read_fitted
+from cortext.errors import ConfigError, RunError
 from cortext.evaluation.recognise import recognise
 from cortext.models import GRU, GRUConfig, TransformerConfig, TripleGRUConfig, load_model
 from cortext.models.inputs import InputNetworkConfig
-from cortext.models.participants import participant_run
 from cortext.models.transformer import EmbeddingConfig
 from cortext.text.language import LANGUAGES
 from cortext.text.metrics import EditCounts, edit_counts
-from cortext.training import DeviceSpec, adapt, train
-from cortext.training.checkpoint import read_identity
+from cortext.training import DeviceSpec, train
 from cortext.training.participants.recordings import Alternation, merged
 from cortext.training.participants.trainer import JointTrainer
 from cortext.training.pretrain import OVERRIDES as PRETRAINING
-
-
-@pytest.fixture(scope="session")
-def two(tmp_path_factory):
-    return write_two(tmp_path_factory.mktemp("two"))
-
-
-@pytest.fixture(scope="session")
-def run(two, tmp_path_factory):
-    """A finished run of both; only to be read."""
-    torch.set_num_threads(1)
-    out = tmp_path_factory.mktemp("joint") / "run"
-    train(small_config(), two, out, progress=False)
-    return out
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def own(name):
-    return name.startswith(("day_", "read_in."))
 
 
 def losses(folder):
@@ -130,8 +110,8 @@ def test_a_metric_of_several_participants_is_their_mean_and_that_of_each():
 # The run.
 
 
-def test_the_models_share_their_body_and_have_first_layers_of_their_own(run):
-    of = {name: weights(run / "participants" / name) for name in ("A", "B")}
+def test_the_models_share_their_body_and_have_first_layers_of_their_own(joint_run):
+    of = {name: weights(joint_run / "participants" / name) for name in ("A", "B")}
     for name in of["A"]:
         if not own(name):
             assert torch.equal(of["A"][name], of["B"][name]), name
@@ -139,27 +119,27 @@ def test_the_models_share_their_body_and_have_first_layers_of_their_own(run):
     assert of["B"]["day_weight"].shape == (2, 12, 12)
     assert of["A"]["read_in.weight"].shape == (6, 8)
     assert of["B"]["read_in.weight"].shape == (6, 12)
-    assert load_model(run / "participants" / "B").sessions == B_DAYS
+    assert load_model(joint_run / "participants" / "B").sessions == B_DAYS
 
 
-def test_the_summary_counts_shared_parameters_once_and_gives_the_error_of_each(run):
-    summary = json.loads((run / "summary.json").read_text())
-    of_a = {name: tensor.numel() for name, tensor in weights(run / "participants/A").items()}
+def test_the_summary_counts_shared_parameters_once_and_gives_the_error_of_each(joint_run):
+    summary = json.loads((joint_run / "summary.json").read_text())
+    of_a = {name: tensor.numel() for name, tensor in weights(joint_run / "participants/A").items()}
     own_of_b = 2 * (12 * 12 + 12) + 6 * 12 + 6
     assert summary["n_parameters"] == sum(of_a.values()) + own_of_b
     assert summary["n_train_trials"] == 3 * 12 + 2 * 9
     rates = summary["val_per_by_participant"]
     assert summary["val_per"] == pytest.approx((rates["A"] + rates["B"]) / 2)
-    last = [line for line in losses(run) if line["kind"] == "val"][-1]
+    last = [line for line in losses(joint_run) if line["kind"] == "val"][-1]
     assert set(last["val_per_by_session"]) == {f"A/{day}" for day in A_DAYS} | {
         f"B/{day}" for day in B_DAYS
     }
 
 
-def test_shorter_bins_are_joined_to_the_longest_by_their_mean(run, two):
-    packed = open_packed(run / "participants" / "B" / "packed")
+def test_shorter_bins_are_joined_to_the_longest_by_their_mean(joint_run, two):
+    packed = open_packed(joint_run / "participants" / "B" / "packed")
     assert packed.conventions.bin_ms == 20
-    short = open_data(two["B"], run.parent / "short")
+    short = open_data(two["B"], joint_run.parent / "short")
     x_TC = np.array(short.split("train").features(0), dtype=np.float32)
     joined_TC = np.array(packed.split("train").features(0), dtype=np.float32)
     pairs = x_TC[: len(x_TC) // 2 * 2].reshape(-1, 2, 12).mean(1)
@@ -240,15 +220,15 @@ def test_steps_are_those_of_a_plain_loop_with_torchs_adamw(two, tmp_path):
                 torch.testing.assert_close(tensor, expected[key], atol=2e-6, rtol=1e-5)
 
 
-def test_a_resumed_run_goes_on_bit_exactly(run, two, tmp_path):
+def test_a_resumed_run_goes_on_bit_exactly(joint_run, two, tmp_path):
     out = tmp_path / "run"
     with JointTrainer(small_config(), two, out, progress=False) as trainer:
         trainer.run(5)
     train(small_config(), two, out, resume=True, progress=False)
     for name in ("A", "B"):
-        for key, tensor in weights(run / "participants" / name).items():
+        for key, tensor in weights(joint_run / "participants" / name).items():
             assert torch.equal(tensor, weights(out / "participants" / name)[key]), key
-    assert losses(out) == losses(run)
+    assert losses(out) == losses(joint_run)
 
 
 def test_best_weights_of_which_one_participants_are_lost_are_noticed(two, tmp_path, capsys):
@@ -308,156 +288,7 @@ def test_both_participants_learn(tmp_path):
         assert errors.errors / errors.reference_length < 0.15, name
 
 
-# The run of each participant.
-
-
-def test_a_split_is_recognised_with_the_model_of_whose_recordings_it_has(run, two):
-    for name, days in (("A", A_DAYS), ("B", B_DAYS)):
-        found = recognise(run, two[name], "val")
-        assert found.model.sessions == days
-        assert found.conventions.bin_ms == 20
-        assert {trial.session for trial in found.trials} == set(days)
-
-
-def test_the_data_that_chose_the_weights_are_known_for_each_participant(run):
-    for name in ("A", "B"):
-        folder = run / "participants" / name
-        assert read_identity(folder)["crc32"] == open_packed(folder / "packed").checksums
-
-
-def test_a_participants_model_can_be_adapted(run, two, tmp_path):
-    summary = adapt(
-        run / "participants" / "A",
-        two["A"],
-        tmp_path / "adapted",
-        session=A_DAYS[1],
-        batches=3,
-        progress=False,
-    )
-    assert summary.session == A_DAYS[1]
-    adapted, before = weights(tmp_path / "adapted"), weights(run / "participants" / "A")
-    assert torch.equal(adapted["read_in.weight"], before["read_in.weight"])
-
-
-@pytest.mark.parametrize(
-    ("participant", "sessions", "message"),
-    [
-        ("a", None, "no participant 'a'; known: A, B"),
-        (None, C_DAYS, "of none of them; name the participant: A or B"),
-        (None, (A_DAYS[0], B_DAYS[0]), "of A and B; name the participant: A or B"),
-        (None, None, "a run of several participants; name the participant: A or B"),
-    ],
-)
-def test_a_participant_that_is_not_clear_is_asked_for(run, participant, sessions, message):
-    with pytest.raises(RunError, match=message) as caught:
-        participant_run(run, participant, sessions)
-    assert "\n" not in str(caught.value)
-
-
-def test_commands_take_the_participants_by_name_and_find_them_again(two, tmp_path, capsys):
-    save_config(small_config(2, batches_per_val_step=2), tmp_path / "config.yaml")
-    data = [option for name, path in two.items() for option in ("--data", f"{name}={path}")]
-    out = tmp_path / "run"
-    assert cortext(["train", "--config", f"{tmp_path}/config.yaml", *data, "--out", f"{out}"]) == 0
-    assert ", B " in capsys.readouterr().out
-    call = ["evaluate", f"{out}", "--data", f"{two['B']}", "--out", f"{tmp_path}/evaluation"]
-    assert cortext(call) == 0
-    assert "training kept the weights" in capsys.readouterr().out
-    assert cortext([*call, "--participant", "X"]) == 2
-    assert "known: A, B" in capsys.readouterr().err
-    same = ["--data", f"{two['A']}", "--data", f"{two['A']}"]
-    assert cortext(["train", "--config", "tiny", *same, "--out", f"{tmp_path}/no"]) == 2
-    assert "two participants 'a'" in capsys.readouterr().err
-    adapted = ["--out", f"{tmp_path}/adapted", "--session", A_DAYS[0], "--batches", "2"]
-    assert cortext(["adapt", f"{out}", "--data", f"{two['A']}", *adapted]) == 0
-    exported = ["--out", f"{tmp_path}/release"]
-    folder = f"{out}/participants/A"
-    assert cortext(["export", folder, "--format", "release", *exported]) == 2
-    assert "read-in layer" in capsys.readouterr().err
-
-
-def test_decoder_options_are_fitted_to_each_participant(two, tmp_path):
-    (tmp_path / "lm.txt").write_text("a cat sat\na cat\n")
-    LanguageModel.build([tmp_path / "lm.txt"], 2, tmp_path / "lm")
-    fit = FitDecoder(tmp_path / "lm", threads=1)
-    out = tmp_path / "run"
-    config = small_config(2, batches_per_val_step=2)
-    train(config, two, out, lm=tmp_path / "lm", callbacks=[fit], progress=False)
-    assert fit.found == {name: read_fitted(out / "participants" / name) for name in ("A", "B")}
-
-
-def test_a_run_of_several_has_no_model_of_its_own_and_says_where_they_are(run):
-    with pytest.raises(RunError, match=r"several participants; give .*participants/A or .*/B"):
-        load_model(run)
-    with pytest.raises(RunError, match="leave out --participant"):
-        participant_run(run / "participants" / "A", "A")
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 2}', '{"format_version": 1}'])
-def test_a_damaged_list_of_participants_is_refused(run, tmp_path, content):
-    shutil.copytree(run, tmp_path / "run")
-    (tmp_path / "run" / "participants.json").write_text(content)
-    with pytest.raises(RunError, match=r"participants\.json: cannot be read"):
-        participant_run(tmp_path / "run", "A")
-
-
-# Other participants.
-
-
-@pytest.mark.parametrize("days", [C_DAYS, A_DAYS[:1]])
-def test_the_body_of_a_run_starts_the_model_of_another_participant(run, tmp_path, capsys, days):
-    # A day of that name is known; the number of electrodes tells that it is somebody else's.
-    data = write_participant(tmp_path / "c", days, 5, seed=2)
-    config = small_config(1, batches_per_val_step=1)
-    config.dataset.days_per_batch = 1
-    config.lr_max = config.lr_max_day = 1e-12  # the weights stay as they begin
-    config.lr_min = config.lr_min_day = 0.0
-    train(config, data, tmp_path / "new", init_from=run, progress=False)
-    assert "its body is taken over" in capsys.readouterr().err
-    new, source = weights(tmp_path / "new"), weights(run / "participants" / "A")
-    for name, tensor in new.items():
-        if not own(name):
-            torch.testing.assert_close(tensor, source[name], atol=1e-6, rtol=0)
-    assert new["read_in.weight"].shape == (6, 5)
-    torch.testing.assert_close(new["day_weight"], torch.eye(5)[None], atol=1e-6, rtol=0)
-
-
-def test_a_body_of_another_width_is_refused(run, tmp_path):
-    data = write_participant(tmp_path / "c", C_DAYS, 5, seed=2)
-    config = small_config(1, read_in=7)
-    config.dataset.days_per_batch = 1
-    assert "gru.weight_ih_l0" in str(refused(config, data, tmp_path, init_from=run))
-
-
-def test_a_known_participant_starts_from_all_of_its_own_layers(run, two, tmp_path):
-    config = small_config(1, batches_per_val_step=1)
-    config.lr_max = config.lr_max_day = 1e-12
-    config.lr_min = config.lr_min_day = 0.0
-    packed = run / "participants" / "B" / "packed"
-    config.dataset.days_per_batch = 2
-    train(config, packed, tmp_path / "alone", init_from=run, progress=False)
-    alone, source = weights(tmp_path / "alone"), weights(run / "participants" / "B")
-    for name, tensor in source.items():
-        torch.testing.assert_close(alone[name], tensor, atol=1e-6, rtol=0)
-
-
-def test_participants_start_together_from_a_run_of_both(run, two, tmp_path):
-    with JointTrainer(
-        small_config(), two, tmp_path / "run", init_from=run, progress=False
-    ) as trainer:
-        for name, model in trainer.models.items():
-            for key, tensor in weights(run / "participants" / name).items():
-                assert torch.equal(model.network.state_dict()[key], tensor), key
-
-
 # What cannot be trained.
-
-
-def refused(config, data, tmp_path, **settings):
-    with pytest.raises(CortextError) as caught:
-        train(config, data, tmp_path / "refused", progress=False, **settings)
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 def test_settings_that_speak_of_one_participant_are_refused(two, tmp_path):
@@ -500,15 +331,15 @@ def test_a_damaged_file_of_one_participant_is_named(two, tmp_path):
 # What a careless user gives.
 
 
-def test_the_order_of_the_participants_changes_nothing_even_at_resume(run, two, tmp_path):
+def test_the_order_of_the_participants_changes_nothing_even_at_resume(joint_run, two, tmp_path):
     out = tmp_path / "run"
     with JointTrainer(small_config(), two, out, progress=False) as trainer:
         trainer.run(5)
     turned = dict(reversed(two.items()))
     train(small_config(), turned, out, resume=True, progress=False)
-    assert losses(out) == losses(run)
+    assert losses(out) == losses(joint_run)
     for name in two:
-        for key, tensor in weights(run / "participants" / name).items():
+        for key, tensor in weights(joint_run / "participants" / name).items():
             assert torch.equal(tensor, weights(out / "participants" / name)[key]), key
 
 
@@ -556,23 +387,6 @@ def test_a_participant_without_a_validation_split_gives_a_share_of_its_trials(tw
     with JointTrainer(config, {"A": two["A"], "C": data}, tmp_path / "run", progress=False) as run:
         assert len(run.splits["C"]) == 9
         assert len(run.validators["C"].batches.split) == 3
-
-
-def test_a_model_without_a_read_in_layer_does_not_lose_that_of_its_source(run, two, tmp_path):
-    # As many features as the read-in layer gives: all other weights would fit.
-    config = small_config(1, read_in=8, batches_per_val_step=1)
-    train(config, two["A"], tmp_path / "source", progress=False)
-    alone = small_config(1, read_in=None)
-    error = refused(alone, two["A"], tmp_path, init_from=tmp_path / "source")
-    assert "model.input_network.read_in=8" in str(error)
-
-
-def test_the_layers_that_are_taken_over_are_told(run, two, tmp_path, capsys):
-    with JointTrainer(small_config(), two, tmp_path / "run", init_from=run, progress=False):
-        pass
-    told = capsys.readouterr().err
-    for name in two:
-        assert f"participants/{name}: its body, read-in and known day layers are taken over" in told
 
 
 @pytest.mark.parametrize(
