@@ -420,9 +420,6 @@ def _start_from(model: AcousticModel, source: AcousticModel, where: Path) -> Non
     if changed := _changed_meaning(source.network.config, model.network.config, body_alone):
         raise RunError(changed, where=where, fix=fix)
     weights, new = source.network.state_dict(), model.network.state_dict()
-    for name in sorted(weights.keys() - new.keys()):
-        if not (body_alone and of_participant(name)):
-            raise RunError(f"the new model has no {name} to take over", where=where, fix=fix)
     for name, tensor in new.items():
         if body_alone and of_participant(name):
             continue
@@ -438,6 +435,9 @@ def _start_from(model: AcousticModel, source: AcousticModel, where: Path) -> Non
         for day, session in enumerate(model.sessions):
             if session in source.sessions:
                 tensor[day] = old[source.day(session)]
+    for name in sorted(weights.keys() - new.keys()):
+        if not (body_alone and of_participant(name)):
+            raise RunError(f"the new model has no {name} to take over", where=where, fix=fix)
 
 
 def _features(model: AcousticModel) -> list[int]:
