@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -86,6 +87,9 @@ def _begin(voice: Voice) -> None:
     """Prepare a process for speaking."""
     global _voice
     end_with_parent()
+    # A scheduler's SIGTERM goes to all processes. It must not end this one while it writes a
+    # result: the process that reads the rest of it would wait for ever.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _voice = voice
 
 

@@ -472,19 +472,27 @@ def test_any_number_of_processes_makes_the_same_file(out: Path) -> None:
     assert out.with_name("two").read_bytes() == out.read_bytes()
 
 
+def signal_those_who_speak(number: signal.Signals) -> None:
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    for child in children:
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), number)
+
+
+@pytest.mark.slow
+def test_a_schedulers_signal_cuts_no_wave_in_two(out: Path) -> None:
+    waves = say_all(open_voice("formant"), [f"apple {'and apple ' * 30}"] * 200, workers=1)
+    next(waves)
+    signal_those_who_speak(signal.SIGTERM)
+    assert len(list(waves)) == 199
+
+
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_one_line(out: Path) -> None:
     voice = open_voice("formant")
     waves = say_all(voice, [f"apple {'and apple ' * 30}"] * 200, workers=1)
     next(waves)
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    speaking = [
-        int(child)
-        for child in children
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
-    for process in speaking:
-        os.kill(process, signal.SIGKILL)
+    signal_those_who_speak(signal.SIGKILL)
     with pytest.raises(
         RunError, match=r"formant: a process that speaks was killed \(out of memory\?\); the same"
     ):

@@ -254,7 +254,7 @@ class _Work:
                 except TextError as error:
                     raise TextError(error.what, where=self.named[text], fix=error.fix) from error
                 except RunError:
-                    # A scheduler's SIGTERM ends the processes that speak, too.
+                    # A scheduler's SIGTERM ends processes that have only just begun.
                     if interrupted.is_set():
                         raise self._interrupted() from None
                     raise
