@@ -89,6 +89,18 @@ def without_times(run: Path) -> list[dict]:
     ]
 
 
+def kill_at(moments, config, data, run):
+    """Start the run again and again, and kill it at each of these moments."""
+    delays, killed = random.Random(0), []
+    for moment in moments:
+        condition = next_kill(moment, run, delays)
+        process = start(config, data, run)
+        if wait_until(process, condition):
+            killed.append(moment)
+        process.kill()
+    assert killed == moments, "the run ended before it could be killed"
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_ten_moments_ends_as_an_undisturbed_one(config, recordings, tmp_path):
     config.num_training_batches = config.lr_decay_steps = config.lr_decay_steps_day = 240
@@ -99,7 +111,6 @@ def test_a_run_killed_at_ten_moments_ends_as_an_undisturbed_one(config, recordin
     run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     train(config, recordings, undisturbed, progress=False)
 
-    delays, killed = random.Random(0), []
     moments = [
         "start",
         "checkpoint",
@@ -112,13 +123,7 @@ def test_a_run_killed_at_ten_moments_ends_as_an_undisturbed_one(config, recordin
         "any",
         "any",
     ]
-    for moment in moments:
-        condition = next_kill(moment, run, delays)
-        process = start(tmp_path / "config.yaml", recordings, run)
-        if wait_until(process, condition):
-            killed.append(moment)
-        process.kill()
-    assert killed == moments, "the run ended before it could be killed"
+    kill_at(moments, tmp_path / "config.yaml", recordings, run)
 
     process = start(tmp_path / "config.yaml", recordings, run)
     assert process.wait(400) == ""
@@ -139,15 +144,8 @@ def test_a_run_of_two_participants_killed_at_six_moments_ends_as_an_undisturbed_
     run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     train(config, data, undisturbed, progress=False)
 
-    delays, killed = random.Random(0), []
     moments = ["start", "checkpoint", "validation", "best weights", "any", "checkpoint"]
-    for moment in moments:
-        condition = next_kill(moment, run, delays)
-        process = start(tmp_path / "config.yaml", data, run)
-        if wait_until(process, condition):
-            killed.append(moment)
-        process.kill()
-    assert killed == moments, "the run ended before it could be killed"
+    kill_at(moments, tmp_path / "config.yaml", data, run)
 
     process = start(tmp_path / "config.yaml", data, run)
     process.wait(400)
