@@ -61,7 +61,7 @@ from models_tables import RATES, compare, plot, print_tables
 
 SEEDS = (0, 1, 2, 3, 4)
 """Seeds of the simulated participants; the seeds of a training follow from them."""
-BUDGETS = {"brief": 45.0, "short": 100.0, "long": 270.0, "longest": 810.0}
+BUDGETS = {"brief": 30.0, "short": 60.0, "long": 180.0, "longest": 540.0}
 """Processor time of a training, in seconds, without validation."""
 BESIDE_S = 20.0
 """Processor time of a piece's validations and fitted decoder options, about; for the plan."""
