@@ -393,6 +393,7 @@ class Purpose(IntEnum):
     STRUCTURED = 1_000_008
     STEPS = 1_000_009
     TARGETS = 1_000_010
+    IDLE = 1_000_030
 
 
 def stream(
