@@ -481,6 +481,8 @@ CONVENTIONS_ATTACKS = tuple(
         ("a note with escapes", conventions(normalised="\x1b]0;x\x07"), "normalised is"),
         ("a note of 501 letters", conventions(normalised="x" * 501), "normalised is"),
         ("a note that is a list", conventions(normalised=["x"]), "normalised is"),
+        ("features of another kind", conventions(features="block"), "features is 'block'; use 'z-scored' or 'raw'"),
+        ("features: a list", conventions(features=["raw"]), r"features is \['raw'\]"),
         ("tokens: 251", tokens(tokens_of(251)), "it has 251 tokens; 2 to 250"),
         ("tokens: 10^5", tokens(["BLANK"] * 10**5), "it has 100000 tokens"),
         ("tokens: one twice", tokens([*LETTERS, "a"]), "'a' is there twice"),

@@ -72,6 +72,15 @@ def test_tokens_language_and_bins_come_back_with_the_model(tmp_path):
     assert (tmp_path / "model.json").read_bytes() == loaded.card().to_json()
 
 
+def test_a_model_of_raw_features_says_so(tmp_path):
+    raw = Conventions(features="raw")
+    save_model(acoustic(raw), tmp_path)
+    assert json.loads((tmp_path / "model.json").read_text())["features"] == "raw"
+    assert load_model(tmp_path).conventions == raw
+    assert raw.difference(RELEASE_CONVENTIONS) == "the features are raw, not z-scored"
+    assert raw.facts() == {"recorded features": "raw"}
+
+
 def test_a_frame_lasts_as_long_as_the_bins_between_two_patches():
     own = Conventions(HANDWRITING, LANGUAGES["es"], 10)
     assert acoustic().frame_ms == 80  # 4 bins of 20 ms
@@ -108,6 +117,7 @@ def test_outputs_that_are_no_tokens_stay_as_they_are(tmp_path):
     [
         ({"bin_ms": 4}, "bin_ms is 4.*; 5 to 50 ms are possible"),
         ({"bin_ms": "ten"}, "bin_ms is 'ten'"),
+        ({"features": "block"}, "features is 'block'; use 'z-scored' or 'raw'"),
         ({"bin_ms": float("nan")}, "bin_ms"),
         ({"language": "xx"}, "unknown language 'xx'"),
         ({"language": {"name": "es", "letters": "a"}}, "'es' is built in"),

@@ -1,9 +1,9 @@
-"""Conventions of recordings: their tokens, their language and the length of a bin.
+"""Conventions of recordings: their tokens, their language, their bins and their features.
 
 They stand in `<root>/cortext.json` beside the session files:
 
     {"format": "cortext-conventions", "format_version": 1, "inventory": "arpabet", "language": "en",
-     "bin_ms": 20, "normalised": "z-scored by block"}
+     "bin_ms": 20, "normalised": "z-scored by block", "features": "z-scored"}
 
 `inventory` and `language` are the name of a built-in one or a mapping of its fields
 (`Inventory.from_json`, `Language.from_json`). Each key but the first two may be left out, and so
@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cortext.arguments import as_path
 from cortext.errors import CortextError, DataError, TextError, nearest
@@ -29,8 +29,9 @@ from cortext.text.language import EN, Language
 FILE = "cortext.json"
 FORMAT = "cortext-conventions"
 FORMAT_VERSION = 1
+Features = Literal["z-scored", "raw"]
 SHORTEST_BIN_MS, LONGEST_BIN_MS = 5, 50
-_KEYS = ("inventory", "language", "bin_ms", "normalised")
+_KEYS = ("inventory", "language", "bin_ms", "normalised", "features")
 _MOST_NOTE = 500
 _MOST_BYTES = 1 << 20  # ten times the largest inventory and language
 
@@ -44,12 +45,15 @@ class Conventions:
         language: Normalisation of the sentences.
         bin_ms: Length of a bin of features in milliseconds, 5 to 50.
         normalised: How the features were normalised, in words; not compared.
+        features: `raw` features are normalised by rolling z-scores when they are packed and in live
+            decoding (`cortext.data.scaling.RollingZScore`); `z-scored` ones are used as they are.
     """
 
     inventory: Inventory = RELEASE
     language: Language = EN
     bin_ms: float = 20
     normalised: str | None = None
+    features: Features = "z-scored"
 
     def difference(self, other: Conventions, *, by_number: bool = True) -> str | None:
         """Return the first difference from other conventions in words, or None.
@@ -66,6 +70,8 @@ class Conventions:
             return f"the language {self.language.name!r} {how}"
         if self.bin_ms != other.bin_ms:
             return f"bins last {self.bin_ms:g} ms, not {other.bin_ms:g} ms"
+        if self.features != other.features:
+            return f"the features are {self.features}, not {other.features}"
         return None
 
     def require(
@@ -104,6 +110,8 @@ class Conventions:
             mapping["bin_ms"] = self.bin_ms
         if self.normalised is not None:
             mapping["normalised"] = self.normalised
+        if self.features != "z-scored":
+            mapping["features"] = self.features
         return mapping
 
     def facts(self) -> dict[str, Any]:
@@ -115,6 +123,7 @@ class Conventions:
             "language": self.language.name if self.language != EN else None,
             "bins": f"{self.bin_ms:g} ms" if self.bin_ms != 20 else None,
             "normalised": self.normalised,
+            "recorded features": self.features if self.features != "z-scored" else None,
         }
         return {name: fact for name, fact in named.items() if fact is not None}
 
@@ -138,11 +147,15 @@ class Conventions:
                 f"normalised is {normalised!r:.40}; one line of at most {_MOST_NOTE} characters is"
                 " needed"
             )
+        features = mapping.get("features", "z-scored")
+        if features not in get_args(Features):
+            raise DataError(f"features is {features!r:.40}; use 'z-scored' or 'raw'")
         return cls(
             Inventory.from_json(mapping.get("inventory", "release")),
             Language.from_json(mapping.get("language", "en")),
             checked_bin_ms(bin_ms),
             normalised,
+            features,
         )
 
     @classmethod

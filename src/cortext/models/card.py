@@ -78,6 +78,8 @@ class ModelCard:
     """Length of a bin of features in milliseconds."""
     normalised: str | None = None
     """Normalisation of the features, in words."""
+    features: str = "z-scored"
+    """Features of the recordings: `z-scored`, or `raw` ones that become rolling z-scores."""
 
     def __post_init__(self) -> None:
         check_sessions(self.sessions)
@@ -109,7 +111,7 @@ class ModelCard:
     @cached_property
     def conventions(self) -> Conventions:
         """Conventions of the recordings that the model was trained on; ConfigError if none."""
-        given = {"language": self.language, "bin_ms": self.bin_ms, "normalised": self.normalised}
+        given = {name: getattr(self, name) for name in _OF_RECORDINGS}
         try:
             return replace(Conventions.from_json(given), inventory=self._inventory())
         except (DataError, TextError) as error:
@@ -129,7 +131,7 @@ class ModelCard:
         mapping = asdict(self)
         # Versions without these fields refuse them as unknown keys: they still read models of the
         # release's phonemes and refuse all others.
-        for name in ("task", "language", "bin_ms", "normalised"):
+        for name in ("task", *_OF_RECORDINGS):
             if mapping[name] == _DEFAULTS[name]:
                 del mapping[name]
         if self.kind in _LATER:
@@ -137,6 +139,8 @@ class ModelCard:
         return json.dumps(mapping, indent=2).encode()
 
 
+_OF_RECORDINGS = ("language", "bin_ms", "normalised", "features")
+"""Fields that are conventions of the recordings, beside the inventory."""
 _DEFAULTS = {field.name: field.default for field in fields(ModelCard)}
 _LATER_INPUTS: dict[str, Any] = {"input_network": {"day_layer": "softsign", "read_in": None}}
 _LATER = {
