@@ -31,7 +31,8 @@ MOST_FEATURES = typer.Option(
 def simulate(
     out: Annotated[Path, typer.Argument(help="Directory to write; it must not exist or be empty.")],
     preset: Annotated[
-        str, typer.Option(help="Size and difficulty: tiny, demo, t15, spanish or handwriting.")
+        str,
+        typer.Option(help="Size and difficulty: tiny, demo, t15, months, spanish or handwriting."),
     ] = "demo",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     workers: Annotated[

@@ -5,9 +5,10 @@ import pytest
 
 from cortext.data.simulate.articulators import articulate
 from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import PRESETS, Purpose, SimulatorConfig, stream
+from cortext.data.simulate.config import PRESETS, SimulatorConfig
 from cortext.data.simulate.neural import autoregressive, drive, max_lead_bins, poisson, record
 from cortext.data.simulate.speech import utter
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.text import to_phonemes
 
 CONFIG = replace(PRESETS["demo"], seed=5)

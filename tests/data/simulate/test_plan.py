@@ -6,8 +6,9 @@ from datetime import date
 import pytest
 
 from cortext.config import with_overrides
-from cortext.data.simulate.config import PRESETS, Purpose, preset_config, stream
+from cortext.data.simulate.config import PRESETS, preset_config
 from cortext.data.simulate.plan import PlannedDay, Prompt, plan_days, trial_counts
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.errors import ConfigError
 
 

@@ -11,10 +11,10 @@ from cortext.data import open_dataset
 from cortext.data.simulate import PRESETS, SimulatorConfig, preset_config, simulate
 from cortext.data.simulate.articulators import articulate
 from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import Purpose, stream
 from cortext.data.simulate.neural import max_lead_bins, record
 from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
 from cortext.data.simulate.speech import utter
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.data.simulate.structured import BlockNoise, TrialNoise, oscillations, waveform
 from cortext.data.simulate.write import simulate_block
 from cortext.errors import ConfigError

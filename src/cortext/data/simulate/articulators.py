@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cortext.data.simulate.config import STEP_MS, Purpose, stream
+from cortext.data.simulate.config import STEP_MS
 from cortext.data.simulate.speech import TimedPhonemes, is_known, rest_symbol
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.text.inventory import RELEASE, Inventory
 
 ARTICULATORS = (

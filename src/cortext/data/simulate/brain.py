@@ -21,8 +21,10 @@ from cortext.data.simulate.articulators import (
     articulate,
     targets,
 )
-from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
+from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
+from cortext.data.simulate.months import drift_factor, events
 from cortext.data.simulate.speech import TimedPhonemes, utter, with_pauses
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.data.trial import BIN_MS
 
 K = len(ARTICULATORS)
@@ -69,6 +71,8 @@ class Electrodes:
         movement_EM: float32, log rate per unit of each movement.
         arousal_E: float32, log rate per unit of arousal.
         alive_E: bool.
+        reference_A: float32, standard deviation of the noise of the log rate common to each array;
+            None where no reference has changed.
     """
 
     tuning_EF: np.ndarray
@@ -79,6 +83,7 @@ class Electrodes:
     movement_EM: np.ndarray
     arousal_E: np.ndarray
     alive_E: np.ndarray
+    reference_A: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,9 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     electrodes die and appear as a two-state Markov chain. Rates are per day; decoders degrade
     within days to weeks (Card et al. 2024 recalibrate daily).
 
+    In a plan of months, a share of the tuning is stable, tuning also jumps, and events of the day
+    or of days before count.
+
     Args:
         config: The simulation.
         days: Days since implantation.
@@ -177,19 +185,31 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     tuning = _fresh_tuning(first, config, arrays)
     gain = np.zeros(len(arrays))
     base = np.zeros(len(arrays))
+    factor = drift_factor(config)
     for before, day in pairwise(days):
         generator = stream(config.seed, Purpose.DRIFT, day)
         gap = day - before
-        keep = np.exp(-config.tuning_drift * gap)
+        keep = np.exp(-config.tuning_drift * factor * gap)
         tuning = keep * tuning + np.sqrt(1 - keep**2) * _fresh_tuning(generator, config, arrays)
+        tuning = _jumped(tuning, config, arrays, gap, day)
         gain = _revert(gain, config.gain_drift, config.drift_reversion, gap, generator)
         base = _revert(base, config.baseline_drift, config.drift_reversion, gap, generator)
         alive = _turn_over(alive, config, gap, generator)
+    if config.stable_tuning:
+        stable = _fresh_tuning(stream(config.seed, Purpose.BRAIN, trial=3), config, arrays)
+        share = config.stable_tuning
+        tuning = np.sqrt(share) * stable + np.sqrt(1 - share) * tuning
     tuning = _unit_drive(tuning, words)
+    happened = events(config)
+    changed = [array for since, array in happened.references.items() if days[-1] >= since]
+    base += config.reference_offset * np.isin(arrays, changed)
+    alive = alive & (arrays != happened.lost.get(days[-1], -1))
+    speaks = days[-1] not in happened.garbage
     loads = _shared_loads(config, tuning, directions, shared[:, :-1])
     living = np.where(alive, 1.0, 0.2)
     dead_rate = DEAD_RATE * (config.bin_ms / BIN_MS)
-    depth = depth0 * np.exp(gain) * alive * np.sqrt(config.snr)
+    depth = depth0 * np.exp(gain) * (alive & speaks) * np.sqrt(config.snr)
+    noise_A = config.reference_noise * np.isin(np.arange(N_ARRAYS), changed)
     return Electrodes(
         tuning_EF=tuning.astype(np.float32),
         depth_E=(depth * (SILENT_DRIVE if config.attempt == "silent" else 1.0)).astype(np.float32),
@@ -199,7 +219,75 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
         movement_EM=(loads[:, config.n_latents :] * living[:, None]).astype(np.float32),
         arousal_E=(config.arousal_sd * (1 + 0.3 * shared[:, -1]) * living).astype(np.float32),
         alive_E=alive,
+        reference_A=noise_A.astype(np.float32) if changed else None,
     )
+
+
+def later_in_day(e: Electrodes, config: SimulatorConfig, day: int, n_trials: int) -> Electrodes:
+    """Return the electrodes as they are after some trials of the day.
+
+    Tuning turns towards one direction of the day, and gains and baselines move along one, so that
+    any trial can be simulated without those before it.
+
+    Args:
+        e: The day's electrodes.
+        config: The simulation.
+        day: Days since implantation.
+        n_trials: Number of the day's trials before.
+    """
+    days = config.within_day * n_trials / 100
+    if not days:
+        return e
+    # The same correlation with the morning as after so many whole days.
+    rate = drift_factor(config) * (
+        config.tuning_drift
+        + config.array_shifts * config.array_shift
+        + config.tuning_jumps * config.jump_share
+    )
+    keep = config.stable_tuning + (1 - config.stable_tuning) * np.exp(-rate * days)
+    tuning_EF, gain_E, baseline_E = _directions_of_day(config, day)
+    turned_EF = keep * e.tuning_EF + np.sqrt(1 - keep**2) * tuning_EF
+    gain_E = config.gain_drift * np.sqrt(days) * gain_E
+    baseline_E = config.baseline_drift * np.sqrt(days) * baseline_E * e.alive_E
+    return replace(
+        e,
+        tuning_EF=_unit_drive(turned_EF, vocabulary(config)).astype(np.float32),
+        depth_E=(e.depth_E * np.exp(gain_E)).astype(np.float32),
+        baseline_E=(e.baseline_E + baseline_E).astype(np.float32),
+    )
+
+
+@lru_cache(maxsize=2)
+def _directions_of_day(
+    config: SimulatorConfig, day: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw tuning of unit drive [E, F] and standard normal gain [E] and baseline [E]."""
+    generator = stream(config.seed, Purpose.WITHIN_DAY, day)
+    arrays = np.repeat(np.arange(N_ARRAYS), config.n_electrodes // N_ARRAYS)
+    tuning = _unit_drive(_fresh_tuning(generator, config, arrays), vocabulary(config))
+    return tuning, _normal(generator, len(arrays)), _normal(generator, len(arrays))
+
+
+def _jumped(
+    tuning_EF: np.ndarray, config: SimulatorConfig, arrays_E: np.ndarray, gap: int, day: int
+) -> np.ndarray:
+    """Return the tuning after the jumps of `gap` days, the last of which is `day`."""
+    if not (config.array_shifts or config.tuning_jumps):
+        return tuning_EF
+    generator = stream(config.seed, Purpose.JUMPS, day)
+    factor = drift_factor(config)
+    moves_A = generator.poisson(config.array_shifts * factor * gap, N_ARRAYS)
+    keep_E1 = ((1 - config.array_shift) ** moves_A)[arrays_E, None]
+    fresh_EF = _fresh_tuning(generator, config, arrays_E)
+    moved_EF = keep_E1 * tuning_EF + np.sqrt(1 - keep_E1**2) * fresh_EF
+    # Several jumps in one gap: an electrode keeps its tuning if it is in none of them.
+    n_jumps = generator.poisson(config.tuning_jumps * factor * gap)
+    drawn_JE = generator.random((n_jumps, len(arrays_E)))
+    jumped_E = (drawn_JE < config.jump_share).sum(axis=0) > 0
+    jumped: np.ndarray = np.where(
+        jumped_E[:, None], _fresh_tuning(generator, config, arrays_E), moved_EF
+    )
+    return jumped
 
 
 def _normal(generator: np.random.Generator, *shape: int) -> np.ndarray:

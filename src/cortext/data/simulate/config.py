@@ -1,15 +1,12 @@
-"""Settings of a simulation, the presets, and the random streams of a seed."""
+"""Settings of a simulation, and the presets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 from functools import cached_property
 from typing import Any, Literal
-
-import numpy as np
 
 from cortext.config import check_fields, to_mapping, with_overrides
 from cortext.data.conventions import LONGEST_BIN_MS, SHORTEST_BIN_MS, Conventions
@@ -23,6 +20,15 @@ ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")
 """The four arrays of participant T15, in the order of the features (Card et al. 2024)."""
 STEP_MS = 5
 """The grid on which utterances and articulators live; bins are whole multiples of it."""
+EVENTS = ("array_losses", "garbage_days", "reference_changes")
+"""Settings that count days of a plan of months on which something happens."""
+RAW = "as recorded: counts a bin, then power relative to the median electrode's at rest"
+"""Note in `cortext.json` about features that are not normalised."""
+
+
+def _later(default: Any) -> Any:
+    """Return a field that `simulation.json` leaves out at its default, as it was before it came."""
+    return field(default=default, metadata={"later": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +42,11 @@ class SimulatorConfig:
     """Seed of everything random; the same seed and config give the same data."""
 
     # What is recorded
-    plan: Literal["regular", "t15"] = "regular"
+    plan: Literal["regular", "t15", "months"] = "regular"
     """Plan of the recording days: `regular` has `n_days` equal days.
 
-    `t15` has the days, blocks, sentences per block and corpora of participant T15.
+    `t15` has the days, blocks, sentences per block and corpora of participant T15. `months` has
+    `n_days` equal days and then `later_days`, on some of which something happens.
     """
     n_days: int = 6
     """Recording days of a regular plan, two or three days apart as in the clinic's week."""
@@ -51,6 +58,25 @@ class SimulatorConfig:
     """Test trials of each day of a regular plan; their labels are withheld, as in the release."""
     trials_per_block: int = 50
     """Most trials of a block; features are z-scored per block (Card et al. 2024)."""
+    later_days: int = _later(40)
+    """Recording days of a plan of months after its first `n_days`, evenly spread and drawn."""
+    later_span: int = _later(400)
+    """Days over which the later days are spread."""
+    later_per_day: tuple[int, int] = _later((20, 60))
+    """Fewest and most training trials of a later day; the seed draws how many."""
+    further_per_day: int = _later(0)
+    """Validation trials of each later day. Nothing should learn from them: they judge."""
+    name_share: float = _later(0.0)
+    """Share of the sentences of each split that call somebody by a name.
+
+    The names of `text/names.txt` are in no dictionary, and not in `text/lm.txt`.
+    """
+    normalise: Literal["block", "none"] = _later("block")
+    """Normalisation of the features that are written: z-scores by `block`, or `none`.
+
+    With `none`, threshold crossings are counts per bin. Spike-band power is relative to the median
+    electrode's at rest.
+    """
 
     bin_ms: int = BIN_MS
     """Length of a bin of features in milliseconds, 5 to 50 in steps of 5."""
@@ -208,11 +234,66 @@ class SimulatorConfig:
     Dead ones appear so often that `dead_fraction` is kept.
     """
 
+    # Drift of a plan of months
+    stable_tuning: float = _later(0.0)
+    """Share of the tuning's power that never changes.
+
+    After d days the correlation of tuning with that of day 1 is s + (1 - s) exp(-r d), with this
+    share s and r = `tuning_drift` + `array_shifts` * `array_shift` + `tuning_jumps` * `jump_share`.
+    """
+    drift_spread: float = _later(0.0)
+    """Spread of participants: standard deviation over seeds of the logarithm of a factor on r."""
+    array_shifts: float = _later(0.0)
+    """Moves a day of each array, in which the tuning of all its electrodes changes a little."""
+    array_shift: float = _later(0.4)
+    """Fall of the correlation of the changing tuning at such a move, 0 to 1."""
+    tuning_jumps: float = _later(0.0)
+    """Moments a day at which some electrodes get new tuning at once."""
+    jump_share: float = _later(0.2)
+    """Share of all electrodes that get new tuning at such a moment."""
+    within_day: float = _later(0.0)
+    """Days' worth of drift of tuning, gain and baseline in the first 100 trials of a day.
+
+    It goes on in proportion over the day, and is gone the next morning.
+    """
+
+    # Events of a plan of months, each on a later day of its own in the last three quarters
+    array_losses: int = _later(0)
+    """Days without the channels of one array, as with a loose connector.
+
+    They are back on the next recording day: no rig records for months without a fourth of its
+    channels, and what a method has forgotten in between shows only when they return.
+    """
+    garbage_days: int = _later(0)
+    """Days on which no electrode carries speech."""
+    reference_changes: int = _later(0)
+    """Days from which on the reference of one array is another one."""
+    reference_offset: float = _later(0.5)
+    """Change of the log rate of all electrodes of the array at such a change."""
+    reference_noise: float = _later(0.5)
+    """Standard deviation of fast noise of the log rate, common to the array, from then on."""
+    silent_days: int = _later(0)
+    """Days in a row without a recording, once in the last three quarters."""
+
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("n_days", "train_per_day", "trials_per_block", "n_oscillations"):
+        for name in (
+            "n_days",
+            "train_per_day",
+            "trials_per_block",
+            "n_oscillations",
+            "later_days",
+        ):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("seed", "val_per_day", "test_per_day", "steps_per_block"):
+        for name in (
+            "seed",
+            "val_per_day",
+            "test_per_day",
+            "steps_per_block",
+            "further_per_day",
+            *EVENTS,
+            "silent_days",
+        ):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(self.seed < 2**63, "seed", self.seed, "less than 2**63")
         even = self.n_electrodes >= N_ARRAYS and self.n_electrodes % N_ARRAYS == 0
@@ -239,6 +320,10 @@ class SimulatorConfig:
             "latent_alignment",
             "rate_spread",
             "channel_turnover",
+            "name_share",
+            "stable_tuning",
+            "array_shift",
+            "jump_share",
         )
         for name in (*shares, "structured_alignment"):
             _require(
@@ -254,23 +339,38 @@ class SimulatorConfig:
                 getattr(self, name),
                 "finite and 0 or more",
             )
-        for name in ("lead_ms", "latent_s", "oscillation_hz", "artefact_s"):
+        for name in ("lead_ms", "latent_s", "oscillation_hz", "artefact_s", "later_per_day"):
             low, high = getattr(self, name)
             _require(
                 0 <= low <= high < math.inf, name, [low, high], "two numbers, the smaller first"
             )
-        for name in ("latent_s", "oscillation_hz", "artefact_s"):
+        for name in ("latent_s", "oscillation_hz", "artefact_s", "later_per_day"):
             _require(getattr(self, name)[0] > 0, name, list(getattr(self, name)), "positive")
         # Faster oscillations than half a cycle a bin cannot be seen: 25 Hz in bins of 20 ms.
         most_hz = 500 / (self.bin_ms if self.structured_noise else min(self.bin_ms, BIN_MS))
         hz = list(self.oscillation_hz)
         _require(hz[1] < most_hz, "oscillation_hz", hz, f"below {most_hz:g} Hz")
+        self._check_months()
         self.inventory.check()
+
+    def _check_months(self) -> None:
+        free = self.later_span - self.silent_days
+        if self.plan == "months":
+            needed = f"{self.later_days + self.silent_days} or more, a day for each of `later_days`"
+            _require(free >= self.later_days, "later_span", self.later_span, needed)
+            # The silence begins in the last three quarters and ends before the last day.
+            needed = "less than three quarters of `later_span`"
+            fits = self.silent_days < self.later_span - self.later_span // 4
+            _require(fits, "silent_days", self.silent_days, needed)
+            return
+        for name in (*EVENTS, "silent_days"):
+            _require(getattr(self, name) == 0, name, getattr(self, name), "0 unless plan=months")
 
     @cached_property
     def conventions(self) -> Conventions:
         """Conventions of the recordings."""
-        return Conventions(self.inventory, self.language, self.bin_ms)
+        raw = RAW if self.normalise == "none" else None
+        return Conventions(self.inventory, self.language, self.bin_ms, raw)
 
     @property
     def steps_per_bin(self) -> int:
@@ -280,11 +380,14 @@ class SimulatorConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain values, without the conventions, which `cortext.json` has.
 
-        The length of a bin is there where it is not the release's.
+        The length of a bin is there where it is not the release's, and settings for months where
+        they are not the defaults.
         """
         mapping = to_mapping(self)
         for each in fields(self):
-            if not each.metadata.get("key", True) or (each.name, self.bin_ms) == ("bin_ms", BIN_MS):
+            at_default = getattr(self, each.name) == each.default
+            left_out = each.name == "bin_ms" or each.metadata.get("later", False)
+            if not each.metadata.get("key", True) or (left_out and at_default):
                 del mapping[each.name]
         return mapping
 
@@ -348,6 +451,21 @@ PRESETS: dict[str, SimulatorConfig] = {
         word_pause_ms=680.0,
         undershoot=1.5,
     ),
+    "months": SimulatorConfig(
+        plan="months",
+        test_per_day=0,
+        name_share=0.05,
+        normalise="none",
+        stable_tuning=0.4,
+        drift_spread=0.35,
+        array_shifts=0.01,
+        tuning_jumps=0.02,
+        within_day=3.0,
+        array_losses=1,
+        garbage_days=1,
+        reference_changes=1,
+        silent_days=14,
+    ),
 }
 """Presets by name: `tiny` is easy and takes seconds, for tests.
 
@@ -374,44 +492,3 @@ def preset_config(
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
     config = with_overrides(PRESETS[preset], overrides)
     return config if seed is None else with_overrides(config, [f"seed={seed}"])
-
-
-class Purpose(IntEnum):
-    """The use of a stream of random numbers.
-
-    The numbers are part of the format: never renumber, only add. They start high, above the streams
-    that the sentences are drawn from.
-    """
-
-    BRAIN = 1_000_001
-    DRIFT = 1_000_002
-    RATE = 1_000_003
-    DURATIONS = 1_000_004
-    LATENTS = 1_000_005
-    SPIKES = 1_000_006
-    POWER = 1_000_007
-    STRUCTURED = 1_000_008
-    STEPS = 1_000_009
-    TARGETS = 1_000_010
-    IDLE = 1_000_030
-
-
-def stream(
-    seed: int, purpose: Purpose, day: int = 0, block: int = 0, trial: int = 0
-) -> np.random.Generator:
-    """Return the generator of (seed, purpose, day, block, trial); streams never overlap.
-
-    A stream is named by its use and not by when it is drawn, so that any number of workers, in any
-    order, gives the same data (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
-
-    Args:
-        seed: Seed of the simulation. With `purpose` it is the key of a Philox 4x64 cipher.
-        purpose: Use of the numbers.
-        day: With block and trial, the upper words of the cipher's counter; the lowest word counts
-            the draws. 0 where the numbers do not belong to a day.
-        block: Number of the block; 0 for none.
-        trial: Number of the trial; 0 for none.
-    """
-    key = np.array([seed, purpose], dtype=np.uint64)
-    counter = np.array([0, trial, block, day], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))

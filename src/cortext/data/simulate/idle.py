@@ -26,10 +26,11 @@ import numpy as np
 from cortext.config import check_fields
 from cortext.data.simulate.articulators import ARTICULATORS, articulate, targets
 from cortext.data.simulate.brain import Electrodes, vocabulary
-from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
+from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
 from cortext.data.simulate.neural import max_lead_bins, record
 from cortext.data.simulate.plan import Prompt
 from cortext.data.simulate.speech import TimedPhonemes, utter, with_pauses
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.errors import ConfigError
 from cortext.text.pronunciation import pronounced
 

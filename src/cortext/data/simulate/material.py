@@ -8,10 +8,10 @@ from pathlib import Path
 from cortext.arguments import as_path
 from cortext.data.simulate.config import SimulatorConfig
 from cortext.data.simulate.plan import Prompt, trial_counts
-from cortext.data.simulate.sentences import Splits, read_sentences, splits
+from cortext.data.simulate.sentences import Splits, read_sentences, splits, with_names
 from cortext.data.simulate.speech import with_pauses
 from cortext.data.trial import SPLITS, most_labels
-from cortext.errors import TextError
+from cortext.errors import ConfigError, TextError
 from cortext.text.inventory import Inventory, read_inventory
 from cortext.text.language import Language, read_language
 from cortext.text.lexicon import Lexicon, inventory_of
@@ -61,6 +61,12 @@ class Material:
             text=own,
             language=config.language,
         )
+        if config.name_share:
+            if not _is_published(config, self.lexicon):
+                raise ConfigError(
+                    "name_share needs English phonemes, by whose rules names are said"
+                )
+            chosen = _with_names(chosen, config)
         said = {} if _is_published(config, self.lexicon) else self._pronounced(config, chosen)
         prompts = {
             split: [
@@ -147,6 +153,15 @@ def material_of(
     if example is None:
         return config, Material(None, None, path, found)
     return config, Material(preset, example / "text.txt", path, found)
+
+
+def _with_names(chosen: Splits, config: SimulatorConfig) -> Splits:
+    named = {}
+    for number, split in enumerate(SPLITS):
+        sentences = getattr(chosen, split)
+        texts = with_names(sentences, config.name_share, config.seed, number)
+        named[split] = [replace(s, text=t) for s, t in zip(sentences, texts, strict=True)]
+    return replace(chosen, **named)
 
 
 def _read_lexicon(path: Path, inventory: Inventory) -> Lexicon:

@@ -15,7 +15,8 @@ import math
 import numpy as np
 
 from cortext.data.simulate.brain import N_MOVEMENTS, Electrodes, vocabulary
-from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
+from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.data.trial import BIN_MS
 
 LOG_RATE_CEILING = 2.5
@@ -42,7 +43,8 @@ def record(
 ) -> np.ndarray:
     """Return the features of a trial before z-scoring: float32 [T, 2 E].
 
-    Threshold crossings come first, then spike-band power.
+    Threshold crossings come first, then spike-band power. Power has no level of its own, since
+    z-scores remove it, unless features are written as recorded (`SimulatorConfig.normalise`).
 
     Args:
         positions_TK: Articulators for the T bins of the trial and at least the longest lead after
@@ -62,6 +64,10 @@ def record(
     log_rate += _shared(generator, n_bins, config, arousal) @ _loads(e).T
     if structured_TE is not None:
         log_rate += structured_TE
+    if e.reference_A is not None:
+        noise = stream(config.seed, Purpose.REFERENCE, day, block, trial)
+        common_TA = noise.standard_normal((n_bins, N_ARRAYS), dtype=np.float32) * e.reference_A
+        log_rate += np.repeat(common_TA, len(e.lead_E) // N_ARRAYS, axis=1)
     np.minimum(log_rate, LOG_RATE_CEILING, out=log_rate)
     features = np.empty((n_bins, 2 * len(e.lead_E)), dtype=np.float32)
     spikes = features[:, : len(e.lead_E)]
@@ -71,6 +77,9 @@ def record(
     surprise = (spikes - rate) / np.sqrt(rate + 0.1)
     powers = stream(config.seed, Purpose.POWER, day, block, trial)
     features[:, len(e.lead_E) :] = _power(log_rate, surprise, powers, config)
+    if config.normalise == "none":
+        median = np.log(config.baseline_hz * config.bin_ms / 1000)
+        features[:, len(e.lead_E) :] *= np.exp(POWER_SCALE * (e.baseline_E - np.float32(median)))
     return features
 
 

@@ -11,6 +11,7 @@ from importlib import resources
 from itertools import groupby, pairwise
 
 from cortext.data.simulate.config import SimulatorConfig
+from cortext.data.simulate.months import later_days, later_trials, regular_day
 from cortext.data.trial import SPLITS
 
 FIRST_DAY = date(2025, 1, 6)
@@ -95,7 +96,7 @@ def plan_days(config: SimulatorConfig, prompts: Mapping[str, Sequence[Prompt]]) 
         config: The simulation.
         prompts: As many of each split as `trial_counts` says, in order.
     """
-    blocks = _t15_blocks(config) if config.plan == "t15" else _regular_blocks(config)
+    blocks = _blocks(config)
     waiting = {split: iter(prompts[split]) for split in SPLITS}
     days: list[PlannedDay] = []
     history: tuple[int, ...] = ()
@@ -109,9 +110,16 @@ def plan_days(config: SimulatorConfig, prompts: Mapping[str, Sequence[Prompt]]) 
 
 def trial_counts(config: SimulatorConfig) -> dict[str, int]:
     """Return the number of trials by split."""
-    blocks = _t15_blocks(config) if config.plan == "t15" else _regular_blocks(config)
+    blocks = _blocks(config)
     counts = Counter(split for block in blocks for split in block.splits)
     return {split: counts[split] for split in SPLITS}
+
+
+def _blocks(config: SimulatorConfig) -> list[_Block]:
+    if config.plan == "t15":
+        return _t15_blocks(config)
+    blocks = _regular_blocks(config)
+    return [*blocks, *_later_blocks(config)] if config.plan == "months" else blocks
 
 
 def _planned(block: _Block, waiting: dict[str, Iterator[Prompt]]) -> PlannedBlock:
@@ -127,16 +135,27 @@ def _planned(block: _Block, waiting: dict[str, Iterator[Prompt]]) -> PlannedBloc
 def _regular_blocks(config: SimulatorConfig) -> list[_Block]:
     """Return days alike: training blocks, then blocks in which val and test trials alternate."""
     held_out = _alternating(config.val_per_day, config.test_per_day)
-    blocks = []
-    for index in range(config.n_days):
-        day = index // 3 * 7 + index % 3 * 2
-        session = f"sim.{FIRST_DAY + timedelta(days=day):%Y.%m.%d}"
-        pieces = [*_pieces(("train",) * config.train_per_day, config), *_pieces(held_out, config)]
-        blocks += [
-            _Block(day + 1, session, number, splits)
-            for number, splits in enumerate(pieces, start=1)
-        ]
-    return blocks
+    train = ("train",) * config.train_per_day
+    days = [regular_day(index) for index in range(config.n_days)]
+    return [block for day in days for block in _blocks_of_day(config, day, train, held_out)]
+
+
+def _later_blocks(config: SimulatorConfig) -> list[_Block]:
+    """Return the later days of a plan of months: training blocks, then those that judge."""
+    judged = ("val",) * config.further_per_day
+    return [
+        block
+        for day in later_days(config)
+        for block in _blocks_of_day(config, day, ("train",) * later_trials(config, day), judged)
+    ]
+
+
+def _blocks_of_day(
+    config: SimulatorConfig, day: int, train: tuple[str, ...], held_out: tuple[str, ...]
+) -> list[_Block]:
+    session = f"sim.{FIRST_DAY + timedelta(days=day - 1):%Y.%m.%d}"
+    pieces = [*_pieces(train, config), *_pieces(held_out, config)]
+    return [_Block(day, session, number, splits) for number, splits in enumerate(pieces, start=1)]
 
 
 def _pieces(splits: tuple[str, ...], config: SimulatorConfig) -> list[tuple[str, ...]]:

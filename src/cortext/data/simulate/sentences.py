@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from cortext.data.simulate import grammar
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.data.trial import MAX_LABEL
 from cortext.errors import TextError
 from cortext.files import check_file
@@ -190,6 +191,30 @@ class Known:
     def shares(self, sentence: str) -> bool:
         """Return whether the sentence holds a five-word sequence, or a whole sentence, of these."""
         return not self._sequences.isdisjoint(_sequences(sentence, self._language))
+
+
+def with_names(sentences: Sequence[Sentence], share: float, seed: int, split: int) -> list[str]:
+    """Return the texts of sentences; a share of them calls somebody by a name of `text/names.txt`.
+
+    The names are in neither the dictionary nor the LM text: a decoder's lexicon lacks them.
+
+    Args:
+        sentences: The sentences of a split.
+        share: Share of them that get a name, at the beginning or the end.
+        seed: Seed of the draws.
+        split: Number of the split.
+    """
+    names = (resources.files(__package__) / "text" / "names.txt").read_text("ascii").split()
+    generator = stream(seed, Purpose.NAMES, trial=split)
+    chosen = generator.permutation(len(sentences))[: round(share * len(sentences))]
+    said = [sentence.text for sentence in sentences]
+    for place in chosen:
+        name = names[int(generator.integers(len(names)))]
+        text = said[place]
+        stem = text.rstrip(".!?")
+        first = f"{name}, {text}"
+        said[place] = first if generator.random() < 0.5 else f"{stem}, {name}{text[len(stem) :]}"
+    return said
 
 
 def _sequences(sentence: str, language: Language) -> list[tuple[str, ...]]:

@@ -14,7 +14,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from cortext.data.simulate.config import STEP_MS, Purpose, SimulatorConfig, stream
+from cortext.data.simulate.config import STEP_MS, SimulatorConfig
+from cortext.data.simulate.streams import Purpose, stream
 from cortext.data.trial import BIN_MS
 from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Pronunciation

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cortext.data.simulate.brain import N_BASIS, Electrodes
-from cortext.data.simulate.config import N_ARRAYS, Purpose, SimulatorConfig, stream
+from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
 from cortext.data.simulate.neural import autoregressive
+from cortext.data.simulate.streams import Purpose, stream
 
 N_WAVEFORMS = 3
 OTHER_ARRAYS = 0.3

@@ -20,9 +20,10 @@ from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.hdf5_output import new_hdf5
 from cortext.data.session_files import write_session
 from cortext.data.simulate.articulators import ARTICULATORS, articulate, targets
-from cortext.data.simulate.brain import Electrodes, electrodes
+from cortext.data.simulate.brain import Electrodes, electrodes, later_in_day
 from cortext.data.simulate.config import STEP_MS, SimulatorConfig, preset_config
 from cortext.data.simulate.material import Material, material_of
+from cortext.data.simulate.months import events
 from cortext.data.simulate.neural import max_lead_bins, record
 from cortext.data.simulate.plan import PlannedBlock, PlannedDay, Prompt, plan_days, trial_counts
 from cortext.data.simulate.speech import TimedPhonemes, utter, with_pauses
@@ -72,7 +73,7 @@ def simulate(
     Args:
         out: Directory to make; it must not exist, or be empty. It appears when all is written, or
             not at all.
-        preset: `tiny`, `demo`, `t15`, `spanish` or `handwriting` (see PRESETS).
+        preset: `tiny`, `demo`, `t15`, `months`, `spanish` or `handwriting` (see PRESETS).
         seed: Seed of all random draws; the preset's own when None.
         workers: Processes; the files are the same, bit by bit, with any number of them. With None
             as many as there are processors, or fewer where the days are too small to be worth
@@ -123,6 +124,8 @@ def simulate_block(
 ) -> list[SimulatedTrial]:
     """Return the trials of one block, z-scored over it as in the release (Card et al. 2024).
 
+    With `normalise=none` the features are as recorded.
+
     Args:
         config: The simulation.
         day: Day of the block, for its name and number.
@@ -136,6 +139,7 @@ def simulate_block(
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
     pad = max_lead_bins(config)
     noise = _noise(config, day, block, e, bounds[-1])
+    earlier = _trials_before(day, block)
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
         positions = articulate(utterance, config.undershoot, pad, tokens)
         added = (
@@ -143,9 +147,11 @@ def simulate_block(
             if noise is None
             else noise.trial(planned.number, start, utterance.n_bins).log_rate_TE
         )
-        recorded = record(positions, e, config, day.day, block.number, planned.number, added)
+        now = later_in_day(e, config, day.day, earlier + planned.number)
+        recorded = record(positions, now, config, day.day, block.number, planned.number, added)
         features[start : start + utterance.n_bins] = recorded
-    zscore(features)
+    if config.normalise == "block":
+        zscore(features)
     trials = []
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
         prompt = planned.prompt
@@ -176,6 +182,10 @@ def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> lis
         utter(_spoken(config, t.prompt), config, day.day, block.number, t.number)
         for t in block.trials
     ]
+
+
+def _trials_before(day: PlannedDay, block: PlannedBlock) -> int:
+    return sum(len(other.trials) for other in day.blocks if other.number < block.number)
 
 
 def _spoken(config: SimulatorConfig, prompt: Prompt) -> Sequence[str]:
@@ -298,17 +308,25 @@ def _write_day(root: Path, config: SimulatorConfig, day: PlannedDay, truth: bool
 def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electrodes) -> None:
     """Write the day's electrodes, and sentence, alignment and articulators of every trial.
 
-    `electrodes/*` hold the fields of Electrodes; `<split>/trial_NNNN`, numbered as in the session
-    file, hold `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in
-    ms), and attributes. Where there is structured noise, `structured_noise` float32 [T, E] (log
-    rate), `artefacts` int64 [N, 3] (waveform, start and end in ms) and `steps` int64 [S] (ms) are
-    there too.
+    `electrodes/*` hold the fields of Electrodes, `evening/*` those that the day has changed at its
+    end, and the attribute `events` names the events of the day. `<split>/trial_NNNN`, numbered as
+    in the session file, hold `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token,
+    start and end in ms), and attributes. Where there is structured noise, `structured_noise`
+    float32 [T, E] (log rate), `artefacts` int64 [N, 3] (waveform, start and end in ms) and `steps`
+    int64 [S] (ms) are there too.
     """
     tokens = targets(config.inventory, config.seed)
     with new_hdf5(path) as (file, check_disk):
         file.attrs["articulators"] = ARTICULATORS
         for name, values in asdict(e).items():
-            file[f"electrodes/{name}"] = values
+            if values is not None:
+                file[f"electrodes/{name}"] = values
+        if config.within_day:
+            evening = later_in_day(e, config, day.day, day.n_trials)
+            for name in ("tuning_EF", "depth_E", "baseline_E"):
+                file[f"evening/{name}"] = getattr(evening, name)
+        if config.plan == "months":
+            file.attrs["events"] = events(config).on(day.day)
         numbers = dict.fromkeys(SPLITS, 0)
         for block in day.blocks:
             utterances = _utter(config, day, block)
