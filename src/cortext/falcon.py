@@ -22,7 +22,7 @@ from cortext.data.readers.falcon import BIN_MS, N_CHANNELS, cue_of, falcon_h2, s
 from cortext.data.readers.importing import NORMALISATIONS
 from cortext.data.readers.recording import Recording
 from cortext.data.readers.source_files import file_faults
-from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
+from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin
 from cortext.decoding import Decoder as WordSearch
 from cortext.decoding import greedy
 from cortext.decoding.open_vocabulary import TokenText
@@ -114,7 +114,7 @@ class Decoder:
         session = session_of(as_path(tags[0], "dataset_tags[0]"))
         layer = session if session in self._model.sessions else None
         self._pipeline = Pipeline(self._model, self._search, layer or "latest")
-        self._scale = RollingScale(self._calibration(session) if self._is_scaled else ())
+        self._scale = by_bin(N_CHANNELS, self._calibration(session) if self._is_scaled else ())
         self._logits: list[np.ndarray] = []
 
     def predict(self, neural_observations: np.ndarray) -> np.ndarray:
@@ -152,7 +152,7 @@ class Decoder:
         if self._search is None and len(update.logits_PV):
             self._logits.append(update.logits_PV)
         text = self._pipeline.finish()[0].text
-        self._scale.end()
+        self._scale.end_utterance()
         if self._search is None and self._logits:
             inventory = self._model.inventory
             best = greedy(np.concatenate(self._logits), inventory)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
+from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin
 
 
 def trials(n, seed=0, n_features=3, scale=1.0, offset=0.0):
@@ -51,29 +51,29 @@ def oracle(recorded, number):
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_causal_scores_are_those_of_the_last_trials_and_the_bins_so_far(offset):
     recorded = trials(ROLLING_TRIALS + 4, offset=offset)
-    scale = RollingScale()
+    scale = by_bin(3)
     for number, x_TC in enumerate(recorded):
         np.testing.assert_allclose(scale.push(x_TC), oracle(recorded, number), atol=1e-4)
-        scale.end()
+        scale.end_utterance()
 
 
 def test_causal_scores_are_the_same_bit_for_bit_in_any_pieces():
     recorded = trials(5, seed=3)
-    whole, pieces = RollingScale(), RollingScale()
+    whole, pieces = by_bin(3), by_bin(3)
     rng = np.random.default_rng(4)
     for x_TC in recorded:
         cuts = np.sort(rng.integers(0, len(x_TC), size=3))
         found = [pieces.push(part) for part in np.split(x_TC, cuts)]
         assert np.array_equal(np.concatenate(found), whole.push(x_TC))
-        whole.end()
-        pieces.end()
+        whole.end_utterance()
+        pieces.end_utterance()
 
 
 def test_a_start_stands_for_earlier_trials():
     recorded = trials(6, seed=5)
-    started = RollingScale(map(Moments.of, recorded[:5]))
+    started = by_bin(3, map(Moments.of, recorded[:5]))
     np.testing.assert_allclose(started.push(recorded[5]), oracle(recorded, 5), atol=1e-5)
 
 
 def test_the_first_bin_of_all_is_zero():
-    assert RollingScale().push(np.array([[3.0, -7.0]])).tolist() == [[0.0, 0.0]]
+    assert by_bin(2).push(np.array([[3.0, -7.0]])).tolist() == [[0.0, 0.0]]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
+from cortext.data.scaling import RollingZScore
 from cortext.errors import DataError
-from cortext.features.stream import RollingZScore, StreamSmoother
+from cortext.features.stream import StreamSmoother
 
 CHUNKINGS = {
     "one by one": [1],

@@ -40,7 +40,7 @@ PARTS: dict[str, Part] = {
         "Smooth and augment features; build, load, save and extend acoustic models.",
         (
             "cortext.features.*",
-            "cortext.features.stream.RollingZScore",
+            "cortext.data.scaling.RollingZScore",
             "cortext.models.*",
             "cortext.models.inputs.DayLayers",
             "cortext.models.inputs.InputNetworkConfig",

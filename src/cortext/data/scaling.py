@@ -1,23 +1,45 @@
-"""Z-scores of recorded features, by block or causal.
+"""Z-scores of features: by block, and rolling ones, which need nothing that comes later.
 
 Over the bins of a block each feature gets a mean of 0 and a standard deviation of 1, as in the
-public releases. That needs the whole block, which live decoding does not have. Causal z-scores of a
-bin need only what was recorded up to that bin: the last trials, and the bins of its own trial so
-far.
+public releases. That needs the whole block, which live decoding does not have. Rolling z-scores of
+a bin need only what was recorded before its end: the last utterances, and the bins of its own so
+far. `pack` and live decoding compute them with the same class, bin by bin.
+
+T bins, C features.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from cortext.errors import DataError
+
 MIN_SD = 1e-6
-"""Features with a smaller standard deviation are constant: their z-scores are 0."""
+"""Features with a smaller standard deviation are constant: their z-scores over a block are 0."""
 ROLLING_TRIALS = 20
-"""Finished trials that causal z-scores look back on."""
+"""Finished utterances, or trials of a recording, that rolling z-scores look back on."""
+LEAST_BINS = 250
+"""Bins that rolling statistics need before they are used, and weight of those of a warm start."""
+LIMIT = 10.0
+"""Largest absolute value of a rolling z-score."""
+BLOCK_BINS = 64
+"""Number of bins whose moments are taken together, in whatever chunks they arrive."""
+SMALLEST_STD = 1e-6
+"""Ratio of a feature's standard deviation to its mean up to which the feature counts as constant.
+
+Such a deviation is only the rounding of float32.
+"""
+ROLLING_NOTE = (
+    f"rolling z-scores over the last {ROLLING_TRIALS} trials and the trial so far, from"
+    f" {LEAST_BINS} bins on every {BLOCK_BINS} bins, at most {LIMIT:g}"
+)
+"""Rolling z-scores in words, for the `normalised` of packed data and models."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +72,33 @@ class Moments:
         squares_C = sum(part.squares_C + part.n * np.square(part.mean_C - mean_C) for part in parts)
         return cls(n, np.asarray(mean_C), np.asarray(squares_C))
 
+    def __add__(self, other: Moments) -> Moments:
+        # Chan, Golub & LeVeque (1983). A plain sum of squares loses its digits to large means.
+        n = self.n + other.n
+        if not n:
+            return self
+        apart_C = other.mean_C - self.mean_C
+        share = other.n / n
+        return Moments(
+            n,
+            self.mean_C + apart_C * share,
+            self.squares_C + other.squares_C + np.square(apart_C) * (self.n * share),
+        )
+
+    @cached_property
+    def std_C(self) -> np.ndarray:
+        """Standard deviations, float64 [C]; 0 without bins."""
+        return np.sqrt(self.squares_C / max(self.n, 1))
+
+    @cached_property
+    def scale_C(self) -> np.ndarray:
+        """Factors that make the standard deviations 1; 0 for a constant feature."""
+        scale_C = np.zeros_like(self.std_C)
+        np.divide(
+            1.0, self.std_C, out=scale_C, where=self.std_C > SMALLEST_STD * np.abs(self.mean_C)
+        )
+        return scale_C
+
     def scale(self) -> Scale:
         """Return the scale that gives these bins a mean of 0 and a standard deviation of 1."""
         return Scale(self.mean_C, np.sqrt(self.squares_C / self.n))
@@ -77,59 +126,156 @@ def _scaled(rest: np.ndarray, sd: np.ndarray) -> np.ndarray:
     return (rest * factor).astype(np.float32)
 
 
-class RollingScale:
-    """Causal z-scores: over the last `ROLLING_TRIALS` trials and the trial's own bins so far.
+class RollingZScore:
+    """Z-scores of features by a rolling mean and standard deviation.
+
+    The statistics combine three parts: the block's latest utterances; the utterance in progress up
+    to its last whole `BLOCK_BINS`; and the statistics that the block began with (warm start), which
+    count as `least_bins` bins. The last are those of the block before, or given ones. Until
+    `least_bins` bins are known (cold start), every bin is scored against all bins up to itself. A
+    constant feature gives 0.
+
+    The statistics of utterances are summed anew each time. A running sum, from which old utterances
+    are subtracted, would gather rounding errors over hours.
 
     Args:
-        start: Trials before the first one, such as those of a calibration.
+        n_features: Features of a bin, C.
+        window_utterances: Number of latest utterances that count.
+        least_bins: Fewest bins for statistics to be used; with None, every bin is scored against
+            all bins up to itself.
+        limit: Largest absolute value of a z-score; larger ones are clipped.
+        start: Utterances before the first one, such as those of a calibration.
     """
 
-    def __init__(self, start: Iterable[Moments] = ()) -> None:
-        self._trials = deque(start, maxlen=ROLLING_TRIALS)
-        self._own: list[np.ndarray] = []
-        self._all: _Running | None = None
+    def __init__(
+        self,
+        n_features: int,
+        *,
+        window_utterances: int = ROLLING_TRIALS,
+        least_bins: int | None = LEAST_BINS,
+        limit: float = LIMIT,
+        start: Iterable[Moments] = (),
+    ) -> None:
+        self.n_features = n_features
+        self.limit = limit
+        self._least_bins = least_bins
+        self._utterances = deque(start, maxlen=window_utterances)
+        self._nothing = self._warm = Moments(0, np.zeros(n_features), np.zeros(n_features))
+        self._before = sum(self._utterances, self._warm)
+        self._pending_TC = np.empty((BLOCK_BINS, n_features), dtype=np.float32)
+        self.drop_utterance()
+
+    @property
+    def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation in force, float64 [C] each; None until enough is known."""
+        return (self._known.mean_C.copy(), self._known.std_C.copy()) if self._is_known else None
+
+    def start_block(
+        self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
+    ) -> None:
+        """Begin a block with given statistics, or with those in force.
+
+        Args:
+            mean_C: Float [C], means; None, with `std_C`, keeps the statistics in force.
+            std_C: Float [C], standard deviations.
+
+        Raises:
+            DataError: For statistics that are not finite, negative or of another shape.
+        """
+        statistics = self.statistics
+        if mean_C is not None or std_C is not None:
+            statistics = _checked_statistics(mean_C, std_C, self.n_features)
+        if statistics is not None:
+            n_bins = self._least_bins or LEAST_BINS
+            self._warm = Moments(n_bins, statistics[0], np.square(statistics[1]) * n_bins)
+        self._utterances.clear()
+        self._before = self._warm
+        self.drop_utterance()
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
-        """Return the z-scores of the next bins of the trial, float32 [T, C].
-
-        The result does not depend on how the bins are cut into calls.
-        """
-        if self._all is None:
-            self._all = _Running(x_TC.shape[1], self._trials)
-        self._own.append(np.array(x_TC))
-        z_TC = np.empty(x_TC.shape, np.float32)
-        for x_C, z_C in zip(x_TC, z_TC, strict=True):
-            self._all.add(x_C)
-            self._all.scale(x_C, out=z_C)
+        """Return the z-scores of the next bins, float32 [T, C]."""
+        z_TC = np.empty_like(x_TC, dtype=np.float32)
+        first = 0
+        while first < len(x_TC):
+            if self._is_known:
+                until = min(first + BLOCK_BINS - self._n_pending, len(x_TC))
+                z_TC[first:until] = self._normalised(x_TC[first:until])
+                self._remember(x_TC[first:until])
+            else:
+                until = first + 1
+                self._add(x_TC[first:until])
+                z_TC[first] = self._normalised(x_TC[first])
+            first = until
         return z_TC
 
-    def end(self) -> None:
-        """End the trial: its bins become one of the trials that the next ones look back on."""
-        if self._own:
-            self._trials.append(Moments.of(np.concatenate(self._own)))
-        self._own, self._all = [], None
+    def end_utterance(self) -> None:
+        """Count the bins since the last call as an utterance."""
+        if self._n_pending:
+            self._add(self._pending_TC[: self._n_pending])
+        if self._utterance.n:
+            self._utterances.append(self._utterance)
+        self._before = sum(self._utterances, self._warm)
+        self.drop_utterance()
+
+    def drop_utterance(self) -> None:
+        """Forget the bins since the last utterance."""
+        self._known = self._before
+        self._utterance = self._nothing
+        self._n_pending = 0
+
+    @property
+    def _is_known(self) -> bool:
+        return self._least_bins is not None and self._known.n >= self._least_bins
+
+    def _remember(self, x_TC: np.ndarray) -> None:
+        """Collect bins until there are `BLOCK_BINS`; `push` passes no more than are missing."""
+        self._pending_TC[self._n_pending : self._n_pending + len(x_TC)] = x_TC
+        self._n_pending += len(x_TC)
+        if self._n_pending == BLOCK_BINS:
+            self._add(self._pending_TC)
+            self._n_pending = 0
+
+    def _add(self, x_TC: np.ndarray) -> None:
+        self._utterance += Moments.of(x_TC)
+        self._known = self._before + self._utterance
+
+    def _normalised(self, x_TC: np.ndarray) -> np.ndarray:
+        z_TC: np.ndarray = x_TC - self._known.mean_C
+        z_TC *= self._known.scale_C
+        np.minimum(z_TC, self.limit, out=z_TC)
+        np.maximum(z_TC, -self.limit, out=z_TC)
+        return z_TC
 
 
-class _Running:
-    """Moments that grow by one bin at a time (Welford 1962)."""
+def by_bin(n_features: int, start: Iterable[Moments] = ()) -> RollingZScore:
+    """Return z-scores as `import --normalise rolling` writes them, without any limit.
 
-    def __init__(self, n_features: int, trials: Iterable[Moments] = ()) -> None:
-        trials = list(trials)
-        start = Moments.total(trials) if trials else None
-        self.n = start.n if start else 0
-        self.mean_C = start.mean_C.copy() if start else np.zeros(n_features)
-        self.squares_C = start.squares_C.copy() if start else np.zeros(n_features)
-        self._rest_C = np.empty(n_features)
+    Each bin is scored over the last `ROLLING_TRIALS` trials and its own up to itself.
 
-    def add(self, x_C: np.ndarray) -> None:
-        self.n += 1
-        rest_C = np.subtract(x_C, self.mean_C, out=self._rest_C)
-        self.mean_C += rest_C / self.n
-        rest_C *= x_C - self.mean_C
-        self.squares_C += rest_C
+    Args:
+        n_features: Features of a bin, C.
+        start: Trials before the first one.
+    """
+    return RollingZScore(n_features, least_bins=None, limit=math.inf, start=start)
 
-    def scale(self, x_C: np.ndarray, out: np.ndarray) -> None:
-        sd_C = np.sqrt(self.squares_C / self.n)
-        constant = sd_C <= MIN_SD
-        sd_C[constant] = np.inf
-        np.divide(x_C - self.mean_C, sd_C, out=out, casting="same_kind")
+
+def _checked_statistics(
+    mean_C: np.ndarray | None, std_C: np.ndarray | None, n_features: int
+) -> tuple[np.ndarray, np.ndarray]:
+    if mean_C is None or std_C is None:
+        raise DataError(
+            "a warm start needs a mean and a standard deviation", fix="give both, or neither"
+        )
+    mean_C = np.array(mean_C, dtype=np.float64)
+    std_C = np.array(std_C, dtype=np.float64)
+    if mean_C.shape != (n_features,) or std_C.shape != (n_features,):
+        found = (
+            f"a mean of shape {list(mean_C.shape)} and a standard deviation of shape"
+            f" {list(std_C.shape)}"
+        )
+        raise DataError(f"{found}; [{n_features}] is needed")
+    if not (np.isfinite(mean_C).all() and np.isfinite(std_C).all() and (std_C >= 0).all()):
+        raise DataError(
+            "the statistics of a warm start are not finite, or a standard deviation is negative"
+        )
+    return mean_C, std_C

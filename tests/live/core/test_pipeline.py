@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cortext.data.conventions import RELEASE_CONVENTIONS
+from cortext.data.scaling import RollingZScore
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, DecodingError, LiveError, RunError
-from cortext.features.stream import RollingZScore
 from cortext.live.core.acoustic_stream import (
     AcousticStream,
     Endpoint,

@@ -38,7 +38,7 @@ from cortext.data.readers.recording import (
 )
 from cortext.data.readers.source_files import file_faults
 from cortext.data.rebin import rebin
-from cortext.data.scaling import ROLLING_TRIALS, Moments, RollingScale
+from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin
 from cortext.data.session_files import check_texts, write_session
 from cortext.data.trial import SPLITS, Trial, make_trial
 from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest, shown
@@ -344,8 +344,8 @@ class _Import:
         if self.normalise == "rolling":
             moments = [one.moments for one in ready]
             return [
-                RollingScale(moments[max(0, number - ROLLING_TRIALS) : number]).push
-                for number in range(len(ready))
+                by_bin(len(one.mean_C), moments[max(0, number - ROLLING_TRIALS) : number]).push
+                for number, one in enumerate(moments)
             ]
         if self.normalise == "published":
             published = {block.number: block.published for block in contents.blocks}

@@ -15,10 +15,11 @@ import numpy as np
 from cortext.arguments import check_type
 from cortext.config import check_fields
 from cortext.data.conventions import Conventions
+from cortext.data.scaling import RollingZScore
 from cortext.decoding.nbest import FRAME_MS
 from cortext.decoding.options import is_finite
 from cortext.errors import ConfigError, DataError, wrong_type
-from cortext.features.stream import RollingZScore, StreamSmoother
+from cortext.features.stream import StreamSmoother
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
 from cortext.models.stepper import Stepper, filled, pads_last_patch
