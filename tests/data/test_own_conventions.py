@@ -431,7 +431,9 @@ def test_pack_joins_bins(tmp_path: Path, capsys) -> None:
     packed.verify()
     assert open_data(out).conventions.bin_ms == 20
     (data / FILE).touch()
-    with pytest.raises(DataError, match=f"run cortext pack {data} --out {out} --bin-ms 20 again"):
+    with pytest.raises(
+        DataError, match=f"run cortext pack {data} --out {out} --bin-ms 20 --sums 1 again"
+    ):
         open_data(out)
 
 

@@ -433,20 +433,22 @@ def export(
 def _export_onnx(
     run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool
 ) -> None:
-    from cortext.data import open_data
     from cortext.evaluation.fitted import take_over
     from cortext.evaluation.stepped import stepped_errors
     from cortext.models.card import read_card
     from cortext.models.onnx import export_onnx, record_errors
     from cortext.models.onnx_stepper import CARD, OnnxStepper
     from cortext.models.participants import run_for
+    from cortext.training.participants.recordings import open_for
 
-    recordings = None if data is None else open_data(data)
-    run = run if recordings is None else run_for(run, recordings)
-    if recordings is not None:  # what does not fit is said before the work
+    recordings = None
+    if data is not None:  # what does not fit is said before the work
+        run = run_for(run, data)
+        conventions = read_card(run / "model.json").conventions
+        recordings = open_for(conventions, data)
         recordings.split(split)
         recordings.conventions.require(
-            read_card(run / "model.json").conventions,
+            conventions,
             mine="the data",
             theirs="the run",
             where=recordings.path,

@@ -19,6 +19,7 @@ from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
 from cortext.data.packed_index import is_packed, write_index
 from cortext.data.packed_split import Batch, PackedSplit
+from cortext.data.rebin import Rebinning
 from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, DataError
@@ -221,6 +222,7 @@ def open_data(
     packed_cache: str | Path | None = None,
     bin_ms: float | None = None,
     *,
+    sums: Iterable[int] = (),
     skip_bad: bool = False,
     progress: Progress | None = None,
     limits: Limits = LIMITS,
@@ -230,10 +232,11 @@ def open_data(
     Args:
         path: The DATA of every command, or data that are open: packed ones are returned as they
             are.
-        packed_cache: Where session files are packed to (default: `.packed` inside `path`); made
-            again when a session file was added, removed or changed.
+        packed_cache: Where session files are packed to; made again when a session file was added,
+            removed or changed. Default: `.packed` inside `path`, `.packed-20ms` with `bin_ms=20`.
         bin_ms: Length that the bins of session files get as they are packed, in milliseconds;
-            None keeps it. Features are averaged.
+            None keeps it.
+        sums: With `bin_ms`: features whose bins are summed; all others are averaged.
         skip_bad: Leave bad trials out; without it a cache made with it is refused as the session
             files would be.
         progress: Called with trials packed and in all.
@@ -251,7 +254,8 @@ def open_data(
         if packed.stale():
             length = packed.conventions.bin_ms
             rebinned = Conventions.read(packed.source).bin_ms != length
-            options = f" --bin-ms {length:g}" if rebinned else ""
+            joined = Rebinning.noted(packed.conventions)
+            options = (joined.options if joined else f" --bin-ms {length:g}") if rebinned else ""
             fix = f"run cortext pack {packed.source} --out {path}{options} again"
             raise DataError(
                 f"the session files in {packed.source} have changed since it was packed",
@@ -261,12 +265,14 @@ def open_data(
         return packed
     dataset = open_session_files(path, limits=limits)
     if bin_ms is not None:
-        dataset = dataset.rebinned(bin_ms)
-    cache = Path(packed_cache) if packed_cache is not None else path / ".packed"
+        dataset = dataset.rebinned(bin_ms, sums)
+    name = ".packed" if dataset.rebinning is None else f".packed-{dataset.conventions.bin_ms:g}ms"
+    cache = Path(packed_cache) if packed_cache is not None else path / name
     cached = _usable(cache, dataset)
     if cached is None:
         if packed_cache is None and not os.access(path, os.W_OK):
-            fix = f"run cortext pack {path} --out PACKED, and give PACKED"
+            options = dataset.rebinning.options if dataset.rebinning else ""
+            fix = f"run cortext pack {path} --out PACKED{options}, and give PACKED"
             raise DataError(
                 "cannot be written, and its session files are to be packed there",
                 where=path,

@@ -8,6 +8,7 @@ z-score them afterwards where you can. Otherwise take means: a model's day layer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +22,12 @@ from cortext.errors import ConfigError, shown
 
 _MOST_DENOMINATOR = 10_000  # with 60,000 bins, products stay far within 64 bits
 _MOST_NOTE = 400
+_RUN = r"[0-9]{1,5}(?:-[0-9]{1,5})?"
+_NOTED = re.compile(
+    r"rebinned from (?P<ms>[0-9]{1,2}(?:\.[0-9]{1,5})?) ms,"
+    rf" (?:averaged|features (?P<sums>{_RUN}(?:, {_RUN})*) summed, others averaged)"
+)
+"""The note of a rebinning; see `Rebinning.conventions`."""
 
 
 def rebin(x_TC: np.ndarray, from_ms: float, to_ms: float, sums: Iterable[int] = ()) -> np.ndarray:
@@ -107,6 +114,27 @@ class Rebinning:
         """
         found = tuple(_numbers(sums, n_features))
         return cls(conventions.bin_ms, checked_bin_ms(bin_ms), found)
+
+    @classmethod
+    def noted(cls, conventions: Conventions) -> Rebinning | None:
+        """Return the last rebinning that conventions note.
+
+        None where they note none, or where its note was too long to be kept whole.
+        """
+        last = (conventions.normalised or "").rpartition("; ")[2]
+        if not (found := _NOTED.fullmatch(last)):
+            return None
+        sums: list[int] = []
+        for run in found["sums"].split(", ") if found["sums"] else ():
+            first, _, end = run.partition("-")
+            sums += range(int(first), int(end or first) + 1)
+        return cls(float(found["ms"]), conventions.bin_ms, tuple(sums))
+
+    @property
+    def options(self) -> str:
+        """Options of `cortext pack` that join bins so."""
+        sums = f" --sums {_ranges(self.sums).replace(' ', '')}" if self.sums else ""
+        return f" --bin-ms {self.to_ms:g}{sums}"
 
     def __call__(self, x_TC: np.ndarray) -> np.ndarray:
         """Return a trial's features in the new bins."""

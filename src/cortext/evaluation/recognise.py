@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import as_path, check_function, check_type
-from cortext.data import Dataset, PackedDataset, PackedSplit, open_data, open_packed
+from cortext.data import Dataset, PackedDataset, PackedSplit, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import Description
@@ -29,9 +29,10 @@ from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.vocabularies import Vocabulary
 from cortext.evaluation.word_search import WordSearch, check_search, stage
 from cortext.models import AcousticModel, load_model
-from cortext.models.participants import FOLDER, run_for
+from cortext.models.participants import run_for
 from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
+from cortext.training.participants.recordings import open_for
 
 TRIALS_AT_ONCE = 16
 Data = Dataset | PackedDataset | str | Path
@@ -139,7 +140,8 @@ def recognise(
             vocabulary = words.vocabulary
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
-        packed = open_data(data, *_packed_by_training(run, where), skip_bad=skip_bad)
+        cache = _packed_by_training(run, where)
+        packed = open_for(model.conventions, data, cache, skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])  # reads every byte: a damaged copy would only decode worse
         _check_fits(model, packed, where)
@@ -185,21 +187,14 @@ def recognise(
     )
 
 
-def _packed_by_training(run: Path, data: Path) -> tuple[Path | None, float | None]:
-    """Return the packed copy of these session files that training left in the run directory.
-
-    Returns:
-        Its directory, and the length of its bins, in milliseconds, where training of several
-        participants may have joined those of the files; None where there is neither.
-    """
+def _packed_by_training(run: Path, data: Path) -> Path | None:
+    """Return the packed copy of these session files in the run directory; None for none."""
     cache = run / "packed"
     try:
         packed = open_packed(cache)
     except DataError:
-        return None, None
-    if packed.source != data.resolve():
-        return None, None
-    return cache, packed.conventions.bin_ms if run.parent.name == FOLDER else None
+        return None
+    return cache if packed.source == data.resolve() else None
 
 
 def number_trials(

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.data import PackedDataset, open_data
+from cortext.data import PackedDataset
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError
 from cortext.features import smooth
 from cortext.models.stepper import Stepper, pads_last_patch, patches_of
 from cortext.processes import Progress
 from cortext.text.metrics import error_rate
+from cortext.training.participants.recordings import open_for
 
 
 def stepped_errors(
@@ -45,7 +46,7 @@ def stepped_errors(
         DataError: For data without labels, or of other conventions than a stepper's.
         RunError: For a session that a stepper does not know.
     """
-    packed = data if isinstance(data, PackedDataset) else open_data(data)
+    packed = open_for(next(iter(steppers.values())).conventions, data)
     for name, stepper in steppers.items():
         theirs = f"the model {name!r}"
         packed.conventions.require(

@@ -175,8 +175,10 @@ def adapt(
     source = load_model(run)
     config = _run_config(Path(run), source)
     with reading_bar(progress) as bar:
-        new = opened(data, source, ("train", "val"), skip_bad, bar)
-        old = None if old_data is None else opened(old_data, source, ("train",), skip_bad, bar)
+        new = opened(data, source, ("train", "val"), skip_bad, bar, progress)
+        old = None
+        if old_data is not None:
+            old = opened(old_data, source, ("train",), skip_bad, bar, progress)
     labelled = with_labels(new)
     name = session_to_adapt_to(source, labelled, session)
     chosen = trials_of_day(labelled, name, trials, config)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from cortext.data.packed import PackedDataset, PackedSplit, open_data
+from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import DataError, nearest
 from cortext.models import AcousticModel
+from cortext.processes import Progress
 from cortext.training.config import TrainConfig
+from cortext.training.participants.recordings import open_for
 
 
 def opened(
@@ -19,9 +20,10 @@ def opened(
     model: AcousticModel,
     splits: Sequence[str],
     skip_bad: bool,
-    reading: Any,
+    reading: Progress,
+    shown: bool,
 ) -> PackedDataset:
-    """Return the data, opened and verified.
+    """Return the data, opened and verified, with bins joined as they were for the model.
 
     Args:
         data: Packed directory, directory of session files, or data that are open already; these
@@ -30,13 +32,15 @@ def opened(
         splits: Names of the splits to verify, where the data have them.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         reading: Progress callback, called with the parts done and their total.
+        shown: Print a line where bins are joined.
 
     Raises:
         DataError: For data that cannot be read, and for those whose conventions or number of
             features are not the model's.
     """
-    if not isinstance(data, PackedDataset):
-        data = open_data(data, skip_bad=skip_bad, progress=reading)
+    is_open = isinstance(data, PackedDataset)
+    data = open_for(model.conventions, data, skip_bad=skip_bad, progress=reading, shown=shown)
+    if not is_open:
         data.verify(reading, splits=[name for name in splits if name in data.splits])
     data.conventions.require(
         model.conventions,

@@ -7,16 +7,16 @@ backend moves the weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
-from cortext.data.packed import PackedDataset, PackedSplit, open_data
+from cortext.data.packed import PackedDataset, PackedSplit, open_packed
 from cortext.describe import Described, percent
-from cortext.errors import RunError, first_line
+from cortext.errors import DataError, RunError, first_line
 from cortext.models import AcousticModel
 from cortext.models.acoustic import look_ahead_text
 from cortext.processes import interrupts
@@ -28,6 +28,7 @@ from cortext.training.checks.before import examine_first
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.loop import run_batches, validate
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
+from cortext.training.participants.recordings import conventions_to_start_from, open_for
 from cortext.training.progress import reading_bar, say, training_bar
 from cortext.training.runlog import MetricsLog, RunLog
 from cortext.training.setup import Setup, bins_note, check_same_data, prepare
@@ -117,7 +118,7 @@ class Trainer(Described):
             )
             try:
                 packed = packed or self.run_directory.path / "packed"
-                dataset = self._opened(data, packed, skip_bad)
+                dataset = self._opened(data, packed, skip_bad, init_from)
                 note = bins_note(self.config, dataset.conventions)
                 if note and not resume and model is None:
                     self._note(note)
@@ -143,18 +144,33 @@ class Trainer(Described):
             self._open_files = stack.pop_all()
             self._closed = False
 
-    def _opened(self, data: Any, packed: Path, skip_bad: bool) -> PackedDataset:
-        """Return the data, packed and checked by the first process while the others wait."""
+    def _opened(
+        self, data: Any, packed: Path, skip_bad: bool, init_from: Path | None
+    ) -> PackedDataset:
+        """Return the data, packed and checked by the first process while the others wait.
+
+        Bins are joined as the run to start from had them joined, and again so at resume.
+        """
         if isinstance(data, PackedDataset):
             return data
+        model = None
+        if init_from is not None:
+            model = conventions_to_start_from(init_from, data)
+        elif self.run_directory.begun:
+            with suppress(DataError):  # lost or damaged: packed again
+                model = open_packed(packed).conventions
 
         def read() -> PackedDataset:
             with reading_bar(self.shown) as reading:
-                dataset = open_data(data, packed, skip_bad=skip_bad, progress=reading)
+                dataset = open_for(
+                    model, data, packed, skip_bad=skip_bad, progress=reading, shown=self.shown
+                )
                 dataset.verify(reading)
             return dataset
 
-        return self.processes.rank_zero_first(read) or open_data(data, packed, skip_bad=skip_bad)
+        return self.processes.rank_zero_first(read) or open_for(
+            model, data, packed, skip_bad=skip_bad, shown=False
+        )
 
     def _prepared(
         self, data: PackedDataset, init_from: Path | None, model: AcousticModel | None

@@ -180,7 +180,7 @@ def test_a_feed_may_state_its_bins_and_wrong_ones_are_refused(page_root):
         for stated in ("10", "fast", "nan"):
             with (
                 served.feed(token=f"{TOKEN}&bin_ms={stated}") as feed,
-                pytest.raises(ConnectionClosed, match="reads bins of 20 ms") as closed,
+                pytest.raises(ConnectionClosed, match="reads bins of 20 ms; join bins") as closed,
             ):
                 feed.recv(timeout=DEADLINE_S)
             assert closed.value.rcvd.code == 1008

@@ -130,6 +130,7 @@ def _load(parameters: NodeParameters) -> Pipeline:
             f"parameters.bin_ms is {parameters.bin_ms:g}; the model reads bins of"
             f" {stepper.bin_ms:g} ms",
             where=parameters.run,
+            fix="join bins before they are sent",
         )
     decoder = None
     if parameters.lm is not None:

@@ -210,7 +210,8 @@ def _check_bins_of_feed(stated: str | None, bin_ms: float) -> None:
     except ValueError:
         same = False
     if not same:
-        raise DataError(f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms")
+        found = f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms"
+        raise DataError(found, fix="join bins before they are sent")
 
 
 async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> None:

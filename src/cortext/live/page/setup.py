@@ -83,6 +83,7 @@ def _source(settings: LiveSettings, days: DayPipeline, progress: Progress | None
         return Replay(
             settings.data,
             settings.split,
+            model=days.pipeline.conventions,
             loop=settings.loop,
             skip_bad=settings.skip_bad,
             progress=progress,

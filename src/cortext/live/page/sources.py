@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from cortext.data import PackedSplit, Trial, open_data
+from cortext.data import PackedSplit, Trial
 from cortext.data.conventions import Conventions
 from cortext.data.simulate import preset_config
 from cortext.data.simulate.brain import electrodes
@@ -20,6 +20,7 @@ from cortext.data.simulate.material import material_of
 from cortext.data.simulate.plan import PlannedBlock, PlannedTrial, plan_days
 from cortext.data.simulate.write import simulate_block
 from cortext.errors import DataError, RunError, nearest
+from cortext.training.participants.recordings import open_for
 
 Kind = Literal["replay", "simulator"]
 SIMULATED_BLOCK = 10
@@ -67,6 +68,8 @@ class Replay:
     Args:
         data: A directory that `open_data` takes; it raises for bad data.
         split: train, val or test.
+        model: Conventions of the model; bins of session files are joined as they were for its
+            training. None joins none.
         loop: Begin again after the last trial.
         skip_bad: Leave out damaged recordings.
         progress: Called with the number of trials read and in all.
@@ -79,11 +82,12 @@ class Replay:
         data: str | Path,
         split: str = "val",
         *,
+        model: Conventions | None = None,
         loop: bool = False,
         skip_bad: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        packed = open_data(data, skip_bad=skip_bad, progress=progress)
+        packed = open_for(model, data, skip_bad=skip_bad, progress=progress)
         self._split: PackedSplit = packed.split(split)
         self._loop = loop
         self.n_features = packed.n_features

@@ -12,11 +12,14 @@ from typing import Any
 from cortext.arguments import as_path, check_type
 from cortext.data.checks import Problem
 from cortext.data.conventions import Conventions
-from cortext.data.dataset import open_dataset
-from cortext.data.packed import PackedDataset, open_data
+from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.packed import PackedDataset, data_path, open_data
+from cortext.data.rebin import Rebinning
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, DataError
-from cortext.models.participants import participant_folder
+from cortext.models.card import read_card
+from cortext.models.participants import participant_folder, read_participants
+from cortext.processes import Progress
 from cortext.training.progress import reading_bar, say
 
 TURN = 0x9E3779B97F4A7C15
@@ -123,6 +126,80 @@ def _opened(
             raise DataError(what, where=dataset.path, fix=fix)
         dataset.verify(reading)
     return dataset
+
+
+def open_for(
+    model: Conventions | None,
+    data: Dataset | PackedDataset | str | Path,
+    packed_cache: Path | None = None,
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+    shown: bool = True,
+) -> PackedDataset:
+    """Open data for a model, with bins joined as they were for its training; see `open_data`.
+
+    Args:
+        model: Conventions of the model, which note how bins were joined. Bins of another length
+            than they note are not joined; None joins none.
+        data: Session files, whose bins may be joined, or packed data.
+        packed_cache: Where session files are packed to.
+        skip_bad: Leave out trials that cannot be read, as in `pack`.
+        progress: Called with trials packed and in all.
+        shown: Print a line where bins are joined.
+
+    Raises:
+        DataError: For data that cannot be read, and for packed data whose bins are to be joined.
+    """
+    given = data if isinstance(data, PackedDataset) else open_dataset(data_path(data))
+    bin_ms = given.conventions.bin_ms
+    joined = None if model is None else Rebinning.noted(model)
+    # An integer ratio is not needed: other bins are divided as they were for training.
+    if joined is None or f"{joined.from_ms:g}" != f"{bin_ms:g}" or bin_ms == joined.to_ms:
+        return open_data(data, packed_cache, skip_bad=skip_bad, progress=progress)
+    if isinstance(given, PackedDataset):
+        what = f"bins last {bin_ms:g} ms, and training joined them to {joined.to_ms:g} ms"
+        fix = f"give {given.source}, or pack it with cortext pack{joined.options}"
+        raise DataError(what, where=given.path, fix=fix)
+    say(f"{given.root}: bins of {bin_ms:g} ms joined to the model's {joined.to_ms:g} ms", shown)
+    return open_data(
+        data,
+        packed_cache,
+        joined.to_ms,
+        sums=joined.sums,
+        skip_bad=skip_bad,
+        progress=progress,
+    )
+
+
+def conventions_to_start_from(run: Path, data: Dataset | str | Path) -> Conventions | None:
+    """Return the conventions that the models of a run have for some recordings.
+
+    They are those of the participant with the same days and as many features. The bins of a
+    participant who is new to a body are averaged, as in a training of several.
+
+    Args:
+        run: The run to start from; a task of one's own may read other directories.
+        data: Session files, or packed data.
+
+    Returns:
+        The conventions, for `open_for`; None where the directory has no model.
+    """
+    folders = [participant_folder(run, name) for name in read_participants(run)] or [run]
+    files = [folder / "model.json" for folder in folders]
+    if not all(file.is_file() for file in files):
+        return None
+    cards = [read_card(file) for file in files]
+    given = open_dataset(data_path(data))
+    for card in cards:
+        if set(card.sessions) & set(given.session_names) and card.n_features == given.n_features:
+            return card.conventions
+    first = cards[0]
+    reads_in = first.config.get("input_network", {}).get("read_in") is not None
+    if reads_in and given.conventions.bin_ms < first.bin_ms:
+        averaged = Rebinning(given.conventions.bin_ms, first.bin_ms)
+        return averaged.conventions(given.conventions)
+    return first.conventions
 
 
 class Alternation:

@@ -48,7 +48,7 @@ class JointTrainer(Trainer):
         _require(spec.backend_name == "torch")  # before its libraries are asked for
         super().__init__(*arguments, device=spec, **settings)
 
-    def _opened(self, data: Any, packed: Path, skip_bad: bool) -> Any:
+    def _opened(self, data: Any, packed: Path, skip_bad: bool, init_from: Path | None) -> Any:
         """See `Trainer`; the data of each participant is packed into its own folder."""
         _require(self.processes.world == 1)
         if not isinstance(self.task, CTCTask):
