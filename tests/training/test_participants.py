@@ -351,7 +351,7 @@ def test_the_same_recordings_or_folder_for_two_participants_are_refused(two, tmp
     assert "'A' and 'a' differ only in case" in str(refused(small_config(), case, tmp_path))
 
 
-def test_other_participants_at_resume_are_named(two, tmp_path):
+def test_other_participants_at_resume_are_named_and_leave_no_data(joint_run, two, tmp_path):
     out = tmp_path / "run"
     with JointTrainer(small_config(), two, out, progress=False) as trainer:
         trainer.run(1)
@@ -364,9 +364,14 @@ def test_other_participants_at_resume_are_named(two, tmp_path):
     other = resumed({"A": two["A"], "C": two["B"]})
     assert "with participants A and B, now with participants A and C" in other
     assert "with participants A and B, now with one participant" in resumed(two["A"])
+    assert sorted(path.name for path in (out / "participants").iterdir()) == ["A", "B"]
+    assert not (out / "packed").exists()
     changed = resumed({"A": two["B"], "B": two["A"]})
     assert "participants/A: " in changed
     assert "sessions" in changed or "n_features" in changed
+    assert not list((out / "participants").rglob("packed"))  # they were those of the other
+    train(small_config(), two, out, resume=True, progress=False)
+    assert losses(out) == losses(joint_run)
 
 
 def test_bad_trials_of_a_day_that_two_participants_have_are_refused(two, tmp_path):

@@ -92,9 +92,10 @@ def participant_run(
         return participant_folder(run, owners[0])
     what = "a run of several participants"
     if given:
-        whose = f"of {' and '.join(owners)}" if owners else "of none of them"
-        what += f"; the recordings are {whose}"
-    raise RunError(what, where=run, fix=f"name the participant: {' or '.join(owners or known)}")
+        whose = " and ".join(owners) or "none of them"
+        what = f"it has a model for each participant, and the recordings have days of {whose}"
+    fix = f"name the participant: {' or '.join(owners or known)}, with --participant or as"
+    raise RunError(what, where=run, fix=f"{fix} {run / FOLDER / 'NAME'}")
 
 
 def run_for(

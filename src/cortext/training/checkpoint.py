@@ -80,6 +80,7 @@ class RunDirectory:
         self.summary = self.path / "summary.json"
         self.previous = self.state.with_name("state.previous.safetensors")
         self._newest_is_sound = True
+        self._resumed_with: dict[Path, tuple[int, int]] | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -131,6 +132,7 @@ class RunDirectory:
         if resume:
             self._check_resumable(config)
             self._remove_unfinished()
+            self._resumed_with = self._packed()
             culprits_file(self.path).unlink(missing_ok=True)
             return
         self._remove_unfinished()
@@ -154,9 +156,25 @@ class RunDirectory:
             )
 
     def abandon(self) -> None:
-        """Remove the configuration of a run that failed before its first state was written."""
+        """Remove what a training wrote that failed before its first batch.
+
+        Of a run that has no state yet, this is the configuration; packed data are used again. Of a
+        run that was to be resumed, it is data that were packed for it.
+        """
         if not self.begun:
             self.config.unlink(missing_ok=True)
+        for folder, packed in self._packed().items():
+            if self._resumed_with is not None and self._resumed_with.get(folder) != packed:
+                shutil.rmtree(folder)
+                if folder.parent != self.path and not any(folder.parent.iterdir()):
+                    folder.parent.rmdir()
+
+    def _packed(self) -> dict[Path, tuple[int, int]]:
+        """Return the packed data in the run, with number and time of change of their index."""
+        folders = [self.path / "packed", *self.path.glob(f"{FOLDER}/*/packed")]
+        found = {folder: folder / "index.json" for folder in folders}
+        status = {folder: index.stat() for folder, index in found.items() if index.is_file()}
+        return {folder: (each.st_ino, each.st_mtime_ns) for folder, each in status.items()}
 
     @property
     def begun(self) -> bool:
