@@ -83,7 +83,9 @@ class Decoder:
         chosen, self.note = options_for(run, lm, options)
         self._search = None if lm is None else WordSearch.from_dir(lm, chosen)
         self._text = TokenText(conventions.inventory, conventions.language)
-        self._is_scaled = conventions.normalised != NORMALISATIONS["none"]
+        # Live decoding z-scores the features of a model of raw recordings.
+        self._is_raw = conventions.features == "raw"
+        self._is_scaled = not self._is_raw and conventions.normalised != NORMALISATIONS["none"]
         self._calibrations: dict[str, Recording] = {}
         if calibration is not None:
             found = falcon_h2(calibration).recordings
@@ -114,7 +116,11 @@ class Decoder:
         session = session_of(as_path(tags[0], "dataset_tags[0]"))
         layer = session if session in self._model.sessions else None
         self._pipeline = Pipeline(self._model, self._search, layer or "latest")
-        self._scale = by_bin(N_CHANNELS, self._calibration(session) if self._is_scaled else ())
+        calibration = self._calibration(session) if self._is_raw or self._is_scaled else []
+        self._scale = by_bin(N_CHANNELS, calibration)
+        if self._is_raw and calibration:
+            known = Moments.total(calibration)
+            self._pipeline.start_block(known.mean_C, known.std_C)
         self._logits: list[np.ndarray] = []
 
     def predict(self, neural_observations: np.ndarray) -> np.ndarray:

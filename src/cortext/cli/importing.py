@@ -33,8 +33,9 @@ Out = Annotated[
 Normalise = Annotated[
     str | None,
     typer.Option(
-        help="How features are scaled: block (z-scores over each block), rolling (causal z-scores,"
-        " as live decoding has them), published (as in the publication: handwriting) or none."
+        help="How features are scaled: block (z-scores over each block), rolling (causal z-scores),"
+        " published (as in the publication: handwriting), none (left as they are: your own"
+        " scaling) or raw (left as they are: packing and live decoding compute rolling z-scores)."
         " Default: block; for falcon-h2 rolling, for handwriting published."
     ),
 ]

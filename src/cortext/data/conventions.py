@@ -32,7 +32,7 @@ FORMAT_VERSION = 1
 Features = Literal["z-scored", "raw"]
 SHORTEST_BIN_MS, LONGEST_BIN_MS = 5, 50
 _KEYS = ("inventory", "language", "bin_ms", "normalised", "features")
-_MOST_NOTE = 500
+MOST_NOTE = 500
 _MOST_BYTES = 1 << 20  # ten times the largest inventory and language
 
 
@@ -141,10 +141,10 @@ class Conventions:
         if normalised is not None and not (
             isinstance(normalised, str)
             and normalised.isprintable()
-            and len(normalised) <= _MOST_NOTE
+            and len(normalised) <= MOST_NOTE
         ):
             raise DataError(
-                f"normalised is {normalised!r:.40}; one line of at most {_MOST_NOTE} characters is"
+                f"normalised is {normalised!r:.40}; one line of at most {MOST_NOTE} characters is"
                 " needed"
             )
         features = mapping.get("features", "z-scored")

@@ -8,11 +8,13 @@ release's.
 from __future__ import annotations
 
 import csv
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,6 +225,25 @@ class Dataset(Described):
             on_bad = _ignore
         return self._read(split, chosen, on_bad, max_abs, patch)
 
+    def as_recorded(self, *, on_bad: OnBad | None = None) -> Iterator[tuple[str, Trial]]:
+        """Yield split and trial of all splits together, by session, block and trial number.
+
+        One trial of each split is in memory at a time.
+
+        Args:
+            on_bad: As for `trials`.
+        """
+        for session in self.sessions:
+            parts = [
+                zip(
+                    repeat(split),
+                    self._read(split, [session], on_bad, None, None, as_recorded=True),
+                    strict=False,
+                )
+                for split in self.splits
+            ]
+            yield from heapq.merge(*parts, key=lambda part: (part[1].block, part[1].trial))
+
     def _read(
         self,
         split: str,
@@ -230,6 +251,7 @@ class Dataset(Described):
         on_bad: OnBad | None,
         max_abs: float | None,
         patch: PatchGeometry | None,
+        as_recorded: bool = False,
     ) -> Iterator[Trial]:
         """Yield the trials of `trials`, which has checked the names at once."""
         for session in sessions:
@@ -246,6 +268,7 @@ class Dataset(Described):
                     limits=self.limits,
                     conventions=self.conventions,
                     rebinning=self.rebinning,
+                    as_recorded=as_recorded,
                 )
 
     def rebinned(self, bin_ms: float, sums: Iterable[int] = ()) -> Dataset:

@@ -167,6 +167,8 @@ def _session_trials(
     dataset: Dataset, survey: _Survey
 ) -> Iterator[tuple[SplitReport, Trial | None]]:
     days = dataset.post_implant_days()
+    # Packing keeps features in float16; of raw ones it keeps the z-scores.
+    max_abs = None if dataset.conventions.features == "raw" else FLOAT16_MAX
     for session in dataset.sessions:
         seen: dict[tuple[int, int], str] = {}
         for split in session.files:
@@ -175,7 +177,7 @@ def _session_trials(
             twice = []
             yield row, None
             for trial in dataset.trials(
-                split, [session.name], on_bad=survey.problems.append, max_abs=FLOAT16_MAX
+                split, [session.name], on_bad=survey.problems.append, max_abs=max_abs
             ):
                 first = seen.setdefault((trial.block, trial.trial), split)
                 if first != split:

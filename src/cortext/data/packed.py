@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,15 +14,16 @@ import numpy as np
 
 from cortext.arguments import as_path, check_list
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
-from cortext.data.conventions import FILE, Conventions
+from cortext.data.conventions import FILE, MOST_NOTE, Conventions
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
 from cortext.data.packed_index import is_packed, write_index
 from cortext.data.packed_split import Batch, PackedSplit
 from cortext.data.rebin import Rebinning
+from cortext.data.scaling import ROLLING_NOTE, RollingZScore
 from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
-from cortext.errors import ConfigError, DataError
+from cortext.errors import ConfigError, DataError, shown
 from cortext.files import atomic_directory, disk_errors, sync
 from cortext.processes import Progress
 
@@ -43,6 +44,9 @@ def pack(
     limits: Limits = LIMITS,
 ) -> PackedDataset:
     """Pack session files into directory `out`, one trial in memory at a time.
+
+    Raw features (`features` of `cortext.json`) become rolling z-scores, trial by trial in the order
+    of recording, all splits together.
 
     An older packed directory is replaced when the new one is complete.
 
@@ -114,10 +118,17 @@ def _write(
         if progress:
             progress(min(done + len(problems), total), total)
 
-    for name in dataset.splits:
-        entry, split_arrays = _write_split(
-            dataset, name, folder, format, problems.append if skip_bad else None, advance
-        )
+    on_bad = problems.append if skip_bad else None
+    with ExitStack() as opened:
+        writers = {
+            name: opened.enter_context(closing(_SplitWriter(dataset, name, folder, format)))
+            for name in dataset.splits
+        }
+        for name, trial in _trials(dataset, on_bad):
+            writers[name].add(trial)
+            advance()
+    for name, writer in writers.items():
+        entry, split_arrays = writer.index()
         if len(split_arrays["n_bins"]):
             splits[name] = entry
             arrays |= {f"{name}/{array}": values for array, values in split_arrays.items()}
@@ -132,7 +143,7 @@ def _write(
         "source_files": files,
         "splits": splits,
     }
-    write_index(folder, index, arrays, dataset.conventions)
+    write_index(folder, index, arrays, packed_conventions(dataset.conventions))
     for path in folder.iterdir():
         sync(path)
 
@@ -146,43 +157,98 @@ def _check_unchanged(dataset: Dataset) -> None:
         raise DataError(f"{FILE} has changed meanwhile", where=dataset.root, fix="open it again")
 
 
-def _write_split(
-    dataset: Dataset,
-    name: str,
-    folder: Path,
-    format: str,
-    on_bad: OnBad | None,
-    advance: Callable[[], None],
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    days = {session.name: day for day, session in enumerate(dataset.sessions)}
-    numbers: list[tuple[int, ...]] = []
-    labels: list[np.ndarray] = [np.empty(0, dtype=np.int16)]
-    sentences = []
-    corpora = []
-    checksum = 0
-    with closing((RecordFiles if format == "tfrecord" else MapFile)(folder, name)) as files:
+def _trials(dataset: Dataset, on_bad: OnBad | None) -> Iterator[tuple[str, Trial]]:
+    """Yield split and trial: split by split, and raw features in the order of recording."""
+    if dataset.conventions.features == "raw":
+        yield from _rolling(dataset.as_recorded(on_bad=on_bad))
+        return
+    for name in dataset.splits:
         # A feature beyond float16 would be packed as Inf: its trial is bad.
         for trial in dataset.trials(name, on_bad=on_bad, max_abs=FLOAT16_MAX):
-            rows = trial.features_TC.astype(np.float16)
-            day = days[trial.session]
-            files.write(trial, rows, day)
-            checksum = zlib.crc32(rows.data, checksum)
-            ids = np.empty(0) if trial.phoneme_ids is None else trial.phoneme_ids
-            labels.append(ids.astype(np.int16))
-            numbers.append((trial.n_bins, day, trial.block, trial.trial, len(ids)))
-            sentences.append(trial.sentence)
-            corpora.append(trial.corpus)
-            advance()
-    columns = np.array(numbers, dtype=np.int64).reshape(-1, 5).T.copy()
-    arrays = dict(zip(("n_bins", "day", "block", "trial", "n_labels"), columns, strict=True))
-    arrays["labels"] = np.concatenate(labels)
-    entry = {"crc32": checksum, "sentences": sentences, "corpora": corpora}
-    if isinstance(files, RecordFiles):
-        entry["records"] = files.sizes
-        arrays["file"], arrays["byte"] = (
-            np.array(files.records, dtype=np.int64).reshape(-1, 2).T.copy()
-        )
-    return entry, arrays
+            yield name, trial
+
+
+def _rolling(recorded: Iterable[tuple[str, Trial]]) -> Iterator[tuple[str, Trial]]:
+    """Yield trials with rolling z-scores, as live decoding of the same recordings has them.
+
+    A block begins with the statistics in force, and so does a day: the first trials of a day are
+    scored with the day before. A cold start would cost five seconds of each day, and waiting for
+    the day's own statistics would use the future.
+    """
+    normaliser: RollingZScore | None = None
+    block: tuple[str, int] | None = None
+    for split, trial in recorded:
+        normaliser = normaliser or RollingZScore(trial.features_TC.shape[1])
+        if block != (trial.session, trial.block):
+            block = trial.session, trial.block
+            normaliser.start_block()
+        z_TC = normaliser.push(trial.features_TC)
+        normaliser.end_utterance()
+        yield split, replace(trial, features_TC=z_TC)
+
+
+def packed_conventions(source: Conventions) -> Conventions:
+    """Return the conventions of the packed form of session files.
+
+    Those of raw recordings name the parameters of the rolling z-scores: where these change, they
+    are packed again.
+    """
+    if source.features != "raw":
+        return source
+    notes = filter(None, (ROLLING_NOTE, source.normalised))
+    return replace(source, normalised=shown("; ".join(notes), MOST_NOTE))
+
+
+class _SplitWriter:
+    """Files and index of a split, being written trial by trial.
+
+    Args:
+        dataset: The session files.
+        split: Name of the split.
+        folder: Packed directory.
+        format: See `pack`.
+    """
+
+    def __init__(self, dataset: Dataset, split: str, folder: Path, format: str) -> None:
+        self._days = {session.name: day for day, session in enumerate(dataset.sessions)}
+        self._files = (RecordFiles if format == "tfrecord" else MapFile)(folder, split)
+        self._numbers: list[tuple[int, ...]] = []
+        self._labels: list[np.ndarray] = [np.empty(0, dtype=np.int16)]
+        self._sentences: list[str | None] = []
+        self._corpora: list[str | None] = []
+        self._checksum = 0
+
+    def add(self, trial: Trial) -> None:
+        """Write a trial."""
+        rows_TC = trial.features_TC.astype(np.float16)
+        day = self._days[trial.session]
+        self._files.write(trial, rows_TC, day)
+        self._checksum = zlib.crc32(rows_TC.data, self._checksum)
+        ids = np.empty(0) if trial.phoneme_ids is None else trial.phoneme_ids
+        self._labels.append(ids.astype(np.int16))
+        self._numbers.append((trial.n_bins, day, trial.block, trial.trial, len(ids)))
+        self._sentences.append(trial.sentence)
+        self._corpora.append(trial.corpus)
+
+    def close(self) -> None:
+        """End the files."""
+        self._files.close()
+
+    def index(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the split's part of `index.json` and its arrays, once the files are closed."""
+        columns = np.array(self._numbers, dtype=np.int64).reshape(-1, 5).T.copy()
+        arrays = dict(zip(("n_bins", "day", "block", "trial", "n_labels"), columns, strict=True))
+        arrays["labels"] = np.concatenate(self._labels)
+        entry = {
+            "crc32": self._checksum,
+            "sentences": self._sentences,
+            "corpora": self._corpora,
+        }
+        if isinstance(self._files, RecordFiles):
+            entry["records"] = self._files.sizes
+            records = np.array(self._files.records, dtype=np.int64).reshape(-1, 2)
+            arrays["file"], arrays["byte"] = records.T.copy()
+        return entry, arrays
 
 
 class MapFile:
@@ -294,6 +360,7 @@ def _usable(cache: Path, dataset: Dataset) -> PackedDataset | None:
     same = (
         packed.source == dataset.root.resolve()
         and packed.source_files == source_files(dataset.root)
-        and packed.conventions == dataset.conventions  # bins may have been made longer
+        and packed.conventions
+        == packed_conventions(dataset.conventions)  # bins may have been made longer
     )
     return packed if same else None

@@ -64,6 +64,7 @@ def read_trials(
     limits: Limits = LIMITS,
     conventions: Conventions | None = None,
     rebinning: Rebinning | None = None,
+    as_recorded: bool = False,
 ) -> Iterator[Trial]:
     """Yield the trials of one session file, one in memory at a time, in the order of their names.
 
@@ -86,6 +87,7 @@ def read_trials(
             holds the session's folder).
         rebinning: Joins the bins of every trial; `max_abs`, `patch` and `conventions` then belong
             to the new bins.
+        as_recorded: Yield them by block and trial number instead.
     """
     path = as_path(path, "path")
     conventions = Conventions.read(root_of(path)) if conventions is None else conventions
@@ -102,6 +104,8 @@ def read_trials(
         with hdf5_input.opened(path) as file:
             names = trial_names(file)
             expected = n_features or usual_features(file, names)
+            if as_recorded:
+                names.sort(key=lambda name: _recorded(file, name))
             seen: dict[tuple[str, int, int], str] = {}
             for name in names:
                 try:
@@ -154,6 +158,14 @@ def usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
         with suppress(FaultError), hdf5_input.damage():
             counts[hdf5_input.dataset(_group(file, name), "input_features", 2).shape[1]] += 1
     return counts.most_common(1)[0][0] if counts else None
+
+
+def _recorded(file: h5py.File, name: str) -> tuple[int, int]:
+    """Return block and trial number; any for a trial without them, which reading it refuses."""
+    with suppress(FaultError), hdf5_input.damage():
+        group = _group(file, name)
+        return hdf5_input.number(group, "block_num"), hdf5_input.number(group, "trial_num")
+    return 0, 0
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:

@@ -17,13 +17,13 @@ import numpy as np
 from cortext.data import Trial
 from cortext.data.conventions import Conventions
 from cortext.decoding.nbest import FRAME_MS
-from cortext.errors import ConfigError, CortextError, LiveError, first_line
+from cortext.errors import ConfigError, CortextError, DataError, LiveError, first_line
 from cortext.files import parse_json_object
 from cortext.live.brand.entries import index_of, timestamp, uint64
 from cortext.live.brand.parameters import NodeParameters, with_names
 from cortext.live.brand.position import NodePosition
 from cortext.live.brand.process import read_parameters
-from cortext.live.core.acoustic_stream import AcousticStream
+from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
 from cortext.live.core.log import event
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_link import RedisLink
@@ -37,6 +37,8 @@ from cortext.text.language import EN
 WAITING_S = 3.0
 """Seconds of waiting after which the log says what is waited for."""
 POLL_MS = 200
+_PACKED = PipelineOptions(normalise="none")
+"""Options for the trials of packed data, which hold z-scores."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,11 @@ class BrandStream:
             self._check(conventions, replace(conventions, bin_ms=self._p.bin_ms))
         if self._node is None:
             return
+        if conventions.features == "raw" and self._p.normalise != "none":
+            raise DataError(
+                f"packed recordings hold z-scores; node {self._node} would normalise them again",
+                fix="set its parameter normalise to none for a replay",
+            )
         fix = f"start it: cortext brand-node -n {self._node} -i HOST -p PORT"
         state: dict[bytes, bytes] = self._patience.wait(
             self._node_is_ready, f"node {self._node}", fix
@@ -264,7 +271,7 @@ class PublishedClient:
         self._link = link
         self._patience = patience
         self._names = names
-        self._stream = AcousticStream(stepper)
+        self._stream = AcousticStream(stepper, options=_PACKED)
         answers = (names.partial, names.final, names.reset_done, names.finalize_done)
         self._seen = {name: link.newest_id(name) or (0, 0) for name in answers}
         self._sent = False
@@ -330,7 +337,7 @@ class JsonClient:
     ) -> None:
         self._link = link
         self._patience = patience
-        self._stream = AcousticStream(stepper)
+        self._stream = AcousticStream(stepper, options=_PACKED)
         self._input, self._output = names
         self._seen = link.newest_id(self._output) or (0, 0)
         self._name = ""

@@ -119,6 +119,13 @@ def test_causal_scores_follow_the_order_of_recording_across_splits(lab, tmp_path
     np.testing.assert_allclose(found.features_TC[9], expected, atol=1e-5)
 
 
+def test_raw_features_are_left_for_packing_and_live_decoding(lab, tmp_path):
+    import_source(lab.source(normalise="raw"), tmp_path / "out")
+    for (session, block, trial), one in written(tmp_path / "out").items():
+        assert np.array_equal(one.features_TC, np.float32(lab.recorded[session][block, trial]))
+        assert one.conventions.features == "raw"
+
+
 def test_features_that_do_not_fit_are_read_again_with_the_same_result(lab, tmp_path, monkeypatch):
     import_source(lab.source(), tmp_path / "kept")
     monkeypatch.setattr(importing, "_MOST_KEPT", 0)

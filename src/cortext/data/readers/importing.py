@@ -26,7 +26,7 @@ from cortext.data.checks import (
     check_labels,
     patch_for,
 )
-from cortext.data.conventions import Conventions, checked_bin_ms
+from cortext.data.conventions import Conventions, Features, checked_bin_ms
 from cortext.data.readers.import_record import ImportRecord
 from cortext.data.readers.recording import (
     Block,
@@ -50,6 +50,7 @@ NORMALISATIONS = {
     "rolling": f"z-scored causally, over the last {ROLLING_TRIALS} trials and the trial so far",
     "published": "",
     "none": "not normalised",
+    "raw": "as recorded",
 }
 """Scaling of features -> its words in `cortext.json`; a source has those of `published`."""
 _MOST_KEPT = 256 << 20
@@ -262,7 +263,8 @@ class _Import:
             )
         source = self.source
         how = NORMALISATIONS[self.normalise] or source.published
-        return Conventions(source.inventory, source.language, self.bin_ms, how)
+        features: Features = "raw" if self.normalise == "raw" else "z-scored"
+        return Conventions(source.inventory, source.language, self.bin_ms, how, features)
 
     def _ready(
         self,
@@ -339,7 +341,7 @@ class _Import:
         self, contents: Contents, ready: list[_Ready]
     ) -> list[Callable[[np.ndarray], np.ndarray]]:
         """Return the function that scales the features of each trial."""
-        if self.normalise == "none":
+        if self.normalise in ("none", "raw"):
             return [lambda x_TC: np.asarray(x_TC, np.float32)] * len(ready)
         if self.normalise == "rolling":
             moments = [one.moments for one in ready]

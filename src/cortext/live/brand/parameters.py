@@ -17,7 +17,7 @@ from cortext.config import from_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.files import parse_json
-from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext.live.core.acoustic_stream import EndpointOptions, Normalise, PipelineOptions
 from cortext.models.single_step import Precision
 from cortext.models.stepping import Backend
 
@@ -64,8 +64,8 @@ class NodeParameters:
     """Bonus by word."""
     smoothing: Literal["published", "causal"] = "published"
     """`published` looks 80 ms ahead, as training and evaluation do; `causal` does not."""
-    normalise: Literal["none", "rolling"] = "none"
-    """`rolling` where the features have not been z-scored before."""
+    normalise: Normalise = "auto"
+    """`auto` normalises as in training; `rolling` where the features have not been z-scored."""
 
     input_stream: str = "binned_spikes"
     """Stream that brings the bins."""
@@ -101,7 +101,7 @@ class NodeParameters:
     stop_value: str = "stop"
     """Ends an utterance."""
     block_value: str = "block"
-    """Begins a block for `normalise: rolling`."""
+    """Begins a block of rolling z-scores."""
     silence_ms: float | None = None
     """Silence that ends an utterance.
 

@@ -22,6 +22,7 @@ from cortext.extras import need
 from cortext.live.brand.entries import NodeStates
 from cortext.live.brand.node import BrandNode
 from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
+from cortext.live.core.acoustic_stream import chosen_normalise, trained_normalise
 from cortext.live.core.decoder import checked_hotwords, no_long_pauses, with_llm
 from cortext.live.core.log import LOGGER, event
 from cortext.live.core.pipeline import Pipeline
@@ -132,6 +133,7 @@ def _load(parameters: NodeParameters) -> Pipeline:
             where=parameters.run,
             fix="join bins before they are sent",
         )
+    chosen_normalise(parameters.normalise, trained_normalise(stepper.conventions))
     decoder = None
     if parameters.lm is not None:
         options, note = options_for(parameters.run, parameters.lm, parameters.options)

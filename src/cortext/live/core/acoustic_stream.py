@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from cortext.decoding.nbest import FRAME_MS
 from cortext.decoding.options import is_finite
 from cortext.errors import ConfigError, DataError, wrong_type
 from cortext.features.stream import StreamSmoother
+from cortext.live.core.log import event
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
 from cortext.models.stepper import Stepper, filled, pads_last_patch
@@ -27,6 +28,7 @@ from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import Inventory
 
 Reason = Literal["silence", "length"]
+Normalise = Literal["auto", "none", "rolling"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,22 @@ def conventions_of(stepper: Stepper) -> Conventions:
     return getattr(stepper, "conventions", None) or Conventions(stepper.inventory)
 
 
+def trained_normalise(conventions: Conventions) -> Literal["none", "rolling"]:
+    """Return the `normalise` with which live features become those that a model was trained on."""
+    return "rolling" if conventions.features == "raw" else "none"
+
+
+def chosen_normalise(
+    normalise: Normalise, trained: Literal["none", "rolling"]
+) -> Literal["none", "rolling"]:
+    """Return the trained one for `auto`; otherwise log a warning where the choice is another."""
+    if normalise == "auto":
+        return trained
+    if normalise != trained:
+        event("normalise_differs", "warning", normalise=normalise, trained=trained)
+    return normalise
+
+
 LARGEST_FEATURE = 1e9
 """Values beyond this are no recording, and would overflow in the model."""
 
@@ -117,8 +135,11 @@ class PipelineOptions:
 
     Models are trained and evaluated with `published`.
     """
-    normalise: Literal["none", "rolling"] = "none"
-    """`none` takes features that are normalised already, as in the data release."""
+    normalise: Normalise = "auto"
+    """`auto` normalises as in training: `rolling` z-scores for a model of raw recordings.
+
+    `none` takes features that are normalised already, as in the data release.
+    """
     endpoint: EndpointOptions | None = None
     """The rule that ends an utterance by itself; None: it ends only when `finish` is called."""
 
@@ -126,8 +147,8 @@ class PipelineOptions:
         check_fields(self)
         if self.smoothing not in ("published", "causal"):
             raise ConfigError(f"smoothing is {self.smoothing!r}; use 'published' or 'causal'")
-        if self.normalise not in ("none", "rolling"):
-            raise ConfigError(f"normalise is {self.normalise!r}; use 'none' or 'rolling'")
+        if self.normalise not in get_args(Normalise):
+            raise ConfigError(f"normalise is {self.normalise!r}; use 'auto', 'none' or 'rolling'")
 
 
 class AcousticStream:
@@ -169,8 +190,11 @@ class AcousticStream:
             else None
         )
         self.conventions = conventions_of(self.stepper)
+        normalise = options.normalise
+        if normalise == "auto":
+            normalise = trained_normalise(self.conventions)
         self._normaliser = (
-            RollingZScore(self.stepper.n_features) if options.normalise == "rolling" else None
+            RollingZScore(self.stepper.n_features) if normalise == "rolling" else None
         )
         self._stopwatch = stopwatch or Stopwatch()
         self._begin()

@@ -76,8 +76,9 @@ class LiveSettings:
         Literal["published", "causal"], Setting(help="As trained, 80 ms late; or causal.")
     ] = "published"
     normalise: Annotated[
-        Literal["none", "rolling"], Setting(help="Rolling z-scores for raw features.")
-    ] = "none"
+        Literal["auto", "none", "rolling"],
+        Setting(help="As in training; or rolling z-scores for raw features; or none."),
+    ] = "auto"
     skip_bad: bool = False
     device: str = "cpu"
     llm: LargeModelFiles | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ from cortext import __version__
 from cortext.decoding import Decoder
 from cortext.errors import TextError
 from cortext.evaluation.decoder_options import options_for
-from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext.live.core.acoustic_stream import (
+    EndpointOptions,
+    PipelineOptions,
+    chosen_normalise,
+    conventions_of,
+    trained_normalise,
+)
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.log import event
 from cortext.live.page.day_pipeline import DayPipeline
@@ -39,17 +46,23 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     endpoint = EndpointOptions() if settings.feed else None
     if settings.endpoint_ms is not None:
         endpoint = EndpointOptions(settings.endpoint_ms)
-    options = PipelineOptions(settings.smoothing, settings.normalise, endpoint)
+    stepper = _stepper(settings)
+    # Recordings are replayed packed: raw ones are z-scores then.
+    trained = "none" if settings.data is not None else trained_normalise(conventions_of(stepper))
+    normalise = chosen_normalise(settings.normalise, trained)
+    options = PipelineOptions(settings.smoothing, normalise, endpoint)
     decoder_options, _ = options_for(settings.run, settings.lm, settings.options)
     decoder = Decoder.from_dir(settings.lm, decoder_options)
     if settings.llm is not None:
         llm = settings.llm
         decoder = with_llm(decoder, llm.model, llm.lora, llm.device)
-    days = DayPipeline(_stepper(settings), decoder, options, settings.day, settings.context)
+    days = DayPipeline(stepper, decoder, options, settings.day, settings.context)
     source = _source(settings, days, progress)
     log_writer = None
     if settings.session_log is not None:
         conventions = days.pipeline.conventions
+        if normalise == "none":  # the log keeps what is sent
+            conventions = replace(conventions, features="z-scored")
         log = UsageLog(settings.session_log, conventions, _lexicon(decoder))
         for note in log.notes:
             event("session_log_damaged", "warning", note=note)

@@ -302,7 +302,10 @@ class UtteranceDecoder:
     def _report(self, utterance: PageUtterance, body: dict[str, Any]) -> None:
         # The log comes first, so that a reader of the message can correct it at once.
         if self._log_writer is not None:
-            features_TC = utterance.features_TC(self.days.pipeline.statistics)
+            pipeline = self.days.pipeline
+            # A log of raw recordings keeps them raw: packing it computes the z-scores again.
+            is_raw = pipeline.conventions.features == "raw"
+            features_TC = utterance.features_TC(None if is_raw else pipeline.statistics)
             self._log_writer.append(body, self._source, features_TC, self._readers.send)
         self.latest = Event("utterance", body)
         self._readers.send(self.latest)
