@@ -337,6 +337,8 @@ MODELS = [
     RunAttack("patches without a stride", card(patch={"size": 14}), "patch is"),
     RunAttack("patches of another size", card(patch__size=13), "patch is .*13.*; its section config needs"),
     RunAttack("patches that are filled", card(patch={"size": 4, "stride": 4, "pads": 1}), "its section config needs"),
+    RunAttack("days in another order", card(sessions=DAYS[::-1]), "json was changed after .*: sessions.0. was"),
+    RunAttack("another smoothing", card(smoothing__smooth_kernel_std=3.0), "smooth_kernel_std was 2.0 and is 3.0; undo"),
     RunAttack("tensors of 8-bit floats", tensor("out.bias", lambda x: x.to(torch.float8_e4m3fn)), "float8_e4m3fn"),
     RunAttack("complex tensors", tensor("out.bias", lambda x: x.to(torch.complex64)), "complex64"),
     RunAttack("weights of another shape", tensor("out.bias", lambda x: x[:-1].clone()), "model.json needs"),

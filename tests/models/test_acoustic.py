@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small_models import make_model
 
 from cortext.errors import ConfigError, DataError, RunError
@@ -156,6 +157,72 @@ def test_a_file_that_is_no_model_description_is_refused(run):
 def test_weights_of_another_number_of_features_are_refused(run):
     change_card(run, n_features=7)
     refused(run, r"day_bias is \[2, 6\]; model.json needs \[2, 7\]")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        (
+            {"sessions": SESSIONS[::-1]},
+            r"sessions\[0\] was 't15.2023.08.11' and is 't15.2023.08.13'",
+        ),
+        (
+            {"smoothing": {"smooth_data": True, "smooth_kernel_std": 3.0}},
+            "smoothing.smooth_kernel_std was 2.0 and is 3.0",
+        ),
+        ({"bin_ms": 10}, "bin_ms was None and is 10"),
+        ({"feature_subset": [5, 4, 3, 2, 1, 0]}, r"feature_subset was None and is \[5, 4, 3"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_description_that_was_changed_in_place_is_refused(run, changes, found):
+    """All tensors have the right shapes; the model would give wrong text."""
+    change_card(run, **changes)
+    refused(run, f"model.json was changed after its weights were written: {found}.*; undo")
+
+
+def test_a_later_setting_of_the_same_shape_is_refused(tmp_path):
+    """`context_frames` limits the frames that attention reads, and has no tensor."""
+    sizes = {"n_units": 8, "n_layers": 1, "n_heads": 1, "head_units": 4, "attention": "causal"}
+    save_model(make_model(TransformerConfig(**sizes)), tmp_path)
+    card = json.loads((tmp_path / "model.json").read_text())
+    before = card["config"]["context_frames"]
+    change_card(tmp_path, config=card["config"] | {"context_frames": before + 7})
+    refused(tmp_path, f"config.context_frames was {before} and is {before + 7}; undo")
+
+
+def test_a_description_may_be_laid_out_anew(run):
+    card = json.loads((run / "model.json").read_text())
+    (run / "model.json").write_text(json.dumps(dict(reversed(card.items())), indent=1))
+    assert load_model(run).sessions == SESSIONS
+
+
+def test_weights_of_before_hold_no_description_and_load_beside_any_that_fits(run):
+    tensors = load_file(run / "model.safetensors")
+    save_file(tensors, run / "model.safetensors", {"format": "pt"})
+    change_card(run, sessions=SESSIONS[::-1])
+    model = load_model(run)
+    assert model.sessions == SESSIONS[::-1]
+    for name, tensor in model.network.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), tensors[name].numpy())
+
+
+def test_a_session_is_renamed_by_saving_the_model_again(run, tmp_path):
+    before = load_model(run)
+    before.sessions = ("monday", "tuesday")
+    save_model(before, tmp_path / "renamed")
+    renamed = load_model(tmp_path / "renamed")
+    assert renamed.sessions == ("monday", "tuesday")
+    np.testing.assert_array_equal(
+        renamed.logits(features(), "tuesday"), acoustic().logits(features(), SESSIONS[1])
+    )
+
+
+@pytest.mark.parametrize("written", ["[", "[1]", "", '{"a": 1, "a": 2}', '{"a":' * 5000])
+def test_a_description_in_the_weights_that_cannot_be_read_is_refused(run, written):
+    tensors = load_file(run / "model.safetensors")
+    save_file(tensors, run / "model.safetensors", {"model.json": written})
+    refused(run, "the content that its weights were written with cannot be read")
 
 
 def test_an_unknown_key_or_model_in_the_description_is_refused(run):

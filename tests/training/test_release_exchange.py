@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -468,9 +469,11 @@ def test_a_model_of_another_kind_is_not_exported(tmp_path, settings, message):
 
 def test_other_tokens_are_not_exported(tmp_path, published):
     import_checkpoint(published[0], tmp_path / "run")
-    card = json.loads((tmp_path / "run/model.json").read_text())
-    card["inventory"]["symbols"][1:3] = card["inventory"]["symbols"][2:0:-1]
-    (tmp_path / "run/model.json").write_text(json.dumps(card))
+    model = load_model(tmp_path / "run")
+    first, second, third, *others = RELEASE.symbols
+    swapped = replace(RELEASE, symbols=(first, third, second, *others))
+    model.conventions = replace(model.conventions, inventory=swapped)
+    save_model(model, tmp_path / "run")
     with pytest.raises(RunError, match="tokens"):
         export_release(tmp_path / "run", tmp_path / "out")
 

@@ -435,16 +435,16 @@ def _export_onnx(
 ) -> None:
     from cortext.evaluation.fitted import take_over
     from cortext.evaluation.stepped import stepped_errors
-    from cortext.models.card import read_card
+    from cortext.models.card import CARD, read_card
     from cortext.models.onnx import export_onnx, record_errors
-    from cortext.models.onnx_stepper import CARD, OnnxStepper
+    from cortext.models.onnx_stepper import OnnxStepper
     from cortext.models.participants import run_for
     from cortext.training.participants.recordings import open_for
 
     recordings = None
     if data is not None:  # what does not fit is said before the work
         run = run_for(run, data)
-        conventions = read_card(run / "model.json").conventions
+        conventions = read_card(run / CARD).conventions
         recordings = open_for(conventions, data)
         recordings.split(split)
         recordings.conventions.require(

@@ -1,6 +1,7 @@
 """A trained model as evaluation, decoding and export use it: features in, logits out.
 
 It is saved as two files: `model.json` describes the model, `model.safetensors` holds its weights.
+The weights also hold the content of `model.json`, so that a change of it is noticed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from cortext.errors import ConfigError, DataError, RunError, nearest, wrong_type
 from cortext.features import smooth
 from cortext.files import atomic_write
 from cortext.models.card import (
+    CARD,
     CTC,
     Conventional,
     ModelCard,
     Smoothing,
+    check_unchanged,
     patch_shape,
     read_card,
 )
@@ -394,9 +397,12 @@ def save_model(model: AcousticModel, run_dir: str | Path) -> str:
     """
     check_type(model, AcousticModel, "model", "an AcousticModel")
     run_dir = as_path(run_dir, "run_dir")
-    atomic_write(run_dir / "model.json", model.card().to_json())
+    card = model.card().to_json()
+    atomic_write(run_dir / CARD, card)
     return write_tensors(
-        run_dir / "model.safetensors", model.network.state_dict(), {"format": "pt"}
+        run_dir / "model.safetensors",
+        model.network.state_dict(),
+        {"format": "pt", CARD: card.decode()},
     )
 
 
@@ -412,18 +418,19 @@ def load_model(
 
     Raises:
         RunError: For a directory without a model, a model of another task, a broken or foreign
-            file, or weights that do not fit or that are not finite.
+            file, weights that do not fit or that are not finite, or a `model.json` that was
+            changed after the weights were written.
     """
     run_dir = as_path(run_dir, "run")
     check_type(device, (str, torch.device), "device", "a device such as 'cpu'")
-    card = read_card(run_dir / "model.json")
+    card = read_card(run_dir / CARD)
     if card.task not in (CTC, task):
         what = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"
         raise RunError(what, where=run_dir, fix=f"open it with load_model(run, task={card.task!r})")
     path = run_dir / "model.safetensors"
     n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
     try:
-        weights = read_tensors(path)[0]
+        weights, metadata, _ = read_tensors(path)
         check_finite(weights, path)
         config = model_config(card.config)
         sizes = {
@@ -443,7 +450,7 @@ def load_model(
             "the run has no model weights", where=path, fix="train it, or copy the file again"
         ) from None
     except ConfigError as error:
-        raise RunError(error.what, where=run_dir / "model.json", fix=error.fix) from None
+        raise RunError(error.what, where=run_dir / CARD, fix=error.fix) from None
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         raise RunError(
             f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir
@@ -459,7 +466,9 @@ def load_model(
     )
     if (needed := model.card().patch) != card.patch:
         what = f"patch is {card.patch}; its section config needs {needed}"
-        raise RunError(what, where=run_dir / "model.json", fix="copy the file again")
+        raise RunError(what, where=run_dir / CARD, fix="copy the file again")
+    # Last: what does not fit the weights has messages that say more.
+    check_unchanged(run_dir / CARD, metadata.get(CARD))
     return model
 
 

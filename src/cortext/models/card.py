@@ -6,19 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from cortext.config import check_fields, from_mapping
+from cortext.config import check_fields, first_difference, from_mapping
 from cortext.data.conventions import Conventions
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, RunError, TextError
 from cortext.features.smooth import check_kernel, gaussian_kernel
-from cortext.files import read_json
+from cortext.files import parse_json_object, read_json
 from cortext.models.participants import participant_folder, read_participants
 from cortext.text.inventory import BLANK, SIL, Inventory
 from cortext.text.language import Language
 
+CARD = "model.json"
+"""Name of the file in a run, and of its content in the metadata of the weights."""
 FORMAT_VERSION = 1
 CTC = "ctc"
 """Name of the task of phoneme models, which every command reads."""
@@ -254,3 +257,35 @@ def read_card(path: Path) -> ModelCard:
     if not card.sessions:
         raise RunError("it names no session", where=path)
     return card
+
+
+def check_unchanged(path: Path, written: str | None) -> None:
+    """Raise RunError if a `model.json` says something else than when its weights were written.
+
+    Other days, smoothing or tokens often have the same shapes: the model would load, and give
+    wrong text.
+
+    Args:
+        path: The `model.json`.
+        written: Its content then, as the weights hold it; None if they hold none (older versions).
+    """
+    if written is None:
+        return
+    try:
+        changed = first_difference(parse_json_object(written), read_json(path))
+    except ValueError as error:
+        what = f"the content that its weights were written with cannot be read: {error}"
+        raise RunError(what, where=path, fix="copy the weights again") from None
+    if changed is None:
+        return
+    key, before, now = changed
+    if isinstance(before, list) and isinstance(now, list):
+        pairs = enumerate(zip_longest(before, now))
+        number, (before, now) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+        key = f"{key}[{number}]"
+    raise RunError(
+        f"model.json was changed after its weights were written: {key} was {before!r:.60} and is"
+        f" {now!r:.60}",
+        where=path,
+        fix="undo the change, or copy both files again",
+    )

@@ -30,9 +30,8 @@ from cortext.errors import RunError
 from cortext.extras import need
 from cortext.files import atomic_write
 from cortext.models.acoustic import AcousticModel, check_causal, load_model
-from cortext.models.card import patch_shape
+from cortext.models.card import CARD, patch_shape
 from cortext.models.onnx_stepper import (
-    CARD,
     CONVENTIONS,
     DESCRIPTION,
     FILES,

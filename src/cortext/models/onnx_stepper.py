@@ -15,11 +15,10 @@ from cortext.errors import CortextError, RunError, first_line
 from cortext.extras import need
 from cortext.files import parse_json_object, read_json
 from cortext.models.acoustic import NOT_FINITE, day_of
-from cortext.models.card import Conventional, patch_shape, read_card
+from cortext.models.card import CARD, Conventional, patch_shape, read_card
 from cortext.models.stepper import check_first_step, check_patch
 
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
-CARD = "model.json"
 DESCRIPTION = "onnx.json"
 STATES = "state", "next_state"
 """Stems of the names of the state's inputs and of its outputs."""

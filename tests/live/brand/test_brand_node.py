@@ -2,6 +2,7 @@ import json
 import shutil
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from redis_process import wait_for
 
 from cortext.errors import LiveError
 from cortext.live.brand.process import run_node
+from cortext.models import load_model, save_model
 
 
 @pytest.fixture(scope="module")
@@ -183,9 +185,9 @@ def test_the_day_can_be_chosen(make_rig, world):
 
 
 def test_times_follow_from_the_bins_of_the_model_which_it_states(make_rig, world, tmp_path):
-    shutil.copytree(world.run, tmp_path / "run")
-    card = json.loads((tmp_path / "run/model.json").read_text())
-    (tmp_path / "run/model.json").write_text(json.dumps(card | {"bin_ms": 10}))
+    model = load_model(world.run)
+    model.conventions = replace(model.conventions, bin_ms=10)
+    save_model(model, tmp_path / "run")
     rig = make_rig(run=str(tmp_path / "run"), bin_ms=10)
     rig.start()
     [ready] = [e for e in rig.entries("speech_state") if e[b"status"] == b"NODE_READY"]
