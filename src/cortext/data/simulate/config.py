@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,8 +22,6 @@ STEP_MS = 5
 """The grid on which utterances and articulators live; bins are whole multiples of it."""
 EVENTS = ("array_losses", "garbage_days", "reference_changes")
 """Settings that count days of a plan of months on which something happens."""
-RAW = "as recorded: counts a bin, then power relative to the median electrode's at rest"
-"""Note in `cortext.json` about features that are not normalised."""
 
 
 def _later(default: Any) -> Any:
@@ -369,8 +367,8 @@ class SimulatorConfig:
     @cached_property
     def conventions(self) -> Conventions:
         """Conventions of the recordings."""
-        raw = RAW if self.normalise == "none" else None
-        return Conventions(self.inventory, self.language, self.bin_ms, raw)
+        given = Conventions(self.inventory, self.language, self.bin_ms)
+        return replace(given, features="raw") if self.normalise == "none" else given
 
     @property
     def steps_per_bin(self) -> int:

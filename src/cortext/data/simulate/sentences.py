@@ -200,7 +200,7 @@ def with_names(sentences: Sequence[Sentence], share: float, seed: int, split: in
 
     Args:
         sentences: The sentences of a split.
-        share: Share of them that get a name, at the beginning or the end.
+        share: Share of them that get a name, at the end.
         seed: Seed of the draws.
         split: Number of the split.
     """
@@ -212,8 +212,7 @@ def with_names(sentences: Sequence[Sentence], share: float, seed: int, split: in
         name = names[int(generator.integers(len(names)))]
         text = said[place]
         stem = text.rstrip(".!?")
-        first = f"{name}, {text}"
-        said[place] = first if generator.random() < 0.5 else f"{stem}, {name}{text[len(stem) :]}"
+        said[place] = f"{stem}, {name}{text[len(stem) :]}"
     return said
 
 
