@@ -57,7 +57,7 @@ class SimulatorConfig:
     trials_per_block: int = 50
     """Most trials of a block; features are z-scored per block (Card et al. 2024)."""
     later_days: int = _later(40)
-    """Recording days of a plan of months after its first `n_days`, evenly spread and drawn."""
+    """Recording days of a plan of months after its first `n_days`, drawn but evenly spread."""
     later_span: int = _later(400)
     """Days over which the later days are spread."""
     later_per_day: tuple[int, int] = _later((20, 60))
@@ -454,10 +454,12 @@ PRESETS: dict[str, SimulatorConfig] = {
         test_per_day=0,
         name_share=0.05,
         normalise="none",
-        stable_tuning=0.4,
-        drift_spread=0.35,
-        array_shifts=0.01,
-        tuning_jumps=0.02,
+        snr=1.8,
+        tuning_drift=0.018,
+        stable_tuning=0.3,
+        drift_spread=0.55,
+        array_shifts=0.014,
+        tuning_jumps=0.027,
         within_day=3.0,
         array_losses=1,
         garbage_days=1,

@@ -50,7 +50,10 @@ def regular_day(index: int) -> int:
 
 @lru_cache(maxsize=8)
 def later_days(config: SimulatorConfig) -> tuple[int, ...]:
-    """Return the later recording days: one drawn in each of as many equal stretches of time."""
+    """Return the later recording days: as many equal stretches of time have one each.
+
+    It is drawn from the middle half of the stretch, which keeps gaps within half of their mean.
+    """
     first = regular_day(config.n_days - 1) + 1
     silence = _silence(config)
     days = np.arange(first, first + config.later_span)
@@ -58,7 +61,8 @@ def later_days(config: SimulatorConfig) -> tuple[int, ...]:
         days = days[(days < silence[0]) | (days > silence[1])]
     generator = stream(config.seed, Purpose.MONTHS, trial=_DAYS)
     stretches = np.array_split(days, config.later_days)
-    return tuple(int(generator.choice(stretch)) for stretch in stretches)
+    middles = [s[len(s) // 4 : len(s) - len(s) // 4] for s in stretches]
+    return tuple(int(generator.choice(middle)) for middle in middles)
 
 
 def later_trials(config: SimulatorConfig, day: int) -> int:
