@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -16,6 +17,9 @@ from cortext.data.trial import make_trial
 from cortext.errors import DataError
 from cortext.live.core.acoustic_stream import PipelineOptions, chosen_normalise
 from cortext.live.core.pipeline import Pipeline
+from cortext.live.page.settings import LiveSettings
+from cortext.live.page.setup import pipeline_options
+from cortext.live.page.utterance import PageUtterance
 from cortext.models import GRUConfig
 from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
@@ -294,3 +298,27 @@ def test_another_normalisation_than_in_training_is_possible_with_a_warning(
     with caplog.at_level("WARNING", logger="cortext.live"):
         assert chosen_normalise(given, trained) == chosen
     assert [record.message for record in caplog.records] == ["normalise_differs"] * warns
+
+
+@pytest.mark.parametrize(
+    ("source", "conventions", "normalise"),
+    [
+        ({"feed": True}, RAW, "rolling"),
+        ({"simulate": "tiny"}, RAW, "rolling"),
+        ({"data": Path("packed")}, RAW, "none"),  # packed recordings are z-scores already
+        ({"feed": True}, RELEASE_CONVENTIONS, "none"),
+        ({"feed": True, "normalise": "rolling"}, RELEASE_CONVENTIONS, "rolling"),
+    ],
+)
+def test_the_page_normalises_what_its_source_has_not(source, conventions, normalise):
+    settings = LiveSettings(Path("run"), Path("lm"), **source)
+    assert pipeline_options(settings, conventions).normalise == normalise
+
+
+@pytest.mark.parametrize(("conventions", "as_sent"), [(RAW, True), (RELEASE_CONVENTIONS, False)])
+def test_a_usage_log_of_a_model_of_raw_recordings_keeps_raw_features(conventions, as_sent):
+    utterance = PageUtterance(1, DAYS[0], None, None, keep=True, conventions=conventions)
+    x_TC = np.arange(15, dtype=np.float32).reshape(3, N_FEATURES)
+    utterance.step(x_TC, Pipeline(None, None, stepper=Keeper()).push(x_TC))
+    kept_TC = utterance.features_TC((np.ones(N_FEATURES), np.full(N_FEATURES, 2.0)))
+    assert np.array_equal(kept_TC, x_TC if as_sent else (x_TC - 1) / 2)

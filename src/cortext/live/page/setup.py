@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext import __version__
+from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder
 from cortext.errors import TextError
 from cortext.evaluation.decoder_options import options_for
@@ -43,14 +44,8 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     Raises:
         CortextError: One of them cannot be used.
     """
-    endpoint = EndpointOptions() if settings.feed else None
-    if settings.endpoint_ms is not None:
-        endpoint = EndpointOptions(settings.endpoint_ms)
     stepper = _stepper(settings)
-    # Recordings are replayed packed: raw ones are z-scores then.
-    trained = "none" if settings.data is not None else trained_normalise(conventions_of(stepper))
-    normalise = chosen_normalise(settings.normalise, trained)
-    options = PipelineOptions(settings.smoothing, normalise, endpoint)
+    options = pipeline_options(settings, conventions_of(stepper))
     decoder_options, _ = options_for(settings.run, settings.lm, settings.options)
     decoder = Decoder.from_dir(settings.lm, decoder_options)
     if settings.llm is not None:
@@ -61,7 +56,7 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     log_writer = None
     if settings.session_log is not None:
         conventions = days.pipeline.conventions
-        if normalise == "none":  # the log keeps what is sent
+        if options.normalise == "none":  # the log keeps what is sent
             conventions = replace(conventions, features="z-scored")
         log = UsageLog(settings.session_log, conventions, _lexicon(decoder))
         for note in log.notes:
@@ -74,6 +69,22 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         "llm": None if settings.llm is None else Path(settings.llm.model).name,
     }
     return DecodingThread(days, source, speed=settings.speed, log_writer=log_writer, about=about)
+
+
+def pipeline_options(settings: LiveSettings, model: Conventions) -> PipelineOptions:
+    """Return how features become logits; warn of another normalisation than in training.
+
+    Args:
+        settings: Settings of `cortext serve`.
+        model: Conventions of the model.
+    """
+    endpoint = EndpointOptions() if settings.feed else None
+    if settings.endpoint_ms is not None:
+        endpoint = EndpointOptions(settings.endpoint_ms)
+    # Recordings are replayed packed: raw ones are z-scores then.
+    trained = "none" if settings.data is not None else trained_normalise(model)
+    normalise = chosen_normalise(settings.normalise, trained)
+    return PipelineOptions(settings.smoothing, normalise, endpoint)
 
 
 def _lexicon(decoder: Decoder) -> Lexicon | None:

@@ -98,11 +98,14 @@ class PageUtterance:
         )
 
     def features_TC(self, statistics: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray | None:
-        """Return the kept features, float32 [T, C]; z-scores where rolling statistics are given."""
+        """Return the kept features, float32 [T, C]; z-scores where rolling statistics are given.
+
+        Those of a model of raw recordings stay raw: packing them computes the z-scores again.
+        """
         if not self._kept:
             return None
         features_TC = np.concatenate(self._kept)
-        if statistics is None:
+        if statistics is None or self.conventions.features == "raw":
             return features_TC
         mean_C, std_C = statistics
         z_TC: np.ndarray = ((features_TC - mean_C) / np.where(std_C > 0, std_C, 1)).astype(
@@ -302,10 +305,7 @@ class UtteranceDecoder:
     def _report(self, utterance: PageUtterance, body: dict[str, Any]) -> None:
         # The log comes first, so that a reader of the message can correct it at once.
         if self._log_writer is not None:
-            pipeline = self.days.pipeline
-            # A log of raw recordings keeps them raw: packing it computes the z-scores again.
-            is_raw = pipeline.conventions.features == "raw"
-            features_TC = utterance.features_TC(None if is_raw else pipeline.statistics)
+            features_TC = utterance.features_TC(self.days.pipeline.statistics)
             self._log_writer.append(body, self._source, features_TC, self._readers.send)
         self.latest = Event("utterance", body)
         self._readers.send(self.latest)
