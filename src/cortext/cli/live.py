@@ -116,7 +116,8 @@ def serve(
 
 
 def _open(settings: LiveSettings) -> DecodingThread:
-    """Open everything that decodes, and say which decoder options it uses."""
+    """Open everything that decodes; say which decoder options and confidences it uses."""
+    from cortext.evaluation.confidence import choose_confidence
     from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.log import event
     from cortext.live.page.setup import open_decoding
@@ -127,8 +128,12 @@ def _open(settings: LiveSettings) -> DecodingThread:
     options, note = options_for(settings.run, settings.lm, settings.options)
     with progress_bar("reading") as progress:
         decoding = open_decoding(replace(settings, options=options), progress)
-    print_lines(note, err=True)
+    confidence = choose_confidence(
+        settings.run, settings.lm, options, has_llm=settings.llm is not None
+    )
+    print_lines(note, confidence.note, err=True)
     event("decoder_options", note=note)
+    event("confidence", note=confidence.note)
     return decoding
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import as_count, as_path, check_function, check_list, check_text, check_type
+from cortext.decoding.confidence import Calibrator
 from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.log_probs import check_log_probs, check_trials
@@ -20,6 +21,7 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.open_vocabulary import OpenVocabularyEngine, no_words
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.stream import (
+    BoundCalibrator,
     DecoderStream,
     Engine,
     EngineStream,
@@ -67,6 +69,7 @@ class Decoder(Described):
         self._accepted = self.inventory
         self._words = WordChanges()
         self._llm: LargeModel | None = None
+        self._calibrator: Calibrator | None = None
 
     @classmethod
     def from_dir(
@@ -121,6 +124,16 @@ class Decoder(Described):
         other._llm = llm.in_language(self.language) if isinstance(llm, ReadsLanguage) else llm
         return other
 
+    def with_calibrator(self, calibrator: Calibrator | None) -> Decoder:
+        """Return a decoder whose confidences are calibrated (None: the engine's posteriors).
+
+        Sentences have calibrated confidences where the options in force are those that the
+        calibrator was fitted with, and no large model ranks them.
+        """
+        other = copy.copy(self)
+        other._calibrator = calibrator
+        return other
+
     def only(self, words: Iterable[str]) -> Decoder:
         """Return a decoder that finds no other words than these.
 
@@ -161,6 +174,11 @@ class Decoder(Described):
     def language(self) -> Language:
         """The language model's language."""
         return self.lm.language
+
+    @property
+    def calibrator(self) -> Calibrator | None:
+        """The calibrator of confidences; None where they are the engine's posteriors."""
+        return self._calibrator
 
     @property
     def llm(self) -> LargeModel | None:
@@ -324,7 +342,17 @@ class Decoder(Described):
         hook = self._hook(context)
         search = self._start(inventory, words, hook)
         search.advance(log_probs_PV)
-        return marked(search.finish(), hook)
+        nbest = marked(search.finish(), hook)
+        calibration = self._calibration
+        if calibration is None or not len(log_probs_PV):
+            return nbest
+        return calibration.of(nbest, log_probs_PV, self.options)
+
+    @property
+    def _calibration(self) -> BoundCalibrator | None:
+        if self._calibrator is None or self._llm is not None:
+            return None
+        return BoundCalibrator(self._calibrator, self.lm)
 
     def _hook(self, context: str) -> ModelHook | None:
         return None if self._llm is None else self._llm.hook(self.options, context)
@@ -366,7 +394,15 @@ class Decoder(Described):
         if hook is None:
             model = self._hook(context)
             search = self._start(inventory, changes, model)
-            return DecoderStream(search, self.options, inventory, self._llm, context, model)
+            return DecoderStream(
+                search,
+                self.options,
+                inventory,
+                self._llm,
+                context,
+                model,
+                calibration=self._calibration,
+            )
         if self._llm is not None:
             raise DecodingError(
                 "a hook cannot be used beside a large model", fix="open it with_llm(None)"

@@ -334,7 +334,7 @@ class NativeNBest(NBest):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to other processes as the plain list that it stands for."""
-        return NBest, (self.hypotheses, self.degraded)
+        return NBest, (self.hypotheses, self.degraded, self.confidence)
 
     def _hypothesis(self, number: int) -> Hypothesis:
         return _hypothesis(self._result, number, self._options, self._has_hook, has_confidence=True)

@@ -26,13 +26,16 @@ class Word:
     """A decoded word with its time in the trial.
 
     Attributes:
-        confidence: Posterior probability of the word, where the engine knows it.
+        confidence: Probability that the word is right: from a run's calibration where the decoder
+            has one, else the engine's posterior. None where neither is known.
+        posterior: The engine's posterior, where `confidence` is calibrated; None elsewhere.
     """
 
     word: str
     start_ms: float
     end_ms: float
     confidence: float | None = None
+    posterior: float | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -101,16 +104,25 @@ class NBest(Sequence[Hypothesis], Described):
     Attributes:
         degraded: One line that names what was asked for and is missing, such as a large language
             model's scores; None where nothing is missing.
+        confidence: Probability that the best sentence is right in all words, from a run's
+            calibration; None without one, and for a sentence without words.
     """
 
     degraded: str | None = None
+    confidence: float | None = None
     _shown_as = "NBest"
 
-    def __init__(self, hypotheses: Iterable[Hypothesis], degraded: str | None = None) -> None:
+    def __init__(
+        self,
+        hypotheses: Iterable[Hypothesis],
+        degraded: str | None = None,
+        confidence: float | None = None,
+    ) -> None:
         self._hypotheses = tuple(check_list(hypotheses, "hypotheses", "a list of Hypothesis"))
         for hypothesis in self._hypotheses:
             check_type(hypothesis, Hypothesis, "a hypothesis", "a Hypothesis")
         self.degraded = degraded
+        self.confidence = confidence
 
     @property
     def hypotheses(self) -> tuple[Hypothesis, ...]:
@@ -134,7 +146,7 @@ class NBest(Sequence[Hypothesis], Described):
                 for word in hypothesis.words
             ]
             timed.append(replace(hypothesis, words=tuple(words)))
-        return NBest(timed, self.degraded)
+        return NBest(timed, self.degraded, self.confidence)
 
     @overload
     def __getitem__(self, index: int) -> Hypothesis: ...
@@ -160,6 +172,7 @@ class NBest(Sequence[Hypothesis], Described):
             "hypotheses": len(self),
             "best": repr(self[0].text) if self.hypotheses else None,
             "score": self[0].score if self.hypotheses else None,
+            "confidence": self.confidence,
             "lacks": self.degraded,
         }
 
@@ -195,8 +208,9 @@ class Partial:
 def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:
     """Return a hypothesis as `nbest.jsonl` has it.
 
-    Text, scores (natural logs) and words with their times and confidences. Where a large model
-    ranked the list, `confidence` is the sentence's share of its probability.
+    Text, scores (natural logs) and words with their times and confidences; `posterior` stands
+    beside a confidence that is calibrated. Where a large model ranked the list, `confidence` is the
+    sentence's share of its probability.
     """
     ranked = {} if hypothesis.confidence is None else {"confidence": _finite(hypothesis.confidence)}
     return {
@@ -212,6 +226,7 @@ def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:
                 "start_ms": _finite(word.start_ms),
                 "end_ms": _finite(word.end_ms),
                 "confidence": _finite(word.confidence),
+                **({} if word.posterior is None else {"posterior": _finite(word.posterior)}),
             }
             for word in hypothesis.words
         ],

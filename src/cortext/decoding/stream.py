@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from cortext.decoding.confidence import Calibrator
 from cortext.decoding.engine import Hook, LiveBatch
 from cortext.decoding.log_probs import check_log_probs
 from cortext.decoding.nbest import Hypothesis, NBest, Partial
@@ -137,6 +139,26 @@ class ReadsLanguage(Protocol):
         """Return the model for sentences of a language."""
 
 
+@dataclass(frozen=True)
+class BoundCalibrator:
+    """A calibrator with the language model that its signals are read from."""
+
+    calibrator: Calibrator
+    lm: LanguageModel
+
+    def of(self, nbest: NBest, log_probs_PV: np.ndarray, options: DecoderOptions) -> NBest:
+        """Return a list with calibrated confidences, or as it is where options have changed.
+
+        Args:
+            nbest: The list as the search found it.
+            log_probs_PV: float32 [P, V], all frames.
+            options: The options that ranked it.
+        """
+        if not self.calibrator.goes_with(options):
+            return nbest
+        return self.calibrator.calibrated(nbest, log_probs_PV, self.lm)
+
+
 class DecoderStream:
     """The state of the search within one utterance, decoded as it comes.
 
@@ -155,8 +177,11 @@ class DecoderStream:
         llm: LargeModel | None = None,
         context: str = "",
         hook: ModelHook | None = None,
+        calibration: BoundCalibrator | None = None,
     ) -> None:
         self._search: EngineStream | None = search
+        self._calibration = calibration
+        self._frames: list[np.ndarray] = []
         self._hook = hook
         self._options = options
         self._inventory = inventory
@@ -183,6 +208,8 @@ class DecoderStream:
         check_log_probs(chunk_PV, self._inventory)
         search = self._open()
         search.advance(chunk_PV)
+        if self._calibration is not None:
+            self._frames.append(chunk_PV.copy())  # the caller may use the array again
         return search.partial()
 
     def set_options(self, **changes: Any) -> None:
@@ -211,6 +238,8 @@ class DecoderStream:
         """End the utterance and return its n-best list."""
         nbest = marked(self._open().finish(), self._hook)
         self._search = None
+        if self._calibration is not None and self._frames:
+            nbest = self._calibration.of(nbest, np.concatenate(self._frames), self._options)
         return (
             nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
         )

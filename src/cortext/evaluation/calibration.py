@@ -62,7 +62,7 @@ class Calibration(Described):
             distances, so that both bounds are too high rather than too low.
         n_sure: Number of words with a confidence of `SURE` or more.
         sure_right: Share of these that is right; None without any.
-        sure_right_ci95: Its interval by the same bootstrap.
+        sure_right_ci95: Its interval by the same bootstrap, over resamples with such words.
         bins: Reliability diagram.
     """
 
@@ -73,22 +73,24 @@ class Calibration(Described):
     brier_skill: float | None
     auroc: float | None
     ece: float
-    ece_ci95: tuple[float, float]
+    ece_ci95: tuple[float, float] | None
     n_sure: int
     sure_right: float | None
     sure_right_ci95: tuple[float, float] | None
     bins: tuple[ReliabilityBin, ...]
 
     def _facts(self) -> dict[str, Any]:
-        low, high = self.sure_right_ci95 or (None, None)
+        unknown = (None, None)
         return {
             "words": self.n,
             "right": percent(self.right),
             "mean confidence": percent(self.mean),
             "Brier skill": self.brier_skill,
             "AUROC": self.auroc,
-            "ECE": with_interval(self.ece, *self.ece_ci95),
-            f"right of those at {SURE:g} or more": with_interval(self.sure_right, low, high),
+            "ECE": with_interval(self.ece, *(self.ece_ci95 or unknown)),
+            f"right of those at {SURE:g} or more": with_interval(
+                self.sure_right, *(self.sure_right_ci95 or unknown)
+            ),
         }
 
 
@@ -137,7 +139,7 @@ def calibration(
         ece_ci95=_interval(ece_I),
         n_sure=n_sure,
         sure_right=float(total_K[2, -1] / n_sure) if n_sure else None,
-        sure_right_ci95=_interval(sure_I) if n_sure else None,
+        sure_right_ci95=_interval(sure_I),
         bins=_bins(total_K[:, :N_BINS]),
     )
 
@@ -210,7 +212,9 @@ def _resampled(sums: np.ndarray, seed: int, n_boot: int) -> tuple[np.ndarray, np
     return _ece(drawn[:, :N_BINS]), drawn[2, -1][some] / drawn[0, -1][some]
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
+def _interval(values: np.ndarray) -> tuple[float, float] | None:
+    if not len(values):
+        return None
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 

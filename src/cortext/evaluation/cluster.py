@@ -17,6 +17,7 @@ import numpy as np
 
 from cortext.cluster import joined
 from cortext.decoding import Decoder, DecoderOptions, NBest
+from cortext.decoding.confidence import Calibrator
 from cortext.errors import CortextError, RunError, first_line
 from cortext.evaluation.settings import LargeModelFiles
 from cortext.processes import Progress
@@ -35,16 +36,19 @@ class DecoderFiles:
     Attributes:
         lm: Language-model directory.
         llm: The large model that it asks; None without one.
+        calibrator: Calibrates its confidences; None without.
     """
 
     lm: Path
     options: DecoderOptions
     engine: str = "native"
     llm: LargeModelFiles | None = None
+    calibrator: Calibrator | None = None
 
     def open(self) -> Decoder:
         """Return the decoder; a process opens each language model once."""
         decoder = _opened(self.lm, self.engine).with_options(**vars(self.options))
+        decoder = decoder.with_calibrator(self.calibrator)
         return decoder if self.llm is None else decoder.with_llm(self.llm.open())
 
 

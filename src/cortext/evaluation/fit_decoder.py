@@ -11,6 +11,8 @@ from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram.language_model import LanguageModel, language_model_checksum
 from cortext.errors import ConfigError, DataError, Interrupted
+from cortext.evaluation.confidence import drop_confidence, keep_confidence, read_confidence
+from cortext.evaluation.fit_confidence import fit_confidence
 from cortext.evaluation.fitted import (
     Fitted,
     TrialName,
@@ -20,7 +22,7 @@ from cortext.evaluation.fitted import (
     weights_checksum,
     write_fitted,
 )
-from cortext.evaluation.recognise import logits_of
+from cortext.evaluation.logits import logits_of
 from cortext.models import load_model
 from cortext.models.card import CTC, read_card
 from cortext.training.callbacks import Callback
@@ -101,6 +103,10 @@ class FitDecoder(Callback):
                 continue
             if found is not None:
                 self.found[name] = found
+            if found is None or found.weights is None or self.lm is None:
+                drop_confidence(run)  # options of another run: so were its confidences
+            elif not _calibrated(run, found):
+                self._calibrate(trainer, run, replace(split, columns=None), found)
 
     def fit(self, trainer: Trainer, run: Path, split: PackedSplit) -> Fitted | None:
         """Fit to a run's best weights, unless that was done on the same trials.
@@ -126,6 +132,29 @@ class FitDecoder(Callback):
             return fitted
         write_fitted(run, before)
         return before
+
+    def _calibrate(self, trainer: Trainer, run: Path, split: PackedSplit, fitted: Fitted) -> None:
+        """Fit confidences to the sentences that the fitted options find, and keep them."""
+        assert self.lm is not None
+        drop_confidence(run)
+        device = trainer.device_spec.device
+        model = load_model(run, device if device.startswith("cuda") else "cpu")
+        try:
+            with reading_bar(trainer.shown, "fitting confidences") as bar:
+                fit = fit_confidence(
+                    model,
+                    split,
+                    [TrialName.of(split, i) for i in range(len(split))],
+                    range(len(split)),
+                    Decoder.from_dir(self.lm, fitted.options),
+                    threads=self.threads,
+                    progress=bar,
+                )
+        except DataError as error:
+            say(f"no confidences were fitted: {error}", trainer.shown)
+            return
+        data = split.path.parent if self.data is None else self.data
+        keep_confidence(run, fit, fitted, data=data, split=split.name)
 
     def _fitted(
         self,
@@ -156,6 +185,20 @@ class FitDecoder(Callback):
 
 def _words(trials: list[TrialName]) -> int:
     return sum(len(trial.reference.split()) for trial in trials)
+
+
+def _calibrated(run: Path, fitted: Fitted) -> bool:
+    """Tell whether the run's confidences were fitted with its weights and these options."""
+    try:
+        found = read_confidence(run)
+    except ConfigError:  # damaged
+        return False
+    return (
+        found is not None
+        and found.weights == fitted.weights
+        and found.language_model.checksum == fitted.language_model.checksum
+        and found.calibrator.goes_with(fitted.options)
+    )
 
 
 def _done(run: Path, checksum: str, trials: list[TrialName]) -> Fitted | None:

@@ -22,8 +22,10 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.decoder import notes_of, part_of
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError, nearest
+from cortext.evaluation.confidence import ChosenConfidence
 from cortext.evaluation.decoder_options import ChosenOptions
 from cortext.evaluation.fitted import TrialName
+from cortext.evaluation.logits import logits_of
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.vocabularies import Vocabulary
@@ -34,7 +36,6 @@ from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 from cortext.training.participants.recordings import open_for
 
-TRIALS_AT_ONCE = 16
 Data = Dataset | PackedDataset | str | Path
 """A directory of session files or a packed one, or either of them open."""
 
@@ -54,6 +55,7 @@ class Results:
         cross_fitted: Options for trials that the fit has seen, by the trial's number.
         seconds: What each stage took.
         llm: What is known of the large language model; None without one.
+        confidence: What the confidences of words are; None without a search.
         limited: Vocabularies that the sentences of some trials are made of.
         conventions: Tokens, language and length of a bin of the trials.
     """
@@ -68,6 +70,7 @@ class Results:
     cross_fitted: dict[int, DecoderOptions] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     llm: dict[str, Any] | None = None
+    confidence: ChosenConfidence | None = None
     limited: tuple[Vocabulary, ...] = ()
     conventions: Conventions = RELEASE_CONVENTIONS
 
@@ -163,7 +166,8 @@ def recognise(
         if fit:
             with stage(seconds, "fit"):
                 words.fit(log_probs, names, model.inventory, (str(where), split), reports[1])
-        found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + fit :])
+                words.fit_confidence(model, trials_of, chosen, str(where), reports[2])
+        found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + 2 * fit :])
         timed = [nbest.timed(model.frame_ms) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
@@ -177,6 +181,7 @@ def recognise(
         skipped=skipped,
         vocabulary=vocabulary,
         options=None if words is None else words.options,
+        confidence=None if words is None else words.confidence,
         cross_fitted={
             trials[number].id: options
             for number, options in (words.cross_fitted.items() if words else ())
@@ -285,36 +290,6 @@ def _unfit(
             str(where), name, "n_time_steps", f"{found}; record longer trials, {SKIP_HINT}"
         )
     return None
-
-
-def logits_of(
-    model: AcousticModel, split: PackedSplit, chosen: Sequence[int], progress: Progress | None
-) -> list[np.ndarray]:
-    """Return the logits of trials.
-
-    Args:
-        model: The model.
-        split: A split that it can read.
-        chosen: Positions of the trials in the split.
-        progress: Called with trials done and in all.
-
-    Returns:
-        float32 [P, V] of each chosen trial.
-    """
-    # Trials of similar length go through the model together: a batch is padded to its longest.
-    by_length = sorted(range(len(chosen)), key=lambda n: int(split.n_bins_N[chosen[n]]))
-    logits: list[Any] = [None] * len(chosen)
-    for start in range(0, len(by_length), TRIALS_AT_ONCE):
-        numbers = by_length[start : start + TRIALS_AT_ONCE]
-        rows = [chosen[n] for n in numbers]
-        batch = split.batch(rows)
-        sessions = [split.session(row) for row in rows]
-        logits_BPV, n_patches_B = model.logits_batch(batch.features_BTC, sessions, batch.n_bins_B)
-        for n, logits_PV, n_patches in zip(numbers, logits_BPV, n_patches_B.tolist(), strict=True):
-            logits[n] = logits_PV[:n_patches].copy()
-        if progress:
-            progress(start + len(numbers), len(chosen))
-    return logits
 
 
 def _trial(

@@ -166,4 +166,6 @@ def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
                 "source": source,
                 "degraded": trial.nbest.degraded if trial.nbest else None,
             }
+            if trial.nbest is not None and trial.nbest.confidence is not None:
+                line["confidence"] = trial.nbest.confidence
             file.write(json_text(line, allow_nan=False) + "\n")

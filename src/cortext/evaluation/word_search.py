@@ -14,12 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder, DecoderOptions, NBest
-from cortext.errors import DecodingError
+from cortext.errors import DataError, DecodingError
 from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
+from cortext.evaluation.confidence import (
+    RAW,
+    ChosenConfidence,
+    choose_confidence,
+    drop_confidence,
+    keep_confidence,
+)
 from cortext.evaluation.decoder_options import ChosenOptions, choose_options
+from cortext.evaluation.fit_confidence import fit_confidence
 from cortext.evaluation.fitted import TrialName, fit_to_run, kept_before
 from cortext.evaluation.settings import SearchSettings
+from cortext.models import AcousticModel
 from cortext.models.card import Conventional
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
@@ -59,6 +69,7 @@ class WordSearch:
     Attributes:
         options: Options for trials that no fit has seen, and where they come from.
         cross_fitted: Options for the trials that the fit has seen, by their position.
+        confidence: What the confidences of words are.
         about_llm: Description of the large model; None without one.
     """
 
@@ -71,6 +82,7 @@ class WordSearch:
         self._run = run
         self._settings = settings
         self._fits = fit
+        self.confidence = ChosenConfidence(None, RAW) if fit else self._chosen_confidence(lm)
         self._decoder = Decoder.from_dir(lm, self.options.options, engine=settings.engine)
         # The tasks of a cluster open the large model themselves.
         if settings.llm is not None and settings.ray is None:
@@ -88,8 +100,8 @@ class WordSearch:
 
     @property
     def stages(self) -> int:
-        """Stages of the work: the fit, the search, and ranking if done here."""
-        return self._fits + 1 + (self._decoder.llm is not None)
+        """Stages of the work: two fits, the search, and ranking if done here."""
+        return 2 * self._fits + 1 + (self._decoder.llm is not None)
 
     def fit(
         self,
@@ -121,6 +133,52 @@ class WordSearch:
             progress=progress,
         )
         self.options = ChosenOptions.now(fitted, self._run, before, self.options.options.llm)
+
+    def fit_confidence(
+        self,
+        model: AcousticModel,
+        split: PackedSplit,
+        chosen: Sequence[int],
+        data: str,
+        progress: Progress | None,
+    ) -> None:
+        """Fit confidences to the trials with the fitted options, and keep them in the run.
+
+        Args:
+            model: The model.
+            split: The split of the trials.
+            chosen: Positions of the trials in the split.
+            data: Data of the trials, for the record.
+            progress: Called with steps done and in all.
+        """
+        fitted = self.options.fitted
+        assert fitted is not None
+        drop_confidence(self._run)
+        try:
+            found = fit_confidence(
+                model,
+                split,
+                [TrialName.of(split, i) for i in chosen],
+                chosen,
+                self._decoder.with_llm(None).with_options(**vars(fitted.options)),
+                threads=self._threads,
+                progress=progress,
+            )
+        except DataError as error:
+            self.confidence = ChosenConfidence(None, f"{RAW} (none were fitted: {error.what})")
+            return
+        keep_confidence(self._run, found, fitted, data=data, split=split.name)
+        self.confidence = self._chosen_confidence(self._decoder.lm_dir)
+
+    def _chosen_confidence(self, lm: str | Path) -> ChosenConfidence:
+        settings = self._settings
+        return choose_confidence(
+            self._run,
+            lm,
+            self.options.options,
+            engine=settings.engine,
+            has_llm=settings.llm is not None,
+        )
 
     def sentences(
         self,
@@ -176,14 +234,15 @@ class WordSearch:
         progress: Progress | None,
     ) -> list[NBest]:
         settings = self._settings
-        decoder = self._decoder.with_options(**vars(options))
+        calibrator = self.confidence.calibrator
+        decoder = self._decoder.with_options(**vars(options)).with_calibrator(calibrator)
         if settings.ray is None:
             return decoder.search_batch(
                 log_probs, inventory, self._threads, progress, settings.context
             )
         llm = settings.llm and settings.llm.resolved()
         # Absolute paths: a task may run in another directory.
-        files = DecoderFiles(decoder.lm_dir.resolve(), options, decoder.engine, llm)
+        files = DecoderFiles(decoder.lm_dir.resolve(), options, decoder.engine, llm, calibrator)
         found, about_llm = decode_on_cluster(
             settings.ray,
             files,

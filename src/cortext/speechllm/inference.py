@@ -14,7 +14,8 @@ from cortext.config import from_mapping
 from cortext.data import PackedSplit
 from cortext.decoding.nbest import NBest
 from cortext.evaluation import Metrics
-from cortext.evaluation.recognise import TRIALS_AT_ONCE, Recognised, recognise
+from cortext.evaluation.logits import TRIALS_AT_ONCE
+from cortext.evaluation.recognise import Recognised, recognise
 from cortext.evaluation.run import config_of, evaluation_directory, origin_of
 from cortext.evaluation.submission import (
     Predictions,

@@ -20,7 +20,8 @@ from cortext.data.checks import Problem
 from cortext.data.dataset import open_session_files
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.saved import read_saved
-from cortext.evaluation.recognise import TRIALS_AT_ONCE, recognise
+from cortext.evaluation.logits import TRIALS_AT_ONCE
+from cortext.evaluation.recognise import recognise
 from cortext.evaluation.scores import TrialResult, group_rates, rates
 from cortext.files import atomic_file
 from cortext.models import AcousticModel, Output, load_model, read_output

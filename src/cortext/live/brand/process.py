@@ -17,6 +17,7 @@ import numpy as np
 
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, CortextError, LiveError, shown
+from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
 from cortext.extras import need
 from cortext.live.brand.entries import NodeStates
@@ -138,7 +139,11 @@ def _load(parameters: NodeParameters) -> Pipeline:
     if parameters.lm is not None:
         options, note = options_for(parameters.run, parameters.lm, parameters.options)
         event("decoder_options", note=note)
-        decoder = Decoder.from_dir(parameters.lm, options)
+        confidence = choose_confidence(
+            parameters.run, parameters.lm, options, has_llm=parameters.llm is not None
+        )
+        event("confidence", note=confidence.note)
+        decoder = Decoder.from_dir(parameters.lm, options).with_calibrator(confidence.calibrator)
     if decoder is not None and parameters.llm is not None:
         decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
     pipeline = Pipeline(

@@ -10,6 +10,7 @@ from cortext import __version__
 from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder
 from cortext.errors import TextError
+from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
 from cortext.live.core.acoustic_stream import (
     EndpointOptions,
@@ -47,7 +48,11 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     stepper = _stepper(settings)
     options = pipeline_options(settings, conventions_of(stepper))
     decoder_options, _ = options_for(settings.run, settings.lm, settings.options)
+    confidence = choose_confidence(
+        settings.run, settings.lm, decoder_options, has_llm=settings.llm is not None
+    )
     decoder = Decoder.from_dir(settings.lm, decoder_options)
+    decoder = decoder.with_calibrator(confidence.calibrator)
     if settings.llm is not None:
         llm = settings.llm
         decoder = with_llm(decoder, llm.model, llm.lora, llm.device)

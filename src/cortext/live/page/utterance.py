@@ -137,6 +137,7 @@ class PageUtterance:
             "trial": self.trial,
             "text": nbest[0].text,
             "words": words,
+            "confidence": nbest.confidence,
             "nbest": [
                 {name: h[name] for name in ("text", "score", "acoustic", "ngram", "llm")}
                 for h in hypotheses

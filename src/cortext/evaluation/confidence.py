@@ -1,0 +1,225 @@
+"""The calibration of a run's confidences: writing and reading `confidence.yaml`, and its use.
+
+It belongs to the weights, the language model and the decoder options that it was fitted with. With
+others, confidences are the search's posteriors, and a line says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from cortext import __version__
+from cortext.config import from_mapping, read_mapping, to_mapping
+from cortext.decoding.confidence import Calibrator, Logistic, options_checksum
+from cortext.decoding.ngram.language_model import language_model_checksum
+from cortext.decoding.options import DecoderOptions
+from cortext.errors import ConfigError, CortextError
+from cortext.evaluation.calibration import Calibration
+from cortext.evaluation.fit_confidence import STRENGTHS, ConfidenceFit
+from cortext.evaluation.fitted import Fitted, FittedWith, weights_checksum
+from cortext.files import atomic_write
+
+FILE = "confidence.yaml"
+FORMAT_VERSION = 1
+HEADER = (
+    "# Calibration of confidences that cortext has fitted to this run; delete the file to go"
+    " without it."
+)
+AGAIN = "fit anew with `cortext evaluate --fit`, or delete the file"
+RAW = "confidences: posteriors of the search, which are too high where the model errs"
+
+
+@dataclass(frozen=True)
+class MeasuredConfidence:
+    """Measures of confidences; see `Calibration`."""
+
+    n: int
+    right: float
+    brier_skill: float | None
+    auroc: float | None
+    ece: float
+
+    @classmethod
+    def of(cls, found: Calibration) -> MeasuredConfidence:
+        """Return the measures that the file keeps."""
+        return cls(found.n, found.right, found.brier_skill, found.auroc, found.ece)
+
+
+@dataclass(frozen=True)
+class CalibratedOn:
+    """The trials that confidences were fitted on.
+
+    Attributes:
+        data: Directory of the recordings.
+        split: Their split.
+        trials: Number of trials.
+        strengths: Strengths of the simulated drift under which each was decoded; 0 is none.
+        words: Cross-fitted measures of words, over all strengths.
+        sentences: The same of sentences.
+        posteriors: Measures of the search's posteriors of the same words.
+    """
+
+    data: str
+    split: str
+    trials: int
+    strengths: list[float]
+    words: MeasuredConfidence
+    sentences: MeasuredConfidence
+    posteriors: MeasuredConfidence
+
+
+@dataclass(frozen=True)
+class FittedConfidence:
+    """The contents of `confidence.yaml`.
+
+    Attributes:
+        words: Regression of words.
+        sentences: Regression of sentences.
+        weights: Checksum of the weights of the run.
+        decoder_options: Checksums of the decoder options: those of `decoder.yaml`, and those of its
+            halves.
+        language_model: The language model of the search.
+        fitted_on: The trials, and how well the probabilities hold on them.
+        seconds: Time that the fit took.
+        created: Time of the fit (UTC).
+        version: Version of cortext.
+    """
+
+    words: Logistic
+    sentences: Logistic
+    weights: str | None
+    decoder_options: list[str]
+    language_model: FittedWith
+    fitted_on: CalibratedOn
+    seconds: float
+    created: str
+    version: str
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        if self.format_version != FORMAT_VERSION:
+            raise ConfigError(f"format_version is {self.format_version}, not {FORMAT_VERSION}")
+
+    @property
+    def calibrator(self) -> Calibrator:
+        """The regressions, for a decoder."""
+        return Calibrator(self.words, self.sentences, tuple(self.decoder_options))
+
+
+@dataclass(frozen=True)
+class ChosenConfidence:
+    """What a command's confidences are.
+
+    Attributes:
+        calibrator: Calibrates them; None: they are the search's posteriors.
+        note: A line for the user.
+    """
+
+    calibrator: Calibrator | None
+    note: str
+
+
+def keep_confidence(
+    run: str | Path, fit: ConfidenceFit, fitted: Fitted, *, data: str | Path, split: str
+) -> FittedConfidence:
+    """Write what was fitted into the `confidence.yaml` of a run.
+
+    Args:
+        run: Run directory.
+        fit: Regressions and their measures.
+        fitted: The decoder options that sentences were decoded with.
+        data: The data of the trials, for the record.
+        split: Their split, for the record.
+
+    Raises:
+        RunError: Where it cannot be written; an earlier file stays.
+    """
+    options = [fitted.options, *(half.options for half in fitted.halves)]
+    found = FittedConfidence(
+        words=fit.words,
+        sentences=fit.sentences,
+        weights=weights_checksum(run),
+        decoder_options=list(dict.fromkeys(map(options_checksum, options))),
+        language_model=fitted.language_model,
+        fitted_on=CalibratedOn(
+            data=str(data),
+            split=split,
+            trials=fit.n_trials,
+            strengths=[0.0, *STRENGTHS],
+            words=MeasuredConfidence.of(fit.cross_fitted),
+            sentences=MeasuredConfidence.of(fit.cross_fitted_sentences),
+            posteriors=MeasuredConfidence.of(fit.posteriors),
+        ),
+        seconds=round(fit.seconds, 1),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+    )
+    content = {"format_version": FORMAT_VERSION} | to_mapping(found)
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    atomic_write(Path(run) / FILE, f"{HEADER}\n{text}".encode())
+    return found
+
+
+def drop_confidence(run: str | Path) -> None:
+    """Remove a run's `confidence.yaml`, which belongs to what the run was before."""
+    (Path(run) / FILE).unlink(missing_ok=True)
+
+
+def read_confidence(run: str | Path) -> FittedConfidence | None:
+    """Return what was fitted to a run; None where nothing was.
+
+    Raises:
+        ConfigError: For a file that is damaged, with what to do.
+    """
+    path = Path(run) / FILE
+    if not path.exists() and not path.is_symlink():
+        return None
+    try:
+        found = from_mapping(FittedConfidence, read_mapping(path), where=path)
+        found.calibrator  # noqa: B018 # refuses other signals than ours
+        return found
+    except CortextError as error:
+        raise ConfigError(error.what, where=path, fix=AGAIN) from None
+
+
+def choose_confidence(
+    run: str | Path | None,
+    lm: str | Path | None,
+    options: DecoderOptions,
+    *,
+    engine: str = "native",
+    has_llm: bool = False,
+) -> ChosenConfidence:
+    """Return what the confidences of a search are: calibrated, or its posteriors.
+
+    Args:
+        run: Run directory of the model; None without one.
+        lm: Language-model directory; None without a search.
+        options: Decoder options in force.
+        engine: Engine of the search.
+        has_llm: True where a large language model ranks the sentences.
+
+    Raises:
+        ConfigError: For a damaged `confidence.yaml`.
+    """
+    if run is None or lm is None or (found := read_confidence(run)) is None:
+        return ChosenConfidence(None, RAW)
+    reasons = {
+        "is for sentences that no large model ranks": has_llm,
+        "is for the native engine": engine != "native",
+        "belongs to other weights; fit it anew with `cortext evaluate --fit`": found.weights
+        != weights_checksum(run),
+        "belongs to another language model": found.language_model.checksum
+        != language_model_checksum(lm),
+        "belongs to other decoder options": not found.calibrator.goes_with(options),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            return ChosenConfidence(None, f"{RAW} (the calibration in {run} {reason})")
+    on = found.fitted_on
+    note = f"confidences: probabilities, calibrated on {on.trials} {on.split} trials of {run}"
+    return ChosenConfidence(found.calibrator, note)
