@@ -39,7 +39,8 @@ class Decoder:
     """Text of handwriting, trial by trial, as the evaluator compares it: `hello>world~`.
 
     The features are z-scored as `cortext import falcon-h2` does it: over the last trials and the
-    trial so far. Each day begins with its calibration's last trials, where they are known.
+    trial so far. Each day begins with its calibration's last trials, where they are known. Those
+    of a run of raw recordings become the rolling z-scores that packing gave them.
 
     Args:
         run: Run directory of a model for imported H2 data.

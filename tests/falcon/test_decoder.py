@@ -193,6 +193,19 @@ def test_a_run_of_features_that_are_not_scaled_gets_the_counts(root, tmp_path):
     assert decoded(Decoder(tmp_path / "run"), path, trials) == offline
 
 
+def test_a_run_of_raw_recordings_begins_a_day_with_its_calibration(root, tmp_path):
+    import_source(falcon_h2(root / "000950"), tmp_path / "data", normalise="raw")
+    train(writing_config(2), tmp_path / "data", tmp_path / "run", progress=False)
+    decoder = Decoder(tmp_path / "run", calibration=root / "000950")
+    path, trials = minival(root, HELD_IN[0])
+    decoder.reset([path])
+    known_TC = np.concatenate(minival(root, HELD_IN[0], "calib")[1][2:]).astype(float)
+    mean_C, std_C = decoder._pipeline.statistics
+    np.testing.assert_allclose(mean_C, known_TC.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(std_C, known_TC.std(axis=0), rtol=1e-9)
+    assert len(decoded(decoder, path, trials)) == len(trials)
+
+
 def test_it_has_the_methods_of_the_challenge():
     """As in `falcon_challenge.interface.BCIDecoder` of version 1.0.2."""
     expected = {
