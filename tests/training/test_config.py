@@ -13,6 +13,7 @@ from cortext.models import gru
 from cortext.speechllm.config import SpeechLLMConfig
 from cortext.training import DatasetConfig, TrainConfig, read_train_config
 from cortext.training import config as config_module
+from cortext.training.config import read_run_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -158,6 +159,11 @@ def test_masks_of_other_patches_than_the_models_are_refused():
         ("lr_steps=[20, 10]", r"lr_steps is \[20, 10\]; numbers of batches must rise from 1"),
         ("lr_steps=[0]", r"lr_steps is \[0\]; numbers of batches must rise from 1"),
         ("lr_gamma=0", "lr_gamma is 0.0; it must be above 0 and at most 1"),
+        (
+            "lr_steps=[10, 20]",
+            r"lr_steps is \[10, 20\], which lr_scheduler_type 'cosine' does not use; set",
+        ),
+        ("lr_gamma=0.5", "lr_gamma is 0.5, which lr_scheduler_type 'cosine' does not use; set"),
         ("best_metric=per", "'val_per', 'val_wer', 'val_loss'"),
         ("beta1=1.0", "beta1 is 1.0; it must be below 1"),
         ("lr_max=0", "lr_max is 0.0; it must be above 0"),
@@ -171,6 +177,26 @@ def test_masks_of_other_patches_than_the_models_are_refused():
 def test_a_wrong_setting_is_named(override, message):
     with pytest.raises(ConfigError, match=message):
         read_train_config("tiny", [override])
+
+
+def test_steps_of_the_learning_rate_need_the_multistep_schedule():
+    recipe = "transformer_t12"  # multistep, lower from batch 20,625 on
+    for kind in ("cosine", "linear"):
+        with pytest.raises(ConfigError, match=rf"lr_steps is \[20625\], which .*'{kind}' does not"):
+            read_train_config(recipe, [f"lr_scheduler_type={kind}"])
+        read_train_config(recipe, [f"lr_scheduler_type={kind}", "lr_steps=[]"])
+    with pytest.raises(ConfigError, match=r"lr_steps is \[3\], which .* 'cosine' does not use"):
+        read_train_config(TrainConfig(), ["lr_steps=[3]"])
+    with pytest.raises(ConfigError, match=r"lr_gamma is 0.2, which .* 'cosine' does not use"):
+        read_train_config({"lr_gamma": 0.2})
+
+
+def test_the_settings_of_an_adapted_run_keep_the_unused_steps_of_its_source(tmp_path):
+    """Versions before wrote them with the cosine schedule of the adaptation."""
+    before = TrainConfig(lr_steps=[3])
+    assert read_train_config(before, ["seed=4"]).lr_steps == [3]
+    save_config(before, tmp_path / "config.yaml")
+    assert read_run_config(tmp_path).lr_steps == [3]
 
 
 def test_overrides_reach_into_sections():

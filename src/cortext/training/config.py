@@ -170,7 +170,10 @@ class TrainConfig:
     lr_warmup_steps_day: int = 1_000
     """Batches of warm-up of the day layers."""
     lr_steps: list[int] = field(default_factory=list)
-    """Batches at which the multistep schedule lowers the learning rates, in rising order."""
+    """Batches at which the multistep schedule lowers the learning rates, in rising order.
+
+    Other schedules refuse `lr_steps` and another `lr_gamma` than the default.
+    """
     lr_gamma: float = 0.1
     """Factor of the learning rates at each batch of `lr_steps`."""
 
@@ -318,6 +321,19 @@ def _check_lr_steps(config: TrainConfig) -> None:
         raise ConfigError(what, fix="give the batches at which the rate falls, such as [60000]")
 
 
+def _check_lr_steps_used(config: TrainConfig) -> None:
+    """Raise ConfigError for settings of the multistep schedule that another one would ignore."""
+    kind = config.lr_scheduler_type
+    if kind == "multistep":
+        return
+    for name, default in (("lr_steps", []), ("lr_gamma", TrainConfig.lr_gamma)):
+        if (value := getattr(config, name)) != default:
+            raise ConfigError(
+                f"{name} is {value}, which lr_scheduler_type {kind!r} does not use",
+                fix=f"set lr_scheduler_type to 'multistep', or leave {name} out",
+            )
+
+
 def _check_masks(config: TrainConfig) -> None:
     """Raise ConfigError for masks of patches that are not those of the model.
 
@@ -356,7 +372,11 @@ def read_train_config(
     """
     overrides = list(check_list(overrides, "overrides", "a list of 'key=value' texts"))
     if isinstance(config, TrainConfig):
-        return with_overrides(config, overrides)
+        changed = with_overrides(config, overrides)
+        # Runs that were adapted keep the steps of their source in their settings, without use.
+        if (changed.lr_steps, changed.lr_gamma) != (config.lr_steps, config.lr_gamma):
+            _check_lr_steps_used(changed)
+        return changed
     if isinstance(config, Mapping):
         path, given = Path("config"), config
     else:
@@ -367,6 +387,7 @@ def read_train_config(
         what = "is the configuration of a speech LLM"
         raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
     settings = _with_overrides(cls, mapping, overrides, path)
+    _check_lr_steps_used(settings)
     if notes:
         logging.getLogger(__name__).warning(shown(f"{path}: {'; '.join(notes)}"))
     return settings
