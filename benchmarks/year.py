@@ -67,7 +67,7 @@ RATES = (
     "within_day",
 )
 """Settings of the simulator that a factor on drift multiplies."""
-SIMULATION = ["further_per_day=40"]
+SIMULATION = ["further_per_day=25"]
 """Changes to the preset: sentences a day that judge."""
 RECIPE = ["model.n_units=128", "batches_per_val_step=100"]
 LABELLED = 20
