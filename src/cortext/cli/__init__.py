@@ -63,6 +63,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "pretrain": "train.pretrain",
         "check-plugin": "train.check_plugin",
         "adapt": "train.adapt",
+        "fit-gate": "gate.fit_gate",
         "launch": "tools.launch",
         "export": "train.export",
         "tune": Group(

@@ -6,6 +6,8 @@ import json
 import time
 from collections import deque
 
+import numpy as np
+
 from cortext.errors import DataError
 from cortext.live.brand.control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand.entries import (
@@ -218,13 +220,16 @@ class BrandNode:
                 self._position.i_in = None  # marks of the new numbering are not behind the old one
             for mark in self._control.before(item.entry, item.index):
                 self._carry_out(mark)
-            if self._utterance is None and not self._parameters.control_stream:
+            listening = self._utterance is None and self._pipeline.is_idle
+            if self._utterance is None and not (listening or self._parameters.control_stream):
                 self._begin(b"", None)
             if self._utterance is not None:
                 self._note_missing(item, self._utterance)
             self._outputs.newest_entry = item.entry
             self._position.i_in = item.index
-            if self._utterance is not None:
+            if listening:
+                self._listen(item)
+            elif self._utterance is not None:
                 self._decode(item, self._utterance)
             elif item.entry.n_bytes <= MOST_KEPT_BYTES:
                 self._outside.append(item)
@@ -248,6 +253,29 @@ class BrandNode:
             utterance.n_unusable += 1
             self._problem(utterance, f"entry {self._name(item)} is unusable: {error}")
             return
+        self._decode_bins(bins_TC, utterance)
+
+    def _listen(self, item: OrderedEntry) -> None:
+        """Take an entry while the idle gate is shut; decode where it opens."""
+        try:
+            if item.kind == "unusable":
+                raise DataError(item.problem)
+            bins_TC = self._reader.bins(item.entry.fields)
+        except DataError as error:
+            problem = f"entry {self._name(item)} is unusable: {error}"
+            self._states.write("NODE_WARNING", problem)
+            return
+        self._begin_if_open(bins_TC)
+
+    def _begin_if_open(self, bins_TC: np.ndarray) -> None:
+        """Let the idle gate see bins [T, C]; begin an utterance where it opens."""
+        bins_TC = self._pipeline.listen(bins_TC)
+        if len(bins_TC):
+            utterance = self._begin(b"", None)
+            utterance.n_entries += 1
+            self._decode_bins(bins_TC, utterance)
+
+    def _decode_bins(self, bins_TC: np.ndarray, utterance: NodeUtterance) -> None:
         utterance.n_bins += len(bins_TC)
         # An entry may hold the end of one utterance and the beginning of the next. The pipeline
         # keeps the bins after an end, and takes them up with the next push, of no bins.
@@ -263,6 +291,9 @@ class BrandNode:
                 self._pipeline.reset()
                 return
             if not update.held_bins:
+                return
+            if self._pipeline.is_idle:
+                self._begin_if_open(bins_TC[:0])
                 return
             utterance = self._begin(b"", None)
             utterance.n_bins += update.held_bins

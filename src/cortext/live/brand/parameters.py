@@ -107,6 +107,10 @@ class NodeParameters:
 
     By default it is 1500 without a control stream; with one, silence does not end an utterance.
     """
+    gate: bool = False
+    """Begin utterances by the idle gate of the run; not with a control stream."""
+    gate_threshold: float | None = None
+    """Probability above which the gate opens; by default the fitted one."""
     max_ms: float = 60_000.0
     """Length at which an utterance ends in any case."""
 
@@ -145,6 +149,8 @@ class NodeParameters:
             raise ConfigError(
                 "parameters.llm is given without parameters.lm, whose sentences it ranks"
             )
+        if self.gate and self.control_stream is not None:
+            raise ConfigError("parameters.gate is true with a control stream, which marks trials")
         values = [self.start_value, self.stop_value, self.block_value]
         if len(set(values)) < len(values):
             found = ", ".join(map(repr, values))

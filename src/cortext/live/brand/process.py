@@ -25,6 +25,7 @@ from cortext.live.brand.node import BrandNode
 from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
 from cortext.live.core.acoustic_stream import chosen_normalise, trained_normalise
 from cortext.live.core.decoder import checked_hotwords, no_long_pauses, with_llm
+from cortext.live.core.gate import gate_for
 from cortext.live.core.log import LOGGER, event
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_connection import Stopped
@@ -146,8 +147,14 @@ def _load(parameters: NodeParameters) -> Pipeline:
         decoder = Decoder.from_dir(parameters.lm, options).with_calibrator(confidence.calibrator)
     if decoder is not None and parameters.llm is not None:
         decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
+    gate = gate_for(parameters.run, stepper, parameters.gate_threshold) if parameters.gate else None
     pipeline = Pipeline(
-        None, decoder, options=parameters.pipeline, stepper=stepper, context=parameters.context
+        None,
+        decoder,
+        options=parameters.pipeline,
+        stepper=stepper,
+        context=parameters.context,
+        gate=gate,
     )
     if decoder is not None:
         pipeline.hotwords = checked_hotwords(parameters.hotwords, decoder.language)

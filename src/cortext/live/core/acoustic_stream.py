@@ -27,7 +27,8 @@ from cortext.models.stepper import Stepper, filled, pads_last_patch
 from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import Inventory
 
-Reason = Literal["silence", "length"]
+Reason = Literal["silence", "length", "idle"]
+"""`idle`: the idle gate has shut."""
 Normalise = Literal["auto", "none", "rolling"]
 
 

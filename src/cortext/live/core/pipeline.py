@@ -25,6 +25,7 @@ from cortext.live.core.acoustic_stream import (
     check_bins,
 )
 from cortext.live.core.decoder import in_time
+from cortext.live.core.gate import KEPT_MS, SCAN_MS, IdleGate
 from cortext.live.core.statistics import TIMES, Stopwatch
 from cortext.models import AcousticModel
 from cortext.models.stepper import Stepper
@@ -83,6 +84,7 @@ class Pipeline(Described):
         options: How features become logits, and when an utterance ends.
         stepper: Another way to run the model (ONNX Runtime, bfloat16); it has a session already.
         context: What was said before, for a large model; may be changed.
+        gate: Tells when an utterance begins. With one, push bins to `listen` while `is_idle`.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Pipeline(Described):
         options: PipelineOptions = PipelineOptions(),
         stepper: Stepper | None = None,
         context: str = "",
+        gate: IdleGate | None = None,
     ) -> None:
         source = model if stepper is None else stepper
         if source is None:
@@ -121,6 +124,9 @@ class Pipeline(Described):
         self._context = context
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
         self._search: DecoderStream | None = None
+        self.gate = gate
+        self._kept_TC = self._held_TC
+        self._n_scanned = 0
         self._begin()
 
     def _facts(self) -> dict[str, Any]:
@@ -232,6 +238,59 @@ class Pipeline(Described):
             self._search.set_options(**vars(options))
         self._decoder = self._decoder.with_options(**vars(options))
 
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether there is a gate and it is shut."""
+        return self.gate is not None and not self.gate.is_open
+
+    def listen(self, bins_TC: np.ndarray) -> np.ndarray:
+        """Take the next bins while the gate is shut.
+
+        Returns:
+            The bins of an utterance that begins, float32 [T, C], for `push`: those that were kept,
+            and those of this chunk that follow the opening. T is 0 while the gate stays shut.
+
+        Raises:
+            ConfigError: There is no gate.
+            DataError: See `push`.
+        """
+        if self.gate is None:
+            raise ConfigError("a pipeline without an idle gate cannot listen")
+        check_bins(bins_TC, self._stream.stepper.n_features)
+        bins_TC = np.concatenate((self._held_TC, bins_TC))
+        self._held_TC = self._held_TC[:0]
+        first = 0
+        while first < len(bins_TC):
+            next_TC = bins_TC[first : first + self._stream.bins_to_frame]
+            first += len(next_TC)
+            if self._scan(next_TC, self.gate):
+                begun_TC = np.concatenate((self._kept_TC, bins_TC[first:]))
+                self.reset()
+                self.gate.open()
+                return begun_TC
+        return bins_TC[:0].copy()
+
+    def _scan(self, bins_TC: np.ndarray, gate: IdleGate) -> bool:
+        """Take bins that complete at most one frame; return whether the gate opens."""
+        bin_ms = self.conventions.bin_ms
+        n_kept = round(KEPT_MS / bin_ms)
+        self._kept_TC = np.concatenate((self._kept_TC, bins_TC))[-n_kept:]
+        self._n_scanned += len(bins_TC)
+        self._stopwatch.start()
+        logits_PV = self._stream.advance(bins_TC)
+        self._stopwatch.stop(completes=len(logits_PV) > 0)
+        self._stopwatch.take()
+        odds = [gate.push(log_probs_V) for log_probs_V in log_softmax(logits_PV)]
+        if any(gate.opens(each) for each in odds):
+            return True
+        if odds and self._n_scanned * bin_ms >= SCAN_MS:
+            self._stream.reset()
+            gate.restart()
+            self._n_scanned = len(self._kept_TC)
+            for log_probs_V in log_softmax(self._stream.advance(self._kept_TC)):
+                gate.push(log_probs_V)
+        return False
+
     def start_block(
         self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
     ) -> None:
@@ -258,7 +317,7 @@ class Pipeline(Described):
         check_bins(bins_TC, self._stream.stepper.n_features)
         if len(self._held_TC):
             bins_TC = np.concatenate((self._held_TC, bins_TC))
-        reason = had_ended = self._endpoint.reason if self._endpoint else None
+        reason = had_ended = self._reason
         stage_ms: dict[str, list[float]] = {stage: [] for stage in TIMES}
         logits: list[np.ndarray] = []
         first = 0
@@ -334,6 +393,16 @@ class Pipeline(Described):
         self._stopwatch.take()
         if self._endpoint:
             self._endpoint.reset()
+        if self.gate:
+            self.gate.reset()
+        self._kept_TC = self._held_TC[:0]
+        self._n_scanned = 0
+
+    @property
+    def _reason(self) -> Reason | None:
+        """The reason for which the utterance has ended, if it has."""
+        reason = self._endpoint.reason if self._endpoint else None
+        return reason or ("idle" if self.gate and self.gate.has_shut else None)
 
     def _open_search(self, hotwords: Mapping[str, float]) -> DecoderStream | None:
         if self._decoder is None:
@@ -352,7 +421,7 @@ class Pipeline(Described):
 
     def _take_frames(self, logits_PV: np.ndarray) -> Reason | None:
         """Search on with new frames, if any, and end the work that the stopwatch times."""
-        reason = self._endpoint.reason if self._endpoint else None
+        reason = self._reason
         if len(logits_PV):
             if self._search is None:
                 # Not before the first frame: options, hotwords and context count until then.
@@ -362,6 +431,10 @@ class Pipeline(Described):
                 self._partial = self._search.step(log_probs_PV)
             self._stopwatch.lap("search")
             if self._endpoint:
-                reason = self._endpoint.push(log_probs_PV)
+                self._endpoint.push(log_probs_PV)
+            if self.gate:
+                for log_probs_V in log_probs_PV:
+                    self.gate.push(log_probs_V)
+            reason = self._reason
         self._stopwatch.stop(completes=len(logits_PV) > 0)
         return reason

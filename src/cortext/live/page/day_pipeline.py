@@ -11,6 +11,7 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import LiveError, RunError, nearest
 from cortext.live.core.acoustic_stream import PipelineOptions
 from cortext.live.core.decoder import Notes, check_options, checked_hotwords
+from cortext.live.core.gate import IdleGate
 from cortext.live.core.pipeline import Pipeline
 from cortext.models.stepper import Stepper
 
@@ -28,6 +29,7 @@ class DayPipeline:
         chosen: The day whose layer every recording uses (`latest` is the model's last). None: each
             recording uses its own day's, or the latest where the model does not know its day.
         context: What was said before, for a large model.
+        gate: Tells when an utterance begins.
 
     Raises:
         RunError: The model does not know the day.
@@ -40,9 +42,12 @@ class DayPipeline:
         options: PipelineOptions = PipelineOptions(),
         chosen: str | None = None,
         context: str = "",
+        gate: IdleGate | None = None,
     ) -> None:
         self.known = stepper.sessions
-        self.pipeline = Pipeline(None, decoder, options=options, stepper=stepper, context=context)
+        self.pipeline = Pipeline(
+            None, decoder, options=options, stepper=stepper, context=context, gate=gate
+        )
         self.notes = Notes(decoder)
         self._has_llm = decoder.llm is not None
         self.pipeline.push(np.zeros((WARM_UP_BINS, stepper.n_features), dtype=np.float32))

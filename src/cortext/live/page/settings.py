@@ -72,6 +72,14 @@ class LiveSettings:
         float | None,
         Setting(help="Silence that ends an utterance; 1500 for a feed, none for trials."),
     ] = None
+    gate: Annotated[
+        bool,
+        Setting(help="Begin sentences by the idle gate that `fit-gate` has fitted to the run."),
+    ] = False
+    gate_threshold: Annotated[
+        float | None,
+        Setting(help="Probability above which the gate opens; the fitted one by default."),
+    ] = None
     smoothing: Annotated[
         Literal["published", "causal"], Setting(help="As trained, 80 ms late; or causal.")
     ] = "published"
@@ -92,5 +100,7 @@ class LiveSettings:
             raise ConfigError(
                 "--set changes a simulation", fix="give --simulate PRESET, or leave --set out"
             )
+        if self.gate_threshold is not None and not self.gate:
+            raise ConfigError("--gate-threshold is given without --gate", fix="give both")
         if not self.speed > 0:
             raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")

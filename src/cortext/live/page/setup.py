@@ -20,6 +20,7 @@ from cortext.live.core.acoustic_stream import (
     trained_normalise,
 )
 from cortext.live.core.decoder import with_llm
+from cortext.live.core.gate import gate_for
 from cortext.live.core.log import event
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
@@ -56,7 +57,8 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     if settings.llm is not None:
         llm = settings.llm
         decoder = with_llm(decoder, llm.model, llm.lora, llm.device)
-    days = DayPipeline(stepper, decoder, options, settings.day, settings.context)
+    gate = gate_for(settings.run, stepper, settings.gate_threshold) if settings.gate else None
+    days = DayPipeline(stepper, decoder, options, settings.day, settings.context, gate)
     source = _source(settings, days, progress)
     log_writer = None
     if settings.session_log is not None:
@@ -83,7 +85,7 @@ def pipeline_options(settings: LiveSettings, model: Conventions) -> PipelineOpti
         settings: Settings of `cortext serve`.
         model: Conventions of the model.
     """
-    endpoint = EndpointOptions() if settings.feed else None
+    endpoint = EndpointOptions() if settings.feed or settings.gate else None
     if settings.endpoint_ms is not None:
         endpoint = EndpointOptions(settings.endpoint_ms)
     # Recordings are replayed packed: raw ones are z-scores then.

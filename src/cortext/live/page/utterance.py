@@ -128,7 +128,7 @@ class PageUtterance:
         hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
         words = hypotheses[0]["words"]
         duration_s = self.n_bins * self.conventions.bin_ms / 1000
-        if ended in ("silence", "length") and words:
+        if ended in ("silence", "length", "idle") and words:
             # A feed goes on without end: what counts is from the first word to the last.
             duration_s = (words[-1]["end_ms"] - words[0]["start_ms"]) / 1000
         return {
@@ -210,6 +210,9 @@ class UtteranceDecoder:
     def push(self, bins_TC: np.ndarray) -> None:
         """Decode bins; where the utterance ends by itself among them, the rest begin another."""
         while len(bins_TC):
+            if self._utterance is None and self.days.pipeline.is_idle:
+                bins_TC = self.days.pipeline.listen(bins_TC)
+                continue
             utterance = self._utterance = self._utterance or self._begin()
             pipeline = self.days.pipeline
             chunk_TC = bins_TC[:CHUNK_BINS]
@@ -250,7 +253,9 @@ class UtteranceDecoder:
         self.days.notes.write_new()
         body = utterance.message(nbest, self.days.options, ended, final_ms, error)
         # A feed's long silence, and what follows a trial's only sentence, are no utterances.
-        only_silence = ended == "length" or (ended == "end of trial" and self.origin.texts)
+        only_silence = ended in ("length", "idle") or (
+            ended == "end of trial" and self.origin.texts
+        )
         if only_silence and not body["text"] and body["error"] is None:
             return
         self._count(body, final_ms)
