@@ -23,7 +23,7 @@ from cortext.data.packed import PackedSplit
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import DataError
 from cortext.evaluation.fitted import weights_checksum
-from cortext.evaluation.recognise import logits_of
+from cortext.evaluation.logits import logits_of
 from cortext.live.core.gate import (
     HYSTERESIS,
     KEPT_MS,
