@@ -85,9 +85,9 @@ def test_the_report_follows_the_readers_colour_scheme(page):
 
 
 def test_the_report_has_every_part(page):
-    for part in ("days", "training", "phonemes", "trials", "sentences", "provenance"):
+    for part in ("days", "training", "phonemes", "confidence", "trials", "sentences", "provenance"):
         assert f'<section id="{part}">' in page
-    assert page.count("<svg") == 3 + 6
+    assert page.count("<svg") == 4 + 6
     assert "95 % interval" in page
 
 

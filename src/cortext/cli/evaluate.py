@@ -89,6 +89,8 @@ def evaluate(
         )
     if metrics.decoder_options is not None:
         print_lines(metrics.decoder_options, err=True)
+    if metrics.confidence is not None and metrics.confidence["note"] is not None:
+        print_lines(metrics.confidence["note"], err=True)
     print_notes(metrics.notes)
     if as_json:
         print_json(asdict(metrics))

@@ -14,6 +14,7 @@ import numpy as np
 from cortext.decoding.nbest import Word
 from cortext.describe import Described, percent, with_interval
 from cortext.errors import DataError
+from cortext.evaluation.scores import TrialResult
 from cortext.text.language import EN, Language
 from cortext.text.metrics import align
 
@@ -225,3 +226,31 @@ def _bins(total_K: np.ndarray) -> tuple[ReliabilityBin, ...]:
         means = (confidence / n, right / n) if n else (None, None)
         found.append(ReliabilityBin(k / N_BINS, (k + 1) / N_BINS, int(n), *means))
     return tuple(found)
+
+
+def trial_calibrations(trials: Sequence[TrialResult], seed: int = 0) -> dict[str, Calibration]:
+    """Return measures of the confidences of trials.
+
+    Args:
+        trials: Decoded trials; those without a reference or confidences are left out.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        `words`; with calibrated confidences also `sentences`, and `posteriors` of the same words.
+        Nothing where there are no such words.
+    """
+    values: dict[str, list[tuple[float, bool, int]]] = {}
+    for trial in trials:
+        if trial.nbest is None or trial.reference is None:
+            continue
+        best = trial.nbest[0]
+        right = words_right(trial.reference, best.words, trial.language)
+        for word, is_right in zip(best.words, right, strict=True):
+            for name, value in (("words", word.confidence), ("posteriors", word.posterior)):
+                if value is not None:
+                    row = (min(max(value, 0.0), 1.0), is_right, trial.id)
+                    values.setdefault(name, []).append(row)
+        if trial.nbest.confidence is not None:
+            row = (trial.nbest.confidence, trial.text == trial.reference, trial.id)
+            values.setdefault("sentences", []).append(row)
+    return {name: calibration(*zip(*rows, strict=True), seed) for name, rows in values.items()}

@@ -215,6 +215,31 @@ def rates_by_day(
     return figure
 
 
+def reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the share of right words over their confidence, and the number of words below it.
+
+    Args:
+        bins: Fields of each `ReliabilityBin`.
+    """
+    filled = [each for each in bins if each["n"]]
+    with matplotlib.rc_context(STYLE):
+        figure, axes = panels([2.4, 0.8], left=0.45, top=0.2, bottom=0.45, gap=0.35)
+        above, below = axes[:, 0]
+        above.plot([0, 100], [0, 100], color=RULE, linewidth=1)
+        confidence = [100 * each["confidence"] for each in filled]
+        right = [100 * each["right"] for each in filled]
+        above.plot(confidence, right, color=BLUE, marker="o", markersize=4)
+        above.set_title("right, %", color=INK)
+        above.set_ylim(0, 102)
+        middle = [50 * (each["low"] + each["high"]) for each in bins]
+        below.bar(middle, [each["n"] for each in bins], width=8, color=MUTED)
+        below.set_title("words", color=INK)
+        below.set_xlabel("confidence, %")
+        for axis in (above, below):
+            axis.set_xlim(0, 100)
+    return figure
+
+
 def _rate_line(axis: Axes, series: Series, name: str, number: int, of: int) -> None:
     points = [
         (x, getattr(r, name), getattr(r, f"{name}_ci95"))

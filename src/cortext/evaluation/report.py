@@ -69,6 +69,7 @@ def write_report(
         days=_days(metrics, found.trials, inventory),
         day_rows=_day_rows(metrics),
         curves=None if run is None else _curves(run / "metrics.jsonl", inventory),
+        confidence=_confidence(metrics.confidence),
         confusion=_confusion(confused),
         pictures=_pictures(found) if isinstance(found, Recognised) else [],
         choice=pictures.CHOICE,
@@ -229,6 +230,20 @@ def _curve(
         if figures.is_drawable(line.get("step")) and figures.is_drawable(line.get(key))
     ]
     return figures.Curve(name, *map(list, zip(*points, strict=True))) if points else None  # type: ignore[arg-type]
+
+
+def _confidence(measured: dict[str, Any] | None) -> dict[str, Any] | None:
+    if measured is None:
+        return None
+    label = "Share of right words by confidence, and number of words"
+    svg = Markup(figures.to_svg(figures.reliability(measured["words"]["bins"]), "reliable", label))
+    names = {
+        "words": "words",
+        "posteriors": "the same words, posteriors of the search",
+        "sentences": "sentences",
+    }
+    rows = [(long, measured[name]) for name, long in names.items() if name in measured]
+    return {"svg": svg, "note": measured["note"], "rows": rows}
 
 
 def _confusion(confused: Confusion | None) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from cortext.data.packed import data_path
 from cortext.decoding.ensemble.posteriors import LogitsOrigin, conventions_json
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
+from cortext.evaluation.calibration import trial_calibrations
 from cortext.evaluation.recognise import Data, Recognised, Results, recognise
 from cortext.evaluation.scores import (
     BLEU_HINT,
@@ -231,8 +232,17 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
         "notes": found.notes,
         "decoder_options": None if found.options is None else found.options.note,
         "n_cross_fitted": len(found.cross_fitted),
+        "confidence": _confidence(found, seed),
         "provenance": provenance(),
     }
+
+
+def _confidence(found: Results, seed: int) -> dict[str, Any] | None:
+    measures = trial_calibrations(found.trials, seed)
+    if not measures:
+        return None
+    note = None if found.confidence is None else found.confidence.note
+    return {"note": note} | {name: asdict(each) for name, each in measures.items()}
 
 
 CHOSEN_BY = {"val_wer": "WER", "val_loss": "loss"}
@@ -246,6 +256,8 @@ def _caveats(found: Results, run: Path | None, origin: Mapping[str, Any]) -> lis
             f"WER and CER are cross-fitted: {len(found.cross_fitted)} of {len(found.trials)} trials"
             " used decoder options that were fitted on the other half of the trials"
         )
+    if found.cross_fitted and found.confidence and found.confidence.calibrator:
+        lines.append("confidences were fitted on these trials, among others under simulated drift")
     if _chose_weights(found, run):
         metric = (origin.get("config") or {}).get("best_metric") or "val_per"
         tokens = found.conventions.inventory.error_rate

@@ -157,6 +157,12 @@ class Metrics(Rates):
     """Run, data, language models, decoder options, device, seed, versions, commit, the run's
     configuration.
     """
+    confidence: dict[str, Any] | None = None
+    """Measures of the confidences (`Calibration`): `words`, and where they are calibrated
+    `sentences` and `posteriors`, those of the search for the same words; `note` says what they are.
+
+    None where no decoded word has both a confidence and a reference.
+    """
     format_version: int = FORMAT_VERSION
 
     def _facts(self) -> dict[str, Any]:
