@@ -253,4 +253,8 @@ def trial_calibrations(trials: Sequence[TrialResult], seed: int = 0) -> dict[str
         if trial.nbest.confidence is not None:
             row = (trial.nbest.confidence, trial.text == trial.reference, trial.id)
             values.setdefault("sentences", []).append(row)
-    return {name: calibration(*zip(*rows, strict=True), seed) for name, rows in values.items()}
+    found = {}
+    for name, rows in values.items():
+        confidence_N, right_N, trial_N = (np.array(column) for column in zip(*rows, strict=True))
+        found[name] = calibration(confidence_N, right_N, trial_N, seed)
+    return found
