@@ -14,6 +14,7 @@ LAYERS = [
     {"cli"},
     {"demo", "falcon", "bench", "tuning", "cloud"},
     {"speechllm", "live"},
+    {"recalibration"},
     {"usage", "verification"},
     {"voices", "evaluation"},
     {"tpu"},

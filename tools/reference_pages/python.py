@@ -84,6 +84,7 @@ PARTS: dict[str, Part] = {
     "Evaluation": Part(
         "Decode a split, measure error rates, fit decoder options, and verify published numbers.",
         (
+            "cortext.recalibration.evaluation.evaluate_online",
             "cortext.evaluation.*",
             "cortext.evaluation.cluster.DecoderFiles",
             "cortext.evaluation.fitting.Fit",

@@ -11,6 +11,7 @@ import typer
 from cortext.cli.console import (
     DEVICE,
     JSON,
+    OVERRIDES,
     PLUGINS,
     SKIP_BAD,
     is_given,
@@ -18,15 +19,21 @@ from cortext.cli.console import (
     print_lines,
     print_metrics,
     print_notes,
+    print_table,
     progress_bar,
 )
 from cortext.cli.options import Data, Participant, PromptedModelOptions, Run, searching
+from cortext.describe import percent
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import SearchSettings
 from cortext.plugins import load_plugins
 
 SEARCHING = ("options", "engine", "threads", "fit")
 """Parameters of `evaluate` that say how words are searched for."""
+ONLINE = ("hear", "corrected", "overrides")
+"""Parameters of `evaluate` for a model that goes on learning."""
+OFFLINE = ("engine", "fit", "llm", "ray", "description", "skip_bad", "participant", "device")
+"""Parameters of `evaluate` that a model that goes on learning does not have."""
 
 
 def evaluate(
@@ -50,6 +57,27 @@ def evaluate(
         ),
     ] = False,
     large: PromptedModelOptions,
+    online: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Let the model learn from what it decodes, in the order of recording: one-step or"
+            " replay. Compares it with the frozen model and with daily labels.",
+        ),
+    ] = None,
+    hear: Annotated[
+        list[str],
+        typer.Option(
+            metavar="SPLIT",
+            help="With --online: learn from this split; may be given several times. By default"
+            " the decoded one.",
+        ),
+    ] = [],  # noqa: B006 # typer reads it
+    corrected: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="With --online: share of sentences that are corrected."),
+    ] = 0.0,
+    overrides: list[str] = OVERRIDES,
     participant: Participant = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
@@ -65,6 +93,10 @@ def evaluate(
     """
     from cortext import evaluation
 
+    for name in ONLINE:
+        if online is None and is_given(call, name):
+            option = {"overrides": "set"}.get(name, name)
+            raise ConfigError(f"--{option} is given without --online", fix="give a method, too")
     for name in SEARCHING:
         if lm is None and is_given(call, name):
             raise ConfigError(
@@ -73,6 +105,16 @@ def evaluate(
             )
     search = searching(search, lm, large)
     load_plugins(plugins)
+    if online is not None:
+        for name in OFFLINE:
+            if is_given(call, name):
+                raise ConfigError(f"--{name} does not go with --online", fix="leave it out")
+        if lm is None:
+            raise ConfigError("--online learns from decoded sentences", fix="give --lm, too")
+        _evaluate_online(
+            run, data, out, split, lm, online, search, hear, corrected, overrides, as_json
+        )
+        return
     with progress_bar("evaluating") as progress:
         metrics = evaluation.evaluate(
             run,
@@ -96,4 +138,45 @@ def evaluate(
         print_json(asdict(metrics))
         return
     print_metrics(metrics)
+    print_lines(f"report: {out / 'report.html'}")
+
+
+def _evaluate_online(
+    run: Path,
+    data: Path,
+    out: Path,
+    split: str,
+    lm: Path,
+    method: str,
+    search: SearchSettings,
+    hear: list[str],
+    corrected: float,
+    overrides: list[str],
+    as_json: bool,
+) -> None:
+    from cortext.recalibration.evaluation import evaluate_online
+
+    with progress_bar("learning") as progress:
+        _, online = evaluate_online(
+            run,
+            data,
+            split,
+            lm,
+            out,
+            method,
+            heard=hear,
+            corrected=corrected,
+            overrides=overrides,
+            options=search.options,
+            threads=search.threads,
+            progress=progress,
+        )
+    if as_json:
+        print_json(asdict(online))
+        return
+    rows = [
+        (name, *map(percent, (found.per, found.wer, online.last_quarter(name))))
+        for name, found in online.overall.items()
+    ]
+    print_table("", ["model", "PER", "WER", "WER, last quarter of the days"], rows)
     print_lines(f"report: {out / 'report.html'}")

@@ -111,6 +111,7 @@ def recognise(
     device: str = "cpu",
     skip_bad: bool = False,
     description: str | Path | None = None,
+    logits: Mapping[int, np.ndarray] | None = None,
     progress: Progress | None = None,
 ) -> Recognised:
     """Run the model, and the word search where it has a language model, over a split.
@@ -124,6 +125,8 @@ def recognise(
         device: Where the model runs.
         skip_bad: Leave bad trials out and report them.
         description: The release's table of blocks, for post-implant days and corpora.
+        logits: float32 [P, V] by the trial's position in the split, where a model that goes on
+            learning has made them; None lets the run's model make them.
         progress: Called with steps done and in all.
 
     Raises:
@@ -151,15 +154,14 @@ def recognise(
         if words is not None:
             words.require(model)
         ids, skipped = number_trials(trials_of, packed.bad_trials)
-        chosen = _choose(model, trials_of, ids, skipped, skip_bad, where)
+        knows_all = logits is not None
+        chosen = _choose(model, trials_of, ids, skipped, skip_bad, where, knows_all=knows_all)
     parts = 1 if words is None else 1 + words.stages
     reports = [part_of(progress, part, parts) for part in range(parts)]
     with stage(seconds, "model"):
-        logits = logits_of(model, trials_of, chosen, reports[0])
-        trials = [
-            _trial(trials_of, i, ids[i], logits_PV, model, blocks)
-            for i, logits_PV in zip(chosen, logits, strict=True)
-        ]
+        if logits is None:
+            logits = dict(zip(chosen, logits_of(model, trials_of, chosen, reports[0]), strict=True))
+        trials = [_trial(trials_of, i, ids[i], logits[i], model, blocks) for i in chosen]
     if words is not None:
         log_probs = [log_softmax(trial.logits_PV) for trial in trials]
         names = [TrialName.of(trials_of, i) for i in chosen]
@@ -253,15 +255,17 @@ def _choose(
     skipped: dict[int, Problem],
     skip_bad: bool,
     where: Path,
+    *,
+    knows_all: bool,
 ) -> list[int]:
     """Return the positions of the trials that the model can read, in the order of their numbers.
 
-    The others are added to `skipped`, or are an error.
+    The others are added to `skipped`, or are an error. With `knows_all` no day is unknown.
     """
     chosen = []
     n_patches_N = model.n_patches(split.n_bins_N)
     for i in range(len(split)):
-        problem = _unfit(model, split, i, int(n_patches_N[i]), where)
+        problem = _unfit(model, split, i, int(n_patches_N[i]), where, knows_all)
         if problem is None:
             chosen.append(i)
         elif skip_bad:
@@ -275,12 +279,17 @@ def _choose(
 
 
 def _unfit(
-    model: AcousticModel, split: PackedSplit, i: int, n_patches: int, where: Path
+    model: AcousticModel,
+    split: PackedSplit,
+    i: int,
+    n_patches: int,
+    where: Path,
+    knows_all: bool,
 ) -> Problem | None:
     """Return why the model cannot read trial `i`: an unknown day, or not one frame."""
     session = split.session(i)
     name = f"{session}/block {split.block_N[i]}/trial {split.trial_N[i]}"
-    if session not in model.sessions:
+    if not knows_all and session not in model.sessions:
         found = f"session {session!r} is unknown to the run; {nearest(session, model.sessions)}"
         message = f"{found}; adapt the run to that day with cortext adapt, {SKIP_HINT}"
         return Problem(str(where), name, "session", message)

@@ -134,7 +134,7 @@ def evaluate(
             description=description,
             progress=progress,
         )
-        origin = _origin(run, data, lm, found, device, seed) | {"config": config}
+        origin = searched_origin(run, data, lm, found, device, seed) | {"config": config}
         return write(found, Path(run), origin, description)
 
 
@@ -308,7 +308,7 @@ def _oov(found: Results) -> dict[str, Any] | None:
     }
 
 
-def _origin(
+def searched_origin(
     run: str | Path,
     data: Data,
     lm: str | Path | None,
@@ -316,6 +316,7 @@ def _origin(
     device: str,
     seed: int,
 ) -> dict[str, Any]:
+    """Return the fields of an evaluation's provenance: those of `origin_of`, and of the search."""
     origin = origin_of(run, data, found, device, seed)
     chosen = found.options
     if lm is None or chosen is None:

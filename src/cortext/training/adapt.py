@@ -182,7 +182,7 @@ def adapt(
     labelled = with_labels(new)
     name = session_to_adapt_to(source, labelled, session)
     chosen = trials_of_day(labelled, name, trials, config)
-    model = source if name in source.sessions else _with_day(source, name)
+    model = source if name in source.sessions else with_day(source, name)
     day = model.sessions.index(name)
     settings = _settings(
         config, model, day, len(chosen.split("train")), old is not None, whole_model, batches
@@ -274,10 +274,17 @@ def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
     return replace(config, model=architecture, dataset=dataset)
 
 
-def _with_day(source: AcousticModel, session: str) -> AcousticModel:
-    """Return a copy of the model with one more day; its layer has fresh weights."""
+def with_day(source: AcousticModel, session: str, like: str | None = None) -> AcousticModel:
+    """Return a copy of a model that knows a day.
+
+    Args:
+        source: The model.
+        session: The day; a copy of the model where it knows the day already.
+        like: A day that the model knows, whose layer a new day begins with; None for fresh weights.
+    """
     weights = source.network.state_dict()
-    sessions = (*source.sessions, session)
+    known = session in source.sessions
+    sessions = source.sessions if known else (*source.sessions, session)
     network = build_model(
         source.network.config,
         n_features=source.n_used_features,
@@ -285,7 +292,10 @@ def _with_day(source: AcousticModel, session: str) -> AcousticModel:
         n_classes=len(source.inventory),
     )
     for name, tensor in network.state_dict().items():
-        (tensor[:-1] if name.startswith("day_") else tensor).copy_(weights[name])
+        grown = name.startswith("day_") and not known
+        (tensor[:-1] if grown else tensor).copy_(weights[name])
+        if grown and like is not None:
+            tensor[-1].copy_(weights[name][source.sessions.index(like)])
     return AcousticModel(
         network,
         sessions=sessions,
@@ -300,7 +310,7 @@ def _has_day_layers(model: AcousticModel) -> bool:
     return any(name.startswith("day_") for name, _ in model.network.named_parameters())
 
 
-def _learning(model: AcousticModel) -> list[str]:
+def learning_parts(model: AcousticModel) -> list[str]:
     """Return how the names of the parameters begin that learn where not all do.
 
     Raises ConfigError for a model without day layers whose class names no other part.
@@ -346,7 +356,7 @@ def _settings(
     return replace(
         config,
         dataset=dataset,
-        trainable=None if whole_model else _learning(model),
+        trainable=None if whole_model else learning_parts(model),
         num_training_batches=batches,
         lr_scheduler_type="cosine",
         lr_max=lr,

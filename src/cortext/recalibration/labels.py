@@ -1,0 +1,38 @@
+"""Labels made of decoded sentences, and how far a decoded sentence is to be trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cortext.data.conventions import Conventions
+from cortext.decoding.nbest import NBest
+from cortext.errors import TextError
+from cortext.text.lexicon import Lexicon
+from cortext.text.pronunciation import to_tokens
+
+
+def confidence_of(nbest: NBest) -> float:
+    """Return the mean confidence of the best sentence's words, 0 for a sentence without words.
+
+    It is the share of right words to expect, as far as confidences are probabilities.
+    """
+    confidences = [word.confidence or 0.0 for word in nbest[0].words]
+    return float(np.mean(confidences)) if confidences else 0.0
+
+
+def label_of(text: str, conventions: Conventions, lexicon: Lexicon | None) -> np.ndarray | None:
+    """Return the tokens of a sentence as labels have them, int64 [U].
+
+    Args:
+        text: The sentence.
+        conventions: Tokens and language of the label.
+        lexicon: Pronunciations; None for those of the inventory itself.
+
+    Returns:
+        The label; None for a sentence without words, or with one that cannot be pronounced.
+    """
+    try:
+        tokens = to_tokens(text, conventions.inventory, conventions.language, lexicon)
+    except TextError:
+        return None
+    return conventions.inventory.ids(tokens)

@@ -1,0 +1,213 @@
+"""A model that learns from one sentence after another, from what was decoded or corrected.
+
+The new day of a recording begins with a copy of the day layer of the day before. Only the weights
+that belong to the day learn, unless the whole model may.
+
+Shapes: B sentences, T bins, C features, U labels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from cortext.data.packed import PackedSplit
+from cortext.features import build_augmentations, prepare
+from cortext.models import AcousticModel
+from cortext.recalibration.settings import LearningSettings
+from cortext.training.adapt import learning_parts, with_day
+from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
+from cortext.training.config import TrainConfig
+from cortext.training.loss import build_loss
+from cortext.training.optim import Optimizer
+
+
+@dataclass(frozen=True, eq=False)
+class HeardSentence:
+    """A sentence as it was recorded, and its label.
+
+    Attributes:
+        features_TC: float [T, C], features as they were recorded.
+        session: Its recording day.
+        labels_U: int64 [U], its tokens: decoded, corrected or known.
+    """
+
+    features_TC: np.ndarray
+    session: str
+    labels_U: np.ndarray
+
+
+def heard_sentence(split: PackedSplit, i: int, labels_U: np.ndarray) -> HeardSentence:
+    """Return trial `i` of a split with a label, int64 [U]."""
+    return HeardSentence(np.asarray(split.features(i), np.float32), split.session(i), labels_U)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What one sentence cost and changed.
+
+    Attributes:
+        steps: Steps of the optimiser.
+        loss: Mean loss of the sentence's copies in the last step, before it.
+    """
+
+    steps: int
+    loss: float
+
+
+class Learner:
+    """A model that goes on learning.
+
+    The same sentences in the same order give the same weights: all noise depends on the seed and
+    the number of the step.
+
+    Args:
+        model: The model to begin with; its weights are not changed.
+        config: The training configuration of its run.
+        settings: How it learns.
+        seed: Seed of noise, dropout and replay.
+
+    Attributes:
+        model: The model as it is now.
+        n_steps: Steps taken so far.
+    """
+
+    def __init__(
+        self,
+        model: AcousticModel,
+        config: TrainConfig,
+        settings: LearningSettings,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.seed = seed
+        self.n_steps = 0
+        self._config = self._learning_config(config)
+        self._extra = build_augmentations(config.dataset.augmentations)
+        self._loss = build_loss(config.loss, config.model.kind, model.inventory)
+        half = settings.remembered // 2
+        self._known: deque[HeardSentence] = deque(maxlen=half)
+        self._heard: deque[HeardSentence] = deque(maxlen=settings.remembered - half)
+        self._steps_today = 0
+        self._start(model.sessions[-1])
+
+    def remember(self, sentences: Iterable[HeardSentence]) -> None:
+        """Keep labelled sentences of earlier days for replay, the last ones given if too many."""
+        self._known.extend(sentences)
+
+    def begin_day(self, session: str) -> None:
+        """Begin a recording day; a new one starts with the layer of the day before."""
+        if session != self._session:
+            self._start(session)
+
+    def learn(self, sentence: HeardSentence) -> Learnt:
+        """Learn from a sentence, and keep it for replay.
+
+        Args:
+            sentence: The sentence; its day is begun where it is another than the last one's.
+        """
+        self.begin_day(sentence.session)
+        settings = self.settings
+        budget = settings.steps
+        if settings.steps_per_day:
+            budget = min(budget, settings.steps_per_day - self._steps_today)
+        steps, loss = 0, float("nan")
+        with torch.random.fork_rng(devices=[]):
+            while steps < budget:
+                loss = self._step(sentence)
+                steps += 1
+                if loss < settings.stop_loss:
+                    break
+        self.model.network.eval()
+        self._steps_today += steps
+        self._heard.append(sentence)
+        return Learnt(steps, loss)
+
+    def _start(self, session: str) -> None:
+        """Make a copy of the model that knows the day, and an optimiser for what learns."""
+        latest = self.model.sessions[-1]
+        self.model = with_day(self.model, session, like=latest)
+        names = () if self.settings.whole_model else tuple(learning_parts(self.model))
+        for name, parameter in self.model.network.named_parameters():
+            parameter.requires_grad_(not names or name.startswith(names))
+        self._optimizer = Optimizer(self.model.network, self._config)
+        self._session = session
+        self._steps_today = 0
+
+    def _step(self, sentence: HeardSentence) -> float:
+        """Take one step; return the mean loss of the sentence's copies before it."""
+        settings = self.settings
+        drawn = np.random.default_rng((self.seed, self.n_steps))
+        kept = [*self._known, *self._heard]
+        count = min(settings.replayed, len(kept))
+        replayed = [kept[i] for i in drawn.choice(len(kept), count, replace=False)] if count else []
+        batch = self._batch([*[sentence] * settings.copies, *replayed])
+        network = self.model.network.train()
+        torch.manual_seed(derived_seed(self.seed, DROPOUT, self.n_steps))
+        loss_B = self._loss(network, batch, 1.0)["loss"]
+        torch.autograd.backward(loss_B.mean())
+        self._optimizer.step(self.n_steps, batch.days)
+        self.n_steps += 1
+        return float(loss_B[: settings.copies].detach().mean())
+
+    def _batch(self, sentences: Sequence[HeardSentence]) -> TrainBatch:
+        """Return sentences as a batch, with noise, smoothed."""
+        n_bins_B = torch.tensor([len(each.features_TC) for each in sentences])
+        n_labels_B = torch.tensor([len(each.labels_U) for each in sentences])
+        x_BTC = torch.zeros(len(sentences), int(n_bins_B.max()), self.model.n_used_features)
+        labels_BU = torch.zeros(len(sentences), int(n_labels_B.max()), dtype=torch.int64)
+        columns = self.model.feature_subset
+        for x_TC, labels_U, each in zip(x_BTC, labels_BU, sentences, strict=True):
+            features_TC = each.features_TC if columns is None else each.features_TC[:, columns]
+            x_TC[: len(features_TC)] = torch.from_numpy(features_TC)
+            labels_U[: len(each.labels_U)] = torch.from_numpy(each.labels_U)
+        generator = torch.Generator().manual_seed(
+            derived_seed(self.seed, AUGMENTATION, self.n_steps)
+        )
+        x_BTC, n_bins_B = prepare(
+            x_BTC,
+            n_bins_B,
+            self._config.dataset.data_transforms,
+            generator,
+            extra=self._extra,
+            clear_padding=self.model.pads_last_patch,
+        )
+        day_B = torch.tensor([self.model.day(each.session) for each in sentences])
+        return TrainBatch(
+            x_BTC,
+            day_B,
+            n_bins_B,
+            self.model.n_patches(n_bins_B, smooth=False),
+            labels_BU,
+            n_labels_B,
+            np.arange(len(sentences)),
+            torch.unique(day_B) if self.settings.whole_model else day_B[:1],
+        )
+
+    def _learning_config(self, config: TrainConfig) -> TrainConfig:
+        settings = self.settings
+        transforms = replace(
+            config.dataset.data_transforms,
+            white_noise_std=settings.white_noise_std,
+            constant_offset_std=settings.constant_offset_std,
+        )
+        return replace(
+            config,
+            dataset=replace(config.dataset, data_transforms=transforms),
+            lr_scheduler_type="linear",
+            lr_max=settings.lr,
+            lr_min=settings.lr,
+            lr_max_day=settings.lr,
+            lr_min_day=settings.lr,
+            weight_decay=settings.weight_decay,
+            weight_decay_day=settings.weight_decay,
+            grad_norm_clip_value=settings.clip,
+            # As in `adapt`: within few steps the published 0.1 would hardly move the weights.
+            epsilon=1e-8,
+        )

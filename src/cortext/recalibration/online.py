@@ -1,0 +1,198 @@
+"""Ways to keep a model calibrated over days, compared in the order of recording.
+
+Every trial is decoded before anything is learnt from it. A model that learns without labels stands
+beside the same model frozen, and beside one that gets labelled trials at the beginning of each day.
+
+Shapes: T bins, C features, P frames, V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from cortext.data.packed import PackedDataset, PackedSplit
+from cortext.decoding import Decoder
+from cortext.decoding.log_probs import log_softmax
+from cortext.models import AcousticModel, load_model
+from cortext.processes import Progress
+from cortext.recalibration.labels import confidence_of, label_of
+from cortext.recalibration.learner import Learner, heard_sentence
+from cortext.training.adapt import adapt, with_day
+
+LABELLED_PER_DAY = 20
+"""First trials of a day whose labels the way with daily labels learns from."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A trial in the order of recording: its split and its position there."""
+
+    split: str
+    index: int
+
+
+def in_order(data: PackedDataset, splits: Iterable[str]) -> list[Place]:
+    """Return the trials of several splits by day, block and trial number.
+
+    Days follow the order of the data's sessions.
+    """
+    keyed = []
+    for name in splits:
+        split = data.split(name)
+        keys = zip(split.day_N, split.block_N, split.trial_N, strict=True)
+        keyed += [((*key, name), Place(name, i)) for i, key in enumerate(keys)]
+    return [place for _, place in sorted(keyed, key=lambda each: each[0])]
+
+
+class Way(Protocol):
+    """A way to keep a model calibrated."""
+
+    def model_of(self, session: str) -> AcousticModel:
+        """Return the model that decodes the next trial of a recording day."""
+        ...
+
+    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+        """Take notice of a trial that was decoded, and perhaps learn from it.
+
+        Args:
+            place: The trial.
+            split: Its split.
+            logits_PV: float32 [P, V], what `model_of` made of it.
+        """
+        ...
+
+
+class Frozen:
+    """The model as it was trained; a new day has the layer of the last known day."""
+
+    def __init__(self, model: AcousticModel) -> None:
+        self._model = model
+
+    def model_of(self, session: str) -> AcousticModel:
+        """See `Way`."""
+        if session not in self._model.sessions:
+            self._model = with_day(self._model, session, like=self._model.sessions[-1])
+        return self._model
+
+    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+        """See `Way`."""
+
+
+class DailyLabels:
+    """Adaptation to the labels of each day's first trials, whatever was decoded (`adapt`).
+
+    Args:
+        run: The run to begin with.
+        data: The recordings.
+        folder: An empty directory for the adapted runs.
+        labelled: Labelled trials that a day begins with; days with fewer are not adapted to.
+    """
+
+    def __init__(
+        self, run: Path, data: PackedDataset, folder: Path, labelled: int = LABELLED_PER_DAY
+    ) -> None:
+        self._run = run
+        self._data = data
+        self._folder = folder
+        self._labelled = labelled
+        self._frozen = Frozen(load_model(run))
+        self._today: list[int] = []
+        self._session = ""
+
+    def model_of(self, session: str) -> AcousticModel:
+        """See `Way`."""
+        if session != self._session:
+            self._session, self._today = session, []
+        return self._frozen.model_of(session)
+
+    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+        """See `Way`."""
+        if len(self._today) == self._labelled or split.labels(place.index) is None:
+            return
+        self._today.append(place.index)
+        if len(self._today) == self._labelled:
+            day = self._data.showing({"train": split.take(np.array(self._today))})
+            out = self._folder / self._session
+            adapt(self._run, day, out, session=self._session, progress=False)
+            self._run = out
+            self._frozen = Frozen(load_model(out))
+
+
+class Unlabelled:
+    """Learning from what was decoded, where it is trusted; a correction counts as a label.
+
+    Args:
+        learner: The model that learns.
+        decoder: The search that makes pseudo-labels.
+        corrected: Share of the sentences that are corrected at once, drawn from `seed`.
+        seed: Seed of the corrections.
+    """
+
+    def __init__(
+        self, learner: Learner, decoder: Decoder, *, corrected: float = 0.0, seed: int = 0
+    ) -> None:
+        self.learner = learner
+        self.decoder = decoder
+        self._corrected = corrected
+        self._random = np.random.default_rng(seed)
+        self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
+
+    def model_of(self, session: str) -> AcousticModel:
+        """See `Way`."""
+        self.learner.begin_day(session)
+        return self.learner.model
+
+    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+        """See `Way`."""
+        labels_U = split.labels(place.index)
+        if self._random.random() >= self._corrected or labels_U is None:
+            labels_U = self._pseudo_label(logits_PV)
+        if labels_U is not None:
+            self.learner.learn(heard_sentence(split, place.index, labels_U))
+
+    def _pseudo_label(self, logits_PV: np.ndarray) -> np.ndarray | None:
+        model = self.learner.model
+        nbest = self.decoder.decode(log_softmax(logits_PV), model.inventory)
+        if confidence_of(nbest) < self.learner.settings.confidence:
+            return None
+        return label_of(nbest[0].text, model.conventions, self._lexicon)
+
+
+def follow(
+    way: Way,
+    data: PackedDataset,
+    judged: str,
+    heard: Sequence[str],
+    progress: Progress | None = None,
+) -> dict[int, np.ndarray]:
+    """Decode trials in the order of recording; return the logits of those that are judged.
+
+    Args:
+        way: Keeps the model calibrated.
+        data: The recordings.
+        judged: Split whose logits are wanted.
+        heard: Splits that the way hears of; the others are only decoded.
+        progress: Called with trials done and in all.
+
+    Returns:
+        float32 [P, V] by position in the judged split.
+    """
+    places = in_order(data, dict.fromkeys([judged, *heard]))
+    logits = {}
+    for number, place in enumerate(places):
+        split = data.split(place.split)
+        session = split.session(place.index)
+        features_TC = np.asarray(split.features(place.index), np.float32)
+        logits_PV = way.model_of(session).logits(features_TC, session)
+        if place.split == judged:
+            logits[place.index] = logits_PV
+        if place.split in heard:
+            way.hear(place, split, logits_PV)
+        if progress:
+            progress(number + 1, len(places))
+    return logits

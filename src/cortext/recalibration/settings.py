@@ -1,0 +1,96 @@
+"""Settings of learning from one sentence after another, and the published methods as presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from cortext.config import check_fields, with_overrides
+from cortext.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSettings:
+    """How a model learns from a sentence that it has decoded.
+
+    The defaults are those of `one-step`.
+    """
+
+    copies: int = 16
+    """Copies of the sentence in a batch, each with noise of its own."""
+    replayed: int = 0
+    """Earlier sentences in a batch, drawn anew for every step."""
+    white_noise_std: float = 0.2
+    """Standard deviation of the noise added to every bin of every feature."""
+    constant_offset_std: float = 0.05
+    """Standard deviation of the offset added to a feature throughout a sentence."""
+    lr: float = 1e-3
+    """Learning rate of AdamW."""
+    weight_decay: float = 1e-5
+    """Weight decay of AdamW."""
+    clip: float = 0.5
+    """Largest norm of the gradient."""
+    steps: int = 1
+    """Most steps for a sentence."""
+    steps_per_day: int = 0
+    """Most steps of a recording day; 0 sets no bound beyond one step for each sentence."""
+    stop_loss: float = 0.0
+    """Mean loss of the sentence below which no further step is taken; 0 takes all steps."""
+    confidence: float = 0.5
+    """Lowest confidence of a decoded sentence that is learnt from; see `pseudo_label`."""
+    remembered: int = 400
+    """Sentences kept for replay: half are the latest ones, half come from labelled recordings."""
+    whole_model: bool = False
+    """Let all weights learn, not only those that the model says belong to the day."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name, least in (("copies", 1), ("replayed", 0), ("steps", 1), ("steps_per_day", 0)):
+            _require(getattr(self, name) >= least, name, getattr(self, name), f"{least} or more")
+        _require(self.remembered >= 2, "remembered", self.remembered, "2 or more")
+        _require(0 <= self.confidence <= 1, "confidence", self.confidence, "from 0 to 1")
+        for name in ("lr", "clip"):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
+        for each in fields(self):
+            if each.type == "float":
+                value = getattr(self, each.name)
+                _require(0 <= value < float("inf"), each.name, value, "finite and 0 or more")
+
+
+def _require(condition: bool, name: str, value: object, needed: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name} is {value}; it must be {needed}")
+
+
+METHODS = {
+    "one-step": LearningSettings(),
+    "replay": LearningSettings(
+        copies=10,
+        replayed=6,
+        white_noise_std=0.8,
+        steps=2,
+        steps_per_day=50,
+        stop_loss=4.0,
+    ),
+}
+"""Methods by name, sized for a processor.
+
+`one-step` is DietCORP (Feghhi et al. 2025, arXiv 2507.02800): one step on noisy copies of the
+sentence, 64 as published. `replay` is CORP (Fan et al. 2023): 60 % copies of the new sentence and
+40 % replayed ones, until the loss is below 4; up to 200 steps of 64 sentences as published.
+"""
+
+
+def method_settings(method: str, overrides: Iterable[str] = ()) -> LearningSettings:
+    """Return the settings of a method with changes.
+
+    Args:
+        method: A key of `METHODS`.
+        overrides: `key=value` changes.
+
+    Raises:
+        ConfigError: For an unknown method, key or value.
+    """
+    if method not in METHODS:
+        raise ConfigError(f"unknown method {method!r}; {nearest(method, METHODS)}")
+    return with_overrides(METHODS[method], overrides)

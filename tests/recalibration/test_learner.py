@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+import torch
+from small_models import SESSIONS, make_model, trial
+
+from cortext.errors import ConfigError
+from cortext.features import smooth
+from cortext.models import GRUConfig, TransformerConfig
+from cortext.models.inputs import InputNetworkConfig
+from cortext.models.transformer import EmbeddingConfig
+from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.settings import METHODS, LearningSettings, method_settings
+from cortext.training.config import DatasetConfig, TrainConfig
+
+NEW_DAY = "t15.2023.08.20"
+LABELS = np.array([3, 40, 7, 7, 40])
+GRU = GRUConfig(
+    n_units=8,
+    n_layers=1,
+    rnn_dropout=0.0,
+    patch_size=4,
+    patch_stride=2,
+    input_network=InputNetworkConfig(input_layer_dropout=0.0),
+)
+NO_DAYS = TransformerConfig(
+    n_units=8,
+    n_layers=1,
+    n_heads=1,
+    head_units=8,
+    dropout=0.0,
+    input_network=EmbeddingConfig(day_layer="none", input_layer_dropout=0.0),
+)
+QUIET = {"white_noise_std": 0.0, "constant_offset_std": 0.0}
+
+
+def learner_of(config=GRU, seed=0, **changes):
+    run = TrainConfig(model=config, dataset=DatasetConfig())
+    run.dataset.data_transforms.random_cut = 0
+    return Learner(make_model(config), run, LearningSettings(**changes), seed=seed)
+
+
+def sentence(seed=0, session=NEW_DAY, n_bins=60):
+    return HeardSentence(trial(n_bins, seed), session, LABELS)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.network.state_dict().items()}
+
+
+def test_one_step_is_that_of_torchs_own_optimiser_and_loss():
+    # One copy without noise: everything can be computed with torch's parts alone.
+    heard = sentence()
+    learner = learner_of(copies=1, **QUIET)
+    learner.learn(heard)
+
+    model = make_model(GRU)
+    network = model.network.train()
+    day = len(SESSIONS) - 1  # a copy of the last known day's layer
+    weight = network.day_weight.detach()[day].clone().requires_grad_(True)
+    bias = network.day_bias.detach()[day].clone().requires_grad_(True)
+    transforms = TrainConfig().dataset.data_transforms
+    x_TC = smooth(
+        torch.from_numpy(heard.features_TC)[None],
+        transforms.smooth_kernel_std,
+        transforms.smooth_kernel_size,
+    )[0]
+    daily = torch.nn.functional.softsign(x_TC @ weight + bias)
+    patches = daily.unfold(0, 4, 2).transpose(1, 2).flatten(1)[None]
+    found, _ = network.gru(patches, network.h0.expand(-1, 1, -1).contiguous())
+    log_probs = network.out(found).log_softmax(-1)
+    loss = torch.nn.functional.ctc_loss(
+        log_probs.transpose(0, 1),
+        torch.from_numpy(LABELS)[None],
+        torch.tensor([log_probs.shape[1]]),
+        torch.tensor([len(LABELS)]),
+        reduction="none",
+    ).mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([weight, bias], 0.5)
+    config = TrainConfig()
+    betas = (config.beta0, config.beta1)
+    adam = torch.optim.AdamW([weight, bias], lr=1e-3, betas=betas, eps=1e-8, weight_decay=1e-5)
+    adam.step()
+
+    now = learner.model.network
+    assert learner.model.sessions == (*SESSIONS, NEW_DAY)
+    torch.testing.assert_close(now.day_weight[-1], weight, atol=1e-6, rtol=0)
+    torch.testing.assert_close(now.day_bias[-1], bias, atol=1e-6, rtol=0)
+    assert not torch.equal(now.day_weight[-1], network.day_weight[day])
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_only_the_new_day_changes(method):
+    model = make_model(GRU)
+    before = weights(model)
+    config = TrainConfig(model=GRU)
+    learner = Learner(model, config, METHODS[method])
+    learner.remember(sentence(number, SESSIONS[0]) for number in range(8))
+    for number in range(3):
+        learner.learn(sentence(number))
+    after = weights(learner.model)
+    for name, tensor in before.items():
+        known = after[name][: len(SESSIONS)] if name.startswith("day_") else after[name]
+        assert torch.equal(known, tensor), name
+    assert not torch.equal(after["day_weight"][-1], before["day_weight"][-1])
+    assert weights(model).keys() == before.keys()
+    assert all(torch.equal(weights(model)[name], before[name]) for name in before)
+
+
+def test_a_model_without_day_layers_learns_with_the_part_that_its_class_names():
+    before = weights(make_model(NO_DAYS))
+    learner = learner_of(NO_DAYS)
+    learner.learn(sentence())
+    changed = {
+        name
+        for name, tensor in weights(learner.model).items()
+        if not torch.equal(tensor, before[name])
+    }
+    assert changed
+    assert all(name.startswith(("patch_norm", "embedding")) for name in changed)
+
+
+def test_the_whole_model_may_learn():
+    before = weights(make_model(GRU))
+    learner = learner_of(whole_model=True)
+    learner.learn(sentence())
+    after = weights(learner.model)
+    assert not torch.equal(after["out.weight"], before["out.weight"])
+
+
+def test_the_same_sentences_give_the_same_weights():
+    def learnt(seed):
+        torch.manual_seed(seed + 99)  # the program's own random numbers have no part in it
+        learner = learner_of(seed=seed, replayed=4)
+        for number in range(3):
+            learner.learn(sentence(number))
+        return learner.model.network.day_weight
+
+    assert torch.equal(learnt(1), learnt(1))
+    assert not torch.equal(learnt(1), learnt(2))
+
+
+def test_steps_are_bounded_by_sentence_and_by_day():
+    learner = learner_of(steps=3, steps_per_day=5)
+    taken = [learner.learn(sentence(number)).steps for number in range(3)]
+    assert taken == [3, 2, 0]
+    assert learner.learn(sentence(3, "t15.2023.08.22")).steps == 3
+
+
+def test_no_step_follows_a_low_loss():
+    loss = learner_of(steps=4).learn(sentence()).loss
+    learnt = learner_of(steps=4, stop_loss=10 * loss).learn(sentence())
+    assert learnt.steps == 1
+
+
+def test_a_sentence_that_was_learnt_has_a_lower_loss():
+    learner = learner_of(whole_model=True, lr=0.01)
+    losses = [learner.learn(sentence()).loss for _ in range(15)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_each_new_day_begins_with_the_layer_of_the_day_before():
+    learner = learner_of()
+    learner.learn(sentence())
+    latest = learner.model.network.day_weight[-1].clone()
+    learner.begin_day("t15.2023.08.22")
+    assert torch.equal(learner.model.network.day_weight[-1], latest)
+    assert learner.model.sessions[-1] == "t15.2023.08.22"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("copies=0", "copies is 0; it must be 1 or more"),
+        ("confidence=1.5", "confidence is 1.5; it must be from 0 to 1"),
+        ("lr=0", "lr is 0.0; it must be a positive number"),
+        ("copys=3", "copies"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(change, said):
+    with pytest.raises(ConfigError, match=said):
+        method_settings("one-step", [change])
+
+
+def test_an_unknown_method_is_named():
+    with pytest.raises(ConfigError, match="unknown method 'onestep'"):
+        method_settings("onestep")

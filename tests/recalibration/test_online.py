@@ -1,0 +1,178 @@
+import json
+
+import numpy as np
+import pytest
+from drifted_day import DRIFTED, KNOWN
+
+from cortext.cli import run as cortext
+from cortext.data import open_packed
+from cortext.evaluation import evaluate
+from cortext.models import load_model
+from cortext.recalibration.evaluation import DAILY, FROZEN, evaluate_online
+from cortext.recalibration.labels import label_of
+from cortext.recalibration.online import Frozen, Place, follow, in_order
+
+
+def only(participant, sessions):
+    """The recordings of some days."""
+    data = open_packed(participant.data)
+    return data.showing({name: data.split(name).select(sessions=sessions) for name in data.splits})
+
+
+@pytest.fixture(scope="module")
+def learnt(participant, tmp_path_factory):
+    """The results of `one-step`, heard on the training split, and their directory."""
+    out = tmp_path_factory.mktemp("online") / "out"
+    _, online = evaluate_online(
+        participant.run,
+        participant.data,
+        "val",
+        participant.lm,
+        out,
+        "one-step",
+        heard=["train"],
+        overrides=["lr=0.005"],
+    )
+    return online, out
+
+
+def test_a_day_that_drifted_is_read_better_without_labels(learnt):
+    online, _ = learnt
+    frozen, own, daily = (online.by_day[way][DRIFTED] for way in (FROZEN, "one-step", DAILY))
+    assert own.per < 0.8 * frozen.per
+    assert daily.per < 0.8 * frozen.per
+
+
+def test_the_frozen_model_is_the_run(learnt, participant, tmp_path):
+    online, _ = learnt
+    data = only(participant, KNOWN)
+    metrics = evaluate(participant.run, data, "val", participant.lm, tmp_path / "out")
+    for session in KNOWN:
+        assert online.by_day[FROZEN][session].per == metrics.per_session[session].per
+        assert online.by_day[FROZEN][session].wer == metrics.per_session[session].wer
+
+
+def test_the_evaluation_is_that_of_the_learning_model(learnt):
+    online, out = learnt
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["per"] == online.overall["one-step"].per
+    kept = json.loads((out / "online.json").read_text())
+    assert kept["method"] == "one-step"
+    assert kept["heard"] == ["train"]
+    assert kept["left_out"] == 0
+    rows = kept["by_trial"]
+    for way in (FROZEN, DAILY, "one-step"):
+        edits = sum(row[way]["phoneme_edits"] for row in rows)
+        n_phonemes = sum(row["n_phonemes"] for row in rows)
+        assert edits / n_phonemes == pytest.approx(online.overall[way].per)
+
+
+def test_a_trial_is_decoded_before_it_is_heard(participant):
+    said = []
+
+    class Way(Frozen):
+        def model_of(self, session):
+            said.append(session)
+            return super().model_of(session)
+
+        def hear(self, place, split, logits_PV):
+            assert len(said) == len(heard) + 1 or place.split == "train"
+            heard.append((split.session(place.index), place.split, place.index))
+            alone = load_model(participant.run).logits(
+                np.asarray(split.features(place.index), np.float32), KNOWN[0]
+            )
+            if split.session(place.index) == KNOWN[0]:
+                np.testing.assert_allclose(logits_PV, alone, atol=1e-5)
+
+    heard: list = []
+    data = open_packed(participant.data)
+    logits = follow(Way(load_model(participant.run)), data, "val", ["train"])
+    assert sorted(logits) == list(range(len(data.split("val"))))
+    assert len(said) == len(data.split("val")) + len(data.split("train"))
+    assert heard == [
+        (data.split("train").session(place.index), "train", place.index)
+        for place in in_order(data, ["train"])
+    ]
+
+
+def test_trials_follow_each_other_as_they_were_recorded(participant):
+    data = open_packed(participant.data)
+    places = in_order(data, ["val", "train"])
+    keys = [
+        (split.session(place.index), split.block_N[place.index], split.trial_N[place.index])
+        for place in places
+        for split in [data.split(place.split)]
+    ]
+    assert keys == sorted(keys)
+    assert Place("val", 0) in places
+    assert len(places) == len(data.split("val")) + len(data.split("train"))
+
+
+def test_the_first_trials_that_daily_labels_teach_are_not_judged(participant, tmp_path):
+    _, online = evaluate_online(
+        participant.run,
+        only(participant, [DRIFTED]),
+        "train",
+        participant.lm,
+        tmp_path / "out",
+        "one-step",
+        corrected=1.0,
+        overrides=["confidence=1", "lr=0.005"],
+    )
+    assert online.left_out == 20
+    assert online.overall["one-step"].n_trials == len(online.by_trial) - 20
+    # All are corrected, although no decoded sentence is sure enough.
+    assert online.overall["one-step"].per < 0.8 * online.overall[FROZEN].per
+    assert online.last_quarter("one-step") == online.overall["one-step"].wer  # of one day
+
+
+def test_a_doubtful_sentence_teaches_nothing(participant, tmp_path):
+    _, online = evaluate_online(
+        participant.run,
+        only(participant, [DRIFTED]),
+        "val",
+        participant.lm,
+        tmp_path / "out",
+        "one-step",
+        overrides=["confidence=1"],
+    )
+    for row in online.by_trial:
+        assert row["one-step"] == row[FROZEN]
+
+
+def test_a_label_has_the_tokens_of_a_recorded_one(participant):
+    split = open_packed(participant.data).split("val")
+    for i in range(len(split)):
+        found = label_of(split.sentence(i), split.conventions, None)
+        np.testing.assert_array_equal(found, split.labels(i))
+    assert label_of("", split.conventions, None) is None
+
+
+def test_the_command_prints_the_three_ways(participant, tmp_path, capfd):
+    arguments = ["evaluate", participant.run, "--data", participant.data, "--lm", participant.lm]
+    arguments += ["--online", "replay", "--hear", "train", "--set", "steps=1"]
+    assert cortext([*map(str, arguments), "--out", str(tmp_path / "out")]) == 0
+    shown = capfd.readouterr().out
+    for name in (FROZEN, DAILY, "replay"):
+        assert name in shown
+    assert json.loads((tmp_path / "out" / "online.json").read_text())["settings"]["steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--hear", "train"], "--hear is given without --online; give a method, too"),
+        (["--set", "lr=1"], "--set is given without --online; give a method, too"),
+        (["--online", "one-step", "--fit"], "--fit does not go with --online; leave it out"),
+        (["--online", "nothing"], "unknown method 'nothing'"),
+        (["--online", "one-step", "--hear", "test"], "test"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(participant, tmp_path, capfd, given, said):
+    arguments = ["evaluate", participant.run, "--data", participant.data, "--lm", participant.lm]
+    arguments = [*map(str, arguments), "--out", str(tmp_path / "out"), *given]
+    assert cortext(arguments) == 2
+    shown = capfd.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "out").exists()
