@@ -49,7 +49,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
                 "inner-speech": "importing.inner_speech",
                 "nwb": "importing.nwb",
                 "mat": "importing.mat",
-                "checkpoint": "train.import_checkpoint",
+                "checkpoint": "exchange.import_checkpoint",
                 "t15-analyses": "release.import_analyses",
             },
         ),
@@ -65,7 +65,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "adapt": "train.adapt",
         "fit-gate": "gate.fit_gate",
         "launch": "tools.launch",
-        "export": "train.export",
+        "export": "exchange.export",
         "tune": Group(
             "Search for good settings of the training or of the decoder.",
             {"training": "tune.training", "decoder": "tune_decoder.decoder"},
@@ -132,7 +132,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
 }
 """All commands, by the heading under which `cortext --help` shows them."""
 
-OLD_NAMES: dict[str, Entry] = {"import-checkpoint": "train.import_checkpoint"}
+OLD_NAMES: dict[str, Entry] = {"import-checkpoint": "exchange.import_checkpoint"}
 """Commands that still work under a name that no help shows."""
 
 

@@ -131,12 +131,12 @@ def evaluate(
         )
     if metrics.decoder_options is not None:
         print_lines(metrics.decoder_options, err=True)
-    if metrics.confidence is not None and metrics.confidence["note"] is not None:
-        print_lines(metrics.confidence["note"], err=True)
     print_notes(metrics.notes)
     if as_json:
         print_json(asdict(metrics))
         return
+    if metrics.confidence is not None and metrics.confidence["note"] is not None:
+        print_lines(metrics.confidence["note"], err=True)
     print_metrics(metrics)
     print_lines(f"report: {out / 'report.html'}")
 
