@@ -33,9 +33,9 @@ NO_DAYS = TransformerConfig(
 QUIET = {"white_noise_std": 0.0, "constant_offset_std": 0.0}
 
 
-def learner_of(config=GRU, seed=0, **changes):
+def learner_of(config=GRU, seed=0, random_cut=0, **changes):
     run = TrainConfig(model=config, dataset=DatasetConfig())
-    run.dataset.data_transforms.random_cut = 0
+    run.dataset.data_transforms.random_cut = random_cut
     return Learner(make_model(config), run, LearningSettings(**changes), seed=seed)
 
 
@@ -185,3 +185,35 @@ def test_settings_that_cannot_be_are_refused(change, said):
 def test_an_unknown_method_is_named():
     with pytest.raises(ConfigError, match="unknown method 'onestep'"):
         method_settings("onestep")
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        # 60 bins, of which augmentation may cut 2, are 28 patches of 4 bins every 2 bins.
+        HeardSentence(trial(60), NEW_DAY, np.arange(29) + 1),
+        HeardSentence(trial(60), NEW_DAY, np.full(15, 7)),  # 14 blanks between equal tokens
+        HeardSentence(trial(5), NEW_DAY, LABELS[:1]),  # cut, it has no frame
+        HeardSentence(trial(60), NEW_DAY, LABELS[:0]),
+        HeardSentence(np.full_like(trial(60), np.nan), NEW_DAY, LABELS),
+    ],
+    ids=["too long", "too many equal tokens", "too few bins", "no label", "features not finite"],
+)
+def test_nothing_is_learnt_from_a_sentence_that_has_no_finite_loss(heard):
+    learner, other = (learner_of(copies=2, replayed=2, random_cut=3) for _ in range(2))
+    for each in (learner, other):
+        each.remember([sentence()])
+    learner.remember([heard])
+    assert learner.learn(heard).steps == 0
+    # It is not replayed either: the next sentence is learnt as if it had not been.
+    assert learner.learn(sentence(1)).steps == other.learn(sentence(1)).steps == 1
+    assert learner.n_steps == 1
+    for name, weight in weights(other.model).items():
+        assert torch.equal(weights(learner.model)[name], weight), name
+
+
+def test_a_label_that_just_fits_is_learnt():
+    learner = learner_of(copies=2)
+    heard = HeardSentence(trial(60), NEW_DAY, np.arange(29) + 1)  # uncut, there are 29 frames
+    assert learner.learn(heard).steps == 1
+    assert np.isfinite(learner.learn(heard).loss)

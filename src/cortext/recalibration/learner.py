@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
 from cortext.features import build_augmentations, prepare
 from cortext.models import AcousticModel
@@ -98,8 +99,11 @@ class Learner:
         self._start(model.sessions[-1])
 
     def remember(self, sentences: Iterable[HeardSentence]) -> None:
-        """Keep labelled sentences of earlier days for replay, the last ones given if too many."""
-        self._known.extend(sentences)
+        """Keep labelled sentences of earlier days for replay, the last ones given if too many.
+
+        Those that nothing can be learnt from are left out; see `learn`.
+        """
+        self._known.extend(sentence for sentence in sentences if self._fits(sentence))
 
     def begin_day(self, session: str) -> None:
         """Begin a recording day; a new one starts with the layer of the day before."""
@@ -109,10 +113,15 @@ class Learner:
     def learn(self, sentence: HeardSentence) -> Learnt:
         """Learn from a sentence, and keep it for replay.
 
+        Nothing is learnt from a sentence whose label does not fit into its frames, for which CTC's
+        loss is infinite, or whose features are not finite. Replayed, it would undo every step.
+
         Args:
             sentence: The sentence; its day is begun where it is another than the last one's.
         """
         self.begin_day(sentence.session)
+        if not self._fits(sentence):
+            return Learnt(0, float("nan"))
         settings = self.settings
         budget = settings.steps
         if settings.steps_per_day:
@@ -128,6 +137,13 @@ class Learner:
         self._steps_today += steps
         self._heard.append(sentence)
         return Learnt(steps, loss)
+
+    def _fits(self, sentence: HeardSentence) -> bool:
+        """Tell whether the label fits into the frames that augmentation leaves."""
+        cut = max(0, self._config.dataset.data_transforms.random_cut - 1)
+        n_frames = self.model.n_patches(len(sentence.features_TC) - cut, smooth=False)
+        fits = len(sentence.labels_U) > 0 and frames_needed(sentence.labels_U) <= n_frames
+        return bool(fits and np.isfinite(sentence.features_TC).all())
 
     def _start(self, session: str) -> None:
         """Make a copy of the model that knows the day, and an optimiser for what learns."""
