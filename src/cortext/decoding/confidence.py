@@ -41,6 +41,10 @@ LEAST = 1e-4
 """Probabilities are kept this far from 0 and 1 before log-odds are taken."""
 
 
+LARGEST = 1e100
+"""Numbers of a regression are below it: sums of their products must not be infinite."""
+
+
 @dataclass(frozen=True)
 class Signal:
     """One input of a logistic regression.
@@ -56,7 +60,8 @@ class Signal:
     weight: float
 
     def __post_init__(self) -> None:
-        if not np.isfinite([self.mean, self.scale, self.weight]).all() or self.scale <= 0:
+        slope = self.weight / self.scale if self.scale > 0 else np.inf
+        if not all(abs(each) < LARGEST for each in (self.mean, self.scale, slope)):
             raise ConfigError("a signal has a scale that is not above 0, or a number without bound")
 
 
@@ -73,8 +78,8 @@ class Logistic:
     signals: dict[str, Signal]
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.intercept):
-            raise ConfigError("intercept is not finite")
+        if not abs(self.intercept) < LARGEST:
+            raise ConfigError("intercept is not finite, or too large")
 
     def require(self, names: Sequence[str]) -> None:
         """Raise ConfigError unless these are its signals, in this order."""

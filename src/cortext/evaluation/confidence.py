@@ -17,7 +17,7 @@ from cortext.config import from_mapping, read_mapping, to_mapping
 from cortext.decoding.confidence import Calibrator, Logistic, options_checksum
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions
-from cortext.errors import ConfigError, CortextError
+from cortext.errors import ConfigError, CortextError, RunError
 from cortext.evaluation.calibration import Calibration
 from cortext.evaluation.fit_confidence import STRENGTHS, ConfidenceFit
 from cortext.evaluation.fitted import Fitted, FittedWith, weights_checksum
@@ -165,8 +165,17 @@ def keep_confidence(
 
 
 def drop_confidence(run: str | Path) -> None:
-    """Remove a run's `confidence.yaml`, which belongs to what the run was before."""
-    (Path(run) / FILE).unlink(missing_ok=True)
+    """Remove a run's `confidence.yaml`, which belongs to what the run was before.
+
+    Raises:
+        RunError: Where it cannot be removed.
+    """
+    path = Path(run) / FILE
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        what = f"the old confidences cannot be removed: {error.strerror}"
+        raise RunError(what, where=path, fix="remove it") from None
 
 
 def read_confidence(run: str | Path) -> FittedConfidence | None:

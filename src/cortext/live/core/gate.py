@@ -21,7 +21,7 @@ from cortext.arguments import check_type
 from cortext.config import check_fields, from_mapping, read_mapping, to_mapping
 from cortext.errors import ConfigError, CortextError
 from cortext.evaluation.fitted import weights_checksum
-from cortext.files import atomic_write
+from cortext.files import atomic_write, check_file
 from cortext.models.stepper import Stepper
 from cortext.models.storage import check_finite, read_tensors, write_tensors
 
@@ -29,6 +29,8 @@ FILE = "gate.yaml"
 WEIGHTS = "gate.safetensors"
 FORMAT_VERSION = 1
 AGAIN = "fit it anew with `cortext fit-gate`"
+MOST_BYTES = 16 << 20
+"""Largest `gate.safetensors` that is read; a model of 1,000 tokens has 0.3 MB."""
 WINDOWS_MS = (960, 2000)
 """Times over which the signals are averaged, up to the latest frame."""
 LEAST_LOG_PROB = -8.0
@@ -297,18 +299,35 @@ def read_gate(
         raise ConfigError("the run has no idle gate", where=run, fix=AGAIN)
     try:
         card = from_mapping(GateCard, read_mapping(path), where=path)
-        tensors, _, _ = read_tensors(run / WEIGHTS, "the idle gate")
-        check_finite(tensors, run / WEIGHTS)
-        arrays: dict[str, Any] = {name: t.numpy().astype(np.float32) for name, t in tensors.items()}
-        network = GateNetwork(**arrays | {"bias": float(arrays["bias"][0])})
-    except (CortextError, OSError, TypeError, KeyError, IndexError) as error:
-        what = error.what if isinstance(error, CortextError) else "the weights are incomplete"
-        raise ConfigError(f"the idle gate cannot be read: {what}", where=path, fix=AGAIN) from None
+    except ConfigError as error:
+        raise ConfigError(error.what, where=path, fix=AGAIN) from None
+    network = _read_network(run / WEIGHTS)
     if card.weights != weights_checksum(run):
         raise ConfigError("the idle gate was fitted to other weights", where=path, fix=AGAIN)
     if len(network.mean_S) != len(WINDOWS_MS) * (2 * n_tokens + 1):
         raise ConfigError("the idle gate was fitted to other tokens", where=path, fix=AGAIN)
     return IdleGate(network, card, frame_ms, threshold)
+
+
+def _read_network(path: Path) -> GateNetwork:
+    """Return the network in a `gate.safetensors`. Raises ConfigError for one that is damaged."""
+    try:
+        check_file(path, MOST_BYTES)
+        tensors, _, _ = read_tensors(path, "the idle gate")
+        # float32 first: a larger number becomes infinite.
+        tensors = {name: tensor.float() for name, tensor in tensors.items()}
+        check_finite(tensors, path)
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return GateNetwork(**arrays | {"bias": arrays["bias"].item()})
+    except CortextError as error:
+        what = error.what
+    except OSError as error:
+        what = f"the idle gate cannot be read: {error.strerror}"
+    except (TypeError, KeyError):  # names
+        what = "the idle gate has other tensors than `fit-gate` writes"
+    except ValueError as error:
+        what = f"the idle gate cannot be read: {error}"
+    raise ConfigError(what, where=path, fix=AGAIN)
 
 
 def gate_for(run: str | Path, stepper: Stepper, threshold: float | None = None) -> IdleGate:
