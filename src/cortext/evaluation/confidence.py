@@ -112,7 +112,7 @@ class FittedConfidence:
 
 @dataclass(frozen=True)
 class ChosenConfidence:
-    """What a command's confidences are.
+    """The confidences of a command: fitted ones, or the search's own.
 
     Attributes:
         calibrator: Calibrates them; None: they are the search's posteriors.

@@ -49,7 +49,7 @@ def heard_sentence(split: PackedSplit, i: int, labels_U: np.ndarray) -> HeardSen
 
 @dataclass(frozen=True)
 class Learnt:
-    """What one sentence cost and changed.
+    """Steps and loss of one sentence.
 
     Attributes:
         steps: Steps of the optimiser.

@@ -11,7 +11,7 @@ from cortext.errors import ConfigError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSettings:
-    """How a model learns from a sentence that it has decoded.
+    """Settings of learning from a decoded sentence.
 
     The defaults are those of `one-step`.
     """

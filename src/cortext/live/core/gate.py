@@ -51,7 +51,7 @@ HYSTERESIS = 0.1
 
 @dataclass(frozen=True)
 class Operating:
-    """What one threshold gave on recordings that the network was not fitted on."""
+    """Figures of one threshold on recordings that the network was not fitted on."""
 
     threshold: float
     false_per_hour: float | None
