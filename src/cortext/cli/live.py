@@ -117,7 +117,7 @@ def serve(
 
 def _open(settings: LiveSettings) -> DecodingThread:
     """Open everything that decodes; say which decoder options and confidences it uses."""
-    from cortext.evaluation.confidence import choose_confidence
+    from cortext.evaluation.confidence import RAW, choose_confidence
     from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.log import event
     from cortext.live.page.setup import open_decoding
@@ -131,7 +131,8 @@ def _open(settings: LiveSettings) -> DecodingThread:
     confidence = choose_confidence(
         settings.run, settings.lm, options, has_llm=settings.llm is not None
     )
-    print_lines(note, confidence.note, err=True)
+    # Nothing is said of confidences where none were fitted: the run is as it always was.
+    print_lines(note, *(() if confidence.note == RAW else (confidence.note,)), err=True)
     event("decoder_options", note=note)
     event("confidence", note=confidence.note)
     return decoding
