@@ -164,6 +164,7 @@ def test_the_command_prints_the_three_ways(participant, tmp_path, capfd):
         (["--hear", "train"], "--hear is given without --online; give a method, too"),
         (["--set", "lr=1"], "--set is given without --online; give a method, too"),
         (["--online", "one-step", "--fit"], "--fit does not go with --online; leave it out"),
+        (["--online", "one-step", "--skip-bad"], "--skip-bad does not go with --online"),
         (["--online", "nothing"], "unknown method 'nothing'"),
         (["--online", "one-step", "--hear", "test"], "test"),
     ],

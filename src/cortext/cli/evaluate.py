@@ -34,6 +34,13 @@ ONLINE = ("hear", "corrected", "overrides")
 """Parameters of `evaluate` for a model that goes on learning."""
 OFFLINE = ("engine", "fit", "llm", "ray", "description", "skip_bad", "participant", "device")
 """Parameters of `evaluate` that a model that goes on learning does not have."""
+HEAR = typer.Option(
+    [],
+    "--hear",
+    metavar="SPLIT",
+    help="With --online: learn from this split; may be given several times. By default the decoded"
+    " one.",
+)
 
 
 def evaluate(
@@ -65,14 +72,7 @@ def evaluate(
             " replay. Compares it with the frozen model and with daily labels.",
         ),
     ] = None,
-    hear: Annotated[
-        list[str],
-        typer.Option(
-            metavar="SPLIT",
-            help="With --online: learn from this split; may be given several times. By default"
-            " the decoded one.",
-        ),
-    ] = [],  # noqa: B006 # typer reads it
+    hear: list[str] = HEAR,
     corrected: Annotated[
         float,
         typer.Option(min=0, max=1, help="With --online: share of sentences that are corrected."),
@@ -93,24 +93,11 @@ def evaluate(
     """
     from cortext import evaluation
 
-    for name in ONLINE:
-        if online is None and is_given(call, name):
-            option = {"overrides": "set"}.get(name, name)
-            raise ConfigError(f"--{option} is given without --online", fix="give a method, too")
-    for name in SEARCHING:
-        if lm is None and is_given(call, name):
-            raise ConfigError(
-                f"--{name} is given without --lm, and no words are searched for",
-                fix="give an n-gram, too",
-            )
+    _check(call, online, lm)
     search = searching(search, lm, large)
     load_plugins(plugins)
     if online is not None:
-        for name in OFFLINE:
-            if is_given(call, name):
-                raise ConfigError(f"--{name} does not go with --online", fix="leave it out")
-        if lm is None:
-            raise ConfigError("--online learns from decoded sentences", fix="give --lm, too")
+        assert lm is not None  # `_check` has seen to it
         _evaluate_online(
             run, data, out, split, lm, online, search, hear, corrected, overrides, as_json
         )
@@ -139,6 +126,28 @@ def evaluate(
         print_lines(metrics.confidence["note"], err=True)
     print_metrics(metrics)
     print_lines(f"report: {out / 'report.html'}")
+
+
+def _check(call: typer.Context, online: str | None, lm: Path | None) -> None:
+    """Raise ConfigError for options that do not go together."""
+    for name in SEARCHING:
+        if lm is None and is_given(call, name):
+            raise ConfigError(
+                f"--{name} is given without --lm, and no words are searched for",
+                fix="give an n-gram, too",
+            )
+    if online is None:
+        for name in ONLINE:
+            if is_given(call, name):
+                option = {"overrides": "set"}.get(name, name)
+                raise ConfigError(f"--{option} is given without --online", fix="give a method, too")
+        return
+    for name in OFFLINE:
+        if is_given(call, name):
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} does not go with --online", fix="leave it out")
+    if lm is None:
+        raise ConfigError("--online learns from decoded sentences", fix="give --lm, too")
 
 
 def _evaluate_online(

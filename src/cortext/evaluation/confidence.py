@@ -103,6 +103,7 @@ class FittedConfidence:
     def __post_init__(self) -> None:
         if self.format_version != FORMAT_VERSION:
             raise ConfigError(f"format_version is {self.format_version}, not {FORMAT_VERSION}")
+        Calibrator(self.words, self.sentences, ())  # refuses other signals than ours
 
     @property
     def calibrator(self) -> Calibrator:
@@ -188,9 +189,7 @@ def read_confidence(run: str | Path) -> FittedConfidence | None:
     if not path.exists() and not path.is_symlink():
         return None
     try:
-        found = from_mapping(FittedConfidence, read_mapping(path), where=path)
-        found.calibrator  # noqa: B018 # refuses other signals than ours
-        return found
+        return from_mapping(FittedConfidence, read_mapping(path), where=path)
     except CortextError as error:
         raise ConfigError(error.what, where=path, fix=AGAIN) from None
 
