@@ -92,6 +92,19 @@ class AcousticModel(Conventional, Described):
         self.feature_subset = list(feature_subset) if feature_subset is not None else None
         self.task = task
 
+    @classmethod
+    def of(cls, card: ModelCard, network: nn.Module) -> AcousticModel:
+        """Return the model that a card describes, with its network."""
+        return cls(
+            network,
+            sessions=card.sessions,
+            n_features=card.n_features,
+            smoothing=card.smoothing,
+            feature_subset=card.feature_subset,
+            task=card.task,
+            conventions=card.conventions,
+        )
+
     def _facts(self) -> dict[str, Any]:
         config = self.network.config
         facts = self.conventions.facts()
@@ -428,22 +441,9 @@ def load_model(
         what = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"
         raise RunError(what, where=run_dir, fix=f"open it with load_model(run, task={card.task!r})")
     path = run_dir / "model.safetensors"
-    n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
     try:
         weights, metadata, _ = read_tensors(path)
-        check_finite(weights, path)
-        config = model_config(card.config)
-        sizes = {
-            "n_features": n_used,
-            "n_days": len(card.sessions),
-            "n_classes": len(card.conventions.inventory),
-        }
-        # Check the shapes before taking memory: model.json may promise a model of any size.
-        if (empty := empty_model(config, **sizes)) is not None:
-            _check_shapes(empty, weights, path)
-        network = build_model(config, **sizes)
-        _check_shapes(network, weights, path)
-        network.load_state_dict(weights)
+        network = network_of(card, weights, path)
         network.to(device)
     except FileNotFoundError:
         raise RunError(
@@ -455,21 +455,41 @@ def load_model(
         raise RunError(
             f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir
         ) from None
-    model = AcousticModel(
-        network,
-        sessions=card.sessions,
-        n_features=card.n_features,
-        smoothing=card.smoothing,
-        feature_subset=card.feature_subset,
-        task=card.task,
-        conventions=card.conventions,
-    )
+    model = AcousticModel.of(card, network)
     if (needed := model.card().patch) != card.patch:
         what = f"patch is {card.patch}; its section config needs {needed}"
         raise RunError(what, where=run_dir / CARD, fix="copy the file again")
     # Last: what does not fit the weights has messages that say more.
     check_unchanged(run_dir / CARD, metadata.get(CARD))
     return model
+
+
+def network_of(card: ModelCard, weights: dict[str, torch.Tensor], path: Path) -> nn.Module:
+    """Return the network that a card describes, with its weights.
+
+    Args:
+        card: Description of the model.
+        weights: Tensors by name.
+        path: File of the weights, for messages.
+
+    Raises:
+        RunError: For weights that do not fit or that are not finite.
+        ConfigError: For a network that cannot be built.
+    """
+    check_finite(weights, path)
+    config = model_config(card.config)
+    sizes = {
+        "n_features": card.n_features if card.feature_subset is None else len(card.feature_subset),
+        "n_days": len(card.sessions),
+        "n_classes": len(card.conventions.inventory),
+    }
+    # Check the shapes before taking memory: model.json may promise a model of any size.
+    if (empty := empty_model(config, **sizes)) is not None:
+        _check_shapes(empty, weights, path)
+    network = build_model(config, **sizes)
+    _check_shapes(network, weights, path)
+    network.load_state_dict(weights)
+    return network
 
 
 def _check_shapes(network: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:

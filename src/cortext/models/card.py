@@ -235,8 +235,7 @@ def read_card(path: Path) -> ModelCard:
     """
     fix = "give the directory that `cortext train --out` wrote"
     try:
-        mapping = read_json(path)
-        version = mapping["format_version"]
+        return card_of(read_json(path), path)
     except OSError as error:
         if known := read_participants(path.parent):
             folders = " or ".join(str(participant_folder(path.parent, name)) for name in known)
@@ -247,7 +246,20 @@ def read_card(path: Path) -> ModelCard:
         raise RunError("not a model description", where=path, fix=fix) from None
     except ValueError as error:
         raise RunError(f"not a model description: {error}", where=path, fix=fix) from None
-    if version != FORMAT_VERSION:
+
+
+def card_of(mapping: dict[str, Any], path: Path) -> ModelCard:
+    """Return the card that a JSON object is.
+
+    Args:
+        mapping: The object.
+        path: Its file, for messages.
+
+    Raises:
+        KeyError: For an object without a version.
+        RunError: For another version, and a card that no model has.
+    """
+    if (version := mapping["format_version"]) != FORMAT_VERSION:
         found = f"format_version is {version!r}; this version of cortext reads {FORMAT_VERSION}"
         raise RunError(found, where=path, fix="train again, or install the version that wrote it")
     try:

@@ -60,6 +60,35 @@ class Learnt:
     loss: float
 
 
+@dataclass(frozen=True, eq=False)
+class LearnerState:
+    """All that a learner needs to go on.
+
+    Attributes:
+        model: The model as it is now.
+        config: The training configuration that it learns with.
+        settings: How it learns.
+        seed: Seed of noise, dropout and replay.
+        n_steps: Steps taken so far.
+        session: The recording day that was begun last.
+        steps_today: Steps taken on that day.
+        known: Labelled sentences of earlier days that are kept for replay, the oldest first.
+        heard: Sentences that were learnt from and are kept for replay, the oldest first.
+        moments: The optimiser's tensors by name; see `Optimizer.state`.
+    """
+
+    model: AcousticModel
+    config: TrainConfig
+    settings: LearningSettings
+    seed: int
+    n_steps: int
+    session: str
+    steps_today: int
+    known: tuple[HeardSentence, ...]
+    heard: tuple[HeardSentence, ...]
+    moments: dict[str, torch.Tensor]
+
+
 class Learner:
     """A model that goes on learning.
 
@@ -97,6 +126,37 @@ class Learner:
         self._heard: deque[HeardSentence] = deque(maxlen=settings.remembered - half)
         self._steps_today = 0
         self._start(model.sessions[-1])
+
+    @classmethod
+    def restored(cls, state: LearnerState) -> Learner:
+        """Return a learner that goes on to the bit as the one of the state would.
+
+        Raises:
+            KeyError, RuntimeError: For moments that are not those of the model.
+        """
+        learner = cls(state.model, state.config, state.settings, seed=state.seed)
+        learner.begin_day(state.session)
+        learner._optimizer.load(state.moments)
+        learner._known.extend(state.known)
+        learner._heard.extend(state.heard)
+        learner._steps_today = state.steps_today
+        learner.n_steps = state.n_steps
+        return learner
+
+    def state(self) -> LearnerState:
+        """Return the state; its tensors change with the next step."""
+        return LearnerState(
+            model=self.model,
+            config=self._config,
+            settings=self.settings,
+            seed=self.seed,
+            n_steps=self.n_steps,
+            session=self._session,
+            steps_today=self._steps_today,
+            known=tuple(self._known),
+            heard=tuple(self._heard),
+            moments=self._optimizer.state(),
+        )
 
     def remember(self, sentences: Iterable[HeardSentence]) -> None:
         """Keep labelled sentences of earlier days for replay, the last ones given if too many.
