@@ -324,6 +324,20 @@ COMMANDS = {
     "evaluate": ("evaluate", "RUN", "--data", "DATA", "--split", "train", "--out", "OUT"),
     "decode": ("decode", "RUN", "--data", "DATA", "--split", "train", "--lm", "LM", "--out", "OUT"),
     "adapt": ("adapt", "RUN", "--data", "DATA", "--session", OTHER_DAY, "--out", "OUT"),
+    "adapt --unlabelled": (
+        "adapt",
+        "RUN",
+        "--data",
+        "DATA",
+        "--session",
+        OTHER_DAY,
+        "--unlabelled",
+        "replay",
+        "--lm",
+        "LM",
+        "--out",
+        "OUT",
+    ),
     "replay": (
         "replay",
         "--data",
@@ -343,7 +357,8 @@ def test_every_command_refuses_another_file_in_the_data(
     command: str, trained: Path, place: Path
 ) -> None:
     data = attack_trial(TRIAL_ATTACKS[0], place)
-    lm = write_lm(place / "lm", sentence_entries(), SENTENCES) if command == "decode" else place
+    searches = "LM" in COMMANDS[command]
+    lm = write_lm(place / "lm", sentence_entries(), SENTENCES) if searches else place
     places = {"DATA": data, "RUN": trained, "OUT": place / "out", "LM": lm}
     ended = run(*(places.get(word, word) for word in COMMANDS[command]), patience_s=60)
     ended.check_refused(f"{BAD}: input_features: an external link")

@@ -1,13 +1,16 @@
 import json
+from shutil import copytree
 
 import numpy as np
 import pytest
-from drifted_day import DRIFTED, KNOWN
+from drifted_day import DRIFTED, KNOWN, N_FEATURES
 
 from cortext.cli import run as cortext
-from cortext.data import open_packed
+from cortext.data import Trial, open_packed, write_session
+from cortext.errors import DataError
 from cortext.evaluation import evaluate
-from cortext.models import load_model
+from cortext.models import load_model, save_model
+from cortext.models.card import Smoothing
 from cortext.recalibration.evaluation import DAILY, FROZEN, evaluate_online
 from cortext.recalibration.labels import label_of
 from cortext.recalibration.online import Frozen, Place, follow, in_order
@@ -140,6 +143,76 @@ def test_a_doubtful_sentence_teaches_nothing(participant, tmp_path):
         assert row["one-step"] == row[FROZEN]
 
 
+def day_of(participant, root, bare):
+    """Session files of the drifted day, of whose trials those in `bare` have no label."""
+    for split in ("train", "val"):
+        trials = list(open_packed(participant.data).trials(split, [DRIFTED]))
+        for number in bare.get(split, ()):
+            t = trials[number]
+            trials[number] = Trial(t.features_TC, t.session, t.block, t.trial, None, None)
+        write_session(root / DRIFTED / f"data_{split}.hdf5", trials)
+    return root
+
+
+def test_a_trial_without_a_label_is_not_judged(participant, tmp_path):
+    data = day_of(participant, tmp_path / "raw", {"train": range(40, 60)})
+    given = (participant.run, data, "train", participant.lm, tmp_path / "out", "one-step")
+    _, online = evaluate_online(*given, skip_bad=True)
+    rows = online.by_trial
+    assert [row["n_words"] is None for row in rows] == [False] * 40 + [True] * 20
+    assert all(row["one-step"]["text"] for row in rows[40:])
+    # The first twenty teach daily labels; of the other forty only twenty can be judged.
+    edits = sum(row["one-step"]["word_edits"] for row in rows[20:40])
+    wer = edits / sum(row["n_words"] for row in rows[20:40])
+    assert online.overall["one-step"].wer == pytest.approx(wer)
+    assert online.skipped == ()
+
+
+def test_a_split_without_labels_can_be_heard(participant, tmp_path):
+    data = day_of(participant, tmp_path / "raw", {"train": range(60)})
+    _, online = evaluate_online(
+        participant.run, data, "val", participant.lm, tmp_path / "out", "one-step", heard=["train"],
+        overrides=["lr=0.005"],
+    )  # fmt: skip
+    assert online.overall["one-step"].per < 0.8 * online.overall[FROZEN].per
+    assert online.overall[DAILY].per == online.overall[FROZEN].per  # there are none
+
+
+def test_bad_trials_are_left_out_when_asked(participant, tmp_path, capfd):
+    """A validation trial must have a label."""
+    data = day_of(participant, tmp_path / "raw", {"val": [3]})
+    arguments = ["evaluate", participant.run, "--data", data, "--lm", participant.lm]
+    arguments += ["--online", "one-step", "--hear", "train", "--out", tmp_path / "out"]
+    assert cortext([*map(str, arguments)]) == 2
+    assert "--skip-bad" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert cortext([*map(str, arguments), "--skip-bad"]) == 0
+    shown = capfd.readouterr().out
+    assert "left out as unusable: 1" in shown
+    assert "trial_0003" in shown
+    kept = json.loads((tmp_path / "out" / "online.json").read_text())
+    assert len(kept["by_trial"]) == 19
+    assert kept["skipped"][0]["trial"] == "trial_0003"
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["n_skipped"] == 1
+
+
+def test_a_trial_that_is_too_short_for_the_model_is_left_out_when_asked(participant, tmp_path):
+    model = load_model(participant.run)
+    model.smoothing = Smoothing(smooth_kernel_std=4.0)
+    run = copytree(participant.run, tmp_path / "run")
+    save_model(model, run)
+    trials = list(open_packed(participant.data).trials("train", [DRIFTED]))[:4]
+    short = Trial(np.zeros((14, N_FEATURES), np.float32), DRIFTED, 0, 90, None, None)
+    write_session(tmp_path / "raw" / DRIFTED / "data_train.hdf5", [*trials, short])
+    given = (run, tmp_path / "raw", "train", participant.lm, tmp_path / "out", "one-step")
+    with pytest.raises(DataError, match="trial 90: n_time_steps: 14 bins are too few"):
+        evaluate_online(*given)
+    _, online = evaluate_online(*given, skip_bad=True)
+    assert len(online.by_trial) == 4
+    assert [problem.trial for problem in online.skipped] == [f"{DRIFTED}/block 0/trial 90"]
+
+
 def test_a_label_has_the_tokens_of_a_recorded_one(participant):
     split = open_packed(participant.data).split("val")
     for i in range(len(split)):
@@ -164,7 +237,7 @@ def test_the_command_prints_the_three_ways(participant, tmp_path, capfd):
         (["--hear", "train"], "--hear is given without --online; give a method, too"),
         (["--set", "lr=1"], "--set is given without --online; give a method, too"),
         (["--online", "one-step", "--fit"], "--fit does not go with --online; leave it out"),
-        (["--online", "one-step", "--skip-bad"], "--skip-bad does not go with --online"),
+        (["--online", "one-step", "--device", "cpu"], "--device does not go with --online"),
         (["--online", "nothing"], "unknown method 'nothing'"),
         (["--online", "one-step", "--hear", "test"], "test"),
     ],

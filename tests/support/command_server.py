@@ -39,6 +39,7 @@ sys.exit(int(status) if status else "the command died")
 LOADED = (
     "cortext.cli.options",
     "cortext.cli.train",
+    "cortext.cli.adapt",
     "cortext.training.torch_backend",
     "cortext.evaluation.run",
     "cortext.evaluation.report",

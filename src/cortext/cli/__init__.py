@@ -62,7 +62,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "train": "train.train",
         "pretrain": "train.pretrain",
         "check-plugin": "train.check_plugin",
-        "adapt": "train.adapt",
+        "adapt": "adapt.adapt",
         "fit-gate": "gate.fit_gate",
         "launch": "tools.launch",
         "export": "exchange.export",

@@ -16,6 +16,7 @@ from cortext.cli.console import (
     SKIP_BAD,
     is_given,
     print_json,
+    print_left_out,
     print_lines,
     print_metrics,
     print_notes,
@@ -32,7 +33,7 @@ SEARCHING = ("options", "engine", "threads", "fit")
 """Parameters of `evaluate` that say how words are searched for."""
 ONLINE = ("hear", "corrected", "overrides")
 """Parameters of `evaluate` for a model that goes on learning."""
-OFFLINE = ("engine", "fit", "llm", "ray", "description", "skip_bad", "participant", "device")
+OFFLINE = ("engine", "fit", "llm", "ray", "description", "participant", "device")
 """Parameters of `evaluate` that a model that goes on learning does not have."""
 HEAR = typer.Option(
     [],
@@ -99,7 +100,7 @@ def evaluate(
     if online is not None:
         assert lm is not None  # `_check` has seen to it
         _evaluate_online(
-            run, data, out, split, lm, online, search, hear, corrected, overrides, as_json
+            run, data, out, split, lm, online, search, hear, corrected, overrides, skip_bad, as_json
         )
         return
     with progress_bar("evaluating") as progress:
@@ -161,6 +162,7 @@ def _evaluate_online(
     hear: list[str],
     corrected: float,
     overrides: list[str],
+    skip_bad: bool,
     as_json: bool,
 ) -> None:
     from cortext.recalibration.evaluation import evaluate_online
@@ -178,6 +180,7 @@ def _evaluate_online(
             overrides=overrides,
             options=search.options,
             threads=search.threads,
+            skip_bad=skip_bad,
             progress=progress,
         )
     if as_json:
@@ -188,4 +191,5 @@ def _evaluate_online(
         for name, found in online.overall.items()
     ]
     print_table("", ["model", "PER", "WER", "WER, last quarter of the days"], rows)
+    print_left_out(online.skipped)
     print_lines(f"report: {out / 'report.html'}")

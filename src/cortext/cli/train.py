@@ -1,4 +1,4 @@
-"""Commands that train a model, check a plugin, and fit a model to a new day."""
+"""Commands that train a model, and check a plugin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.console import (
-    DEVICE,
     JSON,
     OVERRIDES,
     PLUGINS,
@@ -18,9 +17,8 @@ from cortext.cli.console import (
     print_json,
     print_left_out,
     print_lines,
-    print_table,
 )
-from cortext.cli.options import Participant, named_data
+from cortext.cli.options import named_data
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 from cortext.settings import Setting
@@ -157,12 +155,12 @@ def train(
     if not first.here:
         return
     if as_json:
-        print_json(summary.to_json() | _word_errors(fit.found))
+        print_json(summary.to_json() | word_errors(fit.found))
         return
     print_lines(summary, f"look-ahead: {look_ahead_text(summary.look_ahead_ms)}")
-    _print_fitted(fit.found)
+    print_fitted(fit.found)
     print_left_out(summary.skipped)
-    _print_unlabelled(summary)
+    print_unlabelled(summary)
 
 
 def pretrain(
@@ -224,19 +222,21 @@ def pretrain(
     print_left_out(summary.skipped)
 
 
-def _print_unlabelled(summary: RunSummary | AdaptSummary) -> None:
+def print_unlabelled(summary: RunSummary | AdaptSummary) -> None:
+    """Print how many training trials were left out without a label."""
     if summary.n_unlabelled:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
 
 
-def _word_errors(fitted: dict[str, Fitted]) -> dict[str, Any]:
+def word_errors(fitted: dict[str, Fitted]) -> dict[str, Any]:
     """Return the word errors of fits for the JSON object of a command."""
     errors = {name: dataclasses.asdict(found.word_errors) for name, found in fitted.items()}
     alone = not errors or "" in errors
-    return {"decoder_word_errors": errors.get("") if alone else errors}
+    return {"decoderword_errors": errors.get("") if alone else errors}
 
 
-def _print_fitted(fitted: dict[str, Fitted]) -> None:
+def print_fitted(fitted: dict[str, Fitted]) -> None:
+    """Print what was fitted to the runs, by participant."""
     for name, found in fitted.items():
         whose = f" of {name}" if name else ""
         taken = "" if found.source is None else f", taken over from {found.source}"
@@ -281,83 +281,3 @@ def _span(text: str) -> tuple[int, int]:
             fix="write 10:15",
         )
     return int(first), int(end)
-
-
-def adapt(
-    run: Annotated[
-        Path, typer.Argument(help="Run directory of a trained model; it is not changed.")
-    ],
-    data: Annotated[Path, typer.Option(help="Session files with the day, or a packed directory.")],
-    out: Annotated[Path, typer.Option(help="Run directory to write.")],
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, help="The day's first training trials to use; all without it."),
-    ] = None,
-    session: Annotated[
-        str | None, typer.Option(help="The day, where the data have several.")
-    ] = None,
-    participant: Participant = None,
-    whole_model: Annotated[
-        bool,
-        typer.Option("--whole-model", help="Everything learns, not the new day's layer alone."),
-    ] = False,
-    old_data: Annotated[
-        Path | None, typer.Option(help="Recordings of known days to mix in; needs --whole-model.")
-    ] = None,
-    old_trials: Annotated[int, typer.Option(min=1, help="Trials of known days to mix in.")] = 200,
-    batches: Annotated[int, typer.Option(min=1, help="Batches of 16 trials of the new day.")] = 60,
-    lm: Annotated[
-        Path | None,
-        typer.Option(
-            help="Language-model directory to fit decoder options to; the run's own without it."
-        ),
-    ] = None,
-    skip_bad: bool = SKIP_BAD,
-    device: str = DEVICE,
-    plugins: list[Path] = PLUGINS,
-    overrides: list[str] = OVERRIDES,
-    as_json: bool = JSON,
-) -> None:
-    """Fit a trained model to a new day, or to more trials of a known one.
-
-    A new day starts from the layer of the nearest day that the model knows.
-
-    Example: cortext adapt runs/first --data new-day --trials 50 --out runs/adapted
-    """
-    from cortext.evaluation.fit_decoder import FitDecoder
-    from cortext.models.participants import run_for
-    from cortext.training import adapt as adapt_model
-
-    load_plugins(plugins)
-    run = run_for(run, data, participant)
-    fit = FitDecoder(lm, data, source=run)
-    fit.check()
-    summary = adapt_model(
-        run,
-        data,
-        out,
-        trials=trials,
-        session=session,
-        whole_model=whole_model,
-        old_data=old_data,
-        old_trials=old_trials,
-        batches=batches,
-        device=device,
-        overrides=overrides,
-        skip_bad=skip_bad,
-        then=fit.on_trained,
-    )
-    if as_json:
-        print_json(summary.to_json() | _word_errors(fit.found))
-        return
-    ranked = sorted(summary.loss_by_session.items(), key=lambda item: item[1])
-    rows = [
-        (name, f"{loss:.2f}", "nearest" if name == summary.nearest else "")
-        for name, loss in ranked[:5]
-    ]
-    if rows:
-        print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
-    print_lines(summary)
-    _print_fitted(fit.found)
-    print_left_out(summary.skipped)
-    _print_unlabelled(summary)

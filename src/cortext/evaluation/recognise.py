@@ -265,7 +265,7 @@ def _choose(
     chosen = []
     n_patches_N = model.n_patches(split.n_bins_N)
     for i in range(len(split)):
-        problem = _unfit(model, split, i, int(n_patches_N[i]), where, knows_all)
+        problem = unfit_trial(model, split, i, int(n_patches_N[i]), where, knows_all=knows_all)
         if problem is None:
             chosen.append(i)
         elif skip_bad:
@@ -278,15 +278,25 @@ def _choose(
     return sorted(chosen, key=lambda i: ids[i])
 
 
-def _unfit(
+def unfit_trial(
     model: AcousticModel,
     split: PackedSplit,
     i: int,
     n_patches: int,
     where: Path,
+    *,
     knows_all: bool,
 ) -> Problem | None:
-    """Return why the model cannot read trial `i`: an unknown day, or not one frame."""
+    """Return why the model cannot read a trial: an unknown day, or not one frame.
+
+    Args:
+        model: The model.
+        split: Split of the trial.
+        i: Its position there.
+        n_patches: Frames that the model gives for it.
+        where: The data, for the message.
+        knows_all: True where the model gets a layer for every day.
+    """
     session = split.session(i)
     name = f"{session}/block {split.block_N[i]}/trial {split.trial_N[i]}"
     if not knows_all and session not in model.sessions:

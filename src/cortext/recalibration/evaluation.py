@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from cortext.arguments import as_path
+from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
 from cortext.decoding import Decoder
 from cortext.decoding.decoder import part_of
+from cortext.evaluation.decoder_options import choose_options
 from cortext.evaluation.recognise import Data, Recognised, recognise
 from cortext.evaluation.run import config_of, evaluation_directory, searched_origin
 from cortext.evaluation.scores import Metrics, Rates, TrialResult, group_rates, rates
 from cortext.evaluation.settings import Options, SearchSettings
-from cortext.evaluation.word_search import WordSearch
 from cortext.files import atomic_write
 from cortext.models import load_model
 from cortext.models.participants import run_for
@@ -34,11 +35,12 @@ from cortext.recalibration.online import (
     Way,
     follow,
     in_order,
+    unfit_places,
 )
 from cortext.recalibration.settings import LearningSettings, method_settings
 from cortext.tables import json_text
 from cortext.text.metrics import EditCounts, edit_counts
-from cortext.training.config import read_run_config
+from cortext.training.adapt import run_config
 from cortext.training.participants.recordings import open_for
 
 FILE = "online.json"
@@ -57,6 +59,7 @@ class OnlineMetrics:
         heard: Splits that were learnt from.
         left_out: First labelled trials of each day that are not in the rates, because the way with
             daily labels has learnt from them.
+        skipped: Trials and files that were left out as bad, of all splits.
         overall: Rates by way.
         by_day: Rates by way and session.
         by_trial: The judged trials in the order of recording: `session`, `block`, `trial`,
@@ -68,6 +71,7 @@ class OnlineMetrics:
     judged: str
     heard: tuple[str, ...]
     left_out: int
+    skipped: tuple[Problem, ...]
     overall: dict[str, Rates]
     by_day: dict[str, dict[str, Rates]]
     by_trial: list[dict[str, Any]]
@@ -94,6 +98,7 @@ def evaluate_online(
     overrides: Iterable[str] = (),
     options: Options = None,
     threads: int | None = 1,
+    skip_bad: bool = False,
     progress: Progress | None = None,
     seed: int = 0,
 ) -> tuple[Metrics, OnlineMetrics]:
@@ -113,6 +118,8 @@ def evaluate_online(
         overrides: `key=value` changes of the method's settings.
         options: Decoder options, as `evaluate` takes them.
         threads: Threads of the search; None for one a core.
+        skip_bad: Leave bad trials out and report them. A trial without a label is not bad: it is
+            learnt from and not judged.
         progress: Called with steps done and in all.
         seed: Seed of noise, replay, corrections and intervals.
 
@@ -123,19 +130,25 @@ def evaluate_online(
     heard = tuple(heard) or (split,)
     with evaluation_directory(out) as write, tempfile.TemporaryDirectory() as scratch:
         run = Path(run_for(as_path(run, "run"), data))
-        packed = open_for(load_model(run).conventions, data)
-        packed.verify(splits=list(dict.fromkeys([split, *heard])))
+        model = load_model(run)
+        packed = open_for(model.conventions, data, skip_bad=skip_bad)
+        splits = list(dict.fromkeys([split, *heard]))
+        packed.verify(splits=splits)
+        unfit = unfit_places(model, packed, splits)
+        if unfit and not skip_bad:
+            raise next(iter(unfit.values())).error()
         search = SearchSettings(lm=lm, options=options, threads=threads)
         ways = _ways(run, packed, search, settings, method, corrected, seed, Path(scratch))
         found = {}
         for number, (name, way) in enumerate(ways.items()):
             bar = part_of(progress, number, len(ways))
-            logits = follow(way, packed, split, heard, bar)
-            found[name] = recognise(run, packed, split, search, logits=logits)
+            logits = follow(way, packed, split, heard, bar, unfit=unfit)
+            found[name] = recognise(run, packed, split, search, skip_bad=skip_bad, logits=logits)
         learnt = found[method]
         origin = searched_origin(run, data, lm, learnt, "cpu", seed) | {"config": config_of(run)}
         metrics = write(learnt, run, origin)
-        online = _compared(found, method, settings, split, heard)
+        skipped = (*packed.bad_trials, *unfit.values())
+        online = _compared(found, method, settings, split, heard, skipped)
         atomic_write(as_path(out, "out") / FILE, json_text(asdict(online)).encode())
     return metrics, online
 
@@ -151,11 +164,11 @@ def _ways(
     scratch: Path,
 ) -> dict[str, Way]:
     model = load_model(run)
-    learner = Learner(model, read_run_config(run), settings, seed=seed)
+    learner = Learner(model, run_config(run, model), settings, seed=seed)
     learner.remember(_known_sentences(model.sessions, data, settings.remembered // 2))
     assert search.lm is not None
-    chosen = WordSearch(run, search.lm, search).options.options
-    decoder = Decoder.from_dir(search.lm, chosen)
+    chosen = choose_options(run, search.lm, search.options)
+    decoder = Decoder.from_dir(search.lm, chosen.options)
     return {
         FROZEN: Frozen(model),
         DAILY: DailyLabels(run, data, scratch),
@@ -186,6 +199,7 @@ def _compared(
     settings: LearningSettings,
     judged: str,
     heard: tuple[str, ...],
+    skipped: tuple[Problem, ...],
 ) -> OnlineMetrics:
     left_out = LABELLED_PER_DAY if judged in heard else 0
     recorded = in_order(found[method].data, [judged])
@@ -209,6 +223,7 @@ def _compared(
         judged=judged,
         heard=heard,
         left_out=left_out,
+        skipped=skipped,
         overall={name: rates(each) for name, each in judged_trials.items()},
         by_day={
             name: group_rates(each, [trial.session for trial in each])

@@ -8,20 +8,22 @@ Shapes: T bins, C features, P frames, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
+from cortext.evaluation.recognise import unfit_trial
 from cortext.models import AcousticModel, load_model
 from cortext.processes import Progress
 from cortext.recalibration.labels import confidence_of, label_of
-from cortext.recalibration.learner import Learner, heard_sentence
+from cortext.recalibration.learner import Learner, Learnt, heard_sentence
 from cortext.training.adapt import adapt, with_day
 
 LABELLED_PER_DAY = 20
@@ -47,6 +49,20 @@ def in_order(data: PackedDataset, splits: Iterable[str]) -> list[Place]:
         keys = zip(split.day_N, split.block_N, split.trial_N, strict=True)
         keyed += [((*key, name), Place(name, i)) for i, key in enumerate(keys)]
     return [place for _, place in sorted(keyed, key=lambda each: each[0])]
+
+
+def unfit_places(
+    model: AcousticModel, data: PackedDataset, splits: Iterable[str]
+) -> dict[Place, Problem]:
+    """Return the trials that are too short for one frame of a model, and why they are left out."""
+    found = {}
+    for name in splits:
+        split = data.split(name)
+        for i, n_patches in enumerate(model.n_patches(split.n_bins_N)):
+            problem = unfit_trial(model, split, i, int(n_patches), data.path, knows_all=True)
+            if problem is not None:
+                found[Place(name, i)] = problem
+    return found
 
 
 class Way(Protocol):
@@ -123,14 +139,33 @@ class DailyLabels:
             self._frozen = Frozen(load_model(out))
 
 
+@dataclass(frozen=True)
+class Heard:
+    """A trial that was heard, and what was learnt from it.
+
+    Attributes:
+        place: The trial.
+        confidence: Confidence of the decoded sentence; None for a corrected one.
+        learnt: Steps and loss; None for a sentence that was not trusted or has no label.
+    """
+
+    place: Place
+    confidence: float | None
+    learnt: Learnt | None
+
+
 class Unlabelled:
     """Learning from what was decoded, where it is trusted; a correction counts as a label.
 
     Args:
         learner: The model that learns.
         decoder: The search that makes pseudo-labels.
-        corrected: Share of the sentences that are corrected at once, drawn from `seed`.
+        corrected: Share of the sentences that are corrected at once, drawn from `seed`; 1 takes
+            every label that the data have.
         seed: Seed of the corrections.
+
+    Attributes:
+        heard: The trials that were heard so far.
     """
 
     def __init__(
@@ -138,6 +173,7 @@ class Unlabelled:
     ) -> None:
         self.learner = learner
         self.decoder = decoder
+        self.heard: list[Heard] = []
         self._corrected = corrected
         self._random = np.random.default_rng(seed)
         self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
@@ -150,17 +186,22 @@ class Unlabelled:
     def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
         """See `Way`."""
         labels_U = split.labels(place.index)
+        confidence = None
         if self._random.random() >= self._corrected or labels_U is None:
-            labels_U = self._pseudo_label(logits_PV)
+            confidence, labels_U = self._pseudo_label(logits_PV)
+        learnt = None
         if labels_U is not None:
-            self.learner.learn(heard_sentence(split, place.index, labels_U))
+            learnt = self.learner.learn(heard_sentence(split, place.index, labels_U))
+        self.heard.append(Heard(place, confidence, learnt))
 
-    def _pseudo_label(self, logits_PV: np.ndarray) -> np.ndarray | None:
+    def _pseudo_label(self, logits_PV: np.ndarray) -> tuple[float, np.ndarray | None]:
+        """Return the confidence of the decoded sentence, and its label where it is trusted."""
         model = self.learner.model
         nbest = self.decoder.decode(log_softmax(logits_PV), model.inventory)
-        if confidence_of(nbest) < self.learner.settings.confidence:
-            return None
-        return label_of(nbest[0].text, model.conventions, self._lexicon)
+        confidence = confidence_of(nbest)
+        if confidence < self.learner.settings.confidence:
+            return confidence, None
+        return confidence, label_of(nbest[0].text, model.conventions, self._lexicon)
 
 
 def follow(
@@ -169,6 +210,8 @@ def follow(
     judged: str,
     heard: Sequence[str],
     progress: Progress | None = None,
+    *,
+    unfit: Container[Place] = (),
 ) -> dict[int, np.ndarray]:
     """Decode trials in the order of recording; return the logits of those that are judged.
 
@@ -178,11 +221,13 @@ def follow(
         judged: Split whose logits are wanted.
         heard: Splits that the way hears of; the others are only decoded.
         progress: Called with trials done and in all.
+        unfit: Trials to leave out; see `unfit_places`.
 
     Returns:
         float32 [P, V] by position in the judged split.
     """
     places = in_order(data, dict.fromkeys([judged, *heard]))
+    places = [place for place in places if place not in unfit]
     logits = {}
     for number, place in enumerate(places):
         split = data.split(place.split)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -173,14 +173,17 @@ def adapt(
     out, run = as_path(out, "out"), as_path(run, "run")
     _check_arguments(out, trials, whole_model, old_data, old_trials, batches)
     source = load_model(run)
-    config = _run_config(Path(run), source)
+    config = run_config(Path(run), source)
     with reading_bar(progress) as bar:
         new = opened(data, source, ("train", "val"), skip_bad, bar, progress)
         old = None
         if old_data is not None:
             old = opened(old_data, source, ("train",), skip_bad, bar, progress)
     labelled = with_labels(new)
-    name = session_to_adapt_to(source, labelled, session)
+    train = labelled.split("train")
+    recorded = [labelled.sessions[day] for day in np.unique(train.day_N)]
+    wanted_of = "training trials of session {} with a label"
+    name = session_to_adapt_to(source, recorded, session, labelled.path, wanted_of)
     chosen = trials_of_day(labelled, name, trials, config)
     model = source if name in source.sessions else with_day(source, name)
     day = model.sessions.index(name)
@@ -211,15 +214,15 @@ def adapt(
             seconds = round(time.perf_counter() - started, 2)
             summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
             summary = replace(summary, n_unlabelled=n_unlabelled)
-            _write_summary(out, summary)
+            write_adaptation(out, summary.to_json())
         then(trainer)
     return summary
 
 
-def _write_summary(out: Path, summary: AdaptSummary) -> None:
-    content = summary.to_json() | {"provenance": provenance()}
-    text = json.dumps(content, indent=2, default=str)
-    atomic_write(out / "adaptation.json", text.encode())
+def write_adaptation(run: Path, summary: Mapping[str, Any]) -> None:
+    """Write `adaptation.json` of a run: the summary of its adaptation, and the provenance."""
+    text = json.dumps({**summary, "provenance": provenance()}, indent=2, default=str)
+    atomic_write(run / "adaptation.json", text.encode())
 
 
 def _n_trials(data: PackedDataset, session: str) -> int:
@@ -243,11 +246,16 @@ def _emptied_on_failure(out: Path) -> Iterator[None]:
         raise
 
 
+def check_new(out: Path) -> None:
+    """Raise RunError unless a run directory to write is absent or empty."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError("exists already", where=out, fix="give another --out")
+
+
 def _check_arguments(
     out: Path, trials: int | None, whole_model: bool, old_data: Any, old_trials: int, batches: int
 ) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError("exists already", where=out, fix="give another --out")
+    check_new(out)
     for name, count in (("trials", trials), ("old_trials", old_trials), ("batches", batches)):
         if count is not None:
             as_count(count, name)
@@ -259,7 +267,7 @@ def _check_arguments(
         raise ConfigError(what, fix="give --whole-model too, or leave out --old-data")
 
 
-def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
+def run_config(run: Path, model: AcousticModel) -> TrainConfig:
     """Return the run's training configuration, or the defaults if the run holds none.
 
     Architecture, smoothing and feature subset come from the model itself.

@@ -57,40 +57,40 @@ def opened(
     return data
 
 
-def session_to_adapt_to(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
+def session_to_adapt_to(
+    model: AcousticModel, recorded: Sequence[str], wanted: str | None, where: Path, trials: str
+) -> str:
     """Return the day to adapt to.
 
     Args:
         model: The model that is adapted.
-        data: Recordings with a training split whose trials have labels.
+        recorded: Sessions that have trials to learn from.
         wanted: Session to adapt to. None takes the only session that the model does not know; if
             the model knows all, the only session.
+        where: The data, for messages.
+        trials: Trials of a session that can be learnt from, with a place for its name: "training
+            trials of session {}".
 
     Raises:
-        DataError: If `wanted` has no training trials, or if None leaves several sessions to choose
+        DataError: If `wanted` is not recorded, or if None leaves no session, or several to choose
             from.
     """
-    split = data.split("train")
-    recorded = [data.sessions[day] for day in np.unique(split.day_N)]
     if wanted is not None:
         if wanted not in recorded:
-            what = (
-                f"there are no training trials of session {wanted!r} with a label;"
-                f" {nearest(wanted, recorded)}"
-            )
-            raise DataError(what, where=data.path)
+            what = f"there are no {trials.format(repr(wanted))}; {nearest(wanted, recorded)}"
+            raise DataError(what, where=where)
         return wanted
     unknown = [name for name in recorded if name not in model.sessions]
-    choice: list[str] = unknown or recorded
+    choice: Sequence[str] = unknown or recorded
+    if not choice:
+        raise DataError("there are no trials to learn from", where=where)
     if len(choice) > 1:
         what = (
             f"{len(choice)} sessions are new to the model"
             if unknown
             else "the model knows every session here"
         )
-        raise DataError(
-            f"{what}: {', '.join(choice)}", where=data.path, fix="name one with --session"
-        )
+        raise DataError(f"{what}: {', '.join(choice)}", where=where, fix="name one with --session")
     return choice[0]
 
 

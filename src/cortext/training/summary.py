@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,16 +155,13 @@ def summarise(
     )
 
 
-def write_summary(path: Path, summary: RunSummary, config: TrainConfig) -> None:
+def write_summary(path: Path, summary: Mapping[str, Any], config: TrainConfig) -> None:
     """Write the summary, the configuration and the provenance (commit, versions, machine).
 
     Args:
         path: The file, `summary.json`.
-        summary: The summary.
+        summary: The summary as plain values.
         config: Configuration of the run.
     """
-    content: dict[str, Any] = summary.to_json() | {
-        "config": to_mapping(config),
-        "provenance": provenance(),
-    }
+    content = {**summary, "config": to_mapping(config), "provenance": provenance()}
     atomic_write(path, json.dumps(content, indent=2, default=str).encode())

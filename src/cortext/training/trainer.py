@@ -408,7 +408,7 @@ class Trainer(Described):
             self.n_unlabelled,
         )
         path = self.run_directory.summary
-        self.processes.rank_zero_first(lambda: write_summary(path, summary, self.config))
+        self.processes.rank_zero_first(lambda: write_summary(path, summary.to_json(), self.config))
         for callback in self.callbacks:
             callback.on_end(self, summary)
         return summary
