@@ -62,8 +62,10 @@ def test_all_participants_are_in_all_parts():
     assert {part: len(pieces) for part, pieces in parts.items()} == {
         "frozen": 10,
         "daily": 10,
-        "half": 20,
-        "double": 20,
+        "frozen-half": 10,
+        "frozen-double": 10,
+        "daily-half": 10,
+        "daily-double": 10,
     }
     names = [piece.path(year.Path()) for pieces in parts.values() for piece in pieces]
     assert len(set(names)) == 60
