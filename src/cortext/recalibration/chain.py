@@ -1,0 +1,463 @@
+"""The chain of a recalibrated decoder: all models that were made, and all decisions about them.
+
+    CHAIN/chain.jsonl        entries, one a line, only ever appended to
+    CHAIN/models/<number>/   run directory of the model that entry <number> added
+
+An entry holds the SHA-256 of the entry before, and its own: a change anywhere in the file is
+noticed. Which model speaks is computed from the entries and stored nowhere else. Models are never
+written again, so that a rollback gives back the same bits.
+
+A model is written whole before its entry. A kill leaves at most a model without an entry, or an
+entry without its end; the next writer removes either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cortext.arguments import as_path
+from cortext.errors import RunError
+from cortext.files import (
+    atomic_directory,
+    disk_errors,
+    exclusive,
+    parse_json_object,
+    sync,
+    unfinished,
+)
+
+FILE = "chain.jsonl"
+MODELS = "models"
+ADDS = ("base", "candidate")
+"""Kinds of entries that add a model; all others are about an earlier one."""
+KINDS = (*ADDS, "judged", "provisional", "promoted", "rejected", "rolled_back", "removed")
+DAMAGED = "a backup is needed; go on with the run that it began with in an empty directory"
+_OWN = ("number", "when", "kind", "previous", "hash")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model or a decision.
+
+    Attributes:
+        number: Its place in the chain, from 0.
+        when: Its time, with the offset from UTC.
+        kind: One of `KINDS`.
+        facts: The rest. `model` is the number of the model that a decision is about, and the only
+            one that all of them have.
+        previous: Hash of the entry before; empty for the first.
+        hash: SHA-256 of all of the above.
+    """
+
+    number: int
+    when: datetime
+    kind: str
+    facts: dict[str, Any]
+    previous: str
+    hash: str
+
+    @classmethod
+    def made(
+        cls, number: int, when: datetime, kind: str, facts: dict[str, Any], previous: str
+    ) -> Entry:
+        """Return an entry with its hash."""
+        return cls(number, when, kind, facts, previous, _hash(number, when, kind, facts, previous))
+
+    @classmethod
+    def read(cls, line: bytes) -> Entry:
+        """Return the entry of a line. Raises ValueError for one that is damaged."""
+        found = parse_json_object(line)
+        if missing := [name for name in _OWN if name not in found]:
+            raise ValueError(f"it lacks {missing[0]!r}")
+        facts = {name: value for name, value in found.items() if name not in _OWN}
+        entry = cls.made(
+            found["number"],
+            datetime.fromisoformat(found["when"]),
+            found["kind"],
+            facts,
+            found["previous"],
+        )
+        if entry.line() != line:
+            raise ValueError("its content does not agree with its hash")
+        return entry
+
+    @property
+    def model(self) -> int:
+        """Number of the model that it adds or is about."""
+        return self.number if self.kind in ADDS else int(self.facts["model"])
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model that it adds: its number and the beginning of its digest."""
+        return f"{self.number}-{self.facts['digest'][:8]}"
+
+    def line(self) -> bytes:
+        """Return its line in the file."""
+        head = _head(self.number, self.when, self.kind)
+        return _json(head | self.facts | {"previous": self.previous, "hash": self.hash}) + b"\n"
+
+
+def _head(number: int, when: datetime, kind: str) -> dict[str, Any]:
+    return {"number": number, "when": when.isoformat(timespec="seconds"), "kind": kind}
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, allow_nan=False).encode()
+
+
+def _hash(number: int, when: datetime, kind: str, facts: dict[str, Any], previous: str) -> str:
+    content = _head(number, when, kind) | facts | {"previous": previous}
+    return hashlib.sha256(_json(content)).hexdigest()
+
+
+@dataclass
+class ChainContents:
+    """The entries of a chain, and what follows from them.
+
+    Attributes:
+        entries: All entries.
+        parent: Number of the model that was promoted last, or that the chain began with or was
+            rolled back to.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    parent: int = 0
+    _provisional: tuple[int, datetime] | None = None
+    _models: dict[int, Entry] = field(default_factory=dict)
+
+    @property
+    def head(self) -> str:
+        """Hash of the last entry; empty for an empty chain."""
+        return self.entries[-1].hash if self.entries else ""
+
+    @property
+    def id(self) -> str:
+        """Hash of the first entry, which tells one chain from another."""
+        return self.entries[0].hash
+
+    def speaking(self, now: datetime) -> int:
+        """Return the number of the model that speaks at a time.
+
+        It is the parent, or the model that speaks provisionally until its time is over.
+        """
+        if self._provisional is not None and now < self._provisional[1]:
+            return self._provisional[0]
+        return self.parent
+
+    def model(self, number: int) -> Entry:
+        """Return the entry that added a model.
+
+        Raises:
+            RunError: There is no such model, or it was removed.
+        """
+        if number not in self._models:
+            known = ", ".join(map(str, self._models))
+            raise RunError(f"the chain has no model {number}", fix=f"give one of {known}")
+        return self._models[number]
+
+    @property
+    def models(self) -> list[int]:
+        """Numbers of the models that are kept."""
+        return list(self._models)
+
+    def of(self, number: int, kind: str) -> list[Entry]:
+        """Return the decisions of a kind about a model."""
+        return [each for each in self.entries if each.kind == kind and each.model == number]
+
+    def lineage(self, number: int) -> list[int]:
+        """Return a model, its parent and so on back to the model that the chain began with."""
+        found = [number]
+        while (entry := self.entries[found[-1]]).kind == "candidate":
+            found.append(entry.facts["parent"])
+        return found
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
+        self.check(entry)
+        number = entry.model
+        if entry.kind in ADDS:
+            self._models[number] = entry
+        elif entry.kind == "provisional":
+            self._provisional = number, datetime.fromisoformat(entry.facts["until"])
+        elif entry.kind == "promoted":
+            self._provisional = None
+        elif entry.kind in ("rejected", "rolled_back"):
+            if entry.kind == "rolled_back" or self._speaks_provisionally(number):
+                self._provisional = None
+        elif entry.kind == "removed":
+            del self._models[number]
+        if entry.kind in ("promoted", "rolled_back"):
+            self.parent = number
+        self.entries.append(entry)
+
+    def _speaks_provisionally(self, number: int) -> bool:
+        return self._provisional is not None and self._provisional[0] == number
+
+    def check(self, entry: Entry) -> None:
+        """Raise ValueError for an entry that cannot follow."""
+        if entry.number != len(self.entries):
+            raise ValueError(f"its number is {entry.number}, not {len(self.entries)}")
+        if entry.previous != self.head:
+            raise ValueError("it does not follow the entry before it")
+        if entry.kind not in KINDS:
+            raise ValueError(f"its kind {entry.kind!r} is unknown")
+        if (entry.kind == "base") != (entry.number == 0):
+            raise ValueError("a chain begins with its base, and has one")
+        if entry.when.utcoffset() is None:
+            raise ValueError("its time has no offset from UTC")
+        if entry.kind in ADDS and not isinstance(entry.facts.get("digest"), str):
+            raise ValueError("its model has no digest")
+        about = entry.facts.get("parent") if entry.kind == "candidate" else entry.facts.get("model")
+        if entry.kind != "base" and about not in self._models:
+            raise ValueError(f"it is about model {about!r}, which the chain does not have")
+        if entry.kind == "provisional":
+            until = datetime.fromisoformat(str(entry.facts.get("until")))
+            if until.utcoffset() is None:
+                raise ValueError("its end has no offset from UTC")
+        if entry.kind == "removed" and (
+            entry.model == self.parent or self._speaks_provisionally(entry.model)
+        ):
+            raise ValueError("the model that speaks cannot be removed")
+
+
+def read_chain(folder: str | Path) -> ChainContents:
+    """Read a chain, which another process may be writing at this moment.
+
+    An entry without its end, which a writer is writing or was killed at, is not read.
+
+    Raises:
+        RunError: There is no chain, or an entry is damaged; it names the line.
+    """
+    return _read(as_path(folder, "folder") / FILE)[0]
+
+
+def _read(path: Path) -> tuple[ChainContents, int]:
+    """Return the contents of a chain, and the number of bytes that they take."""
+    contents, size = ChainContents(), 0
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        fix = "give a directory that `cortext recalibrate` wrote"
+        raise RunError(f"no chain of use: {error.strerror}", where=path, fix=fix) from None
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        if not line.endswith(b"\n") and _is_unfinished(line):
+            break
+        try:
+            contents.add(Entry.read(line))
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"line {number} of the chain is damaged: {error}"
+            raise RunError(what, where=path, fix=DAMAGED) from None
+        size += len(line)
+    if not contents.entries:
+        raise RunError("the chain has no entry", where=path, fix=DAMAGED)
+    return contents, size
+
+
+def _is_unfinished(line: bytes) -> bool:
+    """Tell whether a last line without its end is one that was not written to its end.
+
+    A whole object with something after it is none: its end was damaged later.
+    """
+    try:
+        _, end = json.JSONDecoder().raw_decode(line.decode())
+    except ValueError:
+        return True
+    return end == len(line)
+
+
+def model_folder(folder: str | Path, number: int) -> Path:
+    """Return the run directory of a model of a chain."""
+    return as_path(folder, "folder") / MODELS / str(number)
+
+
+def digest_of(run: Path) -> str:
+    """Return the SHA-256 of the names and contents of the files in a directory."""
+    digest = hashlib.sha256()
+    for path in sorted(each for each in run.rglob("*") if each.is_file()):
+        name = path.relative_to(run).as_posix().encode()
+        digest.update(b"%d %d " % (len(name), path.stat().st_size) + name)
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def verify_chain(folder: str | Path) -> ChainContents:
+    """Read a chain and compare all its models with their digests.
+
+    Raises:
+        RunError: An entry or a model is damaged or missing; it names the first.
+    """
+    contents = read_chain(folder)
+    for number in contents.models:
+        verify_model(folder, contents.model(number))
+    return contents
+
+
+def verify_model(folder: str | Path, entry: Entry) -> Path:
+    """Return the run directory of a model whose files agree with its entry.
+
+    Raises:
+        RunError: They do not.
+    """
+    path = model_folder(folder, entry.number)
+    with disk_errors(path):
+        if not path.is_dir() or digest_of(path) != entry.facts["digest"]:
+            what = f"model {entry.number} of the chain is damaged or missing"
+            raise RunError(what, where=path, fix="roll back to another: recalibrate --rollback")
+    return path
+
+
+class Chain:
+    """A chain that this process writes; see `open_chain`.
+
+    Attributes:
+        folder: Its directory.
+        contents: Its entries.
+    """
+
+    def __init__(self, folder: Path, contents: ChainContents, now: Callable[[], datetime]) -> None:
+        self.folder = folder
+        self.contents = contents
+        self._path = folder / FILE
+        self._now = now
+
+    def add_model(self, kind: str, write: Callable[[Path], None], **facts: Any) -> Entry:
+        """Add a model.
+
+        Args:
+            kind: `base` or `candidate`.
+            write: Writes its run directory into a given empty one.
+            facts: More for its entry; a candidate's `parent` is needed.
+
+        Raises:
+            RunError, DataError: The disk is full; the chain is as before.
+        """
+        number = len(self.contents.entries)
+        path = model_folder(self.folder, number)
+        with disk_errors(path), atomic_directory(path) as made:
+            write(made)
+            digest = digest_of(made)
+        return self.add(kind, digest=digest, **facts)
+
+    def add(self, kind: str, **facts: Any) -> Entry:
+        """Add an entry, on the disk before this returns.
+
+        Raises:
+            RunError, DataError: The entry cannot follow, or the disk is full; the chain is as
+                before.
+        """
+        contents = self.contents
+        entry = Entry.made(len(contents.entries), self._now(), kind, facts, contents.head)
+        try:
+            contents.check(entry)
+        except ValueError as error:
+            raise RunError(f"the chain takes no such entry: {error}", where=self._path) from None
+        with disk_errors(self._path):
+            self._append(entry.line())
+        contents.add(entry)
+        return entry
+
+    def roll_back(self, to: int, why: str, operator: str) -> Entry:
+        """Let an earlier model speak again, and be the parent of the next ones."""
+        self.contents.model(to)
+        speaking = self.contents.speaking(self._now())
+        facts = {"from": speaking, "why": why, "operator": operator}
+        return self.add("rolled_back", model=to, **facts)
+
+    def remove(self, number: int) -> None:
+        """Remove the files of a model that neither speaks nor is the parent."""
+        self.add("removed", model=number)
+        shutil.rmtree(model_folder(self.folder, number), ignore_errors=True)
+
+    def _append(self, line: bytes) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+        if not size:
+            sync(self.folder)
+
+
+@contextmanager
+def open_chain(
+    folder: str | Path,
+    base: str | Path | None = None,
+    *,
+    operator: str = "",
+    now: Callable[[], datetime] = lambda: datetime.now(UTC).astimezone(),
+) -> Iterator[Chain]:
+    """Open a chain for writing; other processes cannot meanwhile.
+
+    Args:
+        folder: Its directory.
+        base: Run directory that a new chain begins with; None where it must exist.
+        operator: Name of the person or program that opens it, for a new chain's first entry.
+        now: Returns the time.
+
+    Raises:
+        RunError: Another process writes it, it is damaged, or it does not exist.
+    """
+    folder = as_path(folder, "folder")
+    if base is not None:
+        with disk_errors(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not folder.is_dir():
+        read_chain(folder)  # says so
+    fix = "end that process, or give another directory"
+    with exclusive(folder, RunError("another process writes this chain", where=folder, fix=fix)):
+        path = folder / FILE
+        if base is not None and (not path.exists() or not path.stat().st_size):
+            chain = Chain(folder, ChainContents(), now)
+            _tidy(chain)
+            chain.add_model("base", lambda made: copy_run(Path(base), made), operator=operator)
+        else:
+            contents, size = _read(path)
+            os.truncate(path, size)
+            chain = Chain(folder, contents, now)
+            _tidy(chain)
+        yield chain
+
+
+def copy_run(run: Path, made: Path) -> None:
+    """Copy what describes a trained model: the files of its run directory, not its folders.
+
+    Folders hold checkpoints and traces of the training.
+
+    Raises:
+        RunError: It is no run directory.
+    """
+    files = [path for path in run.iterdir() if path.is_file()] if run.is_dir() else []
+    if not files:
+        raise RunError("no run directory", where=run, fix="give one that `cortext train` wrote")
+    for path in files:
+        shutil.copyfile(path, made / path.name)
+
+
+def _tidy(chain: Chain) -> None:
+    """Remove what a killed process left: models without an entry, and half-written ones."""
+    models = chain.folder / MODELS
+    if not models.is_dir():
+        return
+    kept = {str(number) for number in chain.contents.models}
+    for path in [*unfinished(models), *models.iterdir()]:
+        if path.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
