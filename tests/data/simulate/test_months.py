@@ -1,18 +1,21 @@
 """Every part of a year's drift against its formula, the events on their days, raw features."""
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import date
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
+from cortext.cli import run
 from cortext.config import with_overrides
-from cortext.data import open_dataset
+from cortext.data import open_dataset, open_packed
 from cortext.data.conventions import Conventions
 from cortext.data.simulate import PRESETS, preset_config, simulate
 from cortext.data.simulate.brain import Electrodes, electrodes, later_in_day, vocabulary
@@ -269,6 +272,35 @@ def test_features_are_counts_and_power_as_recorded(months):
     assert 0.3 < np.median(counts.mean(axis=0)) < 1.2
     assert power.min() > 0
     assert 0.7 < np.median(power) < 1.5
+
+
+def inspected(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `cortext inspect` says of a data set."""
+    assert run(["inspect", str(path), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_raw_months_are_packed_by_the_past_alone_and_inspected(months, tmp_path, capsys):
+    for name, source in (("all", months), ("fewer", tmp_path / "fewer")):
+        if name == "fewer":
+            shutil.copytree(months, source)
+            last = max(path.name for path in source.glob("sim.*"))
+            shutil.rmtree(source / last)
+        assert run(["pack", str(source), "--out", str(tmp_path / f"packed-{name}")]) == 0
+    capsys.readouterr()
+    # Two days of 6 and 2 sentences, and eight with 2 that judge.
+    for path in (months, tmp_path / "packed-all"):
+        found = inspected(path, capsys)
+        assert found["problems"] == []
+        assert {row["split"]: row["n_trials"] for row in found["totals"]}["val"] == 20
+    assert "raw" in json.dumps(inspected(months, capsys)["conventions"])
+    whole, fewer = (open_packed(tmp_path / f"packed-{name}") for name in ("all", "fewer"))
+    assert len(fewer.sessions) == len(whole.sessions) - 1
+    for split in ("train", "val"):
+        for row in range(len(fewer.split(split))):
+            one, other = (each.split(split).trial(row) for each in (fewer, whole))
+            np.testing.assert_array_equal(one.features_TC, other.features_TC)
+            assert np.abs(one.features_TC).max() <= 10
 
 
 def test_level_of_power_follows_the_baseline():
