@@ -1,0 +1,107 @@
+"""Features of all utterances of a usage log, kept to learn from where the user asked for it.
+
+    DIR/heard/<block>-<number>.safetensors   features_TC of an utterance
+
+Block and number are those of kept recordings (`usage.writer`): the second of the log's first
+utterance, and the utterance's place in the log. So another log in the same directory is not taken
+for this one.
+
+They are deleted when they are too old, and the oldest of them when they take too much space.
+
+Shapes: T bins, C features.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from cortext.errors import ConfigError, LiveError
+from cortext.files import atomic_path, unfinished
+
+HEARD = "heard"
+DAY_NS = 86_400 * 10**9
+
+
+class HeardFeatures:
+    """Features of the utterances of a log. For one writer, and readers of other processes.
+
+    Args:
+        folder: Directory of the log.
+        quota_bytes: Most bytes that they take together.
+        days: Days for which they are kept.
+
+    Raises:
+        ConfigError: For a quota or days that are not positive.
+    """
+
+    def __init__(self, folder: str | Path, quota_bytes: float = 2e9, days: float = 30.0) -> None:
+        if not (quota_bytes > 0 and days > 0):
+            raise ConfigError(
+                f"recordings of at most {quota_bytes:g} bytes are kept for {days:g} days",
+                fix="give positive numbers",
+            )
+        self.folder = Path(folder) / HEARD
+        self._quota_bytes = quota_bytes
+        self._days = days
+
+    def keep(self, block: int, number: int, features_TC: np.ndarray) -> None:
+        """Keep the features of an utterance, and delete what is too old or too much.
+
+        Args:
+            block: Second of the log's first utterance.
+            number: Its place in the log, from 0.
+            features_TC: float32 [T, C], in the conventions of the log's recordings.
+
+        Raises:
+            LiveError: The disk is full; the others stay.
+        """
+        path = self._path(block, number)
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            content = save({"features_TC": np.ascontiguousarray(features_TC, np.float32)})
+            with atomic_path(path) as temporary:
+                temporary.chmod(0o600)
+                temporary.write_bytes(content)
+        except OSError as error:
+            fix = "free some space, or lower --record-quota-gb"
+            what = f"the features of an utterance cannot be kept: {error.strerror}"
+            raise LiveError(what, where=path, fix=fix) from None
+        self.tidy()
+
+    def read(self, block: int, number: int) -> np.ndarray | None:
+        """Return the features of an utterance, float32 [T, C]; None where they are not kept.
+
+        None, too, for a damaged file.
+        """
+        try:
+            found: np.ndarray = load_file(self._path(block, number))["features_TC"]
+        except (OSError, KeyError, ValueError, SafetensorError):
+            return None
+        usable = found.dtype == np.float32 and found.ndim == 2 and np.isfinite(found).all()
+        return found if usable else None
+
+    def tidy(self) -> None:
+        """Delete features that are too old or too much, and what a killed process left."""
+        for half in unfinished(self.folder):
+            half.unlink(missing_ok=True)
+        found = []
+        for path in self.folder.glob("*.safetensors"):
+            with suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size, path))
+        kept_bytes = 0
+        oldest_ns = time.time_ns() - int(self._days * DAY_NS)
+        for when_ns, size, path in sorted(found, reverse=True):
+            kept_bytes += size
+            if kept_bytes > self._quota_bytes or when_ns < oldest_ns:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+
+    def _path(self, block: int, number: int) -> Path:
+        return self.folder / f"{block}-{number}.safetensors"
