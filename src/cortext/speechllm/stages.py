@@ -8,6 +8,7 @@ from typing import Any
 
 from cortext.data.packed import PackedDataset
 from cortext.errors import RunError
+from cortext.models import AcousticModel
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.task import SpeechTask, check_possible, speech_trainer
 from cortext.training.backend import DeviceSpec
@@ -84,6 +85,7 @@ def train_speech_llm(
                     **settings,
                 ) as trainer:
                     assert isinstance(trainer.task, SpeechTask)
+                    assert isinstance(trainer.model, AcousticModel)
                     val = trainer.validator.batches.split
                     for _, later in stages[number + 1 :]:
                         trainer.task.check_later(later, trainer.model, trainer.train_split, val)

@@ -396,8 +396,10 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
     Returns:
         Mean loss of the compared trials, by known session.
     """
-    network = trainer.model.network
-    sessions = trainer.model.sessions
+    model = trainer.model
+    assert isinstance(model, AcousticModel)
+    network = model.network
+    sessions = model.sessions
     backend = trainer.backend
     split = trainer.train_split
     transforms = trainer.config.dataset.data_transforms
@@ -409,7 +411,7 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
         transforms,
         backend.host,
         network.n_patches,
-        clear_padding=trainer.model.pads_last_patch,
+        clear_padding=model.pads_last_patch,
     ).batch(compared)
     losses = {}
     with reading_bar(progress, "comparing days") as bar:

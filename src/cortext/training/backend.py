@@ -156,13 +156,8 @@ class StepValues:
 
 
 class Backend(Protocol):
-    """Takes the steps of a training run.
+    """Takes the steps of a training run."""
 
-    It is built as `cls(job)`, inside the context `cls.processes(spec)`.
-    """
-
-    job: Job
-    """The model, the trials and the settings of the run."""
     name: str
     """Name of the device, for the summary."""
     cores: int
@@ -171,17 +166,6 @@ class Backend(Protocol):
     """Device on which `forward` needs its batches."""
     synchronous: bool
     """True if reading the results after every step costs no time."""
-
-    def __init__(self, job: Job) -> None: ...
-
-    @staticmethod
-    def processes(spec: DeviceSpec) -> AbstractContextManager[Processes]:
-        """Yield the processes of this run, able to exchange values.
-
-        Raises:
-            RunError: If the device cannot be used, or there are fewer cores than required.
-        """
-        ...
 
     def running(self) -> AbstractContextManager[None]:
         """Keep the settings that steps need, such as the precision of matrix products."""
@@ -236,11 +220,29 @@ class Backend(Protocol):
         ...
 
 
-def backend_class(name: str) -> type[Backend]:
+class JobBackend(Backend, Protocol):
+    """A backend of one job: built as `cls(job)`, inside the context `cls.processes(spec)`."""
+
+    job: Job
+    """The model, the trials and the settings of the run."""
+
+    def __init__(self, job: Job) -> None: ...
+
+    @staticmethod
+    def processes(spec: DeviceSpec) -> AbstractContextManager[Processes]:
+        """Yield the processes of this run, able to exchange values.
+
+        Raises:
+            RunError: If the device cannot be used, or there are fewer cores than required.
+        """
+        ...
+
+
+def backend_class(name: str) -> type[JobBackend]:
     """Return the backend of that name. Raises MissingLibrary if its libraries are missing."""
     module, _, attribute = BACKENDS[name].partition(":")
     try:
-        found: type[Backend] = getattr(import_module(module), attribute)
+        found: type[JobBackend] = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if (error.name or "cortext").partition(".")[0] == "cortext":
             raise

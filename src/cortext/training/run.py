@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cortext.arguments import check_type
-from cortext.data.packed import PackedDataset
 from cortext.errors import ConfigError
 from cortext.files import disk_errors
 from cortext.training.backend import DeviceSpec
 from cortext.training.callbacks import Callback
 from cortext.training.config import TrainConfig, read_train_config
+from cortext.training.participants.recordings import Given
 from cortext.training.participants.trainer import JointTrainer
 from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer
@@ -20,7 +20,7 @@ from cortext.training.trainer import Trainer
 
 def train(
     config: TrainConfig | Mapping[str, Any] | str | Path,
-    data: PackedDataset | str | Path | Mapping[str, PackedDataset | str | Path],
+    data: Given,
     out: str | Path,
     *,
     lm: str | Path | None = None,
@@ -89,7 +89,7 @@ def train(
     return summary
 
 
-def _trainer_of(data: Any) -> Callable[..., Trainer]:
+def _trainer_of(data: Given) -> Callable[..., Trainer]:
     """Return the trainer of one participant, or that of several."""
     return JointTrainer if isinstance(data, Mapping) else Trainer
 

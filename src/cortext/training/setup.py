@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,30 @@ if TYPE_CHECKING:
     from cortext.training.task import Task
 
 
+class LearningModel(Protocol):
+    """Properties that the model of one participant and the models of several have."""
+
+    @property
+    def network(self) -> Any:
+        """The weights: `state_dict` and `load_state_dict`."""
+
+    @property
+    def inventory(self) -> Inventory:
+        """Tokens, in the order of the logits."""
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Recording days."""
+
+    @property
+    def look_ahead_ms(self) -> float | None:
+        """Milliseconds that a frame depends on after its patch; None for the whole trial."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters."""
+
+
 @dataclass(frozen=True)
 class Setup:
     """A run's model and trials.
@@ -41,6 +65,7 @@ class Setup:
         val: The trials to validate on.
         layer_of_day: int64, the day layer of each of the data's recording days (-1: none).
         sampler: Assigns trials to batches.
+        data: The recordings that they are from.
         n_unlabelled: Training trials that were left out because they have no label.
     """
 
@@ -49,10 +74,12 @@ class Setup:
     val: PackedSplit
     layer_of_day: np.ndarray
     sampler: DayBalancedSampler
+    data: PackedDataset
     n_unlabelled: int = 0
 
-    def identity(self, data: PackedDataset) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return the properties of the data that must be the same when the run is resumed."""
+        data = self.data
         conventions = replace(data.conventions, normalised=None).to_json()
         return {
             **({"conventions": conventions} if conventions else {}),
@@ -105,7 +132,7 @@ def prepare(
     layer_of_day = day_layers(data, sessions)
     sampler = batch_sampler(settings, train, layer_of_day, len(sessions))
     n_unlabelled = data.n_trials("train") - labelled.n_trials("train")
-    return Setup(model, train, val, layer_of_day, sampler, n_unlabelled)
+    return Setup(model, train, val, layer_of_day, sampler, data, n_unlabelled)
 
 
 def _check_conventions(config: TrainConfig, data: PackedDataset, model: AcousticModel) -> None:

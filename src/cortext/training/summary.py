@@ -14,11 +14,11 @@ from cortext.config import to_mapping
 from cortext.data.checks import Problem
 from cortext.describe import Described, percent
 from cortext.files import atomic_write
-from cortext.models import AcousticModel
 from cortext.models.acoustic import look_ahead_text
 from cortext.provenance import provenance
 from cortext.training.checkpoint import RunState
 from cortext.training.config import TrainConfig
+from cortext.training.setup import LearningModel
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +107,7 @@ class RunSummary(Described):
 def summarise(
     path: Path,
     config: TrainConfig,
-    model: AcousticModel,
+    model: LearningModel,
     progress: RunState,
     skipped: Sequence[Problem],
     device: str,

@@ -16,7 +16,7 @@ import torch
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.data.packed import PackedDataset, PackedSplit, open_packed
 from cortext.describe import Described, percent
-from cortext.errors import DataError, RunError, first_line
+from cortext.errors import ConfigError, DataError, RunError, first_line
 from cortext.models import AcousticModel
 from cortext.models.acoustic import look_ahead_text
 from cortext.processes import interrupts
@@ -28,10 +28,16 @@ from cortext.training.checks.before import examine_first
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.loop import run_batches, validate
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
-from cortext.training.participants.recordings import conventions_to_start_from, open_for
+from cortext.training.participants.joint import JointSetup
+from cortext.training.participants.recordings import (
+    Given,
+    Recordings,
+    conventions_to_start_from,
+    open_for,
+)
 from cortext.training.progress import reading_bar, say, training_bar
 from cortext.training.runlog import MetricsLog, RunLog
-from cortext.training.setup import Setup, bins_note, check_same_data, prepare
+from cortext.training.setup import LearningModel, Setup, bins_note, check_same_data, prepare
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.task import Task, build_task
 from cortext.training.validate import Validates
@@ -79,7 +85,7 @@ class Trainer(Described):
     def __init__(
         self,
         config: TrainConfig | Mapping[str, Any] | str | Path,
-        data: PackedDataset | str | Path,
+        data: Given,
         out: str | Path,
         *,
         task: Task | None = None,
@@ -123,7 +129,7 @@ class Trainer(Described):
                 if note and not resume and model is None:
                     self._note(note)
                 setup = self._prepared(dataset, init_from, model)
-                self.model = setup.model
+                self.model: LearningModel = setup.model
                 if check and not resume:
                     self.processes.rank_zero_first(self._examine)
                 self.skipped = dataset.bad_trials
@@ -131,7 +137,7 @@ class Trainer(Described):
                 if self.n_unlabelled:
                     self._note(f"{self.n_unlabelled:,} training trials without a label left out")
                 self._take(setup)
-                identity = {**setup.identity(dataset), "language_model": lm is not None}
+                identity = {**setup.identity(), "language_model": lm is not None}
                 self.state = RunState(data=identity | self.task.identity())
                 # Rank zero first: it may mend what the others then read.
                 self.processes.rank_zero_first(self._restore)
@@ -145,14 +151,17 @@ class Trainer(Described):
             self._closed = False
 
     def _opened(
-        self, data: Any, packed: Path, skip_bad: bool, init_from: Path | None
-    ) -> PackedDataset:
+        self, data: Given, packed: Path, skip_bad: bool, init_from: Path | None
+    ) -> PackedDataset | Recordings:
         """Return the data, packed and checked by the first process while the others wait.
 
         Bins are joined as the run to start from had them joined, and again so at resume.
         """
         if isinstance(data, PackedDataset):
             return data
+        if isinstance(data, Mapping):
+            what = f"data names {len(data)} participants"
+            raise ConfigError(what, fix="give the mapping to cortext.train")
         model = None
         if init_from is not None:
             model = conventions_to_start_from(init_from, data)
@@ -173,21 +182,27 @@ class Trainer(Described):
         )
 
     def _prepared(
-        self, data: PackedDataset, init_from: Path | None, model: AcousticModel | None
-    ) -> Setup:
+        self,
+        data: PackedDataset | Recordings,
+        init_from: Path | None,
+        model: AcousticModel | None,
+    ) -> Setup | JointSetup:
         """Return the model and the trials."""
+        assert isinstance(data, PackedDataset)
         world = self.processes.world
         return prepare(self.config, self.task, data, init_from, model, world)
 
     def _examine(self) -> None:
         """Check a model, loss or augmentation of one's own; see `examine_first`."""
+        assert isinstance(self.model, AcousticModel)
         examine_first(self.config, self.model)
 
-    def _take(self, setup: Setup) -> None:
+    def _take(self, setup: Setup | JointSetup) -> None:
         """Make the backend, the validator and the log."""
+        assert isinstance(setup, Setup)
         self.train_split = setup.train
         self.layer_of_day = setup.layer_of_day
-        self.backend = backend_class(self.device_spec.backend_name)(self._job(setup))
+        self.backend: Backend = backend_class(self.device_spec.backend_name)(self._job(setup))
         self.validator = self._new_validator(setup, self.backend)
         self.log = self._new_log(lambda step: setup.train)
 
@@ -346,6 +361,7 @@ class Trainer(Described):
 
     def _save_best(self) -> str | None:
         """Write the weights; return their checksum."""
+        assert isinstance(self.model, AcousticModel)
         return self.task.save(self.model, self.run_directory.path)
 
     def _note(self, line: str) -> None:

@@ -101,6 +101,7 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
                 network.speech.audio_llm, device=plan.device, with_language_model=False
             )
         )
+        assert isinstance(trainer.backend, TorchBackend)
         assert isinstance(trainer.validator, SpeechValidator)
         for loss in (trainer.backend.job.loss, trainer.validator.loss):
             assert isinstance(loss, SpeechLoss)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
 
@@ -29,7 +30,11 @@ class JointBackend:
     def __init__(self, jobs: Mapping[str, Job], participant_of: Callable[[int], str]) -> None:
         self.of = {name: TorchBackend(job) for name, job in jobs.items()}
         self.participant_of = participant_of
-        self._first = next(iter(self.of.values()))
+        self._first = first = next(iter(self.of.values()))
+        self.name = first.name
+        self.cores = first.cores
+        self.host = first.host
+        self.synchronous = first.synchronous
         self._share_moments()
 
     def _share_moments(self) -> None:
@@ -40,26 +45,14 @@ class JointBackend:
         for backend in self.of.values():
             backend.optimizer.adam.state = moments
 
-    @property
-    def name(self) -> str:
-        """See `Backend`."""
-        return self._first.name
-
-    @property
-    def host(self) -> torch.device:
-        """See `Backend`."""
-        return self._first.host
-
-    @property
-    def synchronous(self) -> bool:
-        """See `Backend`."""
-        return self._first.synchronous
-
     def running(self) -> AbstractContextManager[None]:
         """See `Backend`."""
         return self._first.running()
 
-    profiled = staticmethod(TorchBackend.profiled)
+    @staticmethod
+    def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
+        """See `Backend`."""
+        return TorchBackend.profiled(folder, first, end)
 
     def batches(self, first: int, end: int) -> Generator[TrainBatch]:
         """See `Backend`."""

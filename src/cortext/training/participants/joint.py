@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from cortext.data.packed import PackedDataset
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel
 from cortext.models.inputs import DayLayers, of_participant
@@ -129,9 +130,9 @@ class JointSetup:
         """Training trials that were left out because they have no label."""
         return sum(setup.n_unlabelled for setup in self.of.values())
 
-    def identity(self, data: Recordings) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return the properties of the data that must be the same when the run is resumed."""
-        each = {name: setup.identity(data.of[name]) for name, setup in self.of.items()}
+        each = {name: setup.identity() for name, setup in self.of.items()}
         counts = {name: sum(own[name] for own in each.values()) for name in ("n_train", "n_val")}
         return {"participants": each, **counts}
 
@@ -189,7 +190,7 @@ def _check_bad_trials(settings: DatasetConfig, data: Recordings) -> None:
             raise ConfigError(what, fix="rename the day of one, or pack without the bad trials")
 
 
-def _n_days(settings: DatasetConfig, data: Any) -> int:
+def _n_days(settings: DatasetConfig, data: PackedDataset) -> int:
     """Return the number of days with labelled training trials."""
     train = with_labels(data).split("train").select(bad_trials=settings.bad_trials_dict)
     return len(np.unique(train.day_N))

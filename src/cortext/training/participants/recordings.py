@@ -9,19 +9,21 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from cortext.arguments import as_path, check_type
+from cortext.arguments import as_path
 from cortext.data.checks import Problem
 from cortext.data.conventions import Conventions
 from cortext.data.dataset import Dataset, open_dataset
 from cortext.data.packed import PackedDataset, data_path, open_data
 from cortext.data.rebin import Rebinning
 from cortext.data.trial import is_plain_name
-from cortext.errors import ConfigError, DataError
+from cortext.errors import ConfigError, DataError, wrong_type
 from cortext.models.card import read_card
 from cortext.models.participants import participant_folder, read_participants
 from cortext.processes import Progress
 from cortext.training.progress import reading_bar, say
 
+Given = PackedDataset | str | Path | Mapping[str, PackedDataset | str | Path]
+"""The data of one participant, or those of several by name."""
 TURN = 0x9E3779B97F4A7C15
 """The golden ratio's fraction as a share of 2 ** 64."""
 
@@ -43,9 +45,7 @@ class Recordings:
         return tuple(problem for data in self.of.values() for problem in data.bad_trials)
 
 
-def open_recordings(
-    given: Mapping[str, PackedDataset | str | Path], run: Path, skip_bad: bool, shown: bool
-) -> Recordings:
+def open_recordings(given: Given, run: Path, skip_bad: bool, shown: bool) -> Recordings:
     """Open and check the data of several participants.
 
     Session files are packed into the participants' folders of the run. Their bins are joined to the
@@ -61,7 +61,8 @@ def open_recordings(
         ConfigError: For a name that no folder can have, and for fewer than two participants.
         DataError: For data that cannot be read, or that differ in more than their bins.
     """
-    check_type(given, Mapping, "data", "a mapping of participants to their data")
+    if not isinstance(given, Mapping):
+        raise wrong_type("data", given, "a mapping of participants to their data")
     for name in given:
         if not is_plain_name(name):
             what = f"{name!r} cannot name a participant"

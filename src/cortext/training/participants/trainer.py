@@ -10,10 +10,11 @@ from typing import Any
 import yaml
 
 from cortext.config import to_mapping
-from cortext.data.packed import PackedSplit
+from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.describe import percent
 from cortext.errors import ConfigError
 from cortext.files import atomic_write, disk_errors
+from cortext.models import AcousticModel
 from cortext.models.acoustic import look_ahead_text
 from cortext.models.participants import (
     joined_checksum,
@@ -27,10 +28,12 @@ from cortext.training.participants.backend import JointBackend
 from cortext.training.participants.joint import JointSetup, check_settings, prepare_all
 from cortext.training.participants.recordings import (
     Alternation,
+    Given,
     Recordings,
     merged,
     open_recordings,
 )
+from cortext.training.setup import Setup
 from cortext.training.task import CTCTask
 from cortext.training.trainer import Trainer
 from cortext.training.validate import Forward, Validates
@@ -48,7 +51,9 @@ class JointTrainer(Trainer):
         _require(spec.backend_name == "torch")  # before its libraries are asked for
         super().__init__(*arguments, device=spec, **settings)
 
-    def _opened(self, data: Any, packed: Path, skip_bad: bool, init_from: Path | None) -> Any:
+    def _opened(
+        self, data: Given, packed: Path, skip_bad: bool, init_from: Path | None
+    ) -> Recordings:
         """See `Trainer`; the data of each participant is packed into its own folder."""
         _require(self.processes.world == 1)
         if not isinstance(self.task, CTCTask):
@@ -57,7 +62,12 @@ class JointTrainer(Trainer):
         check_settings(self.config)  # before session files are packed
         return open_recordings(data, self.run_directory.path, skip_bad, self.shown)
 
-    def _prepared(self, data: Any, init_from: Path | None, model: Any) -> Any:
+    def _prepared(
+        self,
+        data: PackedDataset | Recordings,
+        init_from: Path | None,
+        model: AcousticModel | None,
+    ) -> JointSetup:
         """See `Trainer`."""
         assert isinstance(data, Recordings)
         assert model is None
@@ -69,14 +79,14 @@ class JointTrainer(Trainer):
         """See `Trainer`: the participants' models are of one class."""
         examine_first(self.config, next(iter(self.models.values())))
 
-    def _take(self, setup: Any) -> None:
+    def _take(self, setup: Setup | JointSetup) -> None:
         """See `Trainer`."""
         assert isinstance(setup, JointSetup)
         self.splits = {name: own.train for name, own in setup.of.items()}
         participant_of = Alternation({name: len(split) for name, split in self.splits.items()})
         jobs = {name: self._job(own, name) for name, own in setup.of.items()}
         backend = JointBackend(jobs, participant_of)
-        self.backend: Any = backend
+        self.backend = backend
         self.validators = {
             name: self._new_validator(own, backend.of[name], name) for name, own in setup.of.items()
         }
