@@ -1,6 +1,7 @@
 """PER on a new day against its number of training trials, on simulated drift.
 
     python benchmarks/adapt.py [--out build/adapt] [--json FILE] [--plot FILE] [--seeds 1 2]
+    python benchmarks/adapt.py --unlabelled [--out build/adapt] [--json FILE]
 
 A small decoder (2 x 128 units, otherwise the demo's recipe) learns the first five days of a
 simulated participant. It then gets the first N trials of two new days, 2 and 14 days later:
@@ -15,6 +16,11 @@ as a lab must do in the morning. PER is measured on the day's validation split, 
 use. `old` is the PER on the last known day's validation trials after the adaptation. The settings
 of the adaptation were chosen on the simulator's seed 0, which is not among the seeds here. Results
 that `--out` already has are not measured again.
+
+`--unlabelled` measures the processor time of learning without labels instead, with a model of the
+demo's size: for each of the first 25 sentences of a new day, what the model, the search and the
+learner take together. So many sentences use up the steps that `replay` takes a day. Every sentence
+is trusted, so that each is learnt from.
 """
 
 from __future__ import annotations
@@ -31,13 +37,21 @@ import torch
 from matplotlib.figure import Figure
 
 from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
-from cortext.data.packed import PackedDataset, open_packed, pack
+from cortext.data.packed import PackedDataset, PackedSplit, open_packed, pack
 from cortext.data.simulate import simulate
+from cortext.decoding import Decoder
 from cortext.decoding.log_probs import greedy
+from cortext.decoding.ngram import LanguageModel
 from cortext.models import load_model
 from cortext.provenance import provenance
+from cortext.recalibration.learner import Learner, heard_sentence
+from cortext.recalibration.online import Place, Unlabelled
+from cortext.recalibration.settings import METHODS as LEARNING
+from cortext.recalibration.settings import method_settings
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.training import Trainer, adapt, read_train_config, train
+from cortext.training.adapt_trials import in_order_of_recording
+from cortext.training.config import read_run_config
 
 TRIALS = (5, 10, 20, 50, 100)
 N_KNOWN = 5
@@ -53,6 +67,8 @@ RECIPE = [
     "lr_decay_steps=400",
     "lr_decay_steps_day=400",
 ]
+TIMED_SENTENCES = 25
+"""Sentences of the new day whose learning without labels is timed."""
 METHODS = ("day layer", "whole model", "whole model, old trials")
 COLOURS = {"no adaptation": "tab:grey", "day layer": "tab:blue", "whole model": "tab:orange"} | {
     "whole model, old trials": "tab:green",
@@ -207,6 +223,84 @@ def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
     return results
 
 
+def learning_times(seed: int, out: Path) -> list[dict[str, Any]]:
+    """Return the processor time of learning without labels, a row for each method.
+
+    Args:
+        seed: Seed of the simulated participant.
+        out: Folder of the participant.
+    """
+    data = participant(seed, out)
+    known = list(data.sessions[:N_KNOWN])
+    base = out / "demo-size"
+    if not (base / "summary.json").is_file():
+        shutil.rmtree(base, ignore_errors=True)
+        of_known = [f"dataset.sessions={known}"]
+        train("demo", out / "packed", base, overrides=of_known, progress=False)
+    if not (out / "lm").is_dir():
+        said = [sentence for sentence in data.split("train").sentences if sentence]
+        (out / "lm.txt").write_text("\n".join(said) + "\n")
+        LanguageModel.build([out / "lm.txt"], 3, out / "lm")
+    split = data.split("train").select(sessions=[data.sessions[N_KNOWN]])
+    order = in_order_of_recording(split, data.sessions[N_KNOWN])[:TIMED_SENTENCES]
+    return [timed(method, base, data, split.take(order), out / "lm") for method in LEARNING]
+
+
+def timed(
+    method: str, base: Path, data: PackedDataset, day: PackedSplit, lm: Path
+) -> dict[str, Any]:
+    """Return the processor seconds that a method takes for each sentence of a day.
+
+    Args:
+        method: A key of `cortext.recalibration.settings.METHODS`.
+        base: Run that was trained on the known days.
+        data: Packed data of the participant, whose known days are replayed.
+        day: Sentences of the new day.
+        lm: Language-model directory.
+    """
+    model = load_model(base)
+    learner = Learner(model, read_run_config(base), method_settings(method, ["confidence=0"]))
+    known = data.split("train").select(sessions=model.sessions)
+    labels = [known.labels(i) for i in range(0, len(known), 4)]
+    learner.remember(
+        heard_sentence(known, 4 * i, each) for i, each in enumerate(labels) if each is not None
+    )
+    way = Unlabelled(learner, Decoder.from_dir(lm))
+    seconds = []
+    for i in range(len(day)):
+        started = time.process_time()
+        features_TC = np.asarray(day.features(i), np.float32)
+        logits_PV = way.model_of(day.session(i)).logits(features_TC, day.session(i))
+        way.hear(Place("train", i), day, logits_PV)
+        seconds.append(time.process_time() - started)
+    bin_s = data.conventions.bin_ms / 1000
+    return {
+        "method": method,
+        "sentences": len(seconds),
+        "mean_length_s": float(day.n_bins_N.mean()) * bin_s,
+        "steps": learner.n_steps,
+        "mean_cpu_s": statistics.mean(seconds),
+        "most_cpu_s": max(seconds),
+    }
+
+
+def print_times(rows: list[dict[str, Any]]) -> None:
+    """Print the processor time of learning without labels."""
+    columns = ["method", "sentences", "mean length", "steps", "processor s, mean", "most"]
+    cells = [
+        [
+            row["method"],
+            row["sentences"],
+            f"{row['mean_length_s']:.1f} s",
+            row["steps"],
+            f"{row['mean_cpu_s']:.2f}",
+            f"{row['most_cpu_s']:.2f}",
+        ]
+        for row in rows
+    ]
+    print(markdown_table(columns, cells))
+
+
 def mean(results: list[dict[str, Any]], value: str, **wanted: Any) -> float | None:
     """Return the mean over participants of `value` in the results whose fields equal `wanted`.
 
@@ -291,8 +385,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/adapt-benchmark"))
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--unlabelled", action="store_true", help="time learning without labels")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.unlabelled:
+        folder = arguments.out / str(arguments.seeds[0])
+        folder.mkdir(parents=True, exist_ok=True)
+        times = learning_times(arguments.seeds[0], folder)
+        print_times(times)
+        write_result(arguments.json, {"times": times, "provenance": provenance()})
+        return
     results = []
     for seed in arguments.seeds:
         (arguments.out / str(seed)).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
 import json
+import re
 from shutil import copytree
 
 import numpy as np
@@ -68,6 +69,32 @@ def test_the_evaluation_is_that_of_the_learning_model(learnt):
         edits = sum(row[way]["phoneme_edits"] for row in rows)
         n_phonemes = sum(row["n_phonemes"] for row in rows)
         assert edits / n_phonemes == pytest.approx(online.overall[way].per)
+
+
+def test_the_report_shows_the_three_models_by_day(learnt):
+    _, out = learnt
+    page = (out / "report.html").read_text()
+    section = page.partition('id="compared"')[2].partition("</section>")[0]
+    rows = json.loads((out / "online.json").read_text())["by_trial"]
+    for session in (*KNOWN, DRIFTED):
+        of_day = [row for row in rows if row["session"] == session]
+        cells = [str(len(of_day))]
+        for way in ("one-step", DAILY, FROZEN):
+            for errors, of in (("phoneme_edits", "n_phonemes"), ("word_edits", "n_words")):
+                rate = sum(row[way][errors] for row in of_day) / sum(row[of] for row in of_day)
+                cells.append(f"{100 * rate:.1f}")
+        row = section.partition(f'<th scope="row">{session}</th>')[2].partition("</tr>")[0]
+        assert re.findall("<td>(.*?)</td>", row) == cells
+    figure = section.partition("<svg")[2].partition("</svg>")[0]
+    for name in ("one-step", DAILY, FROZEN):
+        assert f">{name}</text>" in figure
+    assert "PER, %" in figure
+    assert "WER, %" in figure
+
+
+def test_a_report_without_other_models_has_no_comparison(participant, tmp_path):
+    evaluate(participant.run, only(participant, KNOWN), "val", participant.lm, tmp_path / "out")
+    assert 'id="compared"' not in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_trial_is_decoded_before_it_is_heard(participant):

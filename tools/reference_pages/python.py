@@ -53,6 +53,9 @@ PARTS: dict[str, Part] = {
         "Train and adapt models, watch a training, and register losses and tasks of your own.",
         (
             "cortext.training.*",
+            "cortext.recalibration.adapting.adapt_unlabelled",
+            "cortext.recalibration.learner.Learner",
+            "cortext.recalibration.state.LearnerStore",
             "cortext.training.checks.*",
             "cortext.training.loss.ctc_loss",
             "cortext.training.setup.new_model",

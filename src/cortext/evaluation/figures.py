@@ -254,7 +254,7 @@ def _rate_line(axis: Axes, series: Series, name: str, number: int, of: int) -> N
     rate_N = 100 * np.array([point[1] for point in points])
     bounds = 100 * np.array([point[2] or (point[1], point[1]) for point in points])
     errors = np.abs(np.stack([rate_N - bounds[:, 0], bounds[:, 1] - rate_N]))
-    colour, marker = ((BLUE, "o"), (ORANGE, "s"))[number % 2]
+    colour, marker = ((BLUE, "o"), (ORANGE, "s"), (MUTED, "^"))[number % 3]
     axis.plot(x_N, rate_N, color=colour, linewidth=0.8, alpha=0.45)
     axis.errorbar(
         x_N,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -31,8 +32,28 @@ N_CONFUSIONS = 18
 SPLIT_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Errors of several models on the same trials.
+
+    Attributes:
+        overall: Rates by the model's name; the first one is the evaluated model.
+        by_day: Rates by the model's name and session.
+        note: A sentence about the models, for the reader.
+    """
+
+    overall: Mapping[str, Rates]
+    by_day: Mapping[str, Mapping[str, Rates]]
+    note: str
+
+
 def write_report(
-    path: Path, metrics: Metrics, found: Results, confused: Confusion | None, run: Path | None
+    path: Path,
+    metrics: Metrics,
+    found: Results,
+    confused: Confusion | None,
+    run: Path | None,
+    compared: Compared | None = None,
 ) -> None:
     """Write the report of an evaluation.
 
@@ -42,6 +63,7 @@ def write_report(
         found: Decoded trials.
         confused: Confusion of tokens; None without labels.
         run: Run directory, for its learning curves; None without one.
+        compared: Errors of other models on the same trials; None without any.
     """
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
     positions = _day_axis(list(metrics.per_session), metrics.post_implant_day)[0]
@@ -65,6 +87,7 @@ def write_report(
         splits=summaries.SPLITS,
         explain=summaries.explain,
         headline=_headline(metrics, inventory),
+        compared=_compared(compared, metrics, inventory),
         groups=_groups(metrics),
         days=_days(metrics, found.trials, inventory),
         day_rows=_day_rows(metrics),
@@ -151,6 +174,28 @@ def _headline(metrics: Metrics, inventory: Inventory) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def _compared(
+    compared: Compared | None, metrics: Metrics, inventory: Inventory
+) -> dict[str, Any] | None:
+    if compared is None or not any(rate.n_trials for rate in compared.overall.values()):
+        return None
+    positions, x_label, ticks = _day_axis(list(metrics.per_session), metrics.post_implant_day)
+    series = [
+        figures.Series(name, [positions[day] for day in by_day], list(by_day.values()))
+        for name, by_day in compared.by_day.items()
+    ]
+    figure = figures.rates_by_day(series, x_label, ticks, inventory.error_rate)
+    label = f"Error rates of {len(series)} models with 95 % intervals along the recording days"
+    days = next(iter(compared.by_day.values()))
+    return {
+        "svg": Markup(figures.to_svg(figure, "compared", label)),
+        "names": list(compared.overall),
+        "note": compared.note,
+        "overall": compared.overall,
+        "rows": [(day, [rates[day] for rates in compared.by_day.values()]) for day in days],
+    }
 
 
 def _days(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -45,6 +45,9 @@ from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
 from cortext.training.checkpoint import read_identity
+
+if TYPE_CHECKING:
+    from cortext.evaluation.report import Compared
 
 
 def evaluate(
@@ -147,6 +150,7 @@ class Write(Protocol):
         run: Path | None,
         origin: Mapping[str, Any],
         description: str | Path | None = None,
+        compared: Compared | None = None,
     ) -> Metrics:
         """Measure and write the results.
 
@@ -155,6 +159,7 @@ class Write(Protocol):
             run: Run directory of the model; None where another program decoded them.
             origin: Fields for the provenance; `origin["seed"]` is the seed of the intervals.
             description: The release's table of blocks.
+            compared: Errors of other models on the same trials, for the report.
         """
         ...
 
@@ -169,6 +174,7 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
         run: Path | None,
         origin: Mapping[str, Any],
         description: str | Path | None = None,
+        compared: Compared | None = None,
     ) -> Metrics:
         blocks = Description.read(description) if description is not None else Description()
         with stage(found.seconds, "scoring"):
@@ -183,7 +189,7 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
 
                 _write_results(folder, found, confused)
                 metrics = Metrics(**measured, seconds=_with_total(found.seconds))
-                write_report(folder / "report.html", metrics, found, confused, run)
+                write_report(folder / "report.html", metrics, found, confused, run, compared)
             # Once more: metrics.json has the seconds that writing the report took, too.
             metrics = Metrics(**measured, seconds=_with_total(found.seconds))
             _write_json(folder / "metrics.json", asdict(metrics))

@@ -19,6 +19,7 @@ from cortext.decoding import Decoder
 from cortext.decoding.decoder import part_of
 from cortext.evaluation.decoder_options import choose_options
 from cortext.evaluation.recognise import Data, Recognised, recognise
+from cortext.evaluation.report import Compared
 from cortext.evaluation.run import config_of, evaluation_directory, searched_origin
 from cortext.evaluation.scores import Metrics, Rates, TrialResult, group_rates, rates
 from cortext.evaluation.settings import Options, SearchSettings
@@ -146,9 +147,9 @@ def evaluate_online(
             found[name] = recognise(run, packed, split, search, skip_bad=skip_bad, logits=logits)
         learnt = found[method]
         origin = searched_origin(run, data, lm, learnt, "cpu", seed) | {"config": config_of(run)}
-        metrics = write(learnt, run, origin)
         skipped = (*packed.bad_trials, *unfit.values())
         online = _compared(found, method, settings, split, heard, skipped)
+        metrics = write(learnt, run, origin, compared=_for_report(online))
         atomic_write(as_path(out, "out") / FILE, json_text(asdict(online)).encode())
     return metrics, online
 
@@ -230,6 +231,24 @@ def _compared(
             for name, each in judged_trials.items()
         },
         by_trial=rows,
+    )
+
+
+def _for_report(online: OnlineMetrics) -> Compared:
+    """Return the comparison for the report: first the method, then what it stands between."""
+    names = (online.method, DAILY, FROZEN)
+    heard = " and ".join(online.heard)
+    note = (
+        f"{online.method}: learnt from the sentences that it decoded ({heard})."
+        f" {DAILY}: learnt from the first {LABELLED_PER_DAY} labelled trials of each day."
+        f" {FROZEN}: learnt nothing."
+    )
+    if online.left_out:
+        note += f" The first {online.left_out} labelled trials of each day are not in these rates."
+    return Compared(
+        {name: online.overall[name] for name in names},
+        {name: online.by_day[name] for name in names},
+        note,
     )
 
 
