@@ -8,9 +8,11 @@ import pytest
 from brand_rig import DAYS, Process, Rig, make_world
 from commands import Command
 from redis_process import wait_for
+from two_participants import small_config, write_two
 
 from cortext.cli import run as run_cli
 from cortext.data import make_trial, open_data, write_session
+from cortext.data.packed import pack
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, DataError, LiveError
 from cortext.evaluation import evaluate
@@ -18,6 +20,7 @@ from cortext.live.core.redis_link import RedisLink
 from cortext.live.lm_server.server import LMServer, make_protocol
 from cortext.live.replay import Pacer, choose, replay
 from cortext.live.replay_clients import BrandStream, Patience, ReplayAnswer
+from cortext.training import train
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +275,28 @@ def test_each_trial_is_heard_with_the_layer_of_its_own_day(
     texts = [world.offline(features_TC, day)[1][0].text for day in DAYS]
     assert [result["text"] for result in found["results"]] == texts
     assert len(set(texts)) == 2
+
+
+def test_bins_are_joined_as_in_the_training_of_the_participant(
+    lm_server, redis_server, world, capsys, tmp_path
+):
+    two = write_two(tmp_path)  # A has bins of 20 ms, B of 10 ms
+    train(small_config(30), two, tmp_path / "both", progress=False)
+    packed = pack(two["B"], tmp_path / "packed", bin_ms=20)
+    own = tmp_path / "both" / "participants" / "B"
+    evaluate(own, packed.path, "val", world.lm, tmp_path / "evaluation")
+    offline = [
+        json.loads(line)["hypotheses"][0]["text"]
+        for line in (tmp_path / "evaluation" / "nbest.jsonl").read_text().splitlines()
+    ]
+    lm_server("published")
+    recorded = dataclasses.replace(world, data=two["B"])
+    run = ["--profile", "lm", "--run", str(tmp_path / "both"), "--speed", "max"]
+    found = cortext_replay(capsys, redis_server, recorded, *run)
+    assert [result["text"] for result in found["results"]] == offline
+    assert len(set(offline)) > 1
+    short = open_data(two["B"]).split("val")
+    assert found["n_frames"] == (short.n_bins_N // 2).sum()
 
 
 @pytest.mark.slow

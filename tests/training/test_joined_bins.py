@@ -21,12 +21,14 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, RunError
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.stepped import stepped_errors
+from cortext.live.core.gate_fit import fit_gate
 from cortext.live.page.settings import LiveSettings
 from cortext.live.page.setup import open_decoding
 from cortext.live.page.sources import Replay
 from cortext.models import load_model
 from cortext.models.onnx_stepper import OnnxStepper
 from cortext.training import adapt, train
+from cortext.training.participants.trainer import JointTrainer
 from cortext.training.trainer import Trainer
 
 JOINED = "bins of 10 ms joined to the model's 20 ms"
@@ -118,6 +120,12 @@ def test_an_export_measures_errors_on_joined_bins(b_run, b_files, b_packed, tmp_
     assert json.loads(printed.out)["errors"]["fp32"] == expected["fp32"]
 
 
+def test_a_gate_is_fitted_to_joined_bins(b_run, b_files):
+    with pytest.raises(DataError, match="usable labelled trials") as caught:
+        fit_gate(b_run, b_files, split="val")
+    assert ".packed-20ms" in str(caught.value)
+
+
 def test_serve_replays_joined_bins(b_run, b_files, b_packed, tmp_path):
     model = load_model(b_run).conventions
     files, expected = (Replay(data, model=model) for data in (b_files, b_packed.path))
@@ -150,6 +158,46 @@ def test_a_new_participants_bins_are_averaged_for_the_body(joint_run, tmp_path, 
     packed = pack(data, tmp_path / "packed", bin_ms=20)
     train(of_one_day(), packed, tmp_path / "expected", init_from=joint_run, progress=False)
     assert same(tmp_path / "new", tmp_path / "expected")
+
+
+def test_participants_together_start_and_resume_with_the_bins_of_the_body(
+    joint_run, b_files, b_packed, tmp_path, capsys
+):
+    """Both have bins of 10 ms: without --init-from nobody's would be joined."""
+    c_files = write_participant(tmp_path / "c", C_DAYS, 5, bin_ms=10, seed=2)
+    given, out, config = {"B": b_files, "C": c_files}, tmp_path / "new", of_one_day()
+    with JointTrainer(config, given, out, init_from=joint_run, progress=False) as one:
+        one.run(2)
+    train(config, given, out, resume=True)
+    told = capsys.readouterr().err
+    assert all(f"{data}: {JOINED}" in told for data in given.values())
+    packed = {"B": b_packed, "C": pack(c_files, tmp_path / "packed", bin_ms=20)}
+    train(config, packed, tmp_path / "expected", init_from=joint_run, progress=False)
+    for name in given:
+        folders = [run / "participants" / name for run in (out, tmp_path / "expected")]
+        assert same(*folders)
+
+
+def test_a_participant_whose_bins_were_summed_starts_together_with_another(two, b_files, tmp_path):
+    summed = pack(two["B"], tmp_path / "summed", bin_ms=20, sums=(0, 1, 5))
+    train(of_one_day(), summed, tmp_path / "run", progress=False)
+    c_files = write_participant(tmp_path / "c", C_DAYS, 5, bin_ms=10, seed=2)
+    given = {"B": b_files, "C": c_files}
+    arguments = {"init_from": tmp_path / "run", "progress": False}
+    with JointTrainer(of_one_day(), given, tmp_path / "new", **arguments) as trainer:
+        averaged = pack(c_files, tmp_path / "averaged", bin_ms=20)
+        for name, expected in (("B", summed), ("C", averaged)):
+            for number in range(len(trainer.splits[name])):
+                x_TC = expected.split("train").features(number)
+                assert np.array_equal(trainer.splits[name].features(number), x_TC)
+
+
+def test_longer_bins_than_the_body_had_are_refused_before_they_are_packed(joint_run, two, tmp_path):
+    longer = write_participant(tmp_path / "c", C_DAYS, 5, bin_ms=40, seed=2)
+    given = {"A": two["A"], "C": longer}
+    error = refused(of_one_day(), given, tmp_path, init_from=joint_run)
+    assert "c: bins last 40 ms, and 20 ms in the run to start from" in str(error)
+    assert not list((tmp_path / "refused").rglob("packed"))
 
 
 def test_bins_that_training_summed_are_summed(two, b_files, tmp_path):

@@ -34,7 +34,6 @@ from cortext.bench.harness import in_turns, machine, percentiles
 from cortext.bench.latency_modes import EAGER, MODES, Played, no_more_work, steppers
 from cortext.bench.materials import lm_facts
 from cortext.bench.posteriors import INVENTORY, Utterance
-from cortext.data import open_data
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, RunError, nearest
 from cortext.evaluation.decoder_options import options_for
@@ -50,6 +49,7 @@ from cortext.models.stepper import Stepper
 from cortext.provenance import provenance
 from cortext.text.language import Language
 from cortext.text.metrics import error_rate
+from cortext.training.participants.recordings import open_for
 
 BASE = "torch fp32"
 TARGETS = {"fp32_p99_ms": 6.0, "fastest_p99_ms": 3.0, "final_p99_ms": 30.0, "per_cost": 0.003}
@@ -146,9 +146,9 @@ def noise(utterances: Sequence[Utterance], stepper: Stepper, seed: int = 0) -> I
             yield Spoken(utterance.reference, x_TC, utterance.log_probs_PV)
 
 
-def recordings(data: Path, split: str = "val") -> Iterator[Spoken]:
-    """Yield the labelled trials of a split, endlessly."""
-    trials = open_data(data).split(split)
+def recordings(stepper: Stepper, data: Path, split: str = "val") -> Iterator[Spoken]:
+    """Yield the labelled trials of a split in the bins of a model, endlessly."""
+    trials = open_for(stepper.conventions, data).split(split)
     normalize = trials.conventions.language.normalize
     while True:
         for i in range(len(trials)):
@@ -270,11 +270,12 @@ def _time(
         for name, stepper in played.items()
     }
     taken = {name: _Taken(StageTimes(n_latest=10 * n_steps)) for name in played}
+    first = next(iter(played.values()))
     if utterances is not None:
-        spoken = noise(utterances, next(iter(played.values())))
+        spoken = noise(utterances, first)
     else:
         assert data is not None
-        spoken = recordings(data)
+        spoken = recordings(first, data)
 
     def sides(into: dict[str, _Taken]) -> dict[str, Callable[[Spoken], None]]:
         return {

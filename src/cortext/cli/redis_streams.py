@@ -247,24 +247,27 @@ def replay(
 
     Example: cortext replay --data runs/demo/packed --profile lm --run runs/demo/run --speed max
     """
-    from cortext.data import open_data
     from cortext.live.core.log import open_log
     from cortext.live.core.redis_connection import Stopped
     from cortext.live.core.redis_link import RedisLink
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay
     from cortext.live.replay_clients import check_recordings
+    from cortext.models.participants import run_for
     from cortext.models.stepping import open_stepper
     from cortext.processes import stop_event
+    from cortext.training.participants.recordings import open_for
 
     load_plugins(plugins)
     pace = _speed(speed)
     _check_form(profile, pace, node, run)
     with open_log(level="warning"), stop_event() as stop:
+        stepper = None if run is None else open_stepper(run_for(run, data))
+        model = None if stepper is None else stepper.conventions
         with progress_bar("reading") as report:
-            trials = open_data(data, skip_bad=skip_bad, progress=report).split(chosen.split)
+            recordings = open_for(model, data, skip_bad=skip_bad, progress=report)
+        trials = recordings.split(chosen.split)
         numbers = choose(trials, chosen.session, chosen.trial)
-        stepper = None if run is None else open_stepper(run)
         if stepper is not None:  # before waiting for a server
             check_recordings(trials.conventions, stepper.conventions)
         link = RedisLink(redis.url, "cortext-replay", stop, keep=(keep, 2**30), patience_s=patience)

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from cortext import __version__
-from cortext.data import open_data
 from cortext.data.packed import PackedSplit
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import DataError
@@ -38,6 +37,7 @@ from cortext.live.core.gate import (
 )
 from cortext.models import AcousticModel, load_model
 from cortext.text.inventory import Inventory
+from cortext.training.participants.recordings import open_for
 
 UNITS = 16
 EPOCHS = 8
@@ -104,7 +104,7 @@ def _frame_ms(model: AcousticModel) -> float:
 
 def _spoken(model: AcousticModel, data: str | Path, split: str) -> list[np.ndarray]:
     """Return log-probabilities [P, V] of the labelled trials in which a sound is found."""
-    packed = open_data(data)
+    packed = open_for(model.conventions, data)
     packed.conventions.require(model.conventions, mine="the data", theirs="the model")
     part = packed.split(split)
     chosen = [i for i in range(len(part)) if part.labels(i) is not None]
@@ -119,7 +119,7 @@ def _spoken(model: AcousticModel, data: str | Path, split: str) -> list[np.ndarr
 
 def _idle(model: AcousticModel, data: str | Path) -> list[np.ndarray]:
     """Return log-probabilities [P, V] of the windows of idle recordings, as live decoding scans."""
-    packed = open_data(data)
+    packed = open_for(model.conventions, data)
     packed.conventions.require(model.conventions, mine="the idle data", theirs="the model")
     found = []
     for name in packed.splits:

@@ -15,10 +15,9 @@ from cortext.data.packed import PackedDataset
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel
 from cortext.models.inputs import DayLayers, of_participant
-from cortext.models.participants import participant_folder, read_participants
 from cortext.text.inventory import Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
-from cortext.training.participants.recordings import Recordings
+from cortext.training.participants.recordings import Recordings, own_source
 from cortext.training.progress import say
 from cortext.training.setup import Setup, prepare, with_labels
 from cortext.training.task import Task
@@ -138,7 +137,7 @@ class JointSetup:
 
 
 def prepare_all(
-    config: TrainConfig, task: Task, data: Recordings, init_from: str | Path | None, shown: bool
+    config: TrainConfig, task: Task, data: Recordings, init_from: Path | None, shown: bool
 ) -> JointSetup:
     """Choose the trials of each participant and build their models.
 
@@ -161,7 +160,8 @@ def prepare_all(
             settings = replace(settings, days_per_batch=max(1, n_days))
             say(f"{name}: {n_days} days have training trials; its batches have {n_days}", shown)
         own = replace(config, dataset=settings)
-        setups[name] = prepare(own, task, dataset, _source(init_from, name), None, 1)
+        source = None if init_from is None else own_source(init_from, name)
+        setups[name] = prepare(own, task, dataset, source, None, 1)
         if not isinstance(setups[name].model.network, DayLayers):
             what = f"model {config.model.kind!r} has no read-in layer"
             raise ConfigError(what, fix="train participants together with gru or transformer")
@@ -194,11 +194,3 @@ def _n_days(settings: DatasetConfig, data: PackedDataset) -> int:
     """Return the number of days with labelled training trials."""
     train = with_labels(data).split("train").select(bad_trials=settings.bad_trials_dict)
     return len(np.unique(train.day_N))
-
-
-def _source(init_from: str | Path | None, name: str) -> Path | None:
-    """Return the run to start a participant's model from: in a run of several, its own."""
-    if init_from is None:
-        return None
-    run = Path(init_from)
-    return participant_folder(run, name) if name in read_participants(run) else run

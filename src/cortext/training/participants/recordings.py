@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -13,7 +14,7 @@ from cortext.arguments import as_path
 from cortext.data.checks import Problem
 from cortext.data.conventions import Conventions
 from cortext.data.dataset import Dataset, open_dataset
-from cortext.data.packed import PackedDataset, data_path, open_data
+from cortext.data.packed import PackedDataset, data_path, open_data, open_packed
 from cortext.data.rebin import Rebinning
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, DataError, wrong_type
@@ -45,17 +46,27 @@ class Recordings:
         return tuple(problem for data in self.of.values() for problem in data.bad_trials)
 
 
-def open_recordings(given: Given, run: Path, skip_bad: bool, shown: bool) -> Recordings:
+def open_recordings(
+    given: Given,
+    run: Path,
+    skip_bad: bool,
+    shown: bool,
+    init_from: Path | None = None,
+    begun: bool = False,
+) -> Recordings:
     """Open and check the data of several participants.
 
-    Session files are packed into the participants' folders of the run. Their bins are joined to the
-    longest that a participant has.
+    Session files are packed into the participants' folders of the run. Their bins are joined as the
+    run to start from had them joined, and again so at resume; otherwise to the longest that a
+    participant has.
 
     Args:
         given: Data by participant: packed, or a directory of session files or of packed data.
         run: The run directory.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         shown: Draw bars on stderr if it is a terminal.
+        init_from: A run whose weights to start from; None for fresh ones.
+        begun: The run is resumed.
 
     Raises:
         ConfigError: For a name that no folder can have, and for fewer than two participants.
@@ -72,13 +83,11 @@ def open_recordings(given: Given, run: Path, skip_bad: bool, shown: bool) -> Rec
         raise ConfigError(what, fix="give the data of one participant without a name")
     _check_distinct(given)
     given = {name: given[name] for name in sorted(given)}  # a resumed run may get another order
-    lengths = {name: _bin_ms(data) for name, data in given.items()}
-    longest = max(lengths.values())
-    opened = {}
-    for name, data in given.items():
-        if lengths[name] != longest:
-            say(f"{name}: bins of {lengths[name]:g} ms are joined to {longest:g} ms", shown)
-        opened[name] = _opened(data, longest, participant_folder(run, name), skip_bad, shown)
+    wanted = _wanted(given, run, init_from, begun)
+    opened = {
+        name: _opened(data, wanted[name], participant_folder(run, name), skip_bad, shown)
+        for name, data in given.items()
+    }
     first = next(iter(opened))
     for name, dataset in opened.items():
         opened[first].conventions.require(
@@ -108,23 +117,48 @@ def _check_distinct(given: Mapping[str, PackedDataset | str | Path]) -> None:
             raise ConfigError(what, where=path, fix="give each participant's own")
 
 
-def _bin_ms(data: PackedDataset | str | Path) -> float:
-    if isinstance(data, PackedDataset):
-        return data.conventions.bin_ms
-    return open_dataset(as_path(data, "data")).conventions.bin_ms
+def _wanted(
+    given: Mapping[str, PackedDataset | str | Path], run: Path, init_from: Path | None, begun: bool
+) -> dict[str, Conventions]:
+    """Return the conventions by participant that their packed data get; see `open_recordings`.
+
+    Raises:
+        DataError: For bins that cannot be joined to those of the run to start from.
+    """
+    recorded = {name: _conventions(data) for name, data in given.items()}
+    found = dict(recorded)
+    for name, data in given.items():
+        own, model = recorded[name], None
+        if init_from is not None:
+            model = conventions_to_start_from(own_source(init_from, name), data)
+        elif begun:
+            with suppress(DataError):  # lost or damaged: packed again
+                model = open_packed(participant_folder(run, name) / "packed").conventions
+        if model is not None and joined_for(model, own) is not None:
+            found[name] = model
+        elif init_from is not None and model is not None and own.bin_ms != model.bin_ms:
+            what = f"bins last {own.bin_ms:g} ms, and {model.bin_ms:g} ms in the run to start from"
+            fix = "start from a run on such bins, or leave out --init-from"
+            raise DataError(what, where=data_path(data), fix=fix)
+    longest = max(each.bin_ms for each in found.values())
+    for name, own in recorded.items():
+        if found[name].bin_ms != longest:
+            found[name] = Rebinning(own.bin_ms, longest).conventions(own)
+    return found
+
+
+def _conventions(data: PackedDataset | str | Path) -> Conventions:
+    given = data if isinstance(data, PackedDataset) else open_dataset(as_path(data, "data"))
+    return given.conventions
 
 
 def _opened(
-    data: PackedDataset | str | Path, bin_ms: float, folder: Path, skip_bad: bool, shown: bool
+    data: PackedDataset | str | Path, wanted: Conventions, folder: Path, skip_bad: bool, shown: bool
 ) -> PackedDataset:
     """Return the data of a participant, read to the last byte."""
     with reading_bar(shown, f"reading {folder.name}") as reading:
         cache = folder / "packed"
-        dataset = open_data(data, cache, bin_ms=bin_ms, skip_bad=skip_bad, progress=reading)
-        if dataset.conventions.bin_ms != bin_ms:
-            what = f"bins last {dataset.conventions.bin_ms:g} ms, and {bin_ms:g} ms of others"
-            fix = f"pack its session files with cortext pack --bin-ms {bin_ms:g}"
-            raise DataError(what, where=dataset.path, fix=fix)
+        dataset = open_for(wanted, data, cache, skip_bad=skip_bad, progress=reading, shown=shown)
         dataset.verify(reading)
     return dataset
 
@@ -154,9 +188,8 @@ def open_for(
     """
     given = data if isinstance(data, PackedDataset) else open_dataset(data_path(data))
     bin_ms = given.conventions.bin_ms
-    joined = None if model is None else Rebinning.noted(model)
-    # An integer ratio is not needed: other bins are divided as they were for training.
-    if joined is None or f"{joined.from_ms:g}" != f"{bin_ms:g}" or bin_ms == joined.to_ms:
+    joined = None if model is None else joined_for(model, given.conventions)
+    if joined is None:
         return open_data(data, packed_cache, skip_bad=skip_bad, progress=progress)
     if isinstance(given, PackedDataset):
         what = f"bins last {bin_ms:g} ms, and training joined them to {joined.to_ms:g} ms"
@@ -173,7 +206,25 @@ def open_for(
     )
 
 
-def conventions_to_start_from(run: Path, data: Dataset | str | Path) -> Conventions | None:
+def joined_for(model: Conventions, data: Conventions) -> Rebinning | None:
+    """Return how a model's training joined bins such as those of some data; None where it did not.
+
+    An integer ratio is not needed: other bins are divided as they were for training.
+    """
+    noted = Rebinning.noted(model)
+    if noted is None or f"{noted.from_ms:g}" != f"{data.bin_ms:g}" or data.bin_ms == noted.to_ms:
+        return None
+    return noted
+
+
+def own_source(run: Path, name: str) -> Path:
+    """Return the run to start a participant's model from: in a run of several, its own."""
+    return participant_folder(run, name) if name in read_participants(run) else run
+
+
+def conventions_to_start_from(
+    run: Path, data: Dataset | PackedDataset | str | Path
+) -> Conventions | None:
     """Return the conventions that the models of a run have for some recordings.
 
     They are those of the participant with the same days and as many features. The bins of a

@@ -60,7 +60,8 @@ class JointTrainer(Trainer):
             what = f"task {self.config.task_name!r} trains one participant"
             raise ConfigError(what, fix="leave out task, or give one participant's data")
         check_settings(self.config)  # before session files are packed
-        return open_recordings(data, self.run_directory.path, skip_bad, self.shown)
+        run = self.run_directory
+        return open_recordings(data, run.path, skip_bad, self.shown, init_from, run.begun)
 
     def _prepared(
         self,
