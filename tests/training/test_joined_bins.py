@@ -210,6 +210,14 @@ def test_bins_that_training_summed_are_summed(two, b_files, tmp_path):
     short = pack(b_files, tmp_path / "short").path
     with pytest.raises(DataError, match=f"give {b_files}, or .* --bin-ms 20 --sums 0-1,5"):
         adapt(run, short, tmp_path / "no", session=B_DAYS[0], progress=False)
+    fewer = write_participant(tmp_path / "fewer", B_DAYS, 4, bin_ms=10, seed=2)
+    with pytest.raises(DataError, match="fewer: 4 features found, and training summed feature 5"):
+        adapt(run, fewer, tmp_path / "no", session=B_DAYS[0], progress=False)
+
+
+def test_the_advice_to_pack_has_all_digits_of_the_length():
+    assert Rebinning(10, 20 / 3).options == " --bin-ms 6.666666666666667"
+    assert Rebinning(10, 20, (0, 1, 5)).options == " --bin-ms 20 --sums 0-1,5"
 
 
 def test_a_model_whose_training_joined_no_bins_refuses_shorter_ones(joint_run, tmp_path):

@@ -134,7 +134,7 @@ class Rebinning:
     def options(self) -> str:
         """Options of `cortext pack` that join bins so."""
         sums = f" --sums {_ranges(self.sums).replace(' ', '')}" if self.sums else ""
-        return f" --bin-ms {self.to_ms:g}{sums}"
+        return f" --bin-ms {self.to_ms}{sums}"  # all digits: lengths are compared exactly
 
     def __call__(self, x_TC: np.ndarray) -> np.ndarray:
         """Return a trial's features in the new bins."""

@@ -95,7 +95,7 @@ def open_recordings(
             mine=f"the data of {first}",
             theirs=f"those of {name}",
             where=dataset.path,
-            fix="take participants with the same tokens and language",
+            fix="take participants with the same tokens, language and kind of features",
         )
     return Recordings(opened)
 
@@ -195,6 +195,10 @@ def open_for(
         what = f"bins last {bin_ms:g} ms, and training joined them to {joined.to_ms:g} ms"
         fix = f"give {given.source}, or pack it with cortext pack{joined.options}"
         raise DataError(what, where=given.path, fix=fix)
+    if max(joined.sums, default=0) >= given.n_features:
+        what = f"{given.n_features} features found, and training summed feature {max(joined.sums)}"
+        fix = "give recordings like those the run was trained on"
+        raise DataError(what, where=given.root, fix=fix)
     say(f"{given.root}: bins of {bin_ms:g} ms joined to the model's {joined.to_ms:g} ms", shown)
     return open_data(
         data,
