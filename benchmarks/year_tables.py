@@ -16,6 +16,8 @@ PUBLISHED_PER = (0.25, 0.39, 0.58)
 PUBLISHED_DAY = 28
 DISTURBED = ("lost", "garbage")
 """Beginnings of the names of events on whose day no decoder is expected to work."""
+GOAL_PER = 0.2
+"""The PER that daily labels are to stay under on every undisturbed day."""
 QUARTERS = 4
 COLOURS = {"frozen": "tab:red", "daily": "tab:blue"}
 
@@ -51,7 +53,8 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         `rows`: `published_day`, the PER at the day of the published figures; `per` and `wer` by
-        quarter; `worst_per`, the largest PER of an undisturbed day; `disturbed`, PER by event.
+        quarter; of undisturbed days, `worst_per`, the largest PER, and `missed_days`, those not under
+        `GOAL_PER`; `disturbed`, PER by event.
     """
     rows = []
     for result in results:
@@ -66,6 +69,7 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "per": [rate(quarter, "phoneme") for quarter in by_quarter],
                 "wer": [rate(quarter, "word") for quarter in by_quarter],
                 "worst_per": max(rate([day], "phoneme") for day in kept),
+                "missed_days": [day["day"] for day in kept if rate([day], "phoneme") >= GOAL_PER],
                 "disturbed": {
                     name: rate([day], "phoneme")
                     for day in days
@@ -80,7 +84,7 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def print_tables(found: Mapping[str, Any]) -> None:
     """Print a table for each drift and method: a line for each participant."""
     columns = ["participant", f"PER at day {PUBLISHED_DAY}", "PER by quarter", "WER by quarter"]
-    columns += ["worst day's PER"]
+    columns += ["worst day's PER", f"days not under {100 * GOAL_PER:.0f} %"]
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in found["rows"]:
         groups.setdefault((row["drift"], row["method"]), []).append(row)
@@ -92,6 +96,7 @@ def print_tables(found: Mapping[str, Any]) -> None:
                 percent(row["per"]),
                 percent(row["wer"]),
                 percent([row["worst_per"]]),
+                len(row["missed_days"]),
             ]
             for row in rows
         ]

@@ -44,6 +44,7 @@ def test_lost_arrays_and_garbage_are_apart_and_changed_references_are_not():
     assert row["per"] == pytest.approx([0.15, 0.40, 0.44, 0.50])
     assert row["wer"] == pytest.approx([15 / 40, 1.0, 1.1, 50 / 40])
     assert row["worst_per"] == pytest.approx(0.52)
+    assert row["missed_days"] == [18, 38, 60, 80, 90]
     assert row["disturbed"] == pytest.approx({"garbage": 0.9, "lost: area 4": 0.8})
 
 
