@@ -30,11 +30,12 @@ def write_participant(
     n_val: int = 4,
     seed: int = 0,
     language: Language = EN,
+    participant: str | None = None,
 ) -> Path:
     """Session files in which a frame tells its phoneme, by patterns of this participant's own."""
     rng = np.random.default_rng(seed)
     patterns = rng.normal(size=(41, n_features)) * 2
-    conventions = Conventions(language=language, bin_ms=bin_ms)
+    conventions = Conventions(language=language, bin_ms=bin_ms, participant=participant)
     conventions.write(root)
     for session in sessions:
         (root / session).mkdir(parents=True)

@@ -31,15 +31,18 @@ ORDERS = "release, lm, characters, handwriting, or a JSON file of your own token
 def named_data(given: list[str]) -> Path | dict[str, Path]:
     """Return the data of one participant, or those of several by name.
 
-    A directory without a name gives its own.
+    A directory without a name gives that of the participant in its `cortext.json`, or its own.
     """
+    from cortext.data import open_dataset
+
     named = {}
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals or Path(text).exists():
-            name, folder = Path(text).resolve().name, text
             if len(given) == 1:
                 return Path(text)
+            stated = open_dataset(text).conventions.participant
+            name, folder = stated or Path(text).resolve().name, text
         if not folder:
             raise ConfigError(f"--data {text} names no directory", fix="give NAME=DIR")
         if name in named:

@@ -84,7 +84,7 @@ def train(
         list[str],
         typer.Option(
             help="Directory of session files, or a packed one. Several train participants together;"
-            " each may have a name.",
+            " each may have a name, or that in its cortext.json, or the folder's.",
             metavar="[NAME=]DIR",
         ),
     ],

@@ -3,7 +3,7 @@
 They stand in `<root>/cortext.json` beside the session files:
 
     {"format": "cortext-conventions", "format_version": 1, "inventory": "arpabet", "language": "en",
-     "bin_ms": 20, "normalised": "z-scored by block", "features": "z-scored"}
+     "bin_ms": 20, "normalised": "z-scored by block", "features": "z-scored", "participant": "T15"}
 
 `inventory` and `language` are the name of a built-in one or a mapping of its fields
 (`Inventory.from_json`, `Language.from_json`). Each key but the first two may be left out, and so
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,7 +31,7 @@ FORMAT = "cortext-conventions"
 FORMAT_VERSION = 1
 Features = Literal["z-scored", "raw"]
 SHORTEST_BIN_MS, LONGEST_BIN_MS = 5, 50
-_KEYS = ("inventory", "language", "bin_ms", "normalised", "features")
+_KEYS = ("inventory", "language", "bin_ms", "normalised", "features", "participant")
 MOST_NOTE = 500
 _MOST_BYTES = 1 << 20  # ten times the largest inventory and language
 
@@ -47,6 +47,7 @@ class Conventions:
         normalised: How the features were normalised, in words; not compared.
         features: `raw` features are normalised by rolling z-scores when they are packed and in live
             decoding (`cortext.data.scaling.RollingZScore`); `z-scored` ones are used as they are.
+        participant: Name of the participant; compared where both sides state it.
     """
 
     inventory: Inventory = RELEASE
@@ -54,6 +55,7 @@ class Conventions:
     bin_ms: float = 20
     normalised: str | None = None
     features: Features = "z-scored"
+    participant: str | None = None
 
     def difference(self, other: Conventions, *, by_number: bool = True) -> str | None:
         """Return the first difference from other conventions in words, or None.
@@ -72,6 +74,8 @@ class Conventions:
             return f"bins last {self.bin_ms:g} ms, not {other.bin_ms:g} ms"
         if self.features != other.features:
             return f"the features are {self.features}, not {other.features}"
+        if self.participant and other.participant and self.participant != other.participant:
+            return f"the participant is {self.participant!r}, not {other.participant!r}"
         return None
 
     def require(
@@ -112,6 +116,8 @@ class Conventions:
             mapping["normalised"] = self.normalised
         if self.features != "z-scored":
             mapping["features"] = self.features
+        if self.participant is not None:
+            mapping["participant"] = self.participant
         return mapping
 
     def facts(self) -> dict[str, Any]:
@@ -124,6 +130,7 @@ class Conventions:
             "bins": f"{self.bin_ms:g} ms" if self.bin_ms != 20 else None,
             "normalised": self.normalised,
             "recorded features": self.features if self.features != "z-scored" else None,
+            "participant": self.participant,
         }
         return {name: fact for name, fact in named.items() if fact is not None}
 
@@ -133,6 +140,8 @@ class Conventions:
 
         Raises TextError for an inventory or a language that is none, DataError for anything else.
         """
+        from cortext.data.trial import is_plain_name  # trials have conventions
+
         for key in mapping:
             if key not in _KEYS:
                 raise DataError(f"unknown key {key!r}; {nearest(key, _KEYS)}")
@@ -150,12 +159,16 @@ class Conventions:
         features = mapping.get("features", "z-scored")
         if features not in get_args(Features):
             raise DataError(f"features is {features!r:.40}; use 'z-scored' or 'raw'")
+        participant = mapping.get("participant")
+        if participant is not None and not is_plain_name(participant):
+            raise DataError(f"participant is {participant!r:.40}; it must be able to name a folder")
         return cls(
             Inventory.from_json(mapping.get("inventory", "release")),
             Language.from_json(mapping.get("language", "en")),
             checked_bin_ms(bin_ms),
             normalised,
             features,
+            participant,
         )
 
     @classmethod
@@ -188,22 +201,27 @@ class Conventions:
     def write(self, root: str | Path) -> None:
         """Write `cortext.json` into a directory; there is none for the release's conventions.
 
+        Where session files lie there already, the name of their participant stays.
+
         Raises DataError where session files of other conventions lie there, and the errors of
         `from_json` for conventions that could not be read again.
         """
         root = as_path(root, "root")
         path = root / FILE
         self.from_json(self.to_json())
+        written = self
         if next(session_files_in(root), None):
+            there = Conventions.read(root)
+            written = replace(self, participant=self.participant or there.participant)
             self.require(
-                Conventions.read(root),
+                there,
                 mine="the conventions to write",
                 theirs="the session files there",
                 where=root,
                 fix="choose a directory of its own",
             )
         with disk_errors(path):
-            if not (found := self.to_json()):
+            if not (found := written.to_json()):
                 path.unlink(missing_ok=True)
                 return
             mapping = {"format": FORMAT, "format_version": FORMAT_VERSION} | found

@@ -83,6 +83,8 @@ class ModelCard:
     """Normalisation of the features, in words."""
     features: str = "z-scored"
     """Features of the recordings: `z-scored`, or `raw` ones that become rolling z-scores."""
+    participant: str | None = None
+    """Name of the participant, where the recordings state it."""
 
     def __post_init__(self) -> None:
         check_sessions(self.sessions)
@@ -142,7 +144,7 @@ class ModelCard:
         return json.dumps(mapping, indent=2).encode()
 
 
-_OF_RECORDINGS = ("language", "bin_ms", "normalised", "features")
+_OF_RECORDINGS = ("language", "bin_ms", "normalised", "features", "participant")
 """Fields that are conventions of the recordings, beside the inventory."""
 _DEFAULTS = {field.name: field.default for field in fields(ModelCard)}
 _LATER_INPUTS: dict[str, Any] = {"input_network": {"day_layer": "softsign", "read_in": None}}

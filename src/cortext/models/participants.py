@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,22 @@ def participant_folder(run: Path, name: str) -> Path:
     return run / FOLDER / name
 
 
+def same_participant(
+    name: str | None, sessions: Iterable[str], other_name: str | None, other_sessions: Iterable[str]
+) -> bool:
+    """Tell whether recordings or models are of one participant.
+
+    Args:
+        name: Name of the participant, where it is stated.
+        sessions: Recording days.
+        other_name: The other's name; where one of them is not stated, a common day decides.
+        other_sessions: The other's recording days.
+    """
+    if name is not None and other_name is not None:
+        return name == other_name
+    return not set(sessions).isdisjoint(other_sessions)
+
+
 def participant_run(
     run: Path, participant: str | None = None, sessions: Sequence[str] | None = None
 ) -> Path:
@@ -106,12 +122,17 @@ def run_for(
     Args:
         run: A run directory.
         data: Recordings, or their directory; not read for a run of one participant.
-        participant: Name of the participant; None finds the one who has recordings of these days.
+        participant: Name of the participant; None takes the one whom the recordings name, or finds
+            the one who has recordings of these days.
     """
-    if participant is not None or not read_participants(run):
+    if not read_participants(run):
         return participant_run(run, participant)
     opened = data if isinstance(data, Dataset | PackedDataset) else open_dataset(data)
-    return participant_run(run, sessions=opened.session_names)
+    stated = opened.conventions.participant
+    if None not in (participant, stated) and participant != stated:
+        what = f"the recordings are of participant {stated!r}, not of {participant!r}"
+        raise RunError(what, where=run, fix="leave out --participant, or give the other's data")
+    return participant_run(run, participant or stated, opened.session_names)
 
 
 def joined_checksum(checksums: Sequence[str | None]) -> str | None:

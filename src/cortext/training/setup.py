@@ -18,14 +18,13 @@ from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.data.trial import BIN_MS
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
-from cortext.models import AcousticModel, build_model, load_model
+from cortext.models import AcousticModel, build_model
 from cortext.models.card import CTC, PRETRAIN, Smoothing
-from cortext.models.inputs import of_participant
-from cortext.models.participants import participant_folder, read_participants
+from cortext.models.participants import participant_folder
 from cortext.text.inventory import Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.distributed import own_random_numbers
-from cortext.training.progress import say
+from cortext.training.init_from import start_from
 
 if TYPE_CHECKING:
     from cortext.training.task import Task
@@ -180,7 +179,7 @@ def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> N
         what = "the saved state does not say what data it was begun with"
         raise RunError(what, where=run, fix="start another run") from None
     begun.require(given, mine="the run", theirs="the data", where=run, error=RunError, fix=fix)
-    same = {"conventions": None}  # but for words for people
+    same = {"conventions": None, "participants": None}  # compared above
     if changed := first_difference(before | same, now | same):
         key, old, new = changed
         what = f"the run was begun with {key} = {old!r}, now it is {new!r}"
@@ -387,100 +386,8 @@ def new_model(
     )
     if init_from is not None:
         task = PRETRAIN if config.task_name == CTC else config.task_name
-        _start_from(model, _source(Path(init_from), sessions, n_features, task), Path(init_from))
+        start_from(model, Path(init_from), task)
     return model
-
-
-def _source(run: Path, sessions: tuple[str, ...], n_features: int, task: str) -> AcousticModel:
-    """Return the model to start from.
-
-    Of several participants it is that of the one with these sessions and as many features. For
-    another participant it is any of them, because all have the same body.
-    """
-    models = [
-        load_model(participant_folder(run, name), task=task) for name in read_participants(run)
-    ]
-    for model in models:
-        if model.n_used_features == n_features and set(sessions) & set(model.sessions):
-            return model
-    return models[0] if models else load_model(run, task=task)
-
-
-def _start_from(model: AcousticModel, source: AcousticModel, where: Path) -> None:
-    """Copy the source's weights; day layers by session name.
-
-    Of another participant's model copy the body alone.
-    """
-    model.conventions.require(
-        source.conventions,
-        mine="the data",
-        theirs="the run to start from",
-        where=where,
-        error=RunError,
-        fix="start from a run on such data, or leave out --init-from",
-    )
-    n_features, n_source = model.n_used_features, source.n_used_features
-    known = n_features == n_source and set(model.sessions) & set(source.sessions)
-    reads_in = getattr(source.network, "read_in", None) is not None
-    if reads_in and getattr(model.network, "read_in", None) is None:
-        n_read = source.network.config.input_network.read_in
-        what = "the run to start from has a read-in layer, and the new model has none"
-        raise RunError(what, where=where, fix=f"set model.input_network.read_in={n_read}")
-    body_alone = not known and reads_in
-    if known and reads_in:
-        say(f"{where}: its body, read-in and known day layers are taken over", True)
-    elif body_alone:
-        say(f"{where}: its body is taken over; read-in and day layers start afresh", True)
-    elif n_features != n_source:
-        raise RunError(
-            f"the model reads {n_source} features, and the new one {n_features}",
-            where=where,
-            fix="start from a run on the same features, or leave out --init-from",
-        )
-    elif model.n_features == source.n_features and _features(model) != _features(source):
-        raise RunError(
-            "the model reads other features of the recordings than the new one",
-            where=where,
-            fix="set dataset.feature_subset as in its config.yaml, or leave out --init-from",
-        )
-    fix = "set the section model as in its config.yaml, or name another run"
-    if changed := _changed_meaning(source.network.config, model.network.config, body_alone):
-        raise RunError(changed, where=where, fix=fix)
-    weights, new = source.network.state_dict(), model.network.state_dict()
-    for name, tensor in new.items():
-        if body_alone and of_participant(name):
-            continue
-        old = weights.get(name)
-        skip = 1 if name.startswith("day_") else 0  # the number of days may differ
-        if old is None or old.shape[skip:] != tensor.shape[skip:]:
-            found = "absent" if old is None else list(old.shape)
-            what = f"{name} is {found}; {list(tensor.shape)} is needed to start from it"
-            raise RunError(what, where=where, fix=fix)
-        if not skip:
-            tensor.copy_(old)
-            continue
-        for day, session in enumerate(model.sessions):
-            if session in source.sessions:
-                tensor[day] = old[source.day(session)]
-    for name in sorted(weights.keys() - new.keys()):
-        if not (body_alone and of_participant(name)):
-            raise RunError(f"the new model has no {name} to take over", where=where, fix=fix)
-
-
-def _features(model: AcousticModel) -> list[int]:
-    return model.feature_subset or list(range(model.n_features))
-
-
-def _changed_meaning(source: Any, new: Any, body_alone: bool) -> str | None:
-    """Return a setting under which weights of the same shapes compute something else, if any."""
-    for name in ("n_heads", "patch_size", "input_network.day_layer"):
-        before, now = source, new
-        for part in name.split("."):
-            before, now = (getattr(config, part, None) for config in (before, now))
-        of_body = not name.startswith("input_network")
-        if before != now and None not in (before, now) and (of_body or not body_alone):
-            return f"its model.{name} is {before!r}, and the new one's {now!r}"
-    return None
 
 
 def freeze(network: nn.Module, trainable: list[str] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,11 @@ from cortext.data.rebin import Rebinning
 from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, DataError, wrong_type
 from cortext.models.card import read_card
-from cortext.models.participants import participant_folder, read_participants
+from cortext.models.participants import (
+    participant_folder,
+    read_participants,
+    same_participant,
+)
 from cortext.processes import Progress
 from cortext.training.progress import reading_bar, say
 
@@ -90,7 +94,7 @@ def open_recordings(
     }
     first = next(iter(opened))
     for name, dataset in opened.items():
-        opened[first].conventions.require(
+        replace(opened[first].conventions, participant=None).require(
             dataset.conventions,
             mine=f"the data of {first}",
             theirs=f"those of {name}",
@@ -123,9 +127,10 @@ def _wanted(
     """Return the conventions by participant that their packed data get; see `open_recordings`.
 
     Raises:
-        DataError: For bins that cannot be joined to those of the run to start from.
+        DataError: For recordings of another participant than the name says, and for bins that
+            cannot be joined to those of the run to start from.
     """
-    recorded = {name: _conventions(data) for name, data in given.items()}
+    recorded = {name: _conventions(name, data) for name, data in given.items()}
     found = dict(recorded)
     for name, data in given.items():
         own, model = recorded[name], None
@@ -147,8 +152,13 @@ def _wanted(
     return found
 
 
-def _conventions(data: PackedDataset | str | Path) -> Conventions:
+def _conventions(name: str, data: PackedDataset | str | Path) -> Conventions:
+    """Return the conventions of a participant's data; DataError where they are of another's."""
     given = data if isinstance(data, PackedDataset) else open_dataset(as_path(data, "data"))
+    stated = given.conventions.participant
+    if stated not in (None, name):
+        what = f"the recordings are of participant {stated!r}, not of {name!r}"
+        raise DataError(what, where=data_path(data), fix=f"name the data {stated!r}")
     return given.conventions
 
 
@@ -231,7 +241,7 @@ def conventions_to_start_from(
 ) -> Conventions | None:
     """Return the conventions that the models of a run have for some recordings.
 
-    They are those of the participant with the same days and as many features. The bins of a
+    They are those of the same participant, with as many features. The bins of a
     participant who is new to a body are averaged, as in a training of several.
 
     Args:
@@ -247,8 +257,10 @@ def conventions_to_start_from(
         return None
     cards = [read_card(file) for file in files]
     given = open_dataset(data_path(data))
+    name, days = given.conventions.participant, given.session_names
     for card in cards:
-        if set(card.sessions) & set(given.session_names) and card.n_features == given.n_features:
+        same = same_participant(name, days, card.participant, card.sessions)
+        if same and card.n_features == given.n_features:
             return card.conventions
     first = cards[0]
     reads_in = first.config.get("input_network", {}).get("read_in") is not None
