@@ -34,6 +34,12 @@ def test_bound_by_hand():
     assert upper == pytest.approx(18 + 100 * 2.1297 * 0.128062, abs=0.05)
 
 
+def test_the_lower_bound_is_the_upper_one_of_the_exchanged_models():
+    parent, candidate, words = [0, 1, 2, 0, 3], [1, 1, 1, 2, 3], [5, 4, 5, 6, 5]
+    there, back = compare(parent, candidate, words, 0.9), compare(candidate, parent, words, 0.9)
+    assert (there.lower, there.difference) == (-back.upper, -back.difference)
+
+
 def test_a_long_sentence_counts_by_its_words():
     """The difference is that of the whole text's error rates, not the mean of sentences."""
     found = compare([0, 0], [9, 0], [90, 10], 0.95)
@@ -100,7 +106,8 @@ def test_peeking_every_night_is_allowed():
 
 
 def found(difference, upper, sentences=100):
-    return Comparison(sentences, 6 * sentences, difference, upper, 0.975)
+    lower = 2 * difference - upper
+    return Comparison(sentences, 6 * sentences, difference, lower, upper, 0.975)
 
 
 def test_decisions():
@@ -110,6 +117,8 @@ def test_decisions():
     assert decide(found(0, 4.9), rule).action == "speak"
     assert decide(found(0, 2.0), rule).action == "speak"
     assert decide(found(0, 1.9), rule).action == "promote"
+    assert decide(found(3, 5.9), rule).action == "reject"
+    assert decide(found(3, 6.1), rule).action == "wait"
 
 
 def test_the_budget_of_a_chain():

@@ -64,6 +64,15 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "check-plugin": "train.check_plugin",
         "adapt": "adapt.adapt",
         "fit-gate": "gate.fit_gate",
+        "recalibrate": "recalibrate.recalibrate",
+        "chain": Group(
+            "Look at the models that `recalibrate` made, and go back to one.",
+            {
+                "show": "recalibrate.show",
+                "verify": "recalibrate.verify",
+                "rollback": "recalibrate.rollback",
+            },
+        ),
         "launch": "tools.launch",
         "export": "exchange.export",
         "tune": Group(

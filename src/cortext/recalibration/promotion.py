@@ -82,13 +82,15 @@ class Comparison:
         sentences: Number of sentences.
         words: Words that were meant.
         difference: Points by which the candidate's word error rate is higher.
+        lower: Lower bound of the difference, in points.
         upper: Upper bound of the difference, in points.
-        level: Level of the bound.
+        level: Level of either bound.
     """
 
     sentences: int
     words: int
     difference: float
+    lower: float
     upper: float
     level: float
 
@@ -96,32 +98,43 @@ class Comparison:
 def compare(
     parent: Sequence[int], candidate: Sequence[int], n_words: Sequence[int], level: float
 ) -> Comparison:
-    """Return the difference of two models' word error rates with an upper bound.
+    """Return the difference of two models' word error rates with its bounds.
 
-    The bound is Student's for a ratio (Cochran 1977, section 6.4), of the sentences and the one
+    The bounds are Student's for a ratio (Cochran 1977, section 6.4), of the sentences and the one
     that is imagined.
 
     Args:
         parent: The parent's word errors by sentence, at least one sentence.
         candidate: The candidate's, of the same sentences.
         n_words: Words that were meant, 1 or more each.
-        level: Probability that the bound holds.
+        level: Probability that a bound holds.
     """
     more = np.subtract(candidate, parent).astype(np.float64)
     words = np.asarray(n_words, np.float64)
-    length = float(words.mean())
-    more_with, words_with = np.append(more, IMAGINED * length), np.append(words, length)
-    ratio = more_with.sum() / words_with.sum()
-    n = len(more_with)
-    error = np.sqrt(n / (n - 1) * np.square(more_with - ratio * words_with).sum())
-    upper = ratio + student(level, n - 1) * error / words_with.sum()
     return Comparison(
         len(more),
         int(words.sum()),
         float(100 * more.sum() / words.sum()),
-        float(100 * upper),
+        -_upper(-more, words, level),
+        _upper(more, words, level),
         level,
     )
+
+
+def _upper(more: np.ndarray, words: np.ndarray, level: float) -> float:
+    """Return the upper bound of the points that errors add.
+
+    Args:
+        more: float64, errors that a model makes more, by sentence.
+        words: float64, words that were meant.
+        level: Level of the bound.
+    """
+    length = words.mean()
+    more, words = np.append(more, IMAGINED * length), np.append(words, length)
+    ratio = more.sum() / words.sum()
+    n = len(more)
+    error = np.sqrt(n / (n - 1) * np.square(more - ratio * words).sum())
+    return float(100 * (ratio + student(level, n - 1) * error / words.sum()))
 
 
 def student(level: float, degrees: int) -> float:
@@ -154,11 +167,11 @@ class Decision:
     """A decision about a candidate, and the reason for it.
 
     Attributes:
-        action: `promote`, `speak` (provisionally), or `wait`.
+        action: `promote`, `speak` (provisionally), `wait`, or `reject` what is surely worse.
         reason: A sentence for the operator: figures, and what is missing.
     """
 
-    action: Literal["promote", "speak", "wait"]
+    action: Literal["promote", "speak", "wait", "reject"]
     reason: str
 
 
@@ -176,6 +189,8 @@ def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 
         f"on {found.sentences} sentences it makes {found.difference:+.1f} points of word errors, at"
         f" most {found.upper:+.1f}"
     )
+    if found.lower > 0:
+        return Decision("reject", bound)
     if found.upper >= rule.provisional:
         more = needed(found, rule.provisional)
         return Decision("wait", f"{bound}; {rule.provisional:g} are allowed{more}")

@@ -94,3 +94,32 @@ def method_settings(method: str, overrides: Iterable[str] = ()) -> LearningSetti
     if method not in METHODS:
         raise ConfigError(f"unknown method {method!r}; {nearest(method, METHODS)}")
     return with_overrides(METHODS[method], overrides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings:
+    """Settings of the service, beside those of learning and of promotion."""
+
+    every: int = 20
+    """Sentences that are learnt from between two models of the chain."""
+    settle_s: float = 60.0
+    """Seconds that a sentence waits for its correction before its decoded text is learnt from."""
+    judging: int = 300
+    """Most labelled sentences that judge a model, the latest ones."""
+    watched: int = 30
+    """Latest sentences whose confidence may veto a model."""
+    lost_confidence: float = 0.05
+    """Fall of their mean confidence, against the parent's, that vetoes a model."""
+    allow_provisional: bool = False
+    """Let a model speak provisionally while too few sentences have labels to judge it."""
+    kept: int = 10
+    """Latest models whose files are kept, beside those that spoke."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("every", "judging", "watched", "kept"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if not (0 <= self.settle_s < float("inf") and 0 <= self.lost_confidence <= 1):
+            found = f"settle_s is {self.settle_s}, lost_confidence {self.lost_confidence}"
+            raise ConfigError(found, fix="give seconds, and a share from 0 to 1")

@@ -5,6 +5,7 @@ It is private, and kept only where the user asked for it.
     DIR/utterances.jsonl                      one line an utterance or its feedback (usage/log.py)
     DIR/recordings/<session>/data_train.hdf5  corrected and confirmed utterances, labelled
     DIR/recordings/cortext.json               their conventions, where they are not the release's
+    DIR/heard/                                features of all utterances, if wanted (usage/heard.py)
 
 A kept trial's number is that of its utterance in the log, from 0, and its block is the second of
 the log's first utterance: recordings that lie there from another log, or written by hand, are not
@@ -40,6 +41,7 @@ from cortext.text.inventory import RELEASE
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
+from cortext.usage.heard import HeardFeatures
 from cortext.usage.log import (
     LOG,
     MOST_LINE_BYTES,
@@ -151,6 +153,8 @@ class UsageLog:
         folder: Directory of the log.
         conventions: The model's tokens, language and length of a bin.
         lexicon: Pronunciations for the labels of an inventory of one's own.
+        heard: Keeps the features of all utterances; None keeps those of corrected and confirmed
+            ones alone.
 
     Raises:
         LiveError: The log is written by another process, or its recordings have other conventions.
@@ -161,8 +165,10 @@ class UsageLog:
         folder: str | Path,
         conventions: Conventions = RELEASE_CONVENTIONS,
         lexicon: Lexicon | None = None,
+        heard: HeardFeatures | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self._heard = heard
         if conventions.inventory.is_published:  # session files are in the release's order
             conventions = replace(conventions, inventory=RELEASE)
         self._conventions = conventions
@@ -182,6 +188,8 @@ class UsageLog:
                 sync(self.folder)
             self._check_conventions()
             self._tidy()
+            if heard is not None:
+                heard.tidy()
         except BaseException:
             self.close()
             raise
@@ -210,6 +218,12 @@ class UsageLog:
                     or sum(x.nbytes for x in self._held.values()) > HELD_BYTES
                 ):
                     self._held.popitem(last=False)
+
+    def keep_features(self, features_TC: np.ndarray) -> None:
+        """Keep the features of the last logged utterance, float32 [T, C], where all are kept."""
+        with self._mutex:
+            if self._heard is not None and self._log.entries:
+                self._heard.keep(self._block, len(self._log.entries) - 1, features_TC)
 
     def correct(self, id_: str | int, text: str) -> bool:
         """Log the sentence that was meant; return whether the recording is kept with it.
@@ -333,7 +347,7 @@ class UsageLog:
         entry = self._log.entries[number]
         # The time of the log's first utterance is the block: a new log in the same folder counts
         # from 0 again, and must not relabel the recordings of the one before.
-        key = (int(self._log.entries[0].when.timestamp()), number)
+        key = (self._block, number)
         try:
             labels = self._labels_of(entry.session)
             if key not in labels and number not in self._held:
@@ -348,6 +362,11 @@ class UsageLog:
         except (CortextError, OSError) as error:
             raise LiveError(f"it is logged, but its recording is not kept: {error}") from None
         return entry.label is not None
+
+    @property
+    def _block(self) -> int:
+        """Second of the log's first utterance."""
+        return int(self._log.entries[0].when.timestamp())
 
     def _unspoken(self, label: str | None) -> TextError | None:
         """Return the error for a label with a word that the lexicon lacks."""

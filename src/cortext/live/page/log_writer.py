@@ -49,15 +49,29 @@ class LogWriter:
             return
 
         def write() -> None:
+            # No one waits for this thread: without a message what failed would be missing unseen.
             try:
                 self._log.append(_utterance(body, source, when), features_TC)
-            # No one waits for this thread: without a message the utterance would be missing unseen.
             except Exception as error:
                 _send_failure(body["id"], internal_error(error), send)
+            else:
+                self._keep(body["id"], features_TC, send)
             finally:
                 self._waiting.get_nowait()
 
         self._pool.submit(write)
+
+    def _keep(
+        self, utterance: int, features_TC: np.ndarray | None, send: Callable[[Message], None]
+    ) -> None:
+        """Keep the features of an utterance that was logged, where all are kept."""
+        try:
+            if features_TC is not None:
+                self._log.keep_features(features_TC)
+        except Exception as error:
+            event("features_not_kept", "error", utterance=utterance)
+            what = f"utterance {utterance} is logged, but its features are not: "
+            send(Event("error", {"what": what + internal_error(error)}))
 
     def correct(self, utterance: int, text: str) -> Future[bool]:
         """Log a correction, in order; return whether the recording is kept."""

@@ -62,6 +62,14 @@ class LiveSettings:
         Path | None,
         Setting(help="Keep what was decoded, corrections and ratings there.", metavar="DIR"),
     ] = None
+    record_all: Annotated[
+        bool,
+        Setting(help="Keep the features of all utterances there, too, for `recalibrate`."),
+    ] = False
+    record_quota_gb: Annotated[
+        float, Setting(help="Most space of these features; the oldest are deleted first.")
+    ] = 2.0
+    record_days: Annotated[float, Setting(help="Days for which they are kept.")] = 30.0
     options: OptionsFile = None
     backend: Annotated[Literal["torch", "onnx"], Setting(help="What runs the model.")] = "torch"
     precision: Annotated[
@@ -100,6 +108,9 @@ class LiveSettings:
             raise ConfigError(
                 "--set changes a simulation", fix="give --simulate PRESET, or leave --set out"
             )
+        if self.record_all and self.session_log is None:
+            fix = "give --session-log DIR, too"
+            raise ConfigError("--record-all has no log to keep features in", fix=fix)
         if self.gate_threshold is not None and not self.gate:
             raise ConfigError("--gate-threshold is given without --gate", fix="give both")
         if not self.speed > 0:

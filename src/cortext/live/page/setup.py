@@ -33,6 +33,7 @@ from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import pronouncer
+from cortext.usage.heard import HeardFeatures
 from cortext.usage.writer import UsageLog
 
 
@@ -65,7 +66,11 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         conventions = days.pipeline.conventions
         if options.normalise == "none":  # the log keeps what is sent
             conventions = replace(conventions, features="z-scored")
-        log = UsageLog(settings.session_log, conventions, _lexicon(decoder))
+        heard = None
+        if settings.record_all:
+            quota_bytes = 1e9 * settings.record_quota_gb
+            heard = HeardFeatures(settings.session_log, quota_bytes, settings.record_days)
+        log = UsageLog(settings.session_log, conventions, _lexicon(decoder), heard)
         for note in log.notes:
             event("session_log_damaged", "warning", note=note)
         log_writer = LogWriter(log)

@@ -1,0 +1,167 @@
+"""The commands `recalibrate` and `chain`: a service that learns from daily use, and its models."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cortext.cli.console import JSON, print_json, print_lines, print_table
+from cortext.cli.options import Run
+
+ChainFolder = Annotated[Path, typer.Argument(help="Directory that `recalibrate` wrote.")]
+Operator = Annotated[
+    str | None, typer.Option(help="Name that the chain gets; that of the account by default.")
+]
+WAIT_S = 2.0
+"""Seconds between two looks at a log without news."""
+
+
+def recalibrate(
+    run: Run,
+    log: Annotated[
+        Path, typer.Option(help="Usage log of a decoder that keeps all features.", metavar="DIR")
+    ],
+    lm: Annotated[Path, typer.Option(help="Language-model directory.")],
+    out: Annotated[Path, typer.Option(help="Directory of the chain of models; made if missing.")],
+    method: Annotated[str, typer.Option(help="Way to learn: replay or one-step.")] = "replay",
+    every: Annotated[
+        int, typer.Option(help="Sentences that are learnt from between two models.")
+    ] = 20,
+    settle: Annotated[
+        float, typer.Option(help="Seconds that a sentence waits for its correction.")
+    ] = 60.0,
+    allow_provisional: Annotated[
+        bool,
+        typer.Option(help="Let a model speak for a day where too few sentences can judge it."),
+    ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Change a setting of the method: key=value.", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    options: Annotated[
+        Path | None, typer.Option(help="Decoder options; those fitted to the run by default.")
+    ] = None,
+    operator: Operator = None,
+    once: Annotated[bool, typer.Option(help="End when all of the log is done.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of noise, dropout and replay.")] = 0,
+) -> None:
+    """Keep a decoder calibrated: learn from its usage log, and judge what was learnt.
+
+    Each model is a run directory in the chain. It is promoted only if corrected sentences that none
+    has learnt from show that it makes no more errors. Ctrl-C ends the service; the same command
+    goes on.
+
+    Example: cortext recalibrate runs/first --log runs/log --lm runs/lm --out runs/chain
+    """
+    from cortext.processes import stop_event
+    from cortext.recalibration.service import Recalibration, watch
+    from cortext.recalibration.settings import ServiceSettings
+
+    settings = ServiceSettings(every=every, settle_s=settle, allow_provisional=allow_provisional)
+    with (
+        Recalibration(
+            run,
+            log,
+            lm,
+            out,
+            method=method,
+            overrides=changes or (),
+            settings=settings,
+            options=options,
+            operator=operator or getpass.getuser(),
+            seed=seed,
+        ) as service,
+        stop_event() as stop,
+    ):
+        watch(service, stop, print_lines, WAIT_S, once=once)
+
+
+def show(chain: ChainFolder, as_json: bool = JSON) -> None:
+    """Show the models of a chain, what became of each, and which one speaks.
+
+    Example: cortext chain show runs/chain
+    """
+    from cortext.recalibration.chain import read_chain
+
+    contents = read_chain(chain)
+    speaking = contents.speaking(datetime.now(UTC))
+    models: list[dict[str, Any]] = []
+    for entry in contents.entries:
+        if entry.kind not in ("base", "candidate"):
+            continue
+        about = [each for each in contents.entries if each.model == entry.number][1:]
+        learnt = entry.facts.get("learnt", {})
+        judged = [each for each in about if each.kind == "judged"]
+        models.append(
+            {
+                "model": entry.model_name,
+                "when": entry.when.isoformat(timespec="seconds"),
+                "parent": entry.facts.get("parent"),
+                "decoded": len(learnt.get("decoded", ())),
+                "corrected": len(learnt.get("corrected", ())),
+                "decisions": [each.kind for each in about if each.kind != "judged"],
+                "reason": judged[-1].facts["reason"] if judged else "",
+            }
+        )
+    name = contents.entries[speaking].model_name
+    if as_json:
+        print_json({"speaking": name, "parent": contents.parent, "models": models})
+        return
+    columns = ["model", "when", "parent", "decoded", "corrected", "became", "judged"]
+    rows = []
+    for each in models:
+        facts = [each[key] for key in ("model", "when", "parent", "decoded", "corrected")]
+        became = ", ".join(each["decisions"]) or "-"
+        rows.append(
+            [*("-" if fact is None else str(fact) for fact in facts), became, each["reason"]]
+        )
+    print_table(f"{chain}: model {name} speaks", columns, rows)
+
+
+def verify(chain: ChainFolder) -> None:
+    """Check all entries and models of a chain against their hashes.
+
+    Example: cortext chain verify runs/chain
+    """
+    from cortext.recalibration.chain import verify_chain
+
+    contents = verify_chain(chain)
+    n_entries, n_models = len(contents.entries), len(contents.models)
+    print_lines(f"{chain}: {n_entries} entries and {n_models} models are as they were written")
+
+
+def rollback(
+    chain: ChainFolder,
+    to: Annotated[
+        int | None, typer.Argument(help="Number of the model; the parent's parent by default.")
+    ] = None,
+    why: Annotated[str, typer.Option(help="Reason, for the chain.")] = "",
+    operator: Operator = None,
+) -> None:
+    """Let an earlier model speak again; the next ones learn from there.
+
+    Example: cortext chain rollback runs/chain 0 --why "more errors since noon"
+    """
+    from cortext.errors import RunError
+    from cortext.recalibration.chain import open_chain, verify_model
+
+    with open_chain(chain) as opened:
+        contents = opened.contents
+        speaking = contents.speaking(datetime.now(UTC))
+        if to is None:
+            if speaking != contents.parent:
+                to = contents.parent
+            elif (to := contents.entries[contents.parent].facts.get("parent")) is None:
+                raise RunError(
+                    "the first model of the chain speaks; none is before it", where=chain
+                )
+        verify_model(chain, contents.model(to))
+        opened.roll_back(to, why, operator or getpass.getuser())
+        name = contents.entries[to].model_name
+    print_lines(f"{chain}: model {name} speaks")

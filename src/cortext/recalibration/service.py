@@ -1,0 +1,476 @@
+"""A service that keeps a decoder calibrated: it follows the usage log of a live decoder.
+
+It learns from what was said there, and adds models to a chain. A model may speak once it was judged
+on labelled sentences that no model of the chain has learnt from (`promotion`). All that it knows is
+in its directory, so that it goes on after being killed at any moment:
+
+    CHAIN/chain.jsonl, models/   see `chain`
+    CHAIN/learner/               the model that learns, and how far it has come in the log
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from cortext.config import to_mapping
+from cortext.decoding import Decoder
+from cortext.decoding.log_probs import log_softmax
+from cortext.errors import CortextError, RunError
+from cortext.evaluation.decoder_options import choose_options
+from cortext.evaluation.fitted import take_over
+from cortext.evaluation.settings import Options
+from cortext.files import atomic_write, disk_errors, exclusive
+from cortext.models import AcousticModel, load_model, save_model
+from cortext.recalibration.chain import (
+    Chain,
+    ChainContents,
+    Entry,
+    model_folder,
+    open_chain,
+    read_chain,
+    verify_model,
+)
+from cortext.recalibration.judging import Judge, day_of, word_errors
+from cortext.recalibration.labels import confidence_of, label_of
+from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.promotion import (
+    Comparison,
+    Decision,
+    PromotionRule,
+    compare,
+    decide,
+    spent,
+)
+from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
+from cortext.recalibration.settings import ServiceSettings, method_settings
+from cortext.recalibration.state import LearnerStore
+from cortext.training.adapt import run_config
+from cortext.usage.writer import now
+
+LEARNER = "learner"
+
+
+@dataclass
+class Position:
+    """The part of a log that was learnt from; saved with the learner.
+
+    Attributes:
+        began: Second of the log's first utterance; None before there is one.
+        next: First utterance that was not considered yet.
+        corrected: Utterances whose correction was learnt from.
+        parent: Model of the chain that the learner comes from.
+        decoded: Utterances that it has learnt from since, as they were decoded.
+        told: Utterances that it has learnt from since, as they were corrected.
+    """
+
+    began: int | None = None
+    next: int = 0
+    corrected: set[int] = field(default_factory=set)
+    parent: int = 0
+    decoded: list[int] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+    fresh: int = 0
+    """Sentences that were learnt from since the latest model of the chain."""
+
+
+class Recalibration:
+    """The service, a piece of work at a time; a context manager.
+
+    Args:
+        run: Run directory that a new chain begins with.
+        log: Directory of the usage log, with the features of all utterances.
+        lm: Language-model directory.
+        out: Directory of the chain.
+        method: A key of `METHODS`.
+        overrides: `key=value` changes of the method's settings.
+        settings: Settings of the service.
+        rule: Bounds of promotion.
+        options: Decoder options; those fitted to the run by default.
+        operator: Name of the person or program that runs it, for the chain.
+        seed: Seed of noise, dropout and replay.
+
+    Raises:
+        CortextError: The run, the language model or the chain cannot be used, or another service
+            works on the chain.
+    """
+
+    def __init__(
+        self,
+        run: str | Path,
+        log: str | Path,
+        lm: str | Path,
+        out: str | Path,
+        *,
+        method: str = "replay",
+        overrides: Iterable[str] = (),
+        settings: ServiceSettings = ServiceSettings(),
+        rule: PromotionRule = PromotionRule(),
+        options: Options = None,
+        operator: str = "",
+        seed: int = 0,
+    ) -> None:
+        self.out = Path(out)
+        self.settings = settings
+        self.rule = rule
+        self._learning = method_settings(method, overrides)
+        self._method = method
+        self._operator = operator
+        self._seed = seed
+        with open_chain(self.out, run, operator=operator) as chain:
+            self.chain = chain.contents
+        self._stack = ExitStack()
+        try:
+            self._stack.enter_context(self._alone())
+            base = load_model(model_folder(self.out, self.chain.parent))
+            chosen = choose_options(model_folder(self.out, 0), lm, options)
+            decoder = Decoder.from_dir(lm, chosen.options)
+            decoder.lm.require(base.inventory, base.language, theirs="the run")
+            self._judge = Judge(decoder)
+            self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
+            self._sentences = LoggedSentences(Path(log), base.conventions, base.n_features)
+            self._store = LearnerStore(self.out / LEARNER)
+            self._begin(base)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Recalibration:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _alone(self) -> AbstractContextManager[None]:
+        folder = self.out / LEARNER
+        with disk_errors(folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        fix = "end that process, or give another --out"
+        return exclusive(
+            folder, RunError("another service works on this chain", where=folder, fix=fix)
+        )
+
+    def _begin(self, base: AcousticModel) -> None:
+        saved = self._store.load()
+        if saved is not None:
+            self._learner, note = saved
+            self._position = Position(**note | {"corrected": set(note["corrected"])})
+            return
+        self._position = Position()
+        self._start_again(base)
+
+    def _start_again(self, model: AcousticModel) -> None:
+        """Begin to learn from a model of the chain, without the sentences that led elsewhere."""
+        config = run_config(model_folder(self.out, self.chain.parent), model)
+        self._learner = Learner(model, config, self._learning, seed=self._seed)
+        self._position.parent = self.chain.parent
+        self._position.decoded, self._position.told, self._position.fresh = [], [], 0
+
+    def work(self) -> bool:
+        """Do a piece of work: learn from a sentence, or make and judge a model.
+
+        Returns:
+            Whether there was any.
+
+        Raises:
+            CortextError: The log or the chain cannot be read, or the disk is full. Nothing is lost;
+                the next call tries again.
+        """
+        self._sentences.refresh()
+        self._follow_chain()
+        self._follow_log()
+        if self._position.fresh >= self.settings.every:
+            self._add_model()
+            return True
+        sentence = self._next_sentence()
+        if sentence is None:
+            return False
+        self._learn(*sentence)
+        return True
+
+    def _follow_chain(self) -> None:
+        """Begin again with the parent where a person has rolled back."""
+        self.chain = read_chain(self.out)
+        if self.chain.parent != self._position.parent:
+            entry = self.chain.model(self.chain.parent)
+            self._start_again(load_model(verify_model(self.out, entry)))
+            self._save()
+
+    def _follow_log(self) -> None:
+        """Begin at the first utterance of a log that is another than before."""
+        if self._position.began != self._sentences.began:
+            self._position.began = self._sentences.began
+            self._position.next, self._position.corrected = 0, set()
+            self._judge.forget_all_but([])
+
+    def is_reserved(self, number: int) -> bool:
+        """Tell whether an utterance, once it has a label, judges and is never learnt from.
+
+        Half of them are, drawn by the chain, the log and the number.
+        """
+        name = f"{self.chain.id} {self._sentences.began} {number}"
+        return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
+
+    def _next_sentence(self) -> tuple[LoggedSentence, np.ndarray, bool] | None:
+        """Return a sentence to learn from, its label, int64 [U], and whether a person gave it."""
+        position, entries = self._position, self._sentences.log.entries
+        for number in range(position.next):
+            if number in position.corrected or entries[number].label is None:
+                continue
+            position.corrected.add(number)
+            if found := self._labelled(number):
+                return *found, True
+        while position.next < len(entries):
+            utterance = entries[position.next]
+            age = now() - utterance.when
+            if utterance.label is None and age < timedelta(seconds=self.settings.settle_s):
+                return None
+            number, position.next = position.next, position.next + 1
+            if utterance.label is not None:
+                position.corrected.add(number)
+            if found := self._labelled(number):
+                return *found, utterance.label is not None
+        return None
+
+    def _labelled(self, number: int) -> tuple[LoggedSentence, np.ndarray] | None:
+        """Return an utterance with a label to learn from, int64 [U]; None where there is none."""
+        sentence = self._sentences.sentence(number)
+        if sentence is None:
+            return None
+        model = self._learner.model
+        text = sentence.utterance.label
+        if text is not None and self.is_reserved(number):
+            return None
+        if text is None:
+            logits_PV = model.logits(
+                sentence.features_TC, day_of(model, sentence.utterance.session)
+            )
+            nbest = self._judge.decoder.decode(log_softmax(logits_PV), model.inventory)
+            if confidence_of(nbest) < self._learning.confidence:
+                return None
+            text = nbest[0].text
+        labels_U = label_of(text, model.conventions, self._lexicon)
+        return None if labels_U is None else (sentence, labels_U)
+
+    def _learn(self, sentence: LoggedSentence, labels_U: np.ndarray, told: bool) -> None:
+        heard = HeardSentence(sentence.features_TC, sentence.utterance.session, labels_U)
+        if not self._learner.learn(heard).steps:
+            return
+        (self._position.told if told else self._position.decoded).append(sentence.number)
+        self._position.fresh += 1
+
+    def _save(self) -> None:
+        corrected = sorted(self._position.corrected)
+        self._store.save(self._learner, asdict(self._position) | {"corrected": corrected})
+
+    def _add_model(self) -> None:
+        """Add the learner's model to the chain, judge it, and do what the rule says.
+
+        The learner is saved first: where the rest fails, it is not learnt again.
+        """
+        position = self._position
+        self._save()
+        learnt = {
+            "log": position.began,
+            "decoded": list(position.decoded),
+            "corrected": list(position.told),
+            "method": self._method,
+            "settings": asdict(self._learning),
+        }
+        with open_chain(self.out) as chain:
+            entry = chain.add_model(
+                "candidate",
+                self._write_model,
+                parent=position.parent,
+                learnt=learnt,
+                operator=self._operator,
+            )
+            position.fresh = 0
+            decision, found = self._judged(chain, entry)
+            self._decided(chain, entry, decision, found)
+            self._clear(chain)
+            self.chain = chain.contents
+        if decision.action == "promote":
+            position.parent = entry.number
+            position.decoded, position.told = [], []
+        elif decision.action == "reject":
+            parent = self.chain.model(self.chain.parent)
+            self._start_again(load_model(verify_model(self.out, parent)))
+        self._judge.forget_all_but([position.parent])
+        self._save()
+
+    def _write_model(self, folder: Path) -> None:
+        """Write the learner's model as a run, with what was fitted to its parent."""
+        parent = model_folder(self.out, self._position.parent)
+        model = self._learner.model
+        text = yaml.safe_dump(to_mapping(run_config(parent, model)), sort_keys=False)
+        atomic_write(folder / "config.yaml", text.encode())
+        save_model(model, folder)
+        take_over(parent, folder)
+
+    def _judged(self, chain: Chain, entry: Entry) -> tuple[Decision, Comparison | None]:
+        """Compare a candidate with its parent, and write down the result."""
+        models = {
+            number: load_model(model_folder(self.out, number))
+            for number in (entry.facts["parent"], entry.number)
+        }
+        judging = self._judging_sentences(chain.contents, entry)
+        watched = self._watched_sentences()
+        found = None
+        if len(judging) >= self.rule.fewest:
+            earlier = self._judgements(chain.contents, entry.facts["parent"])
+            of_parent, of_candidate = (
+                word_errors(self._judge.decode(number, model, judging), judging)
+                for number, model in models.items()
+            )
+            n_words = [len((each.utterance.label or "").split()) for each in judging]
+            found = compare(of_parent, of_candidate, n_words, self.rule.level(earlier + 1))
+        confidences = [
+            float(np.mean([confidence_of(each) for each in self._judge.decode(n, model, watched)]))
+            if watched
+            else None
+            for n, model in models.items()
+        ]
+        uppers = [
+            each.facts["upper"]
+            for each in chain.contents.entries
+            if each.kind == "promoted" and each.facts.get("upper") is not None
+        ]
+        decision = decide(found, self.rule, spent(uppers))
+        if found is None and self.settings.allow_provisional:
+            decision = Decision("speak", f"allowed by the operator; {decision.reason}")
+        before, after = confidences
+        if (
+            before is not None
+            and after is not None
+            and before - after > self.settings.lost_confidence
+            and decision.action != "reject"
+        ):
+            why = (
+                f"the confidence of sentences without labels fell from {before:.2f} to {after:.2f}"
+            )
+            decision = Decision("wait", why)
+        chain.add(
+            "judged",
+            model=entry.number,
+            comparison=None if found is None else asdict(found),
+            confidence=confidences,
+            action=decision.action,
+            reason=decision.reason,
+        )
+        return decision, found
+
+    @staticmethod
+    def _judgements(contents: ChainContents, parent: int) -> int:
+        """Return how many candidates were compared with a parent."""
+        return sum(
+            each.kind == "judged"
+            and each.facts["comparison"] is not None
+            and contents.entries[each.model].facts["parent"] == parent
+            for each in contents.entries
+        )
+
+    def _decided(
+        self, chain: Chain, entry: Entry, decision: Decision, found: Comparison | None
+    ) -> None:
+        number = entry.number
+        if decision.action == "promote":
+            chain.add("promoted", model=number, upper=None if found is None else found.upper)
+        elif decision.action == "speak":
+            until = now() + timedelta(hours=self.rule.hours)
+            chain.add("provisional", model=number, until=until.isoformat(timespec="seconds"))
+        elif decision.action == "reject":
+            chain.add("rejected", model=number, why=decision.reason)
+
+    def _clear(self, chain: Chain) -> None:
+        """Remove the files of old models that never spoke."""
+        contents = chain.contents
+        spoke = {
+            each.model for each in contents.entries if each.kind in ("promoted", "provisional")
+        }
+        silent = [number for number in contents.models[1:] if number not in spoke]
+        for number in silent[: -self.settings.kept]:
+            chain.remove(number)
+
+    def _judging_sentences(self, contents: ChainContents, entry: Entry) -> list[LoggedSentence]:
+        """Return the latest reserved sentences with labels that may judge a candidate.
+
+        They were spoken after its parent was made: of earlier days both have the same layers. A
+        sentence that got its label late, when it had been learnt from as it was decoded, is none.
+        """
+        parent, *ancestors = contents.lineage(entry.number)[1:]
+        learnt = set[int]()
+        for number in (entry.number, parent, *ancestors):
+            facts = contents.entries[number].facts.get("learnt")
+            if facts is not None and facts["log"] == self._position.began:
+                learnt.update(facts["decoded"], facts["corrected"])
+        made = contents.entries[parent].when
+        reserved = [
+            number
+            for number, each in enumerate(self._sentences.log.entries)
+            if each.label is not None
+            and each.when >= made
+            and number not in learnt
+            and self.is_reserved(number)
+        ]
+        return self._kept(reserved[::-1], self.settings.judging)
+
+    def _watched_sentences(self) -> list[LoggedSentence]:
+        """Return the latest sentences without a label."""
+        entries = self._sentences.log.entries
+        return self._kept(
+            [n for n in range(len(entries) - 1, -1, -1) if entries[n].label is None],
+            self.settings.watched,
+        )
+
+    def _kept(self, numbers: Sequence[int], most: int) -> list[LoggedSentence]:
+        """Return the first of some utterances whose features are kept."""
+        found = (self._sentences.sentence(number) for number in numbers)
+        return list(islice((each for each in found if each is not None), most))
+
+
+def watch(
+    service: Recalibration,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    wait_s: float,
+    *,
+    once: bool = False,
+) -> None:
+    """Work until asked to stop; a full disk or a damaged file is named and tried again.
+
+    Args:
+        service: The service.
+        stop: Ends the work.
+        say: Gets a line for each model and each problem.
+        wait_s: Seconds between two looks at a log without news.
+        once: End when there is nothing more to do, and raise errors.
+    """
+    known, problem = len(service.chain.entries), ""
+    while not stop.is_set():
+        try:
+            busy, problem = service.work(), ""
+        except CortextError as error:
+            if once:
+                raise
+            busy = False
+            if str(error) != problem:
+                problem = str(error)
+                say(problem)
+        for entry in service.chain.entries[known:]:
+            if entry.kind == "judged":
+                say(f"model {entry.model}: {entry.facts['action']}: {entry.facts['reason']}")
+        known = len(service.chain.entries)
+        if not busy:
+            if once:
+                return
+            stop.wait(wait_s)

@@ -1,0 +1,261 @@
+"""The service on the log of a drifted day: what it learns, who judges it, and what it survives."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from drifted_day import DRIFTED, KNOWN
+
+from cortext.cli import run as cortext
+from cortext.data import make_trial, open_packed
+from cortext.decoding import Decoder
+from cortext.errors import RunError
+from cortext.models import load_model
+from cortext.recalibration.chain import model_folder, open_chain, read_chain, verify_chain
+from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.promotion import PromotionRule
+from cortext.recalibration.service import Recalibration
+from cortext.recalibration.settings import METHODS, ServiceSettings
+from cortext.text.metrics import edit_counts
+from cortext.training.config import read_run_config
+from cortext.usage.heard import HeardFeatures
+from cortext.usage.writer import UsageLog, UtteranceRecord
+
+SETTINGS = ServiceSettings(every=10, settle_s=0.0)
+RULE = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
+"""With few sentences bounds are wide."""
+
+
+def recorded(participant):
+    trials = open_packed(participant.data).trials("train", [DRIFTED])
+    return sorted(trials, key=lambda trial: (trial.block, trial.trial))
+
+
+def say(folder, trials, texts, corrections=()):
+    """Write utterances into a usage log, some with corrections."""
+    with UsageLog(folder, heard=HeardFeatures(folder)) as log:
+        start = len(log._log.entries)
+        for number, (trial, text) in enumerate(zip(trials, texts, strict=True), start):
+            features_TC = trial.features_TC.astype(np.float32)
+            log.append(UtteranceRecord(number, DRIFTED, 2.0, text), features_TC)
+            log.keep_features(features_TC)
+            if number in corrections:
+                log.correct(number, trial.sentence)
+
+
+def service(participant, tmp_path, **changes):
+    changes = {"settings": SETTINGS, "rule": RULE, "method": "one-step"} | changes
+    return Recalibration(
+        participant.run, tmp_path / "log", participant.lm, tmp_path / "chain", **changes
+    )
+
+
+def work(running):
+    while running.work():
+        pass
+
+
+def kinds(folder):
+    return [entry.kind for entry in read_chain(folder).entries]
+
+
+def weights(run):
+    return load_model(run).network.state_dict()
+
+
+def test_it_learns_is_judged_and_promoted(participant, tmp_path):
+    trials = recorded(participant)
+    with service(participant, tmp_path, overrides=["lr=0.01", "steps=3"]) as running:
+        say(tmp_path / "log", trials, ["i see you"] * 60, range(0, 60, 2))
+        work(running)
+        reserved = [number for number in range(0, 60, 2) if running.is_reserved(number)]
+    contents = verify_chain(tmp_path / "chain")
+    judged = [entry for entry in contents.entries if entry.kind == "judged"]
+    assert judged[0].facts["comparison"]["sentences"] == len(reserved)
+    assert "promoted" in kinds(tmp_path / "chain")
+    assert contents.parent == contents.speaking(judged[0].when) != 0
+    for entry in contents.entries:
+        if entry.kind == "candidate":
+            learnt = entry.facts["learnt"]
+            assert not set(reserved) & {*learnt["corrected"], *learnt["decoded"]}
+            assert set(learnt["corrected"]) <= set(range(0, 60, 2))
+    # What speaks is a run that all commands read, and decodes the day better than the first one.
+    best = model_folder(tmp_path / "chain", contents.parent)
+    assert DRIFTED in load_model(best).sessions
+    held_out = list(open_packed(participant.data).trials("val", [DRIFTED]))
+    assert phoneme_errors(best, held_out) < phoneme_errors(participant.run, held_out)
+
+
+def phoneme_errors(run, trials):
+    """Greedy phoneme errors, by the best path without repeats and blanks."""
+    model = load_model(run)
+    session = DRIFTED if DRIFTED in model.sessions else KNOWN[-1]
+    total = 0
+    for trial in trials:
+        best_P = model.logits(trial.features_TC, session).argmax(-1)
+        kept = best_P[np.diff(best_P, prepend=-1) != 0]
+        total += edit_counts(trial.phoneme_ids.tolist(), kept[kept != 0].tolist()).errors
+    return total
+
+
+def test_the_weights_are_those_of_a_learner_fed_by_hand(participant, tmp_path):
+    trials = recorded(participant)[:12]
+    with service(participant, tmp_path, settings=replace(SETTINGS, every=4)) as running:
+        say(tmp_path / "log", trials, ["wrong"] * 12)
+        work(running)
+    model = load_model(participant.run)
+    decoder = Decoder.from_dir(participant.lm)
+    learner = Learner(model, read_run_config(participant.run), METHODS["one-step"])
+    expected = []
+    for trial in trials:
+        known = DRIFTED in learner.model.sessions
+        logits_PV = learner.model.logits(trial.features_TC, DRIFTED if known else KNOWN[-1])
+        log_probs_PV = torch.from_numpy(logits_PV).log_softmax(-1).numpy()
+        best = decoder.decode(log_probs_PV, model.inventory)[0]
+        confidences = [word.confidence for word in best.words]
+        if not confidences or np.mean(confidences) < 0.5:
+            continue
+        # The published pronunciations, as they are in the labels of recordings.
+        labels_U = make_trial(np.zeros((1, 1)), DRIFTED, 0, 0, best.text).phoneme_ids
+        learner.learn(HeardSentence(trial.features_TC.astype(np.float32), DRIFTED, labels_U))
+        expected.append(
+            {name: each.clone() for name, each in learner.model.network.state_dict().items()}
+        )
+    contents = read_chain(tmp_path / "chain")
+    candidates = [number for number in contents.models if number]
+    assert candidates
+    for place, number in enumerate(candidates, 1):
+        found = weights(model_folder(tmp_path / "chain", number))
+        for name, tensor in expected[4 * place - 1].items():
+            assert torch.equal(found[name], tensor), name
+
+
+def test_without_labels_nothing_speaks_unless_allowed(participant, tmp_path):
+    trials = recorded(participant)[:24]
+    with service(participant, tmp_path) as running:
+        say(tmp_path / "log", trials, ["no label"] * 24)
+        work(running)
+    found = read_chain(tmp_path / "chain")
+    assert {"promoted", "provisional"}.isdisjoint(kinds(tmp_path / "chain"))
+    reasons = [entry.facts["reason"] for entry in found.entries if entry.kind == "judged"]
+    assert all("at least 5 labelled sentences" in reason for reason in reasons)
+    assert reasons
+
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    with service(
+        participant, allowed, settings=replace(SETTINGS, allow_provisional=True)
+    ) as running:
+        say(allowed / "log", trials, ["no label"] * 24)
+        work(running)
+    assert "provisional" in kinds(allowed / "chain")
+    assert "promoted" not in kinds(allowed / "chain")
+
+
+def test_a_worse_model_is_rejected_and_forgotten(participant, tmp_path):
+    """Wrong corrections poison the learner; true ones, which judge it, show that."""
+    trials = recorded(participant)
+    poison = [replace(trial, sentence="we need some more water") for trial in trials]
+    strict = PromotionRule(fewest=5)
+    with service(
+        participant, tmp_path, rule=strict, overrides=["lr=0.3", "steps=5", "whole_model=true"]
+    ) as running:
+        say(tmp_path / "log", poison, ["x"] * 60)
+        with UsageLog(tmp_path / "log") as log:
+            for number in range(60):
+                trial = (trials if running.is_reserved(number) else poison)[number]
+                log.correct(number, trial.sentence)
+        while running.work() and kinds(tmp_path / "chain")[-1] != "rejected":
+            pass
+        state = running._learner.state()
+    contents = read_chain(tmp_path / "chain")
+    assert contents.entries[-1].kind == "rejected"
+    assert contents.parent == 0
+    base, learner = weights(participant.run), state.model.network.state_dict()
+    assert base.keys() == learner.keys()
+    assert all(torch.equal(learner[name], base[name]) for name in base)
+    assert not state.known
+    assert not state.heard, "what it learnt is not replayed either"
+
+
+def test_after_a_rollback_it_learns_from_there(participant, tmp_path):
+    trials = recorded(participant)
+    with service(participant, tmp_path) as running:
+        say(tmp_path / "log", trials[:40], ["i see you"] * 40, range(40))
+        work(running)
+        promoted = running.chain.parent
+        assert promoted != 0
+        assert cortext(["chain", "rollback", str(tmp_path / "chain"), "0", "--why", "test"]) == 0
+        say(tmp_path / "log", trials[40:], ["i see you"] * 20, range(40, 60))
+        work(running)
+    entries = read_chain(tmp_path / "chain").entries
+    back = next(entry.number for entry in entries if entry.kind == "rolled_back")
+    later = [entry for entry in entries[back:] if entry.kind == "candidate"]
+    assert later
+    assert later[0].facts["parent"] == 0
+    assert min(later[0].facts["learnt"]["corrected"]) >= 40
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from cortext.recalibration.promotion import PromotionRule
+    from cortext.recalibration.service import Recalibration
+    from cortext.recalibration.settings import ServiceSettings
+
+    run, lm, folder, left = *map(Path, sys.argv[1:4]), int(sys.argv[4])
+
+    def count(event, arguments):
+        global left
+        if event in ("os.rename", "os.truncate"):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    rule = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
+    settings = ServiceSettings(every=10, settle_s=0.0)
+    with Recalibration(
+        run, folder / "log", lm, folder / "chain", method="one-step", settings=settings, rule=rule
+    ) as running:
+        if left >= 0:
+            sys.addaudithook(count)
+        while running.work():
+            pass
+    print(running._position.next)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 12, 17])
+def test_killed_it_goes_on(participant, tmp_path, left):
+    trials = recorded(participant)
+
+    def go(left):
+        arguments = [participant.run, participant.lm, tmp_path, left]
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(KILLED), *map(str, arguments)],
+            capture_output=True, text=True,
+        )  # fmt: skip
+
+    with service(participant, tmp_path):
+        say(tmp_path / "log", trials, ["i see you"] * 60, range(0, 60, 2))
+    first = go(left)
+    assert first.returncode in (-signal.SIGKILL, 0), first.stderr
+    verify_chain(tmp_path / "chain")
+    again = go(-1)
+    assert again.stdout == "60\n", again.stderr
+    assert "promoted" in kinds(tmp_path / "chain")
+    verify_chain(tmp_path / "chain")
+
+
+def test_two_services_are_refused(participant, tmp_path):
+    with service(participant, tmp_path):
+        with pytest.raises(RunError, match="another service works on this chain"):
+            service(participant, tmp_path)
+        with open_chain(tmp_path / "chain"):
+            pass  # a person may still roll back
