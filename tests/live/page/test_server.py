@@ -14,6 +14,8 @@ from serving import HTTP, TOKEN, make_session, serving
 from cortext.data import open_dataset
 from cortext.live.page.log_writer import LogWriter
 from cortext.text.inventory import RELEASE
+from cortext.usage.heard import HeardFeatures
+from cortext.usage.log import read_log
 from cortext.usage.writer import UsageLog, session_of_today
 
 # Trial 0 reads "I see you!" and says it: 8 tokens of 3 frames of 4 bins, and 14 bins: 110 bins.
@@ -277,6 +279,33 @@ def test_corrections_and_ratings_are_kept_with_the_recording(page_root, tmp_path
     np.testing.assert_array_equal(
         kept.features_TC, trial.features_TC.astype(np.float16).astype(np.float32)
     )
+
+
+def test_features_of_all_utterances_are_kept_where_wanted(page_root, tmp_path):
+    heard = HeardFeatures(tmp_path / "log")
+    log_writer = LogWriter(UsageLog(tmp_path / "log", heard=heard))
+    with serving(make_session(page_root, log_writer=log_writer)) as served, served.page() as page:
+        for trial in (1, 0):
+            served.post("start", {"trial": trial})
+            page.next("utterance")
+            page.next("state", state="idle")
+    block = int(read_log(tmp_path / "log").entries[0].when.timestamp())
+    trials = list(open_dataset(page_root / "data").trials("val", [DAYS[0]]))
+    for number, trial in enumerate((1, 0)):
+        packed_TC = trials[trial].features_TC.astype(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(heard.read(block, number), packed_TC)
+
+
+def test_a_full_disk_loses_the_features_and_not_the_utterance(page_root, tmp_path):
+    """A file where the directory of the features should be stands for the disk."""
+    folder = tmp_path / "log"
+    log_writer = LogWriter(UsageLog(folder, heard=HeardFeatures(folder)))
+    (folder / "heard").write_text("")
+    with serving(make_session(page_root, log_writer=log_writer)) as served, served.page() as page:
+        served.post("start", {"trial": 0})
+        error = page.next("error")
+    assert "is logged, but its features are not" in error["what"]
+    assert [entry.text for entry in read_log(folder).entries] == ["i see you"]
 
 
 def test_without_a_session_log_nothing_can_be_corrected(idle):

@@ -91,6 +91,7 @@ def test_a_simulation_that_the_run_knows_nothing_of_is_refused():
         ({}, "give one of --data, --simulate and --feed"),
         ({"feed": True, "simulate": "tiny"}, "give one of --data, --simulate and --feed"),
         ({"feed": True, "overrides": ["seed=1"]}, "--set changes a simulation"),
+        ({"feed": True, "record_all": True}, "--record-all has no log"),
         ({"feed": True, "speed": 0.0}, "speed is 0.0; a number above 0 is needed"),
     ],
 )
