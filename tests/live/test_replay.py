@@ -68,7 +68,7 @@ def lm_server(redis_server, world):
 
 
 def cortext_replay(capsys, server, world, *arguments):
-    """What the command prints as JSON."""
+    """Output of the command, read as JSON."""
     common = [
         "replay",
         "--data",

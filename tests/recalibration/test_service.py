@@ -186,19 +186,19 @@ def test_a_worse_model_is_rejected_and_forgotten(participant, tmp_path):
 def test_after_a_rollback_it_learns_from_there(participant, tmp_path):
     trials = recorded(participant)
     with service(participant, tmp_path) as running:
-        say(tmp_path / "log", trials[:40], ["i see you"] * 40, range(40))
+        say(tmp_path / "log", trials, ["i see you"] * 60, range(60))
         work(running)
         promoted = running.chain.parent
         assert promoted != 0
         assert cortext(["chain", "rollback", str(tmp_path / "chain"), "0", "--why", "test"]) == 0
-        say(tmp_path / "log", trials[40:], ["i see you"] * 20, range(40, 60))
+        say(tmp_path / "log", trials, ["i see you"] * 60, range(60, 120))
         work(running)
     entries = read_chain(tmp_path / "chain").entries
     back = next(entry.number for entry in entries if entry.kind == "rolled_back")
     later = [entry for entry in entries[back:] if entry.kind == "candidate"]
     assert later
     assert later[0].facts["parent"] == 0
-    assert min(later[0].facts["learnt"]["corrected"]) >= 40
+    assert min(later[0].facts["learnt"]["corrected"]) >= 60
 
 
 KILLED = """

@@ -50,12 +50,13 @@ def recalibrate(
     operator: Operator = None,
     once: Annotated[bool, typer.Option(help="End when all of the log is done.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of noise, dropout and replay.")] = 0,
+    as_json: bool = JSON,
 ) -> None:
     """Keep a decoder calibrated: learn from its usage log, and judge what was learnt.
 
     Each model is a run directory in the chain. It is promoted only if corrected sentences that none
-    has learnt from show that it makes no more errors. Ctrl-C ends the service; the same command
-    goes on.
+    has learnt from show that it adds less than 2 points of word errors. Ctrl-C ends the service;
+    the same command goes on.
 
     Example: cortext recalibrate runs/first --log runs/log --lm runs/lm --out runs/chain
     """
@@ -79,7 +80,15 @@ def recalibrate(
         ) as service,
         stop_event() as stop,
     ):
-        watch(service, stop, print_lines, WAIT_S, once=once)
+        watch(service, stop, print_json if as_json else _say, WAIT_S, once=once)
+
+
+def _say(news: dict[str, Any]) -> None:
+    """Print a judgement or a problem as a line."""
+    if "error" in news:
+        print_lines(news["error"], err=True)
+    else:
+        print_lines("model {model}: {action}: {reason}".format_map(news))
 
 
 def show(chain: ChainFolder, as_json: bool = JSON) -> None:
@@ -124,7 +133,7 @@ def show(chain: ChainFolder, as_json: bool = JSON) -> None:
     print_table(f"{chain}: model {name} speaks", columns, rows)
 
 
-def verify(chain: ChainFolder) -> None:
+def verify(chain: ChainFolder, as_json: bool = JSON) -> None:
     """Check all entries and models of a chain against their hashes.
 
     Example: cortext chain verify runs/chain
@@ -133,6 +142,9 @@ def verify(chain: ChainFolder) -> None:
 
     contents = verify_chain(chain)
     n_entries, n_models = len(contents.entries), len(contents.models)
+    if as_json:
+        print_json({"entries": n_entries, "models": n_models})
+        return
     print_lines(f"{chain}: {n_entries} entries and {n_models} models are as they were written")
 
 
@@ -143,6 +155,7 @@ def rollback(
     ] = None,
     why: Annotated[str, typer.Option(help="Reason, for the chain.")] = "",
     operator: Operator = None,
+    as_json: bool = JSON,
 ) -> None:
     """Let an earlier model speak again; the next ones learn from there.
 
@@ -164,4 +177,7 @@ def rollback(
         verify_model(chain, contents.model(to))
         opened.roll_back(to, why, operator or getpass.getuser())
         name = contents.entries[to].model_name
+    if as_json:
+        print_json({"speaking": name})
+        return
     print_lines(f"{chain}: model {name} speaks")

@@ -36,3 +36,22 @@ def label_of(text: str, conventions: Conventions, lexicon: Lexicon | None) -> np
     except TextError:
         return None
     return conventions.inventory.ids(tokens)
+
+
+def pseudo_label(
+    nbest: NBest, least: float, conventions: Conventions, lexicon: Lexicon | None
+) -> np.ndarray | None:
+    """Return the tokens of a decoded sentence as labels have them, int64 [U].
+
+    Args:
+        nbest: The decoded sentence.
+        least: Lowest confidence of a sentence that is trusted; see `confidence_of`.
+        conventions: Tokens and language of the label.
+        lexicon: Pronunciations; None for those of the inventory itself.
+
+    Returns:
+        The label; None for a sentence that is not trusted, or that `label_of` has none for.
+    """
+    if confidence_of(nbest) < least:
+        return None
+    return label_of(nbest[0].text, conventions, lexicon)

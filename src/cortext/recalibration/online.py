@@ -22,7 +22,7 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.evaluation.recognise import unfit_trial
 from cortext.models import AcousticModel, load_model
 from cortext.processes import Progress
-from cortext.recalibration.labels import confidence_of, label_of
+from cortext.recalibration.labels import confidence_of, pseudo_label
 from cortext.recalibration.learner import Learner, Learnt, heard_sentence
 from cortext.training.adapt import adapt, with_day
 
@@ -198,10 +198,9 @@ class Unlabelled:
         """Return the confidence of the decoded sentence, and its label where it is trusted."""
         model = self.learner.model
         nbest = self.decoder.decode(log_softmax(logits_PV), model.inventory)
-        confidence = confidence_of(nbest)
-        if confidence < self.learner.settings.confidence:
-            return confidence, None
-        return confidence, label_of(nbest[0].text, model.conventions, self._lexicon)
+        least = self.learner.settings.confidence
+        label_U = pseudo_label(nbest, least, model.conventions, self._lexicon)
+        return confidence_of(nbest), label_U
 
 
 def follow(

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -41,7 +42,7 @@ from cortext.recalibration.chain import (
     verify_model,
 )
 from cortext.recalibration.judging import Judge, day_of, word_errors
-from cortext.recalibration.labels import confidence_of, label_of
+from cortext.recalibration.labels import confidence_of, label_of, pseudo_label
 from cortext.recalibration.learner import HeardSentence, Learner
 from cortext.recalibration.promotion import (
     Comparison,
@@ -246,19 +247,17 @@ class Recalibration:
         sentence = self._sentences.sentence(number)
         if sentence is None:
             return None
-        model = self._learner.model
-        text = sentence.utterance.label
-        if text is not None and self.is_reserved(number):
-            return None
-        if text is None:
-            logits_PV = model.logits(
-                sentence.features_TC, day_of(model, sentence.utterance.session)
-            )
-            nbest = self._judge.decoder.decode(log_softmax(logits_PV), model.inventory)
-            if confidence_of(nbest) < self._learning.confidence:
+        model, text = self._learner.model, sentence.utterance.label
+        if text is not None:
+            if self.is_reserved(number):
                 return None
-            text = nbest[0].text
-        labels_U = label_of(text, model.conventions, self._lexicon)
+            labels_U = label_of(text, model.conventions, self._lexicon)
+        else:
+            day = day_of(model, sentence.utterance.session)
+            log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
+            nbest = self._judge.decoder.decode(log_probs_PV, model.inventory)
+            least = self._learning.confidence
+            labels_U = pseudo_label(nbest, least, model.conventions, self._lexicon)
         return None if labels_U is None else (sentence, labels_U)
 
     def _learn(self, sentence: LoggedSentence, labels_U: np.ndarray, told: bool) -> None:
@@ -441,7 +440,7 @@ class Recalibration:
 def watch(
     service: Recalibration,
     stop: threading.Event,
-    say: Callable[[str], None],
+    say: Callable[[dict[str, Any]], None],
     wait_s: float,
     *,
     once: bool = False,
@@ -451,7 +450,7 @@ def watch(
     Args:
         service: The service.
         stop: Ends the work.
-        say: Gets a line for each model and each problem.
+        say: Gets `model`, `action` and `reason` of each judgement, and `error` of each problem.
         wait_s: Seconds between two looks at a log without news.
         once: End when there is nothing more to do, and raise errors.
     """
@@ -465,10 +464,11 @@ def watch(
             busy = False
             if str(error) != problem:
                 problem = str(error)
-                say(problem)
+                say({"error": problem})
         for entry in service.chain.entries[known:]:
             if entry.kind == "judged":
-                say(f"model {entry.model}: {entry.facts['action']}: {entry.facts['reason']}")
+                facts = {name: entry.facts[name] for name in ("action", "reason")}
+                say({"model": entry.model, **facts})
         known = len(service.chain.entries)
         if not busy:
             if once:

@@ -275,7 +275,7 @@ def test_features_are_counts_and_power_as_recorded(months):
 
 
 def inspected(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What `cortext inspect` says of a data set."""
+    """Output of `cortext inspect` for a data set."""
     assert run(["inspect", str(path), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
