@@ -232,7 +232,7 @@ def word_errors(fitted: dict[str, Fitted]) -> dict[str, Any]:
     """Return the word errors of fits for the JSON object of a command."""
     errors = {name: dataclasses.asdict(found.word_errors) for name, found in fitted.items()}
     alone = not errors or "" in errors
-    return {"decoderword_errors": errors.get("") if alone else errors}
+    return {"decoder_word_errors": errors.get("") if alone else errors}
 
 
 def print_fitted(fitted: dict[str, Fitted]) -> None:
