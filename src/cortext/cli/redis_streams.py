@@ -102,6 +102,7 @@ def lm_server(
     """
     from cortext.decoding import Decoder
     from cortext.decoding.ngram.kaldi import converted
+    from cortext.evaluation.confidence import RAW
     from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.decoder import no_long_pauses, with_llm
     from cortext.live.core.log import event, open_log
@@ -121,6 +122,8 @@ def lm_server(
         names = streams.by_role()
         protocol = make_protocol(decoder, profile, preset, overrides, names, stop, large.context)
         event("decoder_options", note=note)
+        if profile == "json":  # the published one sends no confidences
+            event("confidence", note=f"{RAW} (clients' logits belong to no run)")
         with no_long_pauses():
             LMServer(protocol, redis.url, stop, (keep, 64 * 2**20), take_over=take_over).run()
 

@@ -30,6 +30,8 @@ HEADER = (
     " without it."
 )
 AGAIN = "fit anew with `cortext evaluate --fit`, or delete the file"
+REFIT = "fit it anew with `cortext evaluate --fit`"
+REFIT_OPTIONS = "`cortext evaluate --fit` with --options begins at them and fits both"
 RAW = "confidences: posteriors of the search, which are too high where the model errs"
 
 
@@ -219,11 +221,12 @@ def choose_confidence(
     reasons = {
         "is for sentences that no large model ranks": has_llm,
         "is for the native engine": engine != "native",
-        "belongs to other weights; fit it anew with `cortext evaluate --fit`": found.weights
-        != weights_checksum(run),
-        "belongs to another language model": found.language_model.checksum
+        f"belongs to other weights; {REFIT}": found.weights != weights_checksum(run),
+        f"belongs to another language model; {REFIT}": found.language_model.checksum
         != language_model_checksum(lm),
-        "belongs to other decoder options": not found.calibrator.goes_with(options),
+        f"belongs to other decoder options; {REFIT_OPTIONS}": not found.calibrator.goes_with(
+            options
+        ),
     }
     for reason, applies in reasons.items():
         if applies:

@@ -74,9 +74,11 @@ def test_the_language_model_server_takes_a_runs_options(page_root, run, monkeypa
     parts = ["lm-server", "--lm", page_root / "lm", "--profile", "json", "--log", log]
     assert cortext([str(part) for part in (*parts, "--options", run)]) == 0
     assert search(started[0]._decoder.options) == search(FITTED)
-    (event,) = [line for line in map(json.loads, log.read_text().splitlines()) if "note" in line]
-    assert event["event"] == "decoder_options"
-    assert re.match(f"decoder options: those of {run}, fitted on 6 val trials", event["note"])
+    noted = [line for line in map(json.loads, log.read_text().splitlines()) if "note" in line]
+    assert [line["event"] for line in noted] == ["decoder_options", "confidence"]
+    options, confidence = (line["note"] for line in noted)
+    assert re.match(f"decoder options: those of {run}, fitted on 6 val trials", options)
+    assert re.match("confidences: posteriors of the search, .*belong to no run", confidence)
 
 
 def test_a_run_without_fitted_options_is_refused_where_it_is_named(page_root, tmp_path, capsys):

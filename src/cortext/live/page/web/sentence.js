@@ -88,7 +88,9 @@ export class Sentence {
       const confidence = timed[i]?.confidence;
       if (confidence !== null && confidence !== undefined) {
         span.style.setProperty("--confidence", confidence.toFixed(3));
-        span.title = `confidence ${Math.round(100 * confidence)} %`;
+        // A calibrated one has the search's own beside it; changed options leave that alone.
+        const kind = "posterior" in timed[i] ? "confidence" : "uncalibrated confidence";
+        span.title = `${kind} ${Math.round(100 * confidence)} %`;
         span.classList.add("sure");
       }
       return span;

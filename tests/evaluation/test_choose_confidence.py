@@ -1,0 +1,78 @@
+"""A calibration is used for the weights, language model and options of its fit, and no others."""
+
+import numpy as np
+import pytest
+from made_fit import made_fit
+from untrained import untrained_run
+
+from cortext.decoding import DecoderOptions
+from cortext.decoding.confidence import SENTENCE_SIGNALS, WORD_SIGNALS, Logistic, Signal
+from cortext.decoding.ngram import LanguageModel
+from cortext.evaluation.calibration import calibration
+from cortext.evaluation.confidence import RAW, choose_confidence, keep_confidence
+from cortext.evaluation.fit_confidence import ConfidenceFit
+
+FITTED = DecoderOptions(beam=11)
+
+
+def regression(names):
+    return Logistic(0.5, {name: Signal(0.0, 1.0, 0.25) for name in names})
+
+
+@pytest.fixture(scope="module")
+def lms(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lms")
+    for name, text in (("own", "see you"), ("other", "hear me")):
+        LanguageModel.build([text], 2, folder / name)
+    return folder
+
+
+@pytest.fixture
+def run(lms, tmp_path):
+    run = untrained_run(tmp_path, ["t15.2026.01.01"], 8)
+    measured = calibration(np.array([0.25, 0.75]), [False, True], [0, 1])
+    words, sentences = regression(WORD_SIGNALS), regression(SENTENCE_SIGNALS)
+    fit = ConfidenceFit(words, sentences, measured, measured, measured, 2, 0.1)
+    keep_confidence(run, fit, made_fit(lms / "own", FITTED), data="data", split="val")
+    return run
+
+
+def test_what_it_was_fitted_to_is_calibrated(lms, run):
+    found = choose_confidence(run, lms / "own", FITTED)
+    assert found.calibrator is not None
+    assert found.calibrator.words == regression(WORD_SIGNALS)
+    assert found.note == f"confidences: probabilities, calibrated on 2 val trials of {run}"
+
+
+@pytest.mark.parametrize(
+    ("lm", "options", "settings", "said"),
+    [
+        (
+            "own",
+            FITTED.changed({"beam": 12}),
+            {},
+            "other decoder options; `cortext evaluate --fit` with --options",
+        ),
+        ("other", FITTED, {}, "another language model; fit it anew with `cortext evaluate --fit`"),
+        ("own", FITTED, {"engine": "reference"}, "is for the native engine"),
+        ("own", FITTED, {"has_llm": True}, "is for sentences that no large model ranks"),
+    ],
+)
+def test_anything_else_has_posteriors_and_one_line_says_why(lms, run, lm, options, settings, said):
+    found = choose_confidence(run, lms / lm, options, **settings)
+    assert found.calibrator is None
+    assert found.note.startswith(RAW)
+    assert said in found.note
+    assert "\n" not in found.note
+
+
+def test_other_weights_have_posteriors(lms, run):
+    untrained_run(run, ["t15.2026.01.01", "t15.2026.01.02"], 8)
+    found = choose_confidence(run, lms / "own", FITTED)
+    assert found.calibrator is None
+    assert "other weights; fit it anew with `cortext evaluate --fit`" in found.note
+
+
+def test_nothing_fitted_or_nothing_searched_has_posteriors(lms, run):
+    for where, lm in ((None, lms / "own"), (run, None), (lms, lms / "own")):
+        assert choose_confidence(where, lm, FITTED).note == RAW
