@@ -106,6 +106,29 @@ def pads_last_patch(stepper: Any) -> bool:
     return bool(getattr(stepper, "pads_last_patch", False))
 
 
+def require_alike(stepper: Stepper, other: Stepper) -> None:
+    """Raise RunError unless a stepper can go on in the place of another, between utterances.
+
+    Args:
+        stepper: The new one.
+        other: The one before.
+    """
+    for name, what in (
+        ("n_features", "features in a bin"),
+        ("patch_size", "bins of a patch"),
+        ("patch_stride", "bins between patches"),
+        ("pads_last_patch", "filling of the last patch"),
+        ("smoothing", "smoothing"),
+        ("conventions", "tokens, language, or length of a bin"),
+    ):
+        # Steppers of a user's own may lack the newer attributes.
+        if getattr(stepper, name, None) != getattr(other, name, None):
+            raise RunError(
+                f"{what} of the model and of the one before differ",
+                fix="start again with this model",
+            )
+
+
 def patches_of(stepper: Stepper, x_TC: np.ndarray) -> list[np.ndarray]:
     """Return the patches [S, C] of a whole trial, as a stepper takes them.
 

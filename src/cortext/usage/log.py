@@ -62,6 +62,7 @@ class LoggedUtterance:
         rating: One of `RATINGS`, or None.
         degraded: Whether something that was asked for, such as a large model, had no part in it.
         language: Language of its text.
+        model: Name that a chain of models has for the one that spoke; None without a chain.
     """
 
     id: str
@@ -74,6 +75,7 @@ class LoggedUtterance:
     rating: str | None = None
     degraded: bool = False
     language: Language = EN
+    model: str | None = None
 
     @property
     def n_words(self) -> int:
@@ -204,8 +206,9 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
     ):
         raise ValueError(f"duration_s is {_found(duration_s)}")
     text = _text(line, "text")
-    source, degraded = (
-        None if line.get(key) is None else _text(line, key) for key in ("source", "degraded")
+    source, degraded, model = (
+        None if line.get(key) is None else _text(line, key)
+        for key in ("source", "degraded", "model")
     )
     return LoggedUtterance(
         id_,
@@ -216,6 +219,7 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
         source or "",
         degraded=bool(degraded),
         language=_language(json.dumps(line.get("language", EN.name))),
+        model=model,
     )
 
 

@@ -93,6 +93,7 @@ class UtteranceRecord:
         nbest: Candidates as JSON objects, where they are to be kept.
         when: Time at which the text was there, with the offset from UTC.
         degraded: The part that was missing, such as a large model's scores; None for none.
+        model: Name that a chain of models has for the one that spoke; None without a chain.
 
     Raises:
         LiveError: A value that no log can hold.
@@ -106,6 +107,7 @@ class UtteranceRecord:
     nbest: Sequence[dict[str, Any]] | None = None
     when: datetime = field(default_factory=now)
     degraded: str | None = None
+    model: str | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -138,6 +140,8 @@ class UtteranceRecord:
             line["language"] = language.to_json()
         if self.degraded is not None:
             line["degraded"] = self.degraded
+        if self.model is not None:
+            line["model"] = self.model
         return line if self.nbest is None else line | {"nbest": list(self.nbest)}
 
 

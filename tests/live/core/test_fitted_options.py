@@ -45,7 +45,7 @@ def test_a_brand_node_takes_them_unless_its_graph_says_something_else(
     page_root, run, options, expected
 ):
     options = str(run) if options == "RUN" else options
-    pipeline = _load(NodeParameters(run, page_root / "lm", options=options))
+    pipeline = _load(NodeParameters(run, page_root / "lm", options=options)).pipeline
     assert search(pipeline.decoder_options) == search(expected)
 
 

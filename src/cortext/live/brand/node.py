@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import time
 from collections import deque
 
@@ -21,6 +22,7 @@ from cortext.live.brand.outputs import NodeOutputs
 from cortext.live.brand.parameters import NodeParameters
 from cortext.live.brand.position import Missed, NodePosition, catch_up
 from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntry, Sequencer
+from cortext.live.core.chain_follower import ChainModel
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event
 from cortext.live.core.pipeline import Pipeline
@@ -46,6 +48,7 @@ class BrandNode:
         parameters: NodeParameters,
         pipeline: Pipeline,
         states: NodeStates,
+        model: str | None = None,
     ) -> None:
         self._link = link
         self._nickname = nickname
@@ -72,6 +75,9 @@ class BrandNode:
         A start may come after the first entry that it names.
         """
         self._begins_late = ""
+        self._model = model
+        self.models = queue.SimpleQueue[ChainModel]()
+        """Models of a chain, each to speak from the next utterance on."""
         self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
 
     def run(self) -> None:
@@ -86,6 +92,8 @@ class BrandNode:
                 self._read_s = time.monotonic()
             else:
                 self._idle()
+            if self._utterance is None:
+                self._swap()
             self._save()
         self._take_in_order(self._sequence.release())
         if self._utterance is not None:
@@ -433,14 +441,29 @@ class BrandNode:
             self._problem(utterance, problem)
         if not utterance.n_bins:
             self._problem(utterance, "no usable bins came")
-        self._outputs.write_result(self._position, utterance, ended, nbest, final_ms)
+        self._outputs.write_result(self._position, utterance, ended, nbest, final_ms, self._model)
         self._utterance = None
         self._position.running = False
+        self._swap()
+
+    def _swap(self) -> None:
+        """Exchange the model, if the chain says that another one speaks."""
+        model = None
+        while not self.models.empty():
+            model = self.models.get()
+        if model is None:
+            return
+        self._pipeline.swap(model.stepper, model.calibrator)
+        self._model = model.name
+        event("model_swapped", model=model.name, day=self._pipeline.session)
+        self._write_ready()
 
     def _write_ready(self) -> None:
         """Write the state ready, with the model's conventions where they are not the release's."""
         pipeline = self._pipeline
         message = f"day {pipeline.session}, look-ahead {pipeline.look_ahead_ms:g} ms"
+        if self._model is not None:
+            message += f", model {self._model}"
         found = pipeline.conventions.to_json()
         facts = {"conventions": json.dumps(found)} if found else {}
         self._states.write("NODE_READY", message, **facts)

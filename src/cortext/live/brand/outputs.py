@@ -61,6 +61,7 @@ class NodeOutputs:
         ended: str,
         nbest: NBest,
         final_ms: float,
+        model: str | None,
     ) -> None:
         """Write the result of an utterance.
 
@@ -70,9 +71,15 @@ class NodeOutputs:
             ended: What ended it: a mark, the pipeline, or a shutdown.
             nbest: Its sentences.
             final_ms: Milliseconds that the last of the search took.
+            model: Name of the model that decoded it; None without a chain of models.
         """
         candidates = [hypothesis_json(hypothesis) for hypothesis in nbest]
-        facts = {"degraded": nbest.degraded or "", "final_ms": round(final_ms, 3)}
+        facts: dict[str, Any] = {
+            "degraded": nbest.degraded or "",
+            "final_ms": round(final_ms, 3),
+        }
+        if model is not None:
+            facts["model"] = model
         self._write(position, utterance, ended, nbest[0].text, candidates, facts)
 
     def write_missed(

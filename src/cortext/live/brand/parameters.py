@@ -36,6 +36,11 @@ class NodeParameters:
     """Run directory of the model, or an exported one for the backend `onnx`."""
     lm: Path | None = None
     """Language-model directory; without it the node gives logits and no text."""
+    chain: Path | None = None
+    """Directory of models that `recalibrate` writes: the one that speaks is used, and followed.
+
+    `run` speaks until the chain is there; its idle gate and decoder options stay in any case.
+    """
     llm: str | None = None
     """Large language model that ranks the sentences.
 
@@ -149,6 +154,8 @@ class NodeParameters:
             raise ConfigError(
                 "parameters.llm is given without parameters.lm, whose sentences it ranks"
             )
+        if self.chain is not None and self.backend != "torch":
+            raise ConfigError("parameters.chain holds models for the backend torch alone")
         if self.gate and self.control_stream is not None:
             raise ConfigError("parameters.gate is true with a control stream, which marks trials")
         values = [self.start_value, self.stop_value, self.block_value]

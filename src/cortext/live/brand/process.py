@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from cortext.decoding import Decoder
+from cortext.decoding.confidence import Calibrator
 from cortext.errors import ConfigError, CortextError, LiveError, shown
 from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
@@ -24,6 +26,7 @@ from cortext.live.brand.entries import NodeStates
 from cortext.live.brand.node import BrandNode
 from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
 from cortext.live.core.acoustic_stream import chosen_normalise, trained_normalise
+from cortext.live.core.chain_follower import ChainFollower, OpenModel, speaking_run
 from cortext.live.core.decoder import checked_hotwords, no_long_pauses, with_llm
 from cortext.live.core.gate import gate_for
 from cortext.live.core.log import LOGGER, event
@@ -31,6 +34,7 @@ from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import address, redis_url
+from cortext.models.stepper import Stepper
 from cortext.models.stepping import open_stepper
 from cortext.plugins import load_plugins
 
@@ -69,8 +73,9 @@ def run_node(
         states.write("NODE_STARTED")
         parameters = replace(read_parameters(link, nickname), **changes)
         LOGGER.setLevel(parameters.log.upper())
-        node = BrandNode(link, nickname, parameters, _load(parameters), states)
-        with no_long_pauses():
+        loaded = _load(parameters)
+        node = BrandNode(link, nickname, parameters, loaded.pipeline, states, loaded.model)
+        with _following(parameters, loaded, node), no_long_pauses():
             node.run()
         states.write("NODE_SHUTDOWN")
     except Stopped:  # Redis is away: nothing can be written to it
@@ -118,10 +123,55 @@ def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
     return node_parameters(entry_id.decode(), fields, nickname)
 
 
-def _load(parameters: NodeParameters) -> Pipeline:
+@dataclass(frozen=True)
+class _Loaded:
+    """A warm pipeline.
+
+    Attributes:
+        pipeline: The pipeline.
+        model: Name of its model in a chain; None for one of no chain.
+        open_model: Loads another model of the chain.
+    """
+
+    pipeline: Pipeline
+    model: str | None
+    open_model: OpenModel
+
+
+@contextlib.contextmanager
+def _following(parameters: NodeParameters, loaded: _Loaded, node: BrandNode) -> Iterator[None]:
+    """Give the node the models of the chain, if the parameters name one."""
+    if parameters.chain is None:
+        yield
+        return
+    like = loaded.pipeline.stepper
+    follower = ChainFollower(
+        parameters.chain, loaded.open_model, like, loaded.model, node.models.put
+    )
+    try:
+        yield
+    finally:
+        follower.close()
+
+
+def _load(parameters: NodeParameters) -> _Loaded:
     """Return the pipeline that the parameters name, warm."""
     load_plugins(parameters.plugins)
-    stepper = open_stepper(parameters.run, parameters.day, parameters.backend, parameters.precision)
+    run, model = parameters.run, None
+    if parameters.chain is not None:
+        run, model = speaking_run(parameters.chain, run)
+    decoder = _decoder(parameters)
+
+    def open_model(run: Path) -> tuple[Stepper, Calibrator | None]:
+        stepper = open_stepper(run, parameters.day, parameters.backend, parameters.precision)
+        if decoder is None:
+            return stepper, None
+        has_llm = decoder.llm is not None
+        confidence = choose_confidence(run, decoder.lm_dir, decoder.options, has_llm=has_llm)
+        event("confidence", note=confidence.note)
+        return stepper, confidence.calibrator
+
+    stepper, calibrator = open_model(run)
     if parameters.n_features not in (None, stepper.n_features):
         found = (
             f"parameters.n_features is {parameters.n_features}; the model needs"
@@ -136,21 +186,10 @@ def _load(parameters: NodeParameters) -> Pipeline:
             fix="join bins before they are sent",
         )
     chosen_normalise(parameters.normalise, trained_normalise(stepper.conventions))
-    decoder = None
-    if parameters.lm is not None:
-        options, note = options_for(parameters.run, parameters.lm, parameters.options)
-        event("decoder_options", note=note)
-        confidence = choose_confidence(
-            parameters.run, parameters.lm, options, has_llm=parameters.llm is not None
-        )
-        event("confidence", note=confidence.note)
-        decoder = Decoder.from_dir(parameters.lm, options).with_calibrator(confidence.calibrator)
-    if decoder is not None and parameters.llm is not None:
-        decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
     gate = gate_for(parameters.run, stepper, parameters.gate_threshold) if parameters.gate else None
     pipeline = Pipeline(
         None,
-        decoder,
+        decoder and decoder.with_calibrator(calibrator),
         options=parameters.pipeline,
         stepper=stepper,
         context=parameters.context,
@@ -160,4 +199,15 @@ def _load(parameters: NodeParameters) -> Pipeline:
         pipeline.hotwords = checked_hotwords(parameters.hotwords, decoder.language)
     pipeline.push(np.zeros((50, stepper.n_features), dtype=np.float32))
     pipeline.reset()
-    return pipeline
+    return _Loaded(pipeline, model, open_model)
+
+
+def _decoder(parameters: NodeParameters) -> Decoder | None:
+    if parameters.lm is None:
+        return None
+    options, note = options_for(parameters.run, parameters.lm, parameters.options)
+    event("decoder_options", note=note)
+    decoder = Decoder.from_dir(parameters.lm, options)
+    if parameters.llm is not None:
+        decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
+    return decoder

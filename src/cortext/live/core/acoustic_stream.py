@@ -23,7 +23,7 @@ from cortext.features.stream import StreamSmoother
 from cortext.live.core.log import event
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
-from cortext.models.stepper import Stepper, filled, pads_last_patch
+from cortext.models.stepper import Stepper, filled, pads_last_patch, require_alike
 from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import Inventory
 
@@ -238,6 +238,16 @@ class AcousticStream:
         if self._normaliser:
             self._normaliser.start_block(mean_C, std_C)
         self._begin()
+
+    def swap(self, stepper: Stepper) -> None:
+        """Let another model go on with the next utterance; drop the one in progress.
+
+        Raises:
+            RunError: It reads other recordings or writes other tokens. Nothing has changed.
+        """
+        require_alike(stepper, self.stepper)
+        self.stepper = stepper
+        self.reset()
 
     def push(self, bins_TC: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [P, V] (P may be 0), that the next bins complete.

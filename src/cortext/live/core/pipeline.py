@@ -14,6 +14,7 @@ import numpy as np
 from cortext.arguments import check_text, check_type
 from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder, DecoderOptions, DecoderStream, Hypothesis, NBest, Partial
+from cortext.decoding.confidence import Calibrator
 from cortext.decoding.log_probs import log_softmax
 from cortext.describe import Described
 from cortext.errors import ConfigError
@@ -284,12 +285,38 @@ class Pipeline(Described):
         if any(gate.opens(each) for each in odds):
             return True
         if odds and self._n_scanned * bin_ms >= SCAN_MS:
-            self._stream.reset()
-            gate.restart()
-            self._n_scanned = len(self._kept_TC)
-            for log_probs_V in log_softmax(self._stream.advance(self._kept_TC)):
-                gate.push(log_probs_V)
+            self._scan_again(gate)
         return False
+
+    def _scan_again(self, gate: IdleGate) -> None:
+        """Forget all but the bins that are kept."""
+        self._stream.reset()
+        gate.restart()
+        self._n_scanned = len(self._kept_TC)
+        for log_probs_V in log_softmax(self._stream.advance(self._kept_TC)):
+            gate.push(log_probs_V)
+
+    def swap(self, stepper: Stepper, calibrator: Calibrator | None = None) -> None:
+        """Let another model go on, between two utterances.
+
+        No bin is lost: it gets those that are held, and those that the idle gate keeps. Rolling
+        statistics, options, hotwords and the gate stay.
+
+        Args:
+            stepper: The model, with the session to use.
+            calibrator: Calibrates its confidences; None: they are the search's posteriors.
+
+        Raises:
+            ConfigError: An utterance is in progress.
+            RunError: The model reads other recordings or writes other tokens. Nothing has changed.
+        """
+        if self.n_bins:
+            raise ConfigError("a model is swapped in mid-utterance", fix="call finish() first")
+        self._stream.swap(stepper)
+        if self._decoder is not None:
+            self._decoder = self._decoder.with_calibrator(calibrator)
+        if self.gate is not None:
+            self._scan_again(self.gate)
 
     def start_block(
         self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import LiveError, RunError, nearest
 from cortext.live.core.acoustic_stream import PipelineOptions
+from cortext.live.core.chain_follower import ChainModel
 from cortext.live.core.decoder import Notes, check_options, checked_hotwords
 from cortext.live.core.gate import IdleGate
 from cortext.live.core.pipeline import Pipeline
@@ -30,6 +31,7 @@ class DayPipeline:
             recording uses its own day's, or the latest where the model does not know its day.
         context: What was said before, for a large model.
         gate: Tells when an utterance begins.
+        model: Name that a chain has for the model; None without a chain.
 
     Raises:
         RunError: The model does not know the day.
@@ -43,7 +45,9 @@ class DayPipeline:
         chosen: str | None = None,
         context: str = "",
         gate: IdleGate | None = None,
+        model: str | None = None,
     ) -> None:
+        self.model = model
         self.known = stepper.sessions
         self.pipeline = Pipeline(
             None, decoder, options=options, stepper=stepper, context=context, gate=gate
@@ -63,14 +67,28 @@ class DayPipeline:
                 f"session {session!r} is unknown to the run; {nearest(session, self.known)}"
             )
         self.chosen = self.known[-1] if session == "latest" else session
+        self._is_latest = session == "latest"
+
+    def swap(self, model: ChainModel, recorded: str | None) -> None:
+        """Let another model of the chain speak, for a recording of that day (None: of today).
+
+        Must not be called in mid-utterance. A day that was chosen stays so where the model knows
+        it; its latest day replaces the latest.
+        """
+        days = model.stepper.sessions
+        chosen = self.chosen
+        if chosen is not None and (self._is_latest or chosen not in days):
+            chosen = days[-1]
+        model.stepper.use(_day(chosen, recorded, days))
+        self.pipeline.swap(model.stepper, model.calibrator)
+        self.model, self.known, self.chosen = model.name, days, chosen
 
     def use(self, recorded: str | None) -> Pipeline:
         """Return the pipeline with the layer for a recording of that day (None: of today).
 
         Must not be called in mid-utterance.
         """
-        own = recorded if recorded in self.known else None
-        session = self.chosen or own or self.known[-1]
+        session = _day(self.chosen, recorded, self.known)
         if session != self.pipeline.session:
             self.pipeline.stepper.use(session)
         return self.pipeline
@@ -104,3 +122,9 @@ class DayPipeline:
                 "no large model is there to read it", fix="start the server with --llm MODEL"
             )
         self.pipeline.context = text.strip()
+
+
+def _day(chosen: str | None, recorded: str | None, known: Sequence[str]) -> str:
+    """Return the day whose layer a recording uses."""
+    own = recorded if recorded in known else None
+    return chosen or own or known[-1]

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from cortext.errors import DataError, LiveError
 from cortext.live.core.acoustic_stream import check_bins
+from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenModel
 from cortext.live.core.log import event, internal_error
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
@@ -147,9 +149,10 @@ class DecodingThread:
         self.readers = Fanout()
         self._days = days
         # Made once: a list of ten thousand trials takes as long as several steps of the search.
-        self._greeting = greeting(days.pipeline, days.known, source) | dict(about or {})
+        self._greeting = greeting(days.pipeline, source) | dict(about or {})
         kind = "feed" if source is None else source.kind
-        self._utterances = UtteranceDecoder(days, self.readers, log_writer, kind)
+        self._utterances = UtteranceDecoder(days, self.readers, log_writer, kind, self._send_state)
+        self._follower: ChainFollower | None = None
         self._input: Input = (
             FeedInput(self._utterances, self._send_state)
             if source is None
@@ -177,8 +180,24 @@ class DecodingThread:
         """Milliseconds from a bin until its smoothed value is known."""
         return self._days.pipeline.look_ahead_ms
 
+    def follow(self, chain: Path, open_model: OpenModel) -> None:
+        """Let the model speak that a chain says, each from the next utterance on.
+
+        Args:
+            chain: Directory of the chain; it may not exist yet.
+            open_model: Loads the model of a run directory.
+        """
+
+        def offer(model: ChainModel) -> None:
+            self._jobs.ask(lambda: self._guarded(lambda: self._utterances.follow(model)))
+
+        days = self._days
+        self._follower = ChainFollower(chain, open_model, days.pipeline.stepper, days.model, offer)
+
     def close(self, timeout_s: float = 5.0) -> None:
         """End the utterance in progress, which is sent and logged, and the thread."""
+        if self._follower is not None:
+            self._follower.close(timeout_s)
         self._jobs.close(timeout_s)
         if self.log_writer is not None:
             self.log_writer.close()
@@ -280,6 +299,8 @@ class DecodingThread:
         options = self._days.options
         return {
             **self._input.status(),
+            "model": self._days.model,
+            "days": list(self._days.known),
             "day": self._days.pipeline.session,
             "day_chosen": self._days.chosen,
             "options": asdict(options) | {"label_priors": dict(options.label_priors)},

@@ -97,6 +97,7 @@ def _utterance(body: dict[str, Any], source: str, when: datetime) -> UtteranceRe
         nbest=body["nbest"],
         when=when,
         degraded=body["degraded"],
+        model=body["model"],
     )
 
 

@@ -12,7 +12,6 @@ import threading
 import unicodedata
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -180,18 +179,16 @@ def language_facts(language: Language) -> dict[str, Any]:
     }
 
 
-def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> dict[str, Any]:
+def greeting(pipeline: Pipeline, source: Source | None) -> dict[str, Any]:
     """Return the constant part of a `hello` message: the model and the source.
 
     Args:
         pipeline: Model and search.
-        days: Sessions that the model knows.
         source: Source of trials; None for a feed.
     """
     stepper = pipeline.stepper
     inventory = pipeline.conventions.inventory
     return {
-        "days": list(days),
         "n_features": stepper.n_features,
         "arrays": feature_groups(stepper.n_features),
         "bin_ms": pipeline.conventions.bin_ms,

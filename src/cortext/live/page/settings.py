@@ -36,6 +36,13 @@ class LiveSettings:
         ),
     ]
     lm: Annotated[Path, Setting(help="Language-model directory.")]
+    chain: Annotated[
+        Path | None,
+        Setting(
+            help="Chain of `recalibrate`: its model that speaks is used, and followed;"
+            " RUN until it is there."
+        ),
+    ] = None
     data: Annotated[
         Path | None, Setting(help="Recordings to replay: session files, or a packed directory.")
     ] = None
@@ -108,6 +115,9 @@ class LiveSettings:
             raise ConfigError(
                 "--set changes a simulation", fix="give --simulate PRESET, or leave --set out"
             )
+        if self.chain is not None and self.backend != "torch":
+            fix = "leave --backend out, or export one of its models"
+            raise ConfigError("--chain holds models for torch alone", fix=fix)
         if self.record_all and self.session_log is None:
             fix = "give --session-log DIR, too"
             raise ConfigError("--record-all has no log to keep features in", fix=fix)

@@ -9,6 +9,7 @@ from typing import Any
 from cortext import __version__
 from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder
+from cortext.decoding.confidence import Calibrator
 from cortext.errors import TextError
 from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
@@ -19,6 +20,7 @@ from cortext.live.core.acoustic_stream import (
     conventions_of,
     trained_normalise,
 )
+from cortext.live.core.chain_follower import speaking_run
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.gate import gate_for
 from cortext.live.core.log import event
@@ -47,19 +49,24 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     Raises:
         CortextError: One of them cannot be used.
     """
-    stepper = _stepper(settings)
+    run, name = settings.run, None
+    if settings.chain is not None:
+        run, name = speaking_run(settings.chain, run)
+    stepper = _stepper(settings, run)
     options = pipeline_options(settings, conventions_of(stepper))
     decoder_options, _ = options_for(settings.run, settings.lm, settings.options)
-    confidence = choose_confidence(
-        settings.run, settings.lm, decoder_options, has_llm=settings.llm is not None
-    )
+
+    def calibrator_of(run: Path) -> Calibrator | None:
+        has_llm = settings.llm is not None
+        return choose_confidence(run, settings.lm, decoder_options, has_llm=has_llm).calibrator
+
     decoder = Decoder.from_dir(settings.lm, decoder_options)
-    decoder = decoder.with_calibrator(confidence.calibrator)
+    decoder = decoder.with_calibrator(calibrator_of(run))
     if settings.llm is not None:
         llm = settings.llm
         decoder = with_llm(decoder, llm.model, llm.lora, llm.device)
     gate = gate_for(settings.run, stepper, settings.gate_threshold) if settings.gate else None
-    days = DayPipeline(stepper, decoder, options, settings.day, settings.context, gate)
+    days = DayPipeline(stepper, decoder, options, settings.day, settings.context, gate, name)
     source = _source(settings, days, progress)
     log_writer = None
     if settings.session_log is not None:
@@ -80,7 +87,12 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         "lm": settings.lm.name,
         "llm": None if settings.llm is None else Path(settings.llm.model).name,
     }
-    return DecodingThread(days, source, speed=settings.speed, log_writer=log_writer, about=about)
+    decoding = DecodingThread(
+        days, source, speed=settings.speed, log_writer=log_writer, about=about
+    )
+    if settings.chain is not None:
+        decoding.follow(settings.chain, lambda run: (_stepper(settings, run), calibrator_of(run)))
+    return decoding
 
 
 def pipeline_options(settings: LiveSettings, model: Conventions) -> PipelineOptions:
@@ -108,10 +120,10 @@ def _lexicon(decoder: Decoder) -> Lexicon | None:
     return None
 
 
-def _stepper(settings: LiveSettings) -> Stepper:
+def _stepper(settings: LiveSettings, run: Path) -> Stepper:
     if settings.backend == "onnx" or settings.device == "cpu":
-        return open_stepper(settings.run, "latest", settings.backend, settings.precision)
-    return TorchStepper(load_model(settings.run, settings.device), "latest", settings.precision)
+        return open_stepper(run, "latest", settings.backend, settings.precision)
+    return TorchStepper(load_model(run, settings.device), "latest", settings.precision)
 
 
 def _source(settings: LiveSettings, days: DayPipeline, progress: Progress | None) -> Source | None:

@@ -6,6 +6,7 @@ T bins, C features, P frames.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.decoding.nbest import Hypothesis, NBest, hypothesis_json
 from cortext.decoding.options import DecoderOptions
+from cortext.live.core.chain_follower import ChainModel
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.pipeline import Update
 from cortext.live.core.statistics import RunningStatistics, words_per_minute
@@ -59,6 +61,7 @@ class PageUtterance:
         trial: Number of its trial, None for a feed.
         reference: What was to be said, where that is known.
         keep: Whether its features are kept for the usage log.
+        model: Name of the model that decodes it; None without a chain of models.
         conventions: The language of its text and the length of its bins.
     """
 
@@ -67,6 +70,7 @@ class PageUtterance:
     trial: int | None = None
     reference: str | None = None
     keep: bool = False
+    model: str | None = None
     conventions: Conventions = RELEASE_CONVENTIONS
     n_bins: int = 0
     _kept: list[np.ndarray] = field(default_factory=list)
@@ -135,6 +139,7 @@ class PageUtterance:
             "id": self.id,
             "session": self.session,
             "trial": self.trial,
+            "model": self.model,
             "text": nbest[0].text,
             "words": words,
             "confidence": nbest.confidence,
@@ -180,6 +185,7 @@ class UtteranceDecoder:
         readers: The pages.
         log_writer: Keeps utterances; None keeps nothing.
         source: Where bins come from, as the usage log names it.
+        on_swap: Is called when another model speaks.
 
     Attributes:
         origin: Where the next bins come from.
@@ -188,7 +194,12 @@ class UtteranceDecoder:
     """
 
     def __init__(
-        self, days: DayPipeline, readers: Fanout, log_writer: LogWriter | None, source: str
+        self,
+        days: DayPipeline,
+        readers: Fanout,
+        log_writer: LogWriter | None,
+        source: str,
+        on_swap: Callable[[], None],
     ) -> None:
         self.days = days
         self.origin = BinOrigin()
@@ -197,7 +208,9 @@ class UtteranceDecoder:
         self._readers = readers
         self._log_writer = log_writer
         self._source = source
+        self._on_swap = on_swap
         self._utterance: PageUtterance | None = None
+        self._next_model: ChainModel | None = None
         self._n_utterances = 0
         self._n_refused = 0
         self._stats_sent_s = 0.0
@@ -227,6 +240,12 @@ class UtteranceDecoder:
         if time.monotonic() - self._stats_sent_s > STATS_S:
             self._send_statistics()
 
+    def follow(self, model: ChainModel) -> None:
+        """Let another model speak from the next utterance on."""
+        self._next_model = model
+        if not self.in_progress:
+            self._swap()
+
     def refuse(self, problem: str) -> None:
         """Report bins that could not be used: at once, and when their utterance ends."""
         self._n_refused += 1
@@ -247,6 +266,7 @@ class UtteranceDecoder:
             self._show(utterance, none_TC, update)
         nbest = self.days.pipeline.finish()
         final_ms = (time.perf_counter() - started) * 1000
+        self._swap()
         if self._n_refused:
             error = "; ".join(filter(None, (error, _refused(self._n_refused))))
             self._n_refused = 0
@@ -277,6 +297,19 @@ class UtteranceDecoder:
             self._utterance = None
             self.days.pipeline.reset()
 
+    def _swap(self) -> None:
+        """Exchange the model, if another is there."""
+        model, self._next_model = self._next_model, None
+        if model is None:
+            return
+        try:
+            self.days.swap(model, self.origin.session)
+        except Exception as error:  # the utterance that ends is worth more than another model
+            event("model_not_swapped", "error", model=model.name, error=internal_error(error))
+            return
+        event("model_swapped", model=model.name, day=self.days.pipeline.session)
+        self._on_swap()
+
     def _show(self, utterance: PageUtterance, bins_TC: np.ndarray, update: Update) -> None:
         """Send readers what decoded bins gave, and count their times."""
         step = utterance.step(bins_TC, update)
@@ -294,6 +327,7 @@ class UtteranceDecoder:
             origin.trial,
             origin.reference,
             keep=self._log_writer is not None,
+            model=self.days.model,
             conventions=pipeline.conventions,
         )
 

@@ -156,7 +156,8 @@ function showTrial() {
   const id = state.state === "running" ? state.trial : last?.trial;
   const trial = source.trials.find((it) => it.id === id);
   const day = trial?.session === state.day ? null : `decoded with the day layer of ${state.day}`;
-  $("now").textContent = [trial && `${trial.session}, block ${trial.block}, trial ${trial.trial}`, day].filter(Boolean).join(" \u00b7 ");
+  const model = state.model && `model ${state.model}`;
+  $("now").textContent = [trial && `${trial.session}, block ${trial.block}, trial ${trial.trial}`, day, model].filter(Boolean).join(" \u00b7 ");
 }
 
 // A decoded sentence within the page's own English.
@@ -184,6 +185,7 @@ function judge() {
     last.words_per_minute ? `${Math.round(last.words_per_minute)} ${unit}s per minute` : null,
     last.latency_ms === null ? null : `text ${ms(last.latency_ms)}\u2009ms after the end`,
     ranking(last),
+    last.model && last.model !== state.model ? `model ${last.model}` : null,
   ];
   const told = (facts ?? []).filter(Boolean).flatMap((fact, i) => [i ? " \u00b7 " : "", ...[fact].flat()]);
   const lacking = Object.assign(document.createElement("span"), { className: "degraded", textContent: last?.degraded ?? "" });

@@ -81,19 +81,25 @@ export class Options {
   }
 
   // day: the one chosen for all trials, or null; llm: name of the large model, or null; context: what it reads first.
-  show({ options, day_chosen: day, context }, { days, llm, separator }) {
+  show({ options, day_chosen: day, context, days }, { llm, separator }) {
     const usable = OPTIONS.filter(([name]) => name !== "sil_cost" || separator !== null);
     const names = [...(llm ? [WEIGHT] : []), ...usable];
     this.first ??= Object.fromEntries(names.map(([name]) => [name, valueOf(options, name)]));
     [this.current, this.day, this.context] = [options, day, context];
-    if (!$("options-fields").children.length) this.build(names, days, llm);
+    if (!$("options-fields").children.length) this.build(names, llm);
+    if (String(days) !== String(this.days)) this.list(days); // a model may know other days than the one before
     for (const input of $("options-fields").querySelectorAll("input[name]"))
       if (input !== document.activeElement) input.value = valueOf(options, input.name);
     if ($("day") !== document.activeElement) $("day").value = day ?? "";
     if (llm && $("context") !== document.activeElement) $("context").value = context;
   }
 
-  build(names, days, llm) {
+  list(days) {
+    this.days = days;
+    $("day").replaceChildren(option("", "each trial's own"), ...days.map((name) => option(name, name)));
+  }
+
+  build(names, llm) {
     const label = (text, field) => {
       const made = document.createElement("label");
       made.append(text, field);
@@ -106,7 +112,6 @@ export class Options {
       return Object.assign(label(text, input), { title: `decoder option ${name}` });
     });
     const day = Object.assign(document.createElement("select"), { id: "day", autofocus: true });
-    day.replaceChildren(option("", "each trial's own"), ...days.map((name) => option(name, name)));
     $("options-fields").replaceChildren(label("Day layer of", day), ...fields);
     if (!llm) return;
     const context = Object.assign(document.createElement("input"), { id: "context", autocomplete: "off" });
