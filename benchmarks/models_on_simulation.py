@@ -9,10 +9,10 @@ a budget of processor time into a number of batches, so that all settings with t
 the same. The study has parts:
 
 - models:       GRU and Transformer, with and without day layers; a short and a long budget
-- convergence:  both models with three times the long budget
+- convergence:  both models, alone and with diphones, with three times the long budget
 - options:      time masks, diphones and intermediate CTC in each; the long budget
 - drift:        no drift between days, and twice the usual one; the short budget
-- trials:       10,000 training trials in the place of 1,320; the long budget
+- trials:       both models with 10,000 training trials in the place of 1,320; the long budget
 - pretraining:  both models without labels, as many batches as a short training
 - participants: 50, 200 and all trials of a participant; from fresh weights, and from those that were
                 pretrained or trained on another participant
@@ -143,6 +143,7 @@ for model, recipe, changes, middle in (
     }
 OPTIONS = tuple(name for name in SETTINGS if name not in MODELS)
 KINDS = ("GRU", "Transformer")
+DIPHONES = tuple(f"{name}, diphones" for name in KINDS)
 GIVEN = {"50": 50, "200": 200, "all": None}
 """Training trials of the new participant, spread over the days."""
 PRETRAINING = "pretraining"
@@ -197,12 +198,12 @@ def study() -> dict[str, list[Piece]]:
     usual = "usual drift"
     made = {
         "models": [(usual, name, each) for name in MODELS for each in ("short", "long")],
-        "convergence": [(usual, name, "longest") for name in KINDS],
+        "convergence": [(usual, name, "longest") for name in (*KINDS, *DIPHONES)],
         "options": [(usual, name, "long") for name in OPTIONS],
         "drift": [
             (each, name, "short") for each in ("no drift", "double drift") for name in MODELS
         ],
-        "trials": [("10,000 trials", name, "long") for name in MODELS],
+        "trials": [("10,000 trials", name, "long") for name in KINDS],
         PRETRAINING: [(usual, name, "short") for name in KINDS],
     }
     pieces = {

@@ -15,6 +15,7 @@ from cortext.bench.harness import markdown_table
 KEY = ("part", "condition", "setting", "budget", "given", "start")
 """Properties that the trainings of a row share."""
 RATES = ("per", "wer")
+MODELS = "models"
 BASE_START = "fresh"
 DRIFTS = ("no drift", "usual drift", "double drift")
 COLOURS = {"GRU": "tab:blue", "Transformer": "tab:orange"}
@@ -48,12 +49,13 @@ def compare(
 
     Returns:
         `rows`: for each kind of training its values by participant, their means and intervals, and
-        the difference to the row beside it, participant by participant. A start from another
-        participant's weights is compared with fresh weights.
+        the difference to the row beside it, participant by participant. That row may be one of
+        the part `models`. A start from another participant's weights is compared with fresh
+        weights.
     """
     groups: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
     for result in results:
-        groups.setdefault(tuple(result[name] for name in KEY), {})[result["seed"]] = result
+        groups.setdefault(_key(result), {})[result["seed"]] = result
     rows = []
     for key, found in groups.items():
         row = dict(zip(KEY, key, strict=True))
@@ -62,7 +64,7 @@ def compare(
         else:
             other = row | {"setting": beside[row["setting"]]}
         row |= {"seeds": sorted(found), "batches": next(iter(found.values()))["batches"]}
-        others = groups.get(tuple(other[name] for name in KEY), {})
+        others = groups.get(_key(other)) or groups.get(_key(other | {"part": MODELS}), {})
         named = other["setting"] if row["start"] == BASE_START else BASE_START
         row["beside"] = named if others else None
         for rate in RATES:
@@ -73,6 +75,10 @@ def compare(
             row[f"{rate}_difference"] = mean_and_interval(differences) if differences else None
         rows.append(row)
     return {"rows": rows}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in KEY)
 
 
 def print_tables(compared: Mapping[str, Any]) -> None:

@@ -47,6 +47,14 @@ def test_settings_are_compared_participant_by_participant():
     assert (low, high) == pytest.approx((-0.02 - 0.12706, -0.02 + 0.12706), abs=1e-5)
 
 
+def test_an_option_is_compared_with_the_model_of_another_part():
+    found = [result("GRU", 0, 0.1), result("GRU", 1, 0.2)]
+    found += [result("diphones", seed, per, part="options") for seed, per in ((0, 0.4), (1, 0.3))]
+    _, option = compare(found, {"GRU": None, "diphones": "GRU"})["rows"]
+    assert option["beside"] == "GRU"
+    assert option["per_difference"]["mean"] == pytest.approx(0.2)  # of 0.3 and 0.1
+
+
 def test_start_from_another_participant_is_compared_with_fresh_weights():
     few = {"part": "participants", "given": "50"}
     found = [result("Transformer", 0, 0.5, **few), result("GRU", 0, 0.3, **few)]
