@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 Progress = Callable[[int, int], None]
@@ -118,3 +118,18 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait_for_parent, daemon=True).start()
+
+
+@contextmanager
+def only_when_idle() -> Iterator[None]:
+    """Let this process compute only where others leave a core idle, where the system can do so."""
+    if not hasattr(os, "SCHED_IDLE"):
+        yield
+        return
+    before = os.sched_getscheduler(0)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):  # not every system lets a process take its priority back
+            os.sched_setscheduler(0, before, os.sched_param(0))

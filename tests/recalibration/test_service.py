@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from commands import Command
 from drifted_day import DRIFTED, KNOWN
 
 from cortext.cli import run as cortext
@@ -24,6 +26,7 @@ from cortext.recalibration.settings import METHODS, ServiceSettings
 from cortext.text.metrics import edit_counts
 from cortext.training.config import read_run_config
 from cortext.usage.heard import HeardFeatures
+from cortext.usage.speaking import note_speaking
 from cortext.usage.writer import UsageLog, UtteranceRecord
 
 SETTINGS = ServiceSettings(every=10, settle_s=0.0)
@@ -228,6 +231,49 @@ KILLED = """
             pass
     print(running._position.next)
 """
+
+
+def test_it_can_wait_before_each_piece_of_computation(participant, tmp_path):
+    """Two for a sentence: decoding and a step; two models decode each sentence that judges."""
+    calls = []
+    trials = recorded(participant)
+    with service(participant, tmp_path, pause=lambda: calls.append(1)) as running:
+        say(tmp_path / "log", trials[:10], [trial.sentence for trial in trials[:10]])
+        work(running)
+        contents = read_chain(tmp_path / "chain")
+        learnt = sum(
+            len(each.facts["learnt"]["decoded"])
+            for each in contents.entries
+            if each.kind == "candidate"
+        )
+        learnt += len(running._position.decoded) * (learnt == 0)
+        # Each sentence is decoded once for its label, and once by either model to be watched.
+        models = [each.number for each in contents.entries if each.kind == "candidate"]
+        assert len(calls) == 10 + learnt + (2 * 10 if models else 0)
+
+
+@pytest.mark.slow
+def test_the_command_waits_while_somebody_speaks(participant, tmp_path):
+    trials = recorded(participant)[:12]
+    say(tmp_path / "log", trials, ["i see you"] * 12, range(12))
+    note_speaking(tmp_path / "log", True)
+    parts = ["recalibrate", participant.run, "--log", tmp_path / "log", "--lm", participant.lm]
+    parts += ["--out", tmp_path / "chain", "--every", "2", "--settle", "0", "--once"]
+    command = Command(*parts)
+    wait_for_chain(tmp_path / "chain")
+    time.sleep(4)
+    assert command.running()
+    assert kinds(tmp_path / "chain") == ["base"]
+    note_speaking(tmp_path / "log", False)
+    assert command.wait().status == 0
+    assert "candidate" in kinds(tmp_path / "chain")
+
+
+def wait_for_chain(folder):
+    until = time.monotonic() + 60
+    while not (folder / "learner").is_dir():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ Operator = Annotated[
 ]
 WAIT_S = 2.0
 """Seconds between two looks at a log without news."""
+PAUSE_S = 0.05
+"""Seconds between two looks whether somebody still speaks."""
 
 
 def recalibrate(
@@ -48,6 +50,9 @@ def recalibrate(
         Path | None, typer.Option(help="Decoder options; those fitted to the run by default.")
     ] = None,
     operator: Operator = None,
+    always: Annotated[
+        bool, typer.Option(help="Compute also while an utterance is being decoded.")
+    ] = False,
     once: Annotated[bool, typer.Option(help="End when all of the log is done.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of noise, dropout and replay.")] = 0,
     as_json: bool = JSON,
@@ -55,18 +60,25 @@ def recalibrate(
     """Keep a decoder calibrated: learn from its usage log, and judge what was learnt.
 
     Each model is a run directory in the chain. It is promoted only if corrected sentences that none
-    has learnt from show that it adds less than 2 points of word errors. Ctrl-C ends the service;
-    the same command goes on.
+    has learnt from show that it adds less than 2 points of word errors. It computes on one core, at
+    the lowest priority, and waits while somebody speaks. Ctrl-C ends the service; the same command
+    goes on.
 
     Example: cortext recalibrate runs/first --log runs/log --lm runs/lm --out runs/chain
     """
-    from cortext.processes import stop_event
+    from cortext.processes import only_when_idle, stop_event, threads
     from cortext.recalibration.service import Recalibration, watch
     from cortext.recalibration.settings import ServiceSettings
+    from cortext.usage.speaking import is_speaking
 
     settings = ServiceSettings(every=every, settle_s=settle, allow_provisional=allow_provisional)
-    with (
-        Recalibration(
+    with only_when_idle(), threads(1), stop_event() as stop:
+
+        def pause() -> None:
+            while not always and is_speaking(log) and not stop.is_set():
+                stop.wait(PAUSE_S)
+
+        with Recalibration(
             run,
             log,
             lm,
@@ -77,10 +89,9 @@ def recalibrate(
             options=options,
             operator=operator or getpass.getuser(),
             seed=seed,
-        ) as service,
-        stop_event() as stop,
-    ):
-        watch(service, stop, print_json if as_json else _say, WAIT_S, once=once)
+            pause=pause,
+        ) as service:
+            watch(service, stop, print_json if as_json else _say, WAIT_S, once=once)
 
 
 def _say(news: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ Shapes: P frames, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cortext.decoding import Decoder, NBest
 from cortext.decoding.log_probs import log_softmax
@@ -24,10 +24,12 @@ class Judge:
 
     Args:
         decoder: The search, with the options of the chain.
+        before_sentence: Is called before each sentence; it may wait.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, before_sentence: Callable[[], None]) -> None:
         self.decoder = decoder
+        self._before_sentence = before_sentence
         self._found: dict[tuple[int, int], NBest] = {}
 
     def decode(
@@ -42,6 +44,7 @@ class Judge:
         """
         for each in sentences:
             if (number, each.number) not in self._found:
+                self._before_sentence()
                 logits_PV = model.logits(each.features_TC, day_of(model, each.utterance.session))
                 found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
                 self._found[number, each.number] = NBest(found[:1])

@@ -9,7 +9,7 @@ Shapes: B sentences, T bins, C features, U labels.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -170,7 +170,9 @@ class Learner:
         if session != self._session:
             self._start(session)
 
-    def learn(self, sentence: HeardSentence) -> Learnt:
+    def learn(
+        self, sentence: HeardSentence, before_step: Callable[[], None] = lambda: None
+    ) -> Learnt:
         """Learn from a sentence, and keep it for replay.
 
         Nothing is learnt from a sentence whose label does not fit into its frames, for which CTC's
@@ -178,6 +180,7 @@ class Learner:
 
         Args:
             sentence: The sentence; its day is begun where it is another than the last one's.
+            before_step: Is called before each step; it may wait.
         """
         self.begin_day(sentence.session)
         if not self._fits(sentence):
@@ -189,6 +192,7 @@ class Learner:
         steps, loss = 0, float("nan")
         with torch.random.fork_rng(devices=[]):
             while steps < budget:
+                before_step()
                 loss = self._step(sentence)
                 steps += 1
                 if loss < settings.stop_loss:

@@ -99,6 +99,7 @@ class Recalibration:
         options: Decoder options; those fitted to the run by default.
         operator: Name of the person or program that runs it, for the chain.
         seed: Seed of noise, dropout and replay.
+        pause: Is called before each piece of computation, of half a second at most; it may wait.
 
     Raises:
         CortextError: The run, the language model or the chain cannot be used, or another service
@@ -119,7 +120,9 @@ class Recalibration:
         options: Options = None,
         operator: str = "",
         seed: int = 0,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
+        self._pause = pause
         self.out = Path(out)
         self.settings = settings
         self.rule = rule
@@ -136,7 +139,7 @@ class Recalibration:
             chosen = choose_options(model_folder(self.out, 0), lm, options)
             decoder = Decoder.from_dir(lm, chosen.options)
             decoder.lm.require(base.inventory, base.language, theirs="the run")
-            self._judge = Judge(decoder)
+            self._judge = Judge(decoder, pause)
             self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
             self._sentences = LoggedSentences(Path(log), base.conventions, base.n_features)
             self._store = LearnerStore(self.out / LEARNER)
@@ -253,6 +256,7 @@ class Recalibration:
                 return None
             labels_U = label_of(text, model.conventions, self._lexicon)
         else:
+            self._pause()
             day = day_of(model, sentence.utterance.session)
             log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
             nbest = self._judge.decoder.decode(log_probs_PV, model.inventory)
@@ -262,7 +266,7 @@ class Recalibration:
 
     def _learn(self, sentence: LoggedSentence, labels_U: np.ndarray, told: bool) -> None:
         heard = HeardSentence(sentence.features_TC, sentence.utterance.session, labels_U)
-        if not self._learner.learn(heard).steps:
+        if not self._learner.learn(heard, self._pause).steps:
             return
         (self._position.told if told else self._position.decoded).append(sentence.number)
         self._position.fresh += 1

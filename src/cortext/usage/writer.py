@@ -6,6 +6,7 @@ It is private, and kept only where the user asked for it.
     DIR/recordings/<session>/data_train.hdf5  corrected and confirmed utterances, labelled
     DIR/recordings/cortext.json               their conventions, where they are not the release's
     DIR/heard/                                features of all utterances, if wanted (usage/heard.py)
+    DIR/speaking                              changed when an utterance begins (usage/speaking.py)
 
 A kept trial's number is that of its utterance in the log, from 0, and its block is the second of
 the log's first utterance: recordings that lie there from another log, or written by hand, are not

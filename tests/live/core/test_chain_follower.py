@@ -23,6 +23,7 @@ from cortext.models import load_model, save_model
 from cortext.models.stepping import TorchStepper
 from cortext.recalibration.chain import model_folder, open_chain, read_chain
 from cortext.usage.log import read_log
+from cortext.usage.speaking import is_speaking
 
 NEW_DAY = "t15.2023.08.18"
 
@@ -250,6 +251,19 @@ def test_the_latest_day_stays_the_latest(page_root, run, tmp_path):
         wait_for(lambda: model_now(decoding) == base, "the rollback is not followed")
         state = decoding.state().result(5)
         assert (state["day"], state["days"]) == (DAYS[0], list(DAYS))
+
+
+def test_the_log_tells_whether_somebody_speaks(page_root, run, tmp_path):
+    log = tmp_path / "log"
+    settings = LiveSettings(run, page_root / "lm", feed=True, session_log=log)
+    with closing(open_decoding(settings)) as decoding:
+        feed = object()
+        decoding.open_feed(feed).result(5)
+        assert not is_speaking(log)
+        decoding.feed(noise(20)).result(5)
+        wait_for(lambda: is_speaking(log), "nobody speaks in mid-utterance")
+        decoding.end_fed_utterance().result(5)
+        wait_for(lambda: not is_speaking(log), "somebody speaks after the end")
 
 
 def test_a_chain_holds_models_for_torch(page_root, run, tmp_path):

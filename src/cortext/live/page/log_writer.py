@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from cortext.live.core.log import event, internal_error
 from cortext.live.page.messages import Event, Message
+from cortext.usage.speaking import note_speaking
 from cortext.usage.writer import UsageLog, UtteranceRecord, now
 
 MAX_WAITING = 32
@@ -72,6 +74,15 @@ class LogWriter:
             event("features_not_kept", "error", utterance=utterance)
             what = f"utterance {utterance} is logged, but its features are not: "
             send(Event("error", {"what": what + internal_error(error)}))
+
+    def speaking(self, speaking: bool) -> None:
+        """Tell programs that follow the log whether an utterance is being decoded."""
+
+        def note() -> None:
+            with suppress(OSError):  # they then compute during it, and nothing is lost
+                note_speaking(self._log.folder, speaking)
+
+        self._pool.submit(note)
 
     def correct(self, utterance: int, text: str) -> Future[bool]:
         """Log a correction, in order; return whether the recording is kept."""

@@ -259,6 +259,7 @@ class UtteranceDecoder:
                 return
             utterance = self._begin()  # Nothing of it could be used: it ends with that error.
         self._utterance = None
+        self._note_speaking(False)
         started = time.perf_counter()
         update = self.days.pipeline.flush()
         if len(update.logits_PV):
@@ -297,6 +298,10 @@ class UtteranceDecoder:
             self._utterance = None
             self.days.pipeline.reset()
 
+    def _note_speaking(self, speaking: bool) -> None:
+        if self._log_writer is not None:
+            self._log_writer.speaking(speaking)
+
     def _swap(self) -> None:
         """Exchange the model, if another is there."""
         model, self._next_model = self._next_model, None
@@ -319,6 +324,7 @@ class UtteranceDecoder:
 
     def _begin(self) -> PageUtterance:
         self._n_utterances += 1
+        self._note_speaking(True)
         origin = self.origin
         pipeline = self.days.use(origin.session)
         return PageUtterance(
