@@ -36,13 +36,6 @@ class LiveSettings:
         ),
     ]
     lm: Annotated[Path, Setting(help="Language-model directory.")]
-    chain: Annotated[
-        Path | None,
-        Setting(
-            help="Chain of `recalibrate`: its model that speaks is used, and followed;"
-            " RUN until it is there."
-        ),
-    ] = None
     data: Annotated[
         Path | None, Setting(help="Recordings to replay: session files, or a packed directory.")
     ] = None
@@ -94,6 +87,13 @@ class LiveSettings:
     gate_threshold: Annotated[
         float | None,
         Setting(help="Probability above which the gate opens; the fitted one by default."),
+    ] = None
+    chain: Annotated[
+        Path | None,
+        Setting(
+            help="Chain of `recalibrate`: its model that speaks is used, and followed;"
+            " RUN until it is there."
+        ),
     ] = None
     smoothing: Annotated[
         Literal["published", "causal"], Setting(help="As trained, 80 ms late; or causal.")
