@@ -116,23 +116,27 @@ def serve(
 
 
 def _open(settings: LiveSettings) -> DecodingThread:
-    """Open everything that decodes; say which decoder options and confidences it uses."""
+    """Open everything that decodes; say which model of a chain, options and confidences it uses."""
     from cortext.evaluation.confidence import RAW, choose_confidence
     from cortext.evaluation.decoder_options import options_for
     from cortext.live.core.log import event
     from cortext.live.page.setup import open_decoding
     from cortext.models.participants import run_for
+    from cortext.recalibration.chain import model_folder
 
     if settings.data is not None:
         settings = replace(settings, run=run_for(settings.run, settings.data))
     options, note = options_for(settings.run, settings.lm, settings.options)
     with progress_bar("reading") as progress:
         decoding = open_decoding(replace(settings, options=options), progress)
-    confidence = choose_confidence(
-        settings.run, settings.lm, options, has_llm=settings.llm is not None
-    )
+    run, speaks = settings.run, list[str]()
+    if settings.chain is not None and decoding.model is not None:
+        run = model_folder(settings.chain, int(decoding.model.partition("-")[0]))
+        speaks = [f"model: {decoding.model} of {settings.chain}"]
+    confidence = choose_confidence(run, settings.lm, options, has_llm=settings.llm is not None)
     # Nothing is said of confidences where none were fitted: the run is as it always was.
-    print_lines(note, *(() if confidence.note == RAW else (confidence.note,)), err=True)
+    fitted = () if confidence.note == RAW else (confidence.note,)
+    print_lines(*speaks, note, *fitted, err=True)
     event("decoder_options", note=note)
     event("confidence", note=confidence.note)
     return decoding

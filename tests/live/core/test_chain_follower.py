@@ -11,6 +11,7 @@ from page_process import DAYS, N_FEATURES
 from untrained import untrained_run
 
 from cortext.cli import run as cortext
+from cortext.cli.live import _open
 from cortext.errors import ConfigError, RunError
 from cortext.evaluation.fitted import weights_checksum
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
@@ -187,7 +188,7 @@ def test_a_server_follows_its_chain(page_root, run, tmp_path):
     assert [entry.model for entry in read_log(log).entries] == [None, second, base]
 
 
-def test_a_server_begins_with_the_model_that_speaks(page_root, run, tmp_path):
+def test_a_server_begins_with_the_model_that_speaks(page_root, run, tmp_path, capsys):
     chain = tmp_path / "chain"
     with open_chain(chain, run):
         pass
@@ -195,8 +196,9 @@ def test_a_server_begins_with_the_model_that_speaks(page_root, run, tmp_path):
     found, name = speaking_run(chain, run)
     assert (found, name) == (model_folder(chain, promoted.number), promoted.model_name)
     settings = LiveSettings(run, page_root / "lm", chain=chain, data=page_root / "data")
-    with closing(open_decoding(settings)) as decoding:
-        assert model_now(decoding) == promoted.model_name
+    with closing(_open(settings)) as decoding:
+        assert model_now(decoding) == decoding.model == promoted.model_name
+    assert f"model: {promoted.model_name} of {chain}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_damaged_model_never_speaks(page_root, run, tmp_path, caplog):

@@ -171,6 +171,11 @@ class DecodingThread:
         return self._input.is_feed
 
     @property
+    def model(self) -> str | None:
+        """Name of the model that speaks; None without a chain of models."""
+        return self._days.model
+
+    @property
     def day(self) -> str:
         """The day whose layer is in use."""
         return self._days.pipeline.session
