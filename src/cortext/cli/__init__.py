@@ -106,7 +106,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
         "replay": "redis_streams.replay",
         "report": Group(
             "Draw what was recorded in daily use, or published.",
-            {"use": "live.use", "release": "release.report"},
+            {"use": "live.use", "drift": "drift.drift", "release": "release.report"},
         ),
     },
     "Speech LLM": {

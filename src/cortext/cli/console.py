@@ -78,14 +78,15 @@ def print_table(
 
 def print_json(mapping: dict[str, Any]) -> None:
     """Print one JSON object; NaN and infinities, which JSON lacks, become null."""
-    typer.echo(json.dumps(_finite(mapping), indent=2, default=str, allow_nan=False))
+    typer.echo(json.dumps(finite(mapping), indent=2, default=str, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return plain values with null for NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

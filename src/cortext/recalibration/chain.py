@@ -153,6 +153,15 @@ class ChainContents:
             return self._provisional[0]
         return self.parent
 
+    def at(self, when: datetime) -> ChainContents:
+        """Return the chain as it was at a time; without entries before its first one."""
+        found = ChainContents()
+        for entry in self.entries:
+            if entry.when > when:
+                break
+            found.add(entry)
+        return found
+
     def model(self, number: int) -> Entry:
         """Return the entry that added a model.
 

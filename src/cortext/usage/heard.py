@@ -61,7 +61,7 @@ class HeardFeatures:
         Raises:
             LiveError: The disk is full; the others stay.
         """
-        path = self._path(block, number)
+        path = self.path(block, number)
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             content = save({"features_TC": np.ascontiguousarray(features_TC, np.float32)})
@@ -80,7 +80,7 @@ class HeardFeatures:
         None, too, for a damaged file.
         """
         try:
-            found: np.ndarray = load_file(self._path(block, number))["features_TC"]
+            found: np.ndarray = load_file(self.path(block, number))["features_TC"]
         except (OSError, KeyError, ValueError, SafetensorError):
             return None
         usable = found.dtype == np.float32 and found.ndim == 2 and np.isfinite(found).all()
@@ -103,5 +103,6 @@ class HeardFeatures:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
-    def _path(self, block: int, number: int) -> Path:
+    def path(self, block: int, number: int) -> Path:
+        """Return the file of an utterance's features, which need not exist."""
         return self.folder / f"{block}-{number}.safetensors"

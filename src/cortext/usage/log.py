@@ -1,10 +1,10 @@
 """The usage log: one JSON object a line, only ever appended to, read here.
 
 A line is an utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
-and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, and
-`language` where that is not English; or a person's feedback, `{id, when, correction}` or `{id,
-when, rating}`. An `id` means the last utterance above it that has it, and of several corrections or
-ratings the last one counts.
+and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, `language`
+where that is not English, `model` where a chain of them spoke, and `confidence`; or a person's
+feedback, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last utterance above
+it that has it, and of several corrections or ratings the last one counts.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class LoggedUtterance:
         degraded: Whether something that was asked for, such as a large model, had no part in it.
         language: Language of its text.
         model: Name that a chain of models has for the one that spoke; None without a chain.
+        confidence: Confidence of the text, 0 to 1; None where the log lacks it.
     """
 
     id: str
@@ -76,6 +77,7 @@ class LoggedUtterance:
     degraded: bool = False
     language: Language = EN
     model: str | None = None
+    confidence: float | None = None
 
     @property
     def n_words(self) -> int:
@@ -210,6 +212,13 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
         None if line.get(key) is None else _text(line, key)
         for key in ("source", "degraded", "model")
     )
+    confidence = line.get("confidence")
+    if confidence is not None and (
+        isinstance(confidence, bool)
+        or not isinstance(confidence, int | float)
+        or not 0 <= confidence <= 1
+    ):
+        raise ValueError(f"confidence is {_found(confidence)}")
     return LoggedUtterance(
         id_,
         when,
@@ -220,6 +229,7 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
         degraded=bool(degraded),
         language=_language(json.dumps(line.get("language", EN.name))),
         model=model,
+        confidence=None if confidence is None else float(confidence),
     )
 
 

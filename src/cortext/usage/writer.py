@@ -95,6 +95,7 @@ class UtteranceRecord:
         when: Time at which the text was there, with the offset from UTC.
         degraded: The part that was missing, such as a large model's scores; None for none.
         model: Name that a chain of models has for the one that spoke; None without a chain.
+        confidence: Confidence of the text, 0 to 1; None where it is not known.
 
     Raises:
         LiveError: A value that no log can hold.
@@ -109,6 +110,7 @@ class UtteranceRecord:
     when: datetime = field(default_factory=now)
     degraded: str | None = None
     model: str | None = None
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -143,6 +145,8 @@ class UtteranceRecord:
             line["degraded"] = self.degraded
         if self.model is not None:
             line["model"] = self.model
+        if self.confidence is not None:
+            line["confidence"] = round(self.confidence, 4)
         return line if self.nbest is None else line | {"nbest": list(self.nbest)}
 
 

@@ -1,0 +1,1 @@
+"""Drift of recordings: statistics by day, block and array, changes between days, and alerts."""
