@@ -20,6 +20,7 @@ from cortext.data.conventions import Conventions
 from cortext.data.simulate import simulate
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel, Smoothing, build_model, model_config, save_model
+from cortext.recalibration.chain import open_chain
 from cortext.text.inventory import RELEASE
 from cortext.usage.drift.alerts import check_hook
 from cortext.usage.drift.changes import find_changes, find_gaps
@@ -73,6 +74,18 @@ def test_levels_are_in_deviations_of_the_reference():
     assert found.shift_A == pytest.approx([0.5, 1.0])
     assert found.moved_A == pytest.approx([0.5, 1.0])
     assert found.spread_A == pytest.approx([1.0, 0.0])
+
+
+def test_artefact_of_one_electrode_is_no_change_of_its_array():
+    """Of 3 electrodes two move by 0 and 0.5 of a deviation of 1, and one by far more."""
+    first = np.array([[1.0, 1, 1], [3, 3, 3]])
+    later = np.array([[1.0, 1.5, 1], [3, 3.5, 1e20]])
+    days = days_of(first + 0.25, later + 0.25)
+    layout = Layout.of("1", 3, 1)
+    levels = Reference(days[:1], layout).levels(days[1].moments, days[1].dead_E(layout))
+    assert levels.shift_A == pytest.approx([0.5])
+    assert levels.moved_A == pytest.approx([0.5])
+    assert levels.spread_A == pytest.approx([0.0])
 
 
 def test_days_are_joined_of_their_blocks():
@@ -230,7 +243,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
 def hook():
     server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
     server.got, server.status = [], 204
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -351,6 +364,25 @@ def test_folder_without_recordings_is_one_line(tmp_path, capsys, name):
     line = complaint(capsys, "report", "drift", str(tmp_path / name))
     assert str(tmp_path / name) in line
     assert "usage log" in line
+
+
+def test_model_that_spoke_comes_from_the_chain(tmp_path):
+    """Model 1 speaks from 3 January 12:00 on, so on days 4 and 5; the log names no model."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.json").write_text("{}")
+    times = iter(f"2026-01-{day}T12:00:00+00:00" for day in ("01", "02", "03"))
+    chain = tmp_path / "chain"
+
+    def now():
+        return datetime.fromisoformat(next(times))
+
+    with open_chain(chain, tmp_path / "run", now=now) as opened:
+        write = (tmp_path / "run" / "model.json").read_bytes()
+        opened.add_model("candidate", lambda made: (made / "a").write_bytes(write), parent=0)
+        opened.add("promoted", model=1)
+    result = told(write_log(tmp_path / "log", features=False), "--chain", str(chain))
+    spoke = [{name.split("-")[0] for name in day["use"]["models"]} for day in result["days"]]
+    assert spoke == [{"before it"}, {"0"}, {"0"}, {"1"}, {"1"}]
 
 
 def test_chain_needs_a_log(tmp_path, capsys):

@@ -215,9 +215,10 @@ class Levels:
     """Statistics of arrays against the reference days.
 
     Attributes:
-        shift_A: Mean over living features of the change of their mean, in standard deviations of
-            the reference days; NaN for an array without a living feature.
-        moved_A: Root mean square of these changes.
+        shift_A: Median over living features of the change of their mean, in standard deviations of
+            the reference days; NaN for an array without a living feature. Not the mean: an artefact
+            of one bin on one electrode can be a million times the rest.
+        moved_A: Median size of these changes.
         spread_A: Median over living features of the logarithm to base 2 of their standard
             deviation over that of the reference days.
     """
@@ -264,8 +265,8 @@ class Reference:
             if np.isfinite(shift).any():
                 spread = spread_C.reshape(layout.n_kinds, -1)[:, of]
                 found[:, array] = (
-                    np.nanmean(shift),
-                    np.sqrt(np.nanmean(np.square(shift))),
+                    np.nanmedian(shift),
+                    np.nanmedian(np.abs(shift)),
                     np.nanmedian(spread),
                 )
         return Levels(*found)
