@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ MODELS = "models"
 BASE_START = "fresh"
 DRIFTS = ("no drift", "usual drift", "double drift")
 COLOURS = {"GRU": "tab:blue", "Transformer": "tab:orange"}
+STYLES = ("o-", "o--", "o:")
+"""Of the lines of a colour, one after another."""
 
 
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
@@ -157,7 +160,9 @@ def plot(compared: Mapping[str, Any], path: Path) -> None:
 
 def _lines(axes: Any, places: Sequence[str], lines: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw a line through the means at each place, with their intervals side by side."""
+    drawn = Counter[str]()
     for number, (label, at) in enumerate(lines.items()):
+        colour = COLOURS[label.split(",")[0]]
         shown = [place for place in places if place in at]
         rates = [at[place]["per"] for place in shown]
         reach = [
@@ -168,11 +173,12 @@ def _lines(axes: Any, places: Sequence[str], lines: Mapping[str, Mapping[str, An
             [places.index(place) + 0.04 * number for place in shown],
             [100 * rate["mean"] for rate in rates],
             reach,
-            fmt="o-" if number % 2 == 0 else "o--",
-            color=COLOURS[label.split(",")[0]],
+            fmt=STYLES[drawn[colour]],
+            color=colour,
             label=label,
             capsize=3,
         )
+        drawn[colour] += 1
     axes.set_xticks(range(len(places)), places)
     axes.set_ylim(bottom=0)
     if lines:
