@@ -64,6 +64,17 @@ FORGET_AT_START = """() => {
   }).observe(document.body, { attributes: true, attributeFilter: ["data-state"] });
 }"""
 
+SEEN_TEXT = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const solid = (e) => { for (; e; e = e.parentElement) {
+    const colour = numbers(getComputedStyle(e).backgroundColor);
+    if (colour.length < 4 || colour[3] > 0) return colour.slice(0, 3); } };
+  return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility({visibilityProperty: true})
+      && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) && !e.closest('.unseen, option'))
+    .map((e) => { const style = getComputedStyle(e); return { text: e.textContent.trim().slice(0, 30), ground: solid(e),
+      ink: numbers(style.color).slice(0, 3), large: parseFloat(style.fontSize) >= 24 }; }); }"""
+"""Each piece of text that is seen: its colour, the colour under it, whether it is large."""
+
 
 class Watched:
     """A page, and all that it asked for and complained of."""

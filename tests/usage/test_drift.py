@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from drift_log import session, write_log
 from refusals import complaint
 
 from cortext.cli import run
@@ -27,8 +28,6 @@ from cortext.usage.drift.changes import find_changes, find_gaps
 from cortext.usage.drift.report import drift_report, layer_distances
 from cortext.usage.drift.sources import read_source
 from cortext.usage.drift.statistics import Layout, Reference, collect
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import LOG
 
 COUNTS = np.array([[1, 3, 0, 2], [3, 3, 0, 4]], dtype=np.float32)
 """Two bins of 4 electrodes with one feature each: means 2, 3, 0, 3."""
@@ -148,10 +147,6 @@ def write_days(root: Path, n_days: int = 7, change=lambda day, x_TC: x_TC) -> Pa
         trials = [make_trial(x_TC, session(day), 1, 0, "good morning", conventions=raw)]
         write_session(root / session(day) / "data_train.hdf5", trials)
     return root
-
-
-def session(day: int) -> str:
-    return f"t15.2026.01.{day + 1:02d}"
 
 
 def lose_second_array(day, x_TC):
@@ -289,27 +284,6 @@ def test_hook_that_nobody_serves_is_one_line(tmp_path, capsys):
 def test_hooks_elsewhere_are_refused(url):
     with pytest.raises(ConfigError, match="--hook"):
         check_hook(url)
-
-
-def write_log(root: Path, days: int = 5, per_day: int = 10, features: bool = True, **more) -> Path:
-    """A log of days, on the last of which all sentences are corrected."""
-    root.mkdir(exist_ok=True)
-    heard = HeardFeatures(root)
-    lines, number = [], 0
-    began = int(datetime.fromisoformat("2026-01-01T10:00:00+00:00").timestamp())
-    rng = np.random.default_rng(1)
-    for day in range(days):
-        for minute in range(per_day):
-            when = f"2026-01-{day + 1:02d}T10:{minute:02d}:00+00:00"
-            said = {"id": str(number), "when": when, "session": session(day)}
-            lines.append(said | {"duration_s": 2.0, "text": "good morning"} | more)
-            if day == days - 1:
-                lines.append({"id": str(number), "when": when, "correction": "good evening"})
-            if features:
-                heard.keep(began, number, rng.poisson(2.0, (100, 16)).astype(np.float32))
-            number += 1
-    (root / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return root
 
 
 def test_log_gives_corrections_confidence_models_and_features(tmp_path):

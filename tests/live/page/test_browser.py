@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from page_browser import TOKEN, PageServer, Watched, contrast
+from page_browser import SEEN_TEXT, TOKEN, PageServer, Watched, contrast
 from page_process import spoken
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -242,7 +242,7 @@ def test_tab_reaches_every_control_and_focus_is_seen(watched):
         "session",
         "trial",
     }
-    assert controls | {"previous", "next", "hotwords", "options"} <= set(found)
+    assert controls | {"previous", "next", "drift", "hotwords", "options"} <= set(found)
     assert all("solid" in found[name] and "3px" in found[name] for name in controls)
 
 
@@ -302,23 +302,12 @@ def test_a_screen_reader_hears_each_sentence_once_and_every_control_has_a_name(w
     assert nameless == []
 
 
-SEEN_TEXT = """() => {
-  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
-  const solid = (e) => { for (; e; e = e.parentElement) {
-    const colour = numbers(getComputedStyle(e).backgroundColor);
-    if (colour.length < 4 || colour[3] > 0) return colour.slice(0, 3); } };
-  return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility({visibilityProperty: true})
-      && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) && !e.closest('.unseen, option'))
-    .map((e) => { const style = getComputedStyle(e); return { text: e.textContent.trim().slice(0, 30), ground: solid(e),
-      ink: numbers(style.color).slice(0, 3), large: parseFloat(style.fontSize) >= 24 }; }); }"""
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_text_on_the_page_has_enough_contrast(browser, server, theme):
     watched = Watched(browser, server.url, color_scheme=theme).open().connected()
     watched.decode(1)
     seen = watched.page.evaluate(SEEN_TEXT)
-    for panel in ("hotwords", "options", "help"):
+    for panel in ("drift", "hotwords", "options", "help"):
         watched.page.click(f"#{panel}")
         seen += watched.page.evaluate(SEEN_TEXT)
         watched.page.keyboard.press("Escape")

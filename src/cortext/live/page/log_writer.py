@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,11 @@ class LogWriter:
         self._log = log
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="session-log")
         self._waiting = queue.Queue[None](MAX_WAITING)
+
+    @property
+    def folder(self) -> Path:
+        """The usage log's directory."""
+        return self._log.folder
 
     def append(
         self,

@@ -31,6 +31,7 @@ from cortext.live.page.access import (
 )
 from cortext.live.page.connections import Listener
 from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.drift import DriftReports
 from cortext.live.page.messages import Reader
 from cortext.live.page.requests import Handler, Refused, answer, error_response, handlers, read_body
 
@@ -53,6 +54,7 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     """Return the application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     actions = handlers(decoding)
+    drift = DriftReports(decoding.log_writer.folder if decoding.log_writer else None)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
     pages = {
         file.name: (file.read_bytes(), TYPES[file.suffix])
@@ -63,6 +65,10 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     @app.get("/api/state")
     async def state(request: Request) -> Response:
         return await answer(_state(request, decoding, access))
+
+    @app.get("/api/drift")
+    async def drift_report(request: Request) -> Response:
+        return await answer(_drift(request, drift, access))
 
     @app.post("/api/{action}")
     async def change(action: str, request: Request) -> Response:
@@ -106,6 +112,11 @@ def _check_token(request: Request, access: Access) -> None:
 async def _state(request: Request, decoding: DecodingThread, access: Access) -> dict[str, Any]:
     _check_token(request, access)
     return await asyncio.wrap_future(decoding.state())
+
+
+async def _drift(request: Request, drift: DriftReports, access: Access) -> dict[str, Any]:
+    _check_token(request, access)
+    return await drift.report()
 
 
 async def _change(

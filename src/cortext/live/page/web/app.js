@@ -1,5 +1,6 @@
 // cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/reference/web-socket.md.
 
+import { Drift } from "./drift.js";
 import { isOfCharacters, said, setLanguage, written } from "./language.js";
 import { Link } from "./link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
@@ -28,6 +29,7 @@ const source = new Source();
 const options = new Options(ask);
 const hotwords = new Hotwords(ask);
 const link = new Link(receive, connection);
+const drift = new Drift((name) => link.get(name));
 
 function complain(text) {
   $("alert").hidden = !text;
@@ -221,6 +223,7 @@ function enable() {
   const fed = hello?.source.kind === "feed"; // runs when its frames come
   $("run").disabled = !open || (fed && state?.state !== "running");
   for (const id of ["previous", "next", "session", "trial", "hotwords", "options"]) $(id).disabled = !open;
+  $("drift").disabled = !open || !hello.session_log;
   for (const button of [...document.querySelectorAll("[data-rating]"), $("correct")]) button.disabled = !open || !last;
   document.body.classList.toggle("watching", Boolean(hello && !hello.can_control));
 }
@@ -244,5 +247,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 keys();
-theme(() => timeline?.fit());
+theme(() => {
+  timeline?.fit();
+  drift.draw();
+});
 link.open();

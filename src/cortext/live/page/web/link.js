@@ -63,16 +63,25 @@ export class Link {
   }
 
   // Asks for a change; throws an Error with the server's own line where it refuses.
-  async post(action, body = {}) {
+  post(action, body = {}) {
+    return this.ask(action, {
+      method: "POST",
+      headers: { ...this.headers(), "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+    }, "The server does not answer; nothing was changed.");
+  }
+
+  // Asks for what the server knows; throws likewise.
+  get(name) {
+    return this.ask(name, { headers: this.headers() }, "The server does not answer.");
+  }
+
+  async ask(name, request, silence) {
     let answer;
     try {
-      answer = await fetch(`api/${action}`, {
-        method: "POST",
-        headers: { ...this.headers(), "Content-Type": "application/json" },
-        body: JSON.stringify(body),
-      });
+      answer = await fetch(`api/${name}`, request);
     } catch {
-      throw new Error("The server does not answer; nothing was changed.");
+      throw new Error(silence);
     }
     const result = await answer.json().catch(() => ({}));
     if (!answer.ok) throw new Error(result.error ?? `The server refused the request (${answer.status}).`);

@@ -210,7 +210,7 @@ export function theme(changed) {
 const KEYS = [
   ["S", "start or stop"], ["D", "choose the day"], ["T", "choose the trial"], ["P", "previous trial"], ["N", "next trial"],
   ["1", "rate: right"], ["2", "rate: mostly right"], ["3", "rate: wrong"], ["E", "edit the sentence"],
-  ["H", "hotwords"], ["O", "options"], ["L", "colours"], ["?", "this list"], ["Esc", "close or cancel"],
+  ["F", "drift"], ["H", "hotwords"], ["O", "options"], ["L", "colours"], ["?", "this list"], ["Esc", "close or cancel"],
 ];
 
 // Single keys press what shows them; they can be turned off for those whom they disturb (WCAG 2.1.4).
