@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from opinion import Opinion
+from speech_gate import speech_gate
 
 from cortext.data import make_trial, write_session
 from cortext.data.conventions import RELEASE_CONVENTIONS
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--loop", action="store_true")
     parser.add_argument("--open-view", action="store_true")
     parser.add_argument("--feed", action="store_true")
+    parser.add_argument("--gate", action="store_true")
     parser.add_argument("--no-log", action="store_true")
     parser.add_argument(
         "--opinion", action="store_true", help="a large model that fails where the context says so"
@@ -118,7 +120,9 @@ def main() -> None:
     log_writer = None if asked.no_log else LogWriter(UsageLog(asked.root / "log"))
     decoder = Decoder.from_dir(asked.root / "lm")
     days = DayPipeline(
-        Hearing("latest"), decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder
+        Hearing("latest"),
+        decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder,
+        gate=speech_gate() if asked.gate else None,
     )
     source = None if asked.feed else Replay(asked.root / "data", loop=asked.loop)
     about = {

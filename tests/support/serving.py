@@ -18,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from cortext.decoding import Decoder
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext.live.core.gate import IdleGate
 from cortext.live.page.access import Access
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
@@ -120,6 +121,7 @@ def make_session(
     feed: bool = False,
     silence_ms: float | None = None,
     patch_size: int = 14,
+    gate: IdleGate | None = None,
     **options: Any,
 ) -> DecodingThread:
     """A session with the model that hears what the recordings spell, as fast as can be."""
@@ -128,6 +130,7 @@ def make_session(
         Hearing("latest", patch_size),
         Decoder.from_dir(root / "lm"),
         PipelineOptions(endpoint=endpoint),
+        gate=gate,
     )
     source = None if feed else Replay(root / "data", loop=options.pop("loop", False))
     return DecodingThread(days, source, **{"speed": float("inf")} | options)

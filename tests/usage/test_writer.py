@@ -584,3 +584,10 @@ def test_a_clock_that_was_never_set_stops_no_logging_and_an_impossible_one_is_na
         with pytest.raises(LiveError, match="which no clock shows"):
             log.append(UtteranceRecord(1, DAY, 6.0, "i see you", when=NOON.replace(year=1066)))
     assert [entry.when for entry in read_log(tmp_path).entries] == [never_set]
+
+
+def test_confidence_of_a_sentence_is_kept(tmp_path):
+    with UsageLog(tmp_path) as log:
+        log.append(utterance(0, "good morning", confidence=0.75))
+        log.append(utterance(1, "good morning"))
+    assert [entry.confidence for entry in read_log(tmp_path).entries] == [0.75, None]

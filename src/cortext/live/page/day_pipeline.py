@@ -115,6 +115,21 @@ class DayPipeline:
         checked = checked_hotwords(merged, self.pipeline.conventions.language)
         self.pipeline.hotwords = {word: bonus for word, bonus in checked.items() if bonus != 0}
 
+    @property
+    def gate(self) -> IdleGate | None:
+        """The idle gate; None without one."""
+        return self.pipeline.gate
+
+    def set_gate_threshold(self, threshold: float) -> None:
+        """Open the idle gate above another probability, from the next frame on.
+
+        Raises LiveError without a gate, and ConfigError for a threshold that is not between 0 and
+        1.
+        """
+        if self.gate is None:
+            raise LiveError("there is no idle gate", fix="start the server with --gate")
+        self.gate.threshold = threshold
+
     def set_context(self, text: str) -> None:
         """Set what was said before. Raises LiveError without a large model, which reads it."""
         if not self._has_llm:

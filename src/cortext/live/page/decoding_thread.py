@@ -238,6 +238,15 @@ class DecodingThread:
         """Set what was said before. Raises LiveError without a large model, which reads it."""
         return self._change(lambda: self._days.set_context(text))
 
+    def set_gate_threshold(self, threshold: float) -> Future[None]:
+        """Open the idle gate above another probability. Raises LiveError without a gate."""
+
+        def change() -> None:
+            self._days.set_gate_threshold(threshold)
+            event("gate_changed", threshold=threshold)
+
+        return self._change(change)
+
     def choose_day(self, session: str | None) -> Future[None]:
         """Use a day's layer from the next utterance on; None: each recording's own."""
         return self._change(lambda: self._choose_day(session))
@@ -311,6 +320,7 @@ class DecodingThread:
             "options": asdict(options) | {"label_priors": dict(options.label_priors)},
             "hotwords": self._days.pipeline.hotwords,
             "context": self._days.pipeline.context,
+            "gate_threshold": None if self._days.gate is None else self._days.gate.threshold,
         }
 
     def _send_state(self) -> None:

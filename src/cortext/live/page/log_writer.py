@@ -115,6 +115,7 @@ def _utterance(body: dict[str, Any], source: str, when: datetime) -> UtteranceRe
         when=when,
         degraded=body["degraded"],
         model=body["model"],
+        confidence=body["confidence"],
     )
 
 

@@ -12,7 +12,7 @@ import threading
 import unicodedata
 from base64 import b64encode
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -200,6 +200,7 @@ def greeting(pipeline: Pipeline, source: Source | None) -> dict[str, Any]:
         "unit": inventory.unit,
         "separator": inventory.sil,
         "language": language_facts(pipeline.conventions.language),
+        "gate": pipeline.gate and [asdict(each) for each in pipeline.gate.card.measured],
         "source": {
             "kind": source.kind if source else "feed",
             "sessions": list(source.sessions) if source else [],

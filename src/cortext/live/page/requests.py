@@ -115,6 +115,10 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
         _check_fields(body, text=str)
         return decoding.set_context(body.get("text") or "")
 
+    def gate(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body, threshold=(int, float))
+        return decoding.set_gate_threshold(_required(body, "threshold"))
+
     def correction(body: dict[str, Any]) -> Future[bool]:
         _check_fields(body, utterance=int, text=str)
         return _log_writer(decoding).correct(_required(body, "utterance"), _required(body, "text"))
@@ -134,6 +138,7 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
         "hotwords": decoding.change_hotwords,
         "context": context,
         "day": day,
+        "gate": gate,
         "correction": correction,
         "rating": rating,
     }
@@ -146,7 +151,7 @@ def _log_writer(decoding: DecodingThread) -> LogWriter:
     return decoding.log_writer
 
 
-def _check_fields(body: dict[str, Any], **fields: type) -> None:
+def _check_fields(body: dict[str, Any], **fields: type | tuple[type, ...]) -> None:
     """Refuse fields that are unknown or of another type; null stands for an absent field."""
     # By hand: pydantic's errors, put into these one-line messages, take more code than the checks.
     for name, value in body.items():
@@ -154,7 +159,7 @@ def _check_fields(body: dict[str, Any], **fields: type) -> None:
             raise Refused(400, f"unknown field {name[:40]!r}; known: {', '.join(fields) or 'none'}")
         if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
             raise Refused(
-                400, f"{name} must be {'a number' if fields[name] is int else 'a string'}"
+                400, f"{name} must be {'a string' if fields[name] is str else 'a number'}"
             )
 
 

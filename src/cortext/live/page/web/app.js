@@ -1,6 +1,7 @@
 // cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/reference/web-socket.md.
 
 import { Drift } from "./drift.js";
+import { Gate } from "./gate.js";
 import { isOfCharacters, said, setLanguage, written } from "./language.js";
 import { Link } from "./link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
@@ -28,6 +29,7 @@ const sentence = new Sentence(async (id, text) => {
 const source = new Source();
 const options = new Options(ask);
 const hotwords = new Hotwords(ask);
+const gate = new Gate(ask);
 const link = new Link(receive, connection);
 const drift = new Drift((name) => link.get(name));
 
@@ -213,6 +215,7 @@ function changed(message) {
   document.title = running ? "cortext \u00b7 decoding" : "cortext";
   options.show(state, hello);
   hotwords.show(state.hotwords);
+  gate.show(state, hello);
   if (running && current === null) sentence.reference(state.reference);
   else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Waiting for a sentence");
   enable();
