@@ -117,7 +117,8 @@ def show(chain: ChainFolder, as_json: bool = JSON) -> None:
             continue
         about = [each for each in contents.entries if each.model == entry.number][1:]
         learnt = entry.facts.get("learnt", {})
-        judged = [each for each in about if each.kind == "judged"]
+        judged = [each for each in about if each.kind in ("judged", "checked")]
+        reasons = [each.facts["reason"] for each in judged if each.facts["reason"]]
         models.append(
             {
                 "model": entry.model_name,
@@ -125,8 +126,8 @@ def show(chain: ChainFolder, as_json: bool = JSON) -> None:
                 "parent": entry.facts.get("parent"),
                 "decoded": len(learnt.get("decoded", ())),
                 "corrected": len(learnt.get("corrected", ())),
-                "decisions": [each.kind for each in about if each.kind != "judged"],
-                "reason": judged[-1].facts["reason"] if judged else "",
+                "decisions": [each.kind for each in about if each not in judged],
+                "reason": reasons[-1] if reasons else "",
             }
         )
     name = contents.entries[speaking].model_name

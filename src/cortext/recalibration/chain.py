@@ -39,7 +39,10 @@ FILE = "chain.jsonl"
 MODELS = "models"
 ADDS = ("base", "candidate")
 """Kinds of entries that add a model; all others are about an earlier one."""
-KINDS = (*ADDS, "judged", "provisional", "promoted", "rejected", "rolled_back", "removed")
+KINDS = (
+    *(*ADDS, "judged", "provisional", "promoted"),
+    *("checked", "rejected", "rolled_back", "removed"),
+)
 DAMAGED = "a backup is needed; go on with the run that it began with in an empty directory"
 _OWN = ("number", "when", "kind", "previous", "hash")
 

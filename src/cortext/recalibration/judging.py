@@ -5,12 +5,20 @@ Shapes: P frames, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
 
 from cortext.decoding import Decoder, NBest
 from cortext.decoding.log_probs import log_softmax
-from cortext.models import AcousticModel
-from cortext.recalibration.recorded import LoggedSentence
+from cortext.models import AcousticModel, load_model
+from cortext.recalibration.chain import Entry, model_folder
+from cortext.recalibration.labels import confidence_of
+from cortext.recalibration.promotion import Comparison, PromotionRule, compare
+from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
+from cortext.recalibration.settings import ServiceSettings
 from cortext.text.metrics import edit_counts
 
 
@@ -61,3 +69,84 @@ def word_errors(found: Sequence[NBest], sentences: Sequence[LoggedSentence]) -> 
         edit_counts((each.utterance.label or "").split(), nbest[0].text.split()).errors
         for nbest, each in zip(found, sentences, strict=True)
     ]
+
+
+class Evidence:
+    """Word errors and confidences of a model of a chain, beside its parent's.
+
+    Args:
+        chain: Directory of the chain.
+        judge: Decodes with its models.
+        sentences: Sentences of the usage log.
+        settings: Numbers of sentences.
+        rule: Fewest sentences that judge a model.
+    """
+
+    def __init__(
+        self,
+        chain: Path,
+        judge: Judge,
+        sentences: LoggedSentences,
+        settings: ServiceSettings,
+        rule: PromotionRule,
+    ) -> None:
+        self._chain = chain
+        self._judge = judge
+        self._sentences = sentences
+        self._settings = settings
+        self._rule = rule
+
+    def comparison(self, entry: Entry, numbers: Sequence[int], level: float) -> Comparison | None:
+        """Compare a model with its parent on the latest labelled ones of some utterances.
+
+        Args:
+            entry: The model's.
+            numbers: The utterances, in the order of time.
+            level: Level of the bounds.
+
+        Returns:
+            The comparison; None if too few of them have labels and features.
+        """
+        entries = self._sentences.log.entries
+        labelled = [number for number in numbers if entries[number].label is not None]
+        sentences = self._kept(labelled, self._settings.judging)
+        if len(sentences) < self._rule.fewest:
+            return None
+        of_parent, own = (word_errors(found, sentences) for found in self._both(entry, sentences))
+        n_words = [len((each.utterance.label or "").split()) for each in sentences]
+        return compare(of_parent, own, n_words, level)
+
+    def confidences(
+        self, entry: Entry, numbers: Sequence[int], fewest: int = 1
+    ) -> tuple[float, float] | None:
+        """Return mean confidences on the latest unlabelled ones of some utterances.
+
+        Args:
+            entry: The model's.
+            numbers: The utterances, in the order of time.
+            fewest: Number of sentences that are needed.
+
+        Returns:
+            That of the parent, and the model's own; None for too few sentences.
+        """
+        entries = self._sentences.log.entries
+        unlabelled = [number for number in numbers if entries[number].label is None]
+        sentences = self._kept(unlabelled, self._settings.watched)
+        if len(sentences) < fewest:
+            return None
+        of_parent, own = (
+            float(np.mean([confidence_of(each) for each in found]))
+            for found in self._both(entry, sentences)
+        )
+        return of_parent, own
+
+    def _both(self, entry: Entry, sentences: list[LoggedSentence]) -> Iterator[list[NBest]]:
+        """Yield what the parent decodes, then the model itself."""
+        for number in (entry.facts["parent"], entry.number):
+            model = load_model(model_folder(self._chain, number))
+            yield self._judge.decode(number, model, sentences)
+
+    def _kept(self, numbers: Sequence[int], most: int) -> list[LoggedSentence]:
+        """Return the latest of some utterances whose features are kept."""
+        found = (self._sentences.sentence(number) for number in numbers[::-1])
+        return list(islice((each for each in found if each is not None), most))

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +40,26 @@ from cortext.recalibration.chain import (
     read_chain,
     verify_model,
 )
-from cortext.recalibration.judging import Judge, day_of, word_errors
-from cortext.recalibration.labels import confidence_of, label_of, pseudo_label
+from cortext.recalibration.judging import Evidence, Judge, day_of
+from cortext.recalibration.labels import label_of, pseudo_label
 from cortext.recalibration.learner import HeardSentence, Learner
 from cortext.recalibration.promotion import (
     Comparison,
     Decision,
     PromotionRule,
-    compare,
     decide,
     spent,
 )
 from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
 from cortext.recalibration.settings import ServiceSettings, method_settings
+from cortext.recalibration.speaker import Ratings, reason_to_stop
 from cortext.recalibration.state import LearnerStore
 from cortext.training.adapt import run_config
 from cortext.usage.writer import now
 
 LEARNER = "learner"
+AUTOMATIC = "automatic"
+"""Operator of a rollback that no person asked for."""
 
 
 @dataclass
@@ -142,6 +143,7 @@ class Recalibration:
             self._judge = Judge(decoder, pause)
             self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
             self._sentences = LoggedSentences(Path(log), base.conventions, base.n_features)
+            self._evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
             self._store = LearnerStore(self.out / LEARNER)
             self._begin(base)
         except BaseException:
@@ -192,6 +194,8 @@ class Recalibration:
         self._sentences.refresh()
         self._follow_chain()
         self._follow_log()
+        if self._check_speaker():
+            return True
         if self._position.fresh >= self.settings.every:
             self._add_model()
             return True
@@ -320,29 +324,52 @@ class Recalibration:
         save_model(model, folder)
         take_over(parent, folder)
 
+    def _check_speaker(self) -> bool:
+        """Check the model that speaks; its parent speaks again where it proves worse."""
+        entries = self._sentences.log.entries
+        entry = self.chain.entries[self.chain.speaking(now())]
+        checks = self.chain.of(entry.number, "checked")
+        since = [n for n, each in enumerate(entries) if each.when >= entry.when]
+        news = len(since) - (checks[-1].facts["said"] if checks else 0)
+        if entry.kind != "candidate" or news < self.settings.every:
+            return False
+        level = self.rule.level(len(checks) + 1)
+        found = self._evidence.comparison(entry, since, level)
+        fewest = min(self.rule.fewest, self.settings.watched)
+        confidences = self._evidence.confidences(entry, since, fewest)
+        parent = self.chain.entries[entry.facts["parent"]]
+        ratings = [Ratings.of(entries, each.model_name) for each in (parent, entry)]
+        reason = reason_to_stop(
+            found, confidences, (ratings[0], ratings[1]), self.settings.lost_confidence, 1 - level
+        )
+        with open_chain(self.out) as chain:
+            chain.add(
+                "checked",
+                model=entry.number,
+                said=len(since),
+                comparison=None if found is None else asdict(found),
+                confidence=confidences,
+                ratings=[asdict(each) for each in ratings],
+                reason=reason,
+            )
+            if reason and chain.contents.parent == entry.number:
+                verify_model(self.out, parent)
+                chain.roll_back(parent.number, reason, AUTOMATIC)
+            elif reason:
+                chain.add("rejected", model=entry.number, why=reason)
+            self.chain = chain.contents
+        if reason:
+            self._start_again(load_model(model_folder(self.out, self.chain.parent)))
+            self._save()
+        return True
+
     def _judged(self, chain: Chain, entry: Entry) -> tuple[Decision, Comparison | None]:
         """Compare a candidate with its parent, and write down the result."""
-        models = {
-            number: load_model(model_folder(self.out, number))
-            for number in (entry.facts["parent"], entry.number)
-        }
         judging = self._judging_sentences(chain.contents, entry)
-        watched = self._watched_sentences()
-        found = None
-        if len(judging) >= self.rule.fewest:
-            earlier = self._judgements(chain.contents, entry.facts["parent"])
-            of_parent, of_candidate = (
-                word_errors(self._judge.decode(number, model, judging), judging)
-                for number, model in models.items()
-            )
-            n_words = [len((each.utterance.label or "").split()) for each in judging]
-            found = compare(of_parent, of_candidate, n_words, self.rule.level(earlier + 1))
-        confidences = [
-            float(np.mean([confidence_of(each) for each in self._judge.decode(n, model, watched)]))
-            if watched
-            else None
-            for n, model in models.items()
-        ]
+        earlier = self._judgements(chain.contents, entry.facts["parent"])
+        found = self._evidence.comparison(entry, judging, self.rule.level(earlier + 1))
+        everything = range(len(self._sentences.log.entries))
+        confidences = self._evidence.confidences(entry, everything)
         uppers = [
             each.facts["upper"]
             for each in chain.contents.entries
@@ -351,13 +378,12 @@ class Recalibration:
         decision = decide(found, self.rule, spent(uppers))
         if found is None and self.settings.allow_provisional:
             decision = Decision("speak", f"allowed by the operator; {decision.reason}")
-        before, after = confidences
         if (
-            before is not None
-            and after is not None
-            and before - after > self.settings.lost_confidence
+            confidences is not None
+            and confidences[0] - confidences[1] > self.settings.lost_confidence
             and decision.action != "reject"
         ):
+            before, after = confidences
             why = (
                 f"the confidence of sentences without labels fell from {before:.2f} to {after:.2f}"
             )
@@ -404,8 +430,8 @@ class Recalibration:
         for number in silent[: -self.settings.kept]:
             chain.remove(number)
 
-    def _judging_sentences(self, contents: ChainContents, entry: Entry) -> list[LoggedSentence]:
-        """Return the latest reserved sentences with labels that may judge a candidate.
+    def _judging_sentences(self, contents: ChainContents, entry: Entry) -> list[int]:
+        """Return the reserved utterances with labels that may judge a candidate.
 
         They were spoken after its parent was made: of earlier days both have the same layers. A
         sentence that got its label late, when it had been learnt from as it was decoded, is none.
@@ -417,7 +443,7 @@ class Recalibration:
             if facts is not None and facts["log"] == self._position.began:
                 learnt.update(facts["decoded"], facts["corrected"])
         made = contents.entries[parent].when
-        reserved = [
+        return [
             number
             for number, each in enumerate(self._sentences.log.entries)
             if each.label is not None
@@ -425,20 +451,6 @@ class Recalibration:
             and number not in learnt
             and self.is_reserved(number)
         ]
-        return self._kept(reserved[::-1], self.settings.judging)
-
-    def _watched_sentences(self) -> list[LoggedSentence]:
-        """Return the latest sentences without a label."""
-        entries = self._sentences.log.entries
-        return self._kept(
-            [n for n in range(len(entries) - 1, -1, -1) if entries[n].label is None],
-            self.settings.watched,
-        )
-
-    def _kept(self, numbers: Sequence[int], most: int) -> list[LoggedSentence]:
-        """Return the first of some utterances whose features are kept."""
-        found = (self._sentences.sentence(number) for number in numbers)
-        return list(islice((each for each in found if each is not None), most))
 
 
 def watch(
@@ -473,6 +485,8 @@ def watch(
             if entry.kind == "judged":
                 facts = {name: entry.facts[name] for name in ("action", "reason")}
                 say({"model": entry.model, **facts})
+            elif entry.kind == "checked" and entry.facts["reason"]:
+                say({"model": entry.model, "action": "stop", "reason": entry.facts["reason"]})
         known = len(service.chain.entries)
         if not busy:
             if once:
