@@ -22,10 +22,10 @@ from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.data.packed import open_data
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
+from cortext.live.core.log_writer import LogWriter
 from cortext.live.page.access import Access
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.server import listen, run_server
 from cortext.live.page.sources import Replay
 from cortext.models.card import Conventional, Smoothing

@@ -18,10 +18,10 @@ from cortext.errors import ConfigError, LanguageModelError
 from cortext.live.brand.parameters import NodeParameters
 from cortext.live.brand.process import run_node
 from cortext.live.core.decoder import LIVE_BUDGET_MS
+from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.sources import Replay
 from cortext.live.page.utterance import ngram_text
 from cortext.usage.statistics import read_use

@@ -12,7 +12,7 @@ from page_process import DAYS, N_FEATURES, spoken
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.data import open_dataset
-from cortext.live.page.log_writer import LogWriter
+from cortext.live.core.log_writer import LogWriter
 from cortext.text.inventory import RELEASE
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.log import read_log

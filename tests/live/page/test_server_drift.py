@@ -8,7 +8,7 @@ from drift_log import write_log
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.cli import run
-from cortext.live.page.log_writer import LogWriter
+from cortext.live.core.log_writer import LogWriter
 from cortext.usage.log import LOG
 from cortext.usage.writer import UsageLog
 

@@ -18,6 +18,7 @@ from cortext.live.brand.entries import (
     index_of,
     no_index,
 )
+from cortext.live.brand.node_log import NodeLog
 from cortext.live.brand.outputs import NodeOutputs
 from cortext.live.brand.parameters import NodeParameters
 from cortext.live.brand.position import Missed, NodePosition, catch_up
@@ -25,6 +26,7 @@ from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntr
 from cortext.live.core.chain_follower import ChainModel
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event
+from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import Entry, StreamId
@@ -49,6 +51,7 @@ class BrandNode:
         pipeline: Pipeline,
         states: NodeStates,
         model: str | None = None,
+        log_writer: LogWriter | None = None,
     ) -> None:
         self._link = link
         self._nickname = nickname
@@ -76,6 +79,7 @@ class BrandNode:
         """
         self._begins_late = ""
         self._model = model
+        self._log = NodeLog(log_writer, pipeline)
         self.models = queue.SimpleQueue[ChainModel]()
         """Models of a chain, each to speak from the next utterance on."""
         self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
@@ -285,6 +289,7 @@ class BrandNode:
 
     def _decode_bins(self, bins_TC: np.ndarray, utterance: NodeUtterance) -> None:
         utterance.n_bins += len(bins_TC)
+        self._log.keep(bins_TC)
         # An entry may hold the end of one utterance and the beginning of the next. The pipeline
         # keeps the bins after an end, and takes them up with the next push, of no bins.
         while True:
@@ -294,6 +299,7 @@ class BrandNode:
             if not update.ended:
                 return
             utterance.n_bins -= update.held_bins
+            self._log.hold(update.held_bins)
             self._finish(str(update.reason))
             if self._parameters.control_stream:  # until the next start nobody speaks
                 self._pipeline.reset()
@@ -305,6 +311,7 @@ class BrandNode:
                 return
             utterance = self._begin(b"", None)
             utterance.n_bins += update.held_bins
+            self._log.go_on()
             bins_TC = bins_TC[:0]
 
     def _carry_out(self, mark: Mark) -> None:
@@ -372,6 +379,7 @@ class BrandNode:
         self._position.running = True
         self._position.trial = trial
         self._utterance = NodeUtterance(trial, first_index)
+        self._log.begin()
         if self._begins_late:
             self._utterance.add_problem(self._begins_late)
             self._begins_late = ""
@@ -442,6 +450,7 @@ class BrandNode:
         if not utterance.n_bins:
             self._problem(utterance, "no usable bins came")
         self._outputs.write_result(self._position, utterance, ended, nbest, final_ms, self._model)
+        self._log.end(self._position.utterance, nbest, ended, self._model)
         self._utterance = None
         self._position.running = False
         self._swap()

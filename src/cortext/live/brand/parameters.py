@@ -41,6 +41,14 @@ class NodeParameters:
 
     `run` speaks until the chain is there; its idle gate and decoder options stay in any case.
     """
+    session_log: Path | None = None
+    """Directory of a usage log that keeps what was decoded; needs `lm`."""
+    record_all: bool = False
+    """Keep the features of all utterances there, too, for `recalibrate`."""
+    record_quota_gb: float = 2.0
+    """Most space of these features; the oldest are deleted first."""
+    record_days: float = 30.0
+    """Days for which they are kept."""
     llm: str | None = None
     """Large language model that ranks the sentences.
 
@@ -154,6 +162,10 @@ class NodeParameters:
             raise ConfigError(
                 "parameters.llm is given without parameters.lm, whose sentences it ranks"
             )
+        if self.session_log is not None and self.lm is None:
+            raise ConfigError("parameters.session_log is given without parameters.lm: no text")
+        if self.record_all and self.session_log is None:
+            raise ConfigError("parameters.record_all has no session_log to keep features in")
         if self.chain is not None and self.backend != "torch":
             raise ConfigError("parameters.chain holds models for the backend torch alone")
         if self.gate and self.control_stream is not None:

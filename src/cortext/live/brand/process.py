@@ -30,6 +30,7 @@ from cortext.live.core.chain_follower import ChainFollower, OpenModel, speaking_
 from cortext.live.core.decoder import checked_hotwords, no_long_pauses, with_llm
 from cortext.live.core.gate import gate_for
 from cortext.live.core.log import LOGGER, event
+from cortext.live.core.log_writer import LogWriter, open_log
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_link import RedisLink
@@ -74,9 +75,12 @@ def run_node(
         parameters = replace(read_parameters(link, nickname), **changes)
         LOGGER.setLevel(parameters.log.upper())
         loaded = _load(parameters)
-        node = BrandNode(link, nickname, parameters, loaded.pipeline, states, loaded.model)
-        with _following(parameters, loaded, node), no_long_pauses():
-            node.run()
+        with _usage_log(parameters, loaded.pipeline) as log_writer:
+            node = BrandNode(
+                link, nickname, parameters, loaded.pipeline, states, loaded.model, log_writer
+            )
+            with _following(parameters, loaded, node), no_long_pauses():
+                node.run()
         states.write("NODE_SHUTDOWN")
     except Stopped:  # Redis is away: nothing can be written to it
         event("node_shutdown", node=nickname)
@@ -136,6 +140,27 @@ class _Loaded:
     pipeline: Pipeline
     model: str | None
     open_model: OpenModel
+
+
+@contextlib.contextmanager
+def _usage_log(parameters: NodeParameters, pipeline: Pipeline) -> Iterator[LogWriter | None]:
+    """Open the usage log, if the parameters name one."""
+    if parameters.session_log is None or pipeline.decoder is None:
+        yield None
+        return
+    log_writer = open_log(
+        parameters.session_log,
+        pipeline.conventions,
+        chosen_normalise(parameters.normalise, trained_normalise(pipeline.conventions)),
+        pipeline.decoder,
+        record_all=parameters.record_all,
+        quota_gb=parameters.record_quota_gb,
+        days=parameters.record_days,
+    )
+    try:
+        yield log_writer
+    finally:
+        log_writer.close()
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ from cortext.errors import DataError, LiveError
 from cortext.live.core.acoustic_stream import check_bins
 from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenModel
 from cortext.live.core.log import event, internal_error
+from cortext.live.core.log_writer import LogWriter
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
-from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
 from cortext.live.page.sources import Source
 from cortext.live.page.utterance import UtteranceDecoder

@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect
 
 from cortext.errors import CortextError, LiveError
 from cortext.live.core.log import internal_error, repeated_event
+from cortext.live.core.log_writer import LogWriter
 from cortext.live.page.access import MAX_BODY
 from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.log_writer import LogWriter
 from cortext.usage.log import RATINGS
 
 BODY_S = 10.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from cortext import __version__
 from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder
 from cortext.decoding.confidence import Calibrator
-from cortext.errors import TextError
 from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
 from cortext.live.core.acoustic_stream import (
@@ -23,20 +21,15 @@ from cortext.live.core.acoustic_stream import (
 from cortext.live.core.chain_follower import speaking_run
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.gate import gate_for
-from cortext.live.core.log import event
+from cortext.live.core.log_writer import open_log
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.settings import LiveSettings
 from cortext.live.page.sources import Replay, Simulator, Source
 from cortext.models import load_model
 from cortext.models.stepper import Stepper
 from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.processes import Progress
-from cortext.text.lexicon import Lexicon
-from cortext.text.pronunciation import pronouncer
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog
 
 
 def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> DecodingThread:
@@ -70,17 +63,15 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     source = _source(settings, days, progress)
     log_writer = None
     if settings.session_log is not None:
-        conventions = days.pipeline.conventions
-        if options.normalise == "none":  # the log keeps what is sent
-            conventions = replace(conventions, features="z-scored")
-        heard = None
-        if settings.record_all:
-            quota_bytes = 1e9 * settings.record_quota_gb
-            heard = HeardFeatures(settings.session_log, quota_bytes, settings.record_days)
-        log = UsageLog(settings.session_log, conventions, _lexicon(decoder), heard)
-        for note in log.notes:
-            event("session_log_damaged", "warning", note=note)
-        log_writer = LogWriter(log)
+        log_writer = open_log(
+            settings.session_log,
+            days.pipeline.conventions,
+            options.normalise,
+            decoder,
+            record_all=settings.record_all,
+            quota_gb=settings.record_quota_gb,
+            days=settings.record_days,
+        )
     about: dict[str, Any] = {
         "version": __version__,
         "run": settings.run.name,
@@ -109,15 +100,6 @@ def pipeline_options(settings: LiveSettings, model: Conventions) -> PipelineOpti
     trained = "none" if settings.data is not None else trained_normalise(model)
     normalise = chosen_normalise(settings.normalise, trained)
     return PipelineOptions(settings.smoothing, normalise, endpoint)
-
-
-def _lexicon(decoder: Decoder) -> Lexicon | None:
-    """Return the lexicon that labels need; None where the inventory has its own pronunciations."""
-    try:
-        pronouncer(decoder.inventory, decoder.language)
-    except TextError:
-        return decoder.lm.lexicon
-    return None
 
 
 def _stepper(settings: LiveSettings, run: Path) -> Stepper:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,19 @@ from cortext.decoding.nbest import Hypothesis, NBest, hypothesis_json
 from cortext.decoding.options import DecoderOptions
 from cortext.live.core.chain_follower import ChainModel
 from cortext.live.core.log import event, internal_error
+from cortext.live.core.log_writer import (
+    LogWriter,
+    candidates,
+    logged_features,
+    record_of,
+    spoken_s,
+)
 from cortext.live.core.pipeline import Update
 from cortext.live.core.statistics import RunningStatistics, words_per_minute
 from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.messages import Event, Fanout, StepMessage, shown_bins, shown_posteriors
 from cortext.usage.writer import session_of_today
 
-MAX_NBEST = 20
-"""Candidates that a page is sent."""
 STEP_MS = 80
 """Milliseconds of bins after which a page is sent a step even if no frame is complete."""
 CHUNK_BINS = 4
@@ -102,20 +107,8 @@ class PageUtterance:
         )
 
     def features_TC(self, statistics: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray | None:
-        """Return the kept features, float32 [T, C]; z-scores where rolling statistics are given.
-
-        Those of a model of raw recordings stay raw: packing them computes the z-scores again.
-        """
-        if not self._kept:
-            return None
-        features_TC = np.concatenate(self._kept)
-        if statistics is None or self.conventions.features == "raw":
-            return features_TC
-        mean_C, std_C = statistics
-        z_TC: np.ndarray = ((features_TC - mean_C) / np.where(std_C > 0, std_C, 1)).astype(
-            np.float32
-        )
-        return z_TC
+        """Return the features to log, float32 [T, C], given the rolling statistics."""
+        return logged_features(self._kept, statistics, self.conventions)
 
     def message(
         self, nbest: NBest, options: DecoderOptions, ended: str, final_ms: float, error: str | None
@@ -129,24 +122,16 @@ class PageUtterance:
             final_ms: Milliseconds from its end to its text.
             error: What went wrong.
         """
-        hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
-        words = hypotheses[0]["words"]
-        duration_s = self.n_bins * self.conventions.bin_ms / 1000
-        if ended in ("silence", "length", "idle") and words:
-            # A feed goes on without end: what counts is from the first word to the last.
-            duration_s = (words[-1]["end_ms"] - words[0]["start_ms"]) / 1000
+        duration_s = spoken_s(nbest, self.n_bins, ended, self.conventions.bin_ms)
         return {
             "id": self.id,
             "session": self.session,
             "trial": self.trial,
             "model": self.model,
             "text": nbest[0].text,
-            "words": words,
+            "words": hypothesis_json(nbest[0])["words"],
             "confidence": nbest.confidence,
-            "nbest": [
-                {name: h[name] for name in ("text", "score", "acoustic", "ngram", "llm")}
-                for h in hypotheses
-            ],
+            "nbest": candidates(nbest),
             "reference": self.reference,
             "wer": None,
             "words_per_minute": words_per_minute(
@@ -249,7 +234,7 @@ class UtteranceDecoder:
     def refuse(self, problem: str) -> None:
         """Report bins that could not be used: at once, and when their utterance ends."""
         self._n_refused += 1
-        self._readers.send(Event("error", {"what": problem}))
+        self._say(problem)
 
     def finish(self, ended: str, error: str | None = None) -> None:
         """End the utterance in progress, if any, with its text or at least a named error."""
@@ -280,7 +265,7 @@ class UtteranceDecoder:
         if only_silence and not body["text"] and body["error"] is None:
             return
         self._count(body, final_ms)
-        self._report(utterance, body)
+        self._report(utterance, body, nbest)
         event(
             "utterance",
             id=utterance.id,
@@ -348,14 +333,19 @@ class UtteranceDecoder:
         n_words = self.statistics.language.n_words(body["text"])
         self.statistics.add(n_words, body["duration_s"], final_ms)
 
-    def _report(self, utterance: PageUtterance, body: dict[str, Any]) -> None:
+    def _report(self, utterance: PageUtterance, body: dict[str, Any], nbest: NBest) -> None:
         # The log comes first, so that a reader of the message can correct it at once.
         if self._log_writer is not None:
             features_TC = utterance.features_TC(self.days.pipeline.statistics)
-            self._log_writer.append(body, self._source, features_TC, self._readers.send)
+            facts = utterance.id, utterance.session, body["duration_s"], nbest, self._source
+            make = partial(record_of, *facts, utterance.model)
+            self._log_writer.append(utterance.id, make, features_TC, self._say)
         self.latest = Event("utterance", body)
         self._readers.send(self.latest)
         self._send_statistics()
+
+    def _say(self, problem: str) -> None:
+        self._readers.send(Event("error", {"what": problem}))
 
     def _send_statistics(self) -> None:
         self._stats_sent_s = time.monotonic()
