@@ -5,7 +5,7 @@ Shapes: T bins, C features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,8 @@ class LoggedSentences:
 
     def __init__(self, folder: Path, conventions: Conventions, n_features: int) -> None:
         self.folder = folder
-        self._raw = conventions.features == "raw"
+        self._conventions = conventions
+        self._raw = False
         self._n_features = n_features
         self._features = HeardFeatures(folder)
         self._seen: tuple[int, int] | None = None
@@ -66,9 +67,27 @@ class LoggedSentences:
         seen = found.st_ino, found.st_size
         if seen == self._seen:
             return False
+        self._check_conventions()
         self.log = read_log(self.folder)
         self._seen = seen
         return True
+
+    def _check_conventions(self) -> None:
+        """Raise DataError where the kept features are not what the model reads.
+
+        A model of raw features reads z-scores, too: a server that was given them keeps them.
+        """
+        kept, own = self._features.conventions, self._conventions
+        self._raw = kept.features == "raw"
+        if own.features == "raw":
+            own = replace(own, features=kept.features)
+        replace(kept, inventory=own.inventory, language=own.language).require(
+            own,
+            mine="the features of the log",
+            theirs="the run",
+            where=self._features.folder,
+            fix="give the run that decoded them, or one that was adapted from it",
+        )
 
     @property
     def began(self) -> int | None:

@@ -21,7 +21,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from cortext.errors import ConfigError, LiveError
+from cortext.data.conventions import FILE as CONVENTIONS
+from cortext.data.conventions import Conventions
+from cortext.errors import ConfigError, DataError, LiveError
 from cortext.files import atomic_path, unfinished
 
 HEARD = "heard"
@@ -49,6 +51,36 @@ class HeardFeatures:
         self.folder = Path(folder) / HEARD
         self._quota_bytes = quota_bytes
         self._days = days
+
+    def state(self, conventions: Conventions) -> None:
+        """Write the conventions of the features beside them (`cortext.json`).
+
+        Raises:
+            LiveError: Features that are kept already have others, or the disk is full.
+        """
+        if any(self.folder.glob("*.safetensors")):
+            conventions.require(
+                self.conventions,
+                mine="the model",
+                theirs="the features that this log keeps",
+                where=self.folder,
+                error=LiveError,
+                fix="give another --session-log",
+            )
+        if not conventions.to_json() and not self.folder.exists():
+            return  # there is nothing to state
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            conventions.write(self.folder)
+            if (path := self.folder / CONVENTIONS).exists():
+                path.chmod(0o600)
+        except (OSError, DataError) as error:
+            raise LiveError(f"conventions cannot be kept: {error}", where=self.folder) from None
+
+    @property
+    def conventions(self) -> Conventions:
+        """Conventions of the kept features. Raises DataError for a damaged file of them."""
+        return Conventions.read(self.folder)
 
     def keep(self, block: int, number: int, features_TC: np.ndarray) -> None:
         """Keep the features of an utterance, and delete what is too old or too much.

@@ -198,6 +198,7 @@ class UsageLog:
             self._check_conventions()
             self._tidy()
             if heard is not None:
+                heard.state(self._conventions)
                 heard.tidy()
         except BaseException:
             self.close()

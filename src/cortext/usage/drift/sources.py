@@ -14,14 +14,12 @@ import numpy as np
 
 from cortext.data import PackedDataset, open_dataset
 from cortext.data.checks import Problem
-from cortext.data.conventions import Conventions
 from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext.usage.drift.statistics import DayStatistics, collect
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.log import LOG, LoggedUtterance, read_log
 from cortext.usage.statistics import PAUSE_S
-from cortext.usage.writer import RECORDINGS
 
 LEAST_UTTERANCES = 10
 """Utterances of a day for which its confidence and corrections are compared."""
@@ -172,7 +170,7 @@ def _read_log(
                             fix="remove the file, or leave it out with --skip-bad",
                         )
 
-    bin_ms = Conventions.read(path / RECORDINGS).bin_ms
+    bin_ms = kept.conventions.bin_ms
     source.days = list(_of_one_width(collect(bins(), bin_ms), source))
     for session in sorted(numbers):
         entries = [log.entries[number] for number in numbers[session]]
