@@ -1,13 +1,15 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from speech_gate import CARD, N_TOKENS, speech_gate
 
+from cortext.config import from_mapping, to_mapping
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import ConfigError
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
-from cortext.live.core.gate import signals
+from cortext.live.core.gate import GateCard, signals
 from cortext.live.core.gate_fit import binomial_high, openings, poisson_high, train
 from cortext.live.core.pipeline import Pipeline
 from cortext.models.card import Conventional, Smoothing
@@ -124,6 +126,29 @@ def test_a_threshold_lies_between_0_and_1(threshold):
         speech_gate(threshold)
     with pytest.raises(ConfigError, match="threshold"):
         replace(CARD, threshold=threshold)
+
+
+@pytest.mark.parametrize(
+    ("measured", "what"),
+    [
+        ([{"threshold": 1.5}], "threshold is 1.5"),
+        ([{"false_per_hour": float("nan")}], "false_per_hour is nan"),
+        ([{"false_high": float("inf")}], "upper bound inf"),
+        ([{"false_high": None}], "one is a number"),
+        ([{"false_per_hour": 5.0}], "false_per_hour is 5.0 with upper bound 4.0"),
+        ([{"missed": -0.1}], "missed is -0.1"),
+        ([{"missed_high": 1.2}], "upper bound 1.2"),
+        ([{"missed_high": "much"}], "missed_high"),
+        ([{"threshold": 0.6}, {"threshold": 0.2}], "do not rise"),
+        ([{}, {}], "do not rise"),
+    ],
+)
+def test_figures_that_no_fit_writes_are_refused_in_one_line(measured, what):
+    card = to_mapping(CARD)
+    card["measured"] = [card["measured"][0] | each for each in measured]
+    with pytest.raises(ConfigError, match=what) as refused:
+        from_mapping(GateCard, card, where=Path("gate.yaml"))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_pipeline_without_a_gate_is_never_idle():

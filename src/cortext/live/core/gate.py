@@ -9,7 +9,9 @@ P frames, V tokens, S signals of a frame, D units.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,22 @@ class Operating:
     missed_high: float
     """Upper end of its 95 % interval (exact, binomial)."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_threshold(self.threshold)
+        if (self.false_per_hour is None) != (self.false_high is None):
+            raise ConfigError("false_per_hour and false_high: one is a number, the other is not")
+        if self.false_per_hour is not None and self.false_high is not None:
+            _check_bound("false_per_hour", self.false_per_hour, self.false_high, math.inf)
+        _check_bound("missed", self.missed, self.missed_high, 1)
+
+
+def _check_bound(name: str, value: float, high: float, most: float) -> None:
+    """Raise ConfigError unless a figure and its upper bound are finite and in order."""
+    # NaN fails each comparison; a page could not read it, nor infinity.
+    if not (0 <= value <= high <= most and math.isfinite(high)):
+        raise ConfigError(f"{name} is {value} with upper bound {high}")
+
 
 @dataclass(frozen=True)
 class GateCard:
@@ -96,6 +114,9 @@ class GateCard:
         if self.format_version != FORMAT_VERSION:
             raise ConfigError(f"format_version is {self.format_version}, not {FORMAT_VERSION}")
         check_threshold(self.threshold)
+        thresholds = [each.threshold for each in self.measured]
+        if any(low >= high for low, high in pairwise(thresholds)):
+            raise ConfigError("the measured thresholds do not rise")
 
     def figures(self, threshold: float) -> Operating | None:
         """Return the figures of the nearest measured threshold that is not above; None below all.

@@ -2,6 +2,11 @@
 
 const $ = (id) => document.getElementById(id);
 const number = (value) => (value < 10 ? value.toFixed(1) : Math.round(value).toString());
+// Six decimals tell all measured thresholds apart; 0 and 1 are none.
+const short = (threshold) => {
+  const rounded = Number(threshold.toFixed(6));
+  return String(rounded > 0 && rounded < 1 ? rounded : threshold);
+};
 const percent = (share) => `${(100 * share).toFixed(1)}\u2009%`;
 
 export class Gate {
@@ -30,17 +35,20 @@ export class Gate {
     const at = gate.findLastIndex(({ threshold }) => threshold <= state.gate_threshold);
     $("gate-threshold").max = gate.length - 1;
     $("gate-threshold").value = Math.max(at, 0);
-    this.tell(gate[at], state.gate_threshold);
+    const above = gate.find(({ threshold }) => threshold >= state.gate_threshold) ?? null;
+    this.tell(gate[at], above, state.gate_threshold);
   }
 
-  // Figures of a lower threshold are no better in false sentences than those of the one in force.
-  tell(measured, inForce = measured.threshold) {
-    const { false_per_hour: wrong, false_high: most, missed, missed_high } = measured ?? {};
-    $("gate-value").textContent = inForce.toString();
+  // Between two measured thresholds each figure is the worse one: false sentences fall with the threshold, missed beginnings rise.
+  tell(below, above = below, inForce = below.threshold) {
+    const { false_per_hour: wrong, false_high: most } = below ?? {};
+    const { missed, missed_high } = above ?? {};
+    $("gate-value").textContent = short(inForce);
     $("gate-false").textContent = wrong === null || wrong === undefined ? "not measured" : `${number(wrong)} an hour, at most ${number(most)}`;
     $("gate-missed").textContent = missed === undefined ? "not measured" : `${percent(missed)}, at most ${percent(missed_high)}`;
-    $("gate-of").textContent = measured && measured.threshold !== inForce ? `Figures of ${measured.threshold}.` : "";
-    const text = `${inForce}; false sentences: ${$("gate-false").textContent}; missed beginnings: ${$("gate-missed").textContent}`;
+    const of = [[below, "False sentences"], [above, "Missed beginnings"]].filter(([each]) => each && each.threshold !== inForce);
+    $("gate-of").textContent = of.map(([{ threshold }, name]) => `${name} at ${short(threshold)}.`).join(" ");
+    const text = `${short(inForce)}; false sentences: ${$("gate-false").textContent}; missed beginnings: ${$("gate-missed").textContent}`;
     $("gate-threshold").setAttribute("aria-valuetext", text);
   }
 }
