@@ -68,3 +68,11 @@ def test_a_log_takes_no_features_of_other_conventions(tmp_path):
     with pytest.raises(LiveError, match="the features are z-scored, not raw"):
         said(tmp_path, RELEASE_CONVENTIONS)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "heard").iterdir()} == {0o600}
+
+
+def test_a_log_without_features_is_read_by_a_run_of_other_bins(tmp_path):
+    with UsageLog(tmp_path, LONG_BINS) as log:
+        log.append(UtteranceRecord(0, "t15.2026.01.01", 0.8, "good morning"))
+    found = read(tmp_path, LONG_BINS)
+    assert [each.text for each in found.log.entries] == ["good morning"]
+    assert found.sentence(0) is None

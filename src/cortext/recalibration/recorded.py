@@ -77,6 +77,8 @@ class LoggedSentences:
 
         A model of raw features reads z-scores, too: a server that was given them keeps them.
         """
+        if not self._features.folder.exists():
+            return
         kept, own = self._features.conventions, self._conventions
         self._raw = kept.features == "raw"
         if own.features == "raw":
