@@ -74,6 +74,7 @@ def test_a_made_up_sentence_is_found_with_its_times(lm, capsys):
     assert best["words"][0]["start_ms"] == 80 * first
     assert facts["n_frames"] == len(tokens)
     assert facts["not_in_lexicon"] == []
+    assert any("posteriors of the search" in note for note in facts["notes"])
 
     assert run(["decode", "--fake-text", "see the zebra", "--seed", "2", "--lm", lm]) == 0
     printed = capsys.readouterr().out

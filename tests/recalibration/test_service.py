@@ -168,6 +168,52 @@ def test_without_labels_nothing_speaks_unless_allowed(participant, tmp_path):
     assert "promoted" not in kinds(allowed / "chain")
 
 
+def test_a_model_that_was_allowed_to_speak_goes_on_after_its_day(participant, tmp_path):
+    time_now = [datetime.now(UTC) + timedelta(minutes=10)]
+    settings = replace(SETTINGS, allow_provisional=True)
+    with service(participant, tmp_path, settings=settings, clock=lambda: time_now[0]) as running:
+        say(tmp_path / "log", recorded(participant)[:24], ["no label"] * 24)
+        work(running)
+        first = running.chain
+        model = first.speaking(time_now[0])
+        assert model != 0
+        time_now[0] += timedelta(hours=25)
+        assert first.speaking(time_now[0]) == 0
+        work(running)
+        again = read_chain(tmp_path / "chain")
+        assert again.speaking(time_now[0]) == model
+        assert [each.kind for each in again.entries[len(first.entries) :]] == [
+            "judged",
+            "provisional",
+        ]
+    # Where nobody has allowed it any more, it waits, and is not judged twice for the same log.
+    time_now[0] += timedelta(hours=25)
+    with service(participant, tmp_path, clock=lambda: time_now[0]) as running:
+        work(running)
+        work(running)
+        found = running.chain
+    assert [each.kind for each in found.entries[len(again.entries) :]] == ["judged"]
+    assert found.entries[-1].facts["action"] == "wait"
+    assert found.speaking(time_now[0]) == 0
+
+
+def test_known_sentences_are_replayed(participant, tmp_path):
+    data = open_packed(participant.data)
+    learnt = {}
+    for name, old_data in (("alone", None), ("with old ones", data)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with service(participant, folder, method="replay", old_data=old_data) as running:
+            say(folder / "log", recorded(participant)[:10], ["no label"] * 10, range(10))
+            work(running)
+            state = running._learner.state()
+        learnt[name] = state.model.network.state_dict()
+        known = {each.session for each in state.known}
+        assert known == (set() if old_data is None else set(KNOWN))
+    alone, with_old = learnt.values()
+    assert any(not torch.equal(alone[name], with_old[name]) for name in alone)
+
+
 def test_a_worse_model_is_rejected_and_forgotten(participant, tmp_path):
     """Wrong corrections poison the learner; true ones, which judge it, show that."""
     trials = recorded(participant)

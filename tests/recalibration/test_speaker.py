@@ -33,6 +33,9 @@ def test_each_sign_alone_stops_and_weaker_ones_do_not():
     stop = reason_to_stop(None, (0.9, 0.8), NONE, 0.05, 0.025)
     assert stop == "its confidence is 0.80, that of the model before it 0.90"
     assert not reason_to_stop(None, (0.9, 0.86), NONE, 0.05, 0.025)
+    better = Comparison(40, 200, -1.0, -6.5, 4.5, 0.975)
+    assert not reason_to_stop(better, (0.9, 0.8), NONE, 0.05, 0.025)
+    assert reason_to_stop(replace(better, difference=0.0), (0.9, 0.8), NONE, 0.05, 0.025) == stop
     # One way of 252 draws all five wrong ones from ten: 0.004.
     stop = reason_to_stop(None, None, (Ratings(0, 5), Ratings(5, 5)), 0.05, 0.025)
     assert stop == "5 of its 5 rated sentences are wrong, and 0 of 5 of the model before it"

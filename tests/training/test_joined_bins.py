@@ -120,9 +120,11 @@ def test_an_export_measures_errors_on_joined_bins(b_run, b_files, b_packed, tmp_
     assert json.loads(printed.out)["errors"]["fp32"] == expected["fp32"]
 
 
-def test_a_gate_is_fitted_to_joined_bins(b_run, b_files):
+@pytest.mark.parametrize("of_both", [False, True])
+def test_a_gate_is_fitted_to_joined_bins(b_run, b_files, of_both):
+    run = b_run.parent.parent if of_both else b_run
     with pytest.raises(DataError, match="usable labelled trials") as caught:
-        fit_gate(b_run, b_files, split="val")
+        fit_gate(run, b_files, split="val")
     assert ".packed-20ms" in str(caught.value)
 
 

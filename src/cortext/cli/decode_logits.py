@@ -201,6 +201,7 @@ def decode_made_up(made_up: MadeUpSentence, search: SearchSettings, as_json: boo
     """Decode a made-up sentence and print it with scores and times."""
     from cortext.decoding.fake import fake_log_probs
     from cortext.decoding.nbest import hypothesis_json
+    from cortext.evaluation.confidence import RAW
     from cortext.text.inventory import RELEASE
 
     assert made_up.fake_text is not None
@@ -224,7 +225,7 @@ def decode_made_up(made_up: MadeUpSentence, search: SearchSettings, as_json: boo
             "seed": made_up.seed,
             "n_frames": len(log_probs_PV),
         }
-        facts |= {"seconds": seconds, "not_in_lexicon": unknown, "notes": notes}
+        facts |= {"seconds": seconds, "not_in_lexicon": unknown, "notes": [*notes, RAW]}
         print_json(facts | {"hypotheses": [hypothesis_json(hypothesis) for hypothesis in nbest]})
         return
     _print_nbest(nbest)

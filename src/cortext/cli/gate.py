@@ -29,7 +29,9 @@ def fit_gate(
     Example: cortext fit-gate runs/demo/run --data runs/demo/packed --idle runs/idle
     """
     from cortext.live.core.gate_fit import fit_gate as fit
+    from cortext.models.participants import run_for
 
+    run = run_for(run, data)
     card = fit(run, data, idle, split)
     if as_json:
         print_json(asdict(card))

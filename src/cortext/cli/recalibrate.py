@@ -49,6 +49,10 @@ def recalibrate(
     options: Annotated[
         Path | None, typer.Option(help="Decoder options; those fitted to the run by default.")
     ] = None,
+    old_data: Annotated[
+        Path | None,
+        typer.Option(help="Labelled recordings of the run's days, replayed beside new sentences."),
+    ] = None,
     operator: Operator = None,
     always: Annotated[
         bool, typer.Option(help="Compute also while an utterance is being decoded.")
@@ -67,8 +71,9 @@ def recalibrate(
     Example: cortext recalibrate runs/first --log runs/log --lm runs/lm --out runs/chain
     """
     from cortext.processes import only_when_idle, stop_event, threads
-    from cortext.recalibration.service import Recalibration, watch
+    from cortext.recalibration.service import Recalibration
     from cortext.recalibration.settings import ServiceSettings
+    from cortext.recalibration.watching import watch
     from cortext.usage.speaking import is_speaking
 
     settings = ServiceSettings(every=every, settle_s=settle, allow_provisional=allow_provisional)
@@ -90,6 +95,7 @@ def recalibrate(
             operator=operator or getpass.getuser(),
             seed=seed,
             pause=pause,
+            old_data=old_data,
         ) as service:
             watch(service, stop, print_json if as_json else _say, WAIT_S, once=once)
 

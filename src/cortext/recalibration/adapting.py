@@ -17,21 +17,20 @@ from cortext.arguments import as_count, as_path
 from cortext.config import to_mapping
 from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
-from cortext.decoding import Decoder
 from cortext.errors import ConfigError, DataError
-from cortext.evaluation.decoder_options import choose_options
 from cortext.evaluation.fitted import take_over
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_directory, atomic_write, check_writable, disk_errors
 from cortext.models import AcousticModel, load_model, save_model
-from cortext.recalibration.learner import HeardSentence, Learner, heard_sentence
+from cortext.recalibration.labels import labelling_search
+from cortext.recalibration.learner import Learner
+from cortext.recalibration.old_sentences import old_sentences
 from cortext.recalibration.online import Heard, Unlabelled, follow, in_order, unfit_places
 from cortext.recalibration.settings import LearningSettings, method_settings
 from cortext.training.adapt import check_new, run_config, write_adaptation
-from cortext.training.adapt_trials import opened, session_to_adapt_to, trials_of_old_days
+from cortext.training.adapt_trials import opened, session_to_adapt_to
 from cortext.training.config import TrainConfig
 from cortext.training.progress import reading_bar
-from cortext.training.setup import with_labels
 from cortext.training.summary import write_summary
 
 
@@ -142,15 +141,17 @@ def adapt_unlabelled(
     _check_arguments(out, method, settings, trials, old_data, old_trials)
     source = load_model(run)
     config = run_config(run, source)
-    chosen = choose_options(run, lm, options)
-    decoder = Decoder.from_dir(lm, chosen.options)
+    decoder, chosen = labelling_search(run, lm, options)
     decoder.lm.require(source.inventory, source.language, theirs="the run")
     day, name, skipped = _day(source, config, data, session, trials, heard, skip_bad, progress)
     learner = Learner(source, config, settings, seed=seed)
     old = []
     if old_data is not None:
         most = min(old_trials, settings.remembered // 2)
-        old = _old_sentences(source, config, old_data, name, most, skip_bad, progress)
+        days = [each for each in source.sessions if each != name]
+        old = old_sentences(
+            source, config, old_data, days, most, skip_bad=skip_bad, progress=progress
+        )
     learner.remember(old)
     way = Unlabelled(learner, decoder, corrected=float(corrections), seed=seed)
     check_writable(out)
@@ -233,24 +234,6 @@ def _day(
     }
     splits = {name: day.split(name).take(rows) for name, rows in chosen.items() if len(rows)}
     return day.showing(splits), session, (*every.bad_trials, *unfit.values())
-
-
-def _old_sentences(
-    model: AcousticModel,
-    config: TrainConfig,
-    data: str | Path | PackedDataset,
-    session: str,
-    most: int,
-    skip_bad: bool,
-    shown: bool,
-) -> list[HeardSentence]:
-    """Return labelled sentences of the days that the model knows, but not of `session`."""
-    with reading_bar(shown) as bar:
-        labelled = with_labels(opened(data, model, ("train",), skip_bad, bar, shown))
-    known = [name for name in model.sessions if name != session]
-    split = trials_of_old_days(labelled, known, most, config).split("train")
-    labels = [split.labels(i) for i in range(len(split))]
-    return [heard_sentence(split, i, each) for i, each in enumerate(labels) if each is not None]
 
 
 def _log(day: PackedDataset, heard: Sequence[Heard]) -> bytes:

@@ -156,6 +156,16 @@ class ChainContents:
             return self._provisional[0]
         return self.parent
 
+    def lapsed(self, now: datetime) -> int | None:
+        """Return the number of the model whose provisional time is over.
+
+        None where nothing has spoken provisionally since the last promotion or rollback, or where
+        that model was rejected or removed.
+        """
+        if self._provisional is None or now < self._provisional[1]:
+            return None
+        return self._provisional[0] if self._provisional[0] in self._models else None
+
     def at(self, when: datetime) -> ChainContents:
         """Return the chain as it was at a time; without entries before its first one."""
         found = ChainContents()

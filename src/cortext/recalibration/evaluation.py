@@ -15,9 +15,7 @@ import numpy as np
 from cortext.arguments import as_path
 from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
-from cortext.decoding import Decoder
 from cortext.decoding.decoder import part_of
-from cortext.evaluation.decoder_options import choose_options
 from cortext.evaluation.recognise import Data, Recognised, recognise
 from cortext.evaluation.report import Compared
 from cortext.evaluation.run import config_of, evaluation_directory, searched_origin
@@ -27,6 +25,7 @@ from cortext.files import atomic_write
 from cortext.models import load_model
 from cortext.models.participants import run_for
 from cortext.processes import Progress
+from cortext.recalibration.labels import labelling_search
 from cortext.recalibration.learner import HeardSentence, Learner, heard_sentence
 from cortext.recalibration.online import (
     LABELLED_PER_DAY,
@@ -168,8 +167,7 @@ def _ways(
     learner = Learner(model, run_config(run, model), settings, seed=seed)
     learner.remember(_known_sentences(model.sessions, data, settings.remembered // 2))
     assert search.lm is not None
-    chosen = choose_options(run, search.lm, search.options)
-    decoder = Decoder.from_dir(search.lm, chosen.options)
+    decoder, _ = labelling_search(run, search.lm, search.options)
     return {
         FROZEN: Frozen(model),
         DAILY: DailyLabels(run, data, scratch),

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from cortext.data.conventions import Conventions
+from cortext.decoding import Decoder
 from cortext.decoding.nbest import NBest
 from cortext.errors import TextError
+from cortext.evaluation.confidence import choose_confidence
+from cortext.evaluation.decoder_options import ChosenOptions, choose_options
+from cortext.evaluation.settings import Options
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
+
+
+def labelling_search(
+    run: Path, lm: str | Path, options: Options = None
+) -> tuple[Decoder, ChosenOptions]:
+    """Return the search that makes labels for a run, and where its options come from.
+
+    Its confidences are probabilities where they were fitted to the run, the options and the
+    language model.
+
+    Raises:
+        CortextError: The options, the confidences or the language model cannot be used.
+    """
+    chosen = choose_options(run, lm, options)
+    confidence = choose_confidence(run, lm, chosen.options)
+    decoder = Decoder.from_dir(lm, chosen.options)
+    return decoder.with_calibrator(confidence.calibrator), chosen
 
 
 def confidence_of(nbest: NBest) -> float:

@@ -11,22 +11,19 @@ in its directory, so that it goes on after being killed at any moment:
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from dataclasses import asdict
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 
 from cortext.config import to_mapping
-from cortext.decoding import Decoder
+from cortext.data.packed import PackedDataset
 from cortext.decoding.log_probs import log_softmax
-from cortext.errors import CortextError, RunError
-from cortext.evaluation.decoder_options import choose_options
+from cortext.errors import RunError
 from cortext.evaluation.fitted import take_over
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
@@ -41,8 +38,9 @@ from cortext.recalibration.chain import (
     verify_model,
 )
 from cortext.recalibration.judging import Evidence, Judge, day_of
-from cortext.recalibration.labels import label_of, pseudo_label
+from cortext.recalibration.labels import label_of, labelling_search, pseudo_label
 from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.old_sentences import old_sentences
 from cortext.recalibration.promotion import (
     Comparison,
     Decision,
@@ -53,36 +51,13 @@ from cortext.recalibration.promotion import (
 from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
 from cortext.recalibration.settings import ServiceSettings, method_settings
 from cortext.recalibration.speaker import Ratings, reason_to_stop
-from cortext.recalibration.state import LearnerStore
+from cortext.recalibration.state import LearnerStore, Position
 from cortext.training.adapt import run_config
 from cortext.usage.writer import now
 
 LEARNER = "learner"
 AUTOMATIC = "automatic"
 """Operator of a rollback that no person asked for."""
-
-
-@dataclass
-class Position:
-    """The part of a log that was learnt from; saved with the learner.
-
-    Attributes:
-        began: Second of the log's first utterance; None before there is one.
-        next: First utterance that was not considered yet.
-        corrected: Utterances whose correction was learnt from.
-        parent: Model of the chain that the learner comes from.
-        decoded: Utterances that it has learnt from since, as they were decoded.
-        told: Utterances that it has learnt from since, as they were corrected.
-    """
-
-    began: int | None = None
-    next: int = 0
-    corrected: set[int] = field(default_factory=set)
-    parent: int = 0
-    decoded: list[int] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)
-    fresh: int = 0
-    """Sentences that were learnt from since the latest model of the chain."""
 
 
 class Recalibration:
@@ -101,6 +76,8 @@ class Recalibration:
         operator: Name of the person or program that runs it, for the chain.
         seed: Seed of noise, dropout and replay.
         pause: Is called before each piece of computation, of half a second at most; it may wait.
+        old_data: Labelled recordings of days that the run knows, to replay; None for none.
+        clock: Returns the time.
 
     Raises:
         CortextError: The run, the language model or the chain cannot be used, or another service
@@ -122,8 +99,13 @@ class Recalibration:
         operator: str = "",
         seed: int = 0,
         pause: Callable[[], None] = lambda: None,
+        old_data: str | Path | PackedDataset | None = None,
+        clock: Callable[[], datetime] = now,
     ) -> None:
         self._pause = pause
+        self._clock = clock
+        self._old_data = old_data
+        self._waits: tuple[int | None, int] | None = None
         self.out = Path(out)
         self.settings = settings
         self.rule = rule
@@ -131,14 +113,13 @@ class Recalibration:
         self._method = method
         self._operator = operator
         self._seed = seed
-        with open_chain(self.out, run, operator=operator) as chain:
+        with open_chain(self.out, run, operator=operator, now=clock) as chain:
             self.chain = chain.contents
         self._stack = ExitStack()
         try:
             self._stack.enter_context(self._alone())
             base = load_model(model_folder(self.out, self.chain.parent))
-            chosen = choose_options(model_folder(self.out, 0), lm, options)
-            decoder = Decoder.from_dir(lm, chosen.options)
+            decoder, _ = labelling_search(model_folder(self.out, 0), lm, options)
             decoder.lm.require(base.inventory, base.language, theirs="the run")
             self._judge = Judge(decoder, pause)
             self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
@@ -178,6 +159,10 @@ class Recalibration:
         """Begin to learn from a model of the chain, without the sentences that led elsewhere."""
         config = run_config(model_folder(self.out, self.chain.parent), model)
         self._learner = Learner(model, config, self._learning, seed=self._seed)
+        if self._old_data is not None:
+            days = load_model(model_folder(self.out, 0)).sessions
+            most = self._learning.remembered // 2
+            self._learner.remember(old_sentences(model, config, self._old_data, days, most))
         self._position.parent = self.chain.parent
         self._position.decoded, self._position.told, self._position.fresh = [], [], 0
 
@@ -194,7 +179,7 @@ class Recalibration:
         self._sentences.refresh()
         self._follow_chain()
         self._follow_log()
-        if self._check_speaker():
+        if self._judge_again() or self._check_speaker():
             return True
         if self._position.fresh >= self.settings.every:
             self._add_model()
@@ -239,7 +224,7 @@ class Recalibration:
                 return *found, True
         while position.next < len(entries):
             utterance = entries[position.next]
-            age = now() - utterance.when
+            age = self._clock() - utterance.when
             if utterance.label is None and age < timedelta(seconds=self.settings.settle_s):
                 return None
             number, position.next = position.next, position.next + 1
@@ -293,7 +278,7 @@ class Recalibration:
             "method": self._method,
             "settings": asdict(self._learning),
         }
-        with open_chain(self.out) as chain:
+        with open_chain(self.out, now=self._clock) as chain:
             entry = chain.add_model(
                 "candidate",
                 self._write_model,
@@ -306,14 +291,40 @@ class Recalibration:
             self._decided(chain, entry, decision, found)
             self._clear(chain)
             self.chain = chain.contents
+        self._go_on(entry, decision)
+        self._save()
+
+    def _go_on(self, entry: Entry, decision: Decision) -> None:
+        """Learn on from a model that was promoted, or from the parent of one that was rejected."""
+        position = self._position
         if decision.action == "promote":
+            learnt = entry.facts["learnt"]
             position.parent = entry.number
-            position.decoded, position.told = [], []
+            position.decoded = [n for n in position.decoded if n not in learnt["decoded"]]
+            position.told = [n for n in position.told if n not in learnt["corrected"]]
         elif decision.action == "reject":
             parent = self.chain.model(self.chain.parent)
             self._start_again(load_model(verify_model(self.out, parent)))
-        self._judge.forget_all_but([position.parent])
+        self._judge.forget_all_but([position.parent, self.chain.speaking(self._clock())])
+
+    def _judge_again(self) -> bool:
+        """Judge a model anew whose provisional day is over; tell whether there was one.
+
+        One that may not go on speaking waits for further utterances.
+        """
+        number = self.chain.lapsed(self._clock())
+        state = number, len(self._sentences.log.entries)
+        if number is None or state == self._waits:
+            return False
+        entry = self.chain.entries[number]
+        with open_chain(self.out, now=self._clock) as chain:
+            decision, found = self._judged(chain, entry)
+            self._decided(chain, entry, decision, found)
+            self.chain = chain.contents
+        self._waits = state
+        self._go_on(entry, decision)
         self._save()
+        return True
 
     def _write_model(self, folder: Path) -> None:
         """Write the learner's model as a run, with what was fitted to its parent."""
@@ -327,7 +338,7 @@ class Recalibration:
     def _check_speaker(self) -> bool:
         """Check the model that speaks; its parent speaks again where it proves worse."""
         entries = self._sentences.log.entries
-        entry = self.chain.entries[self.chain.speaking(now())]
+        entry = self.chain.entries[self.chain.speaking(self._clock())]
         checks = self.chain.of(entry.number, "checked")
         since = [n for n, each in enumerate(entries) if each.when >= entry.when]
         news = len(since) - (checks[-1].facts["said"] if checks else 0)
@@ -342,7 +353,7 @@ class Recalibration:
         reason = reason_to_stop(
             found, confidences, (ratings[0], ratings[1]), self.settings.lost_confidence, 1 - level
         )
-        with open_chain(self.out) as chain:
+        with open_chain(self.out, now=self._clock) as chain:
             chain.add(
                 "checked",
                 model=entry.number,
@@ -415,7 +426,7 @@ class Recalibration:
         if decision.action == "promote":
             chain.add("promoted", model=number, upper=None if found is None else found.upper)
         elif decision.action == "speak":
-            until = now() + timedelta(hours=self.rule.hours)
+            until = self._clock() + timedelta(hours=self.rule.hours)
             chain.add("provisional", model=number, until=until.isoformat(timespec="seconds"))
         elif decision.action == "reject":
             chain.add("rejected", model=number, why=decision.reason)
@@ -451,44 +462,3 @@ class Recalibration:
             and number not in learnt
             and self.is_reserved(number)
         ]
-
-
-def watch(
-    service: Recalibration,
-    stop: threading.Event,
-    say: Callable[[dict[str, Any]], None],
-    wait_s: float,
-    *,
-    once: bool = False,
-) -> None:
-    """Work until asked to stop; a full disk or a damaged file is named and tried again.
-
-    Args:
-        service: The service.
-        stop: Ends the work.
-        say: Gets `model`, `action` and `reason` of each judgement, and `error` of each problem.
-        wait_s: Seconds between two looks at a log without news.
-        once: End when there is nothing more to do, and raise errors.
-    """
-    known, problem = len(service.chain.entries), ""
-    while not stop.is_set():
-        try:
-            busy, problem = service.work(), ""
-        except CortextError as error:
-            if once:
-                raise
-            busy = False
-            if str(error) != problem:
-                problem = str(error)
-                say({"error": problem})
-        for entry in service.chain.entries[known:]:
-            if entry.kind == "judged":
-                facts = {name: entry.facts[name] for name in ("action", "reason")}
-                say({"model": entry.model, **facts})
-            elif entry.kind == "checked" and entry.facts["reason"]:
-                say({"model": entry.model, "action": "stop", "reason": entry.facts["reason"]})
-        known = len(service.chain.entries)
-        if not busy:
-            if once:
-                return
-            stop.wait(wait_s)

@@ -62,6 +62,8 @@ def reason_to_stop(
 ) -> str:
     """Return the reason why a model must not go on speaking; empty if there is none.
 
+    Confidence is no reason where the model makes fewer errors on corrected sentences.
+
     Args:
         comparison: Its word errors beside its parent's; None with too few corrections.
         confidences: Mean confidence of the parent and of the model on the same sentences.
@@ -74,7 +76,8 @@ def reason_to_stop(
             f"on {comparison.sentences} corrected sentences it makes {comparison.difference:.1f}"
             f" points more word errors than the model before it, at least {comparison.lower:.1f}"
         )
-    if confidences is not None and confidences[0] - confidences[1] > lost_confidence:
+    better = comparison is not None and comparison.difference < 0
+    if confidences is not None and confidences[0] - confidences[1] > lost_confidence and not better:
         before, now = confidences
         return f"its confidence is {now:.2f}, that of the model before it {before:.2f}"
     of_parent, own = ratings

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -35,6 +36,29 @@ FORMAT_VERSION = "1"
 WHAT = "the saved learner"
 AGAIN = "begin again with the run that it learnt from, in an empty directory"
 """Advice for a directory that cannot be read."""
+
+
+@dataclass
+class Position:
+    """The part of a log that was learnt from; saved with the learner.
+
+    Attributes:
+        began: Second of the log's first utterance; None before there is one.
+        next: First utterance that was not considered yet.
+        corrected: Utterances whose correction was learnt from.
+        parent: Model of the chain that the learner comes from.
+        decoded: Utterances that it has learnt from since, as they were decoded.
+        told: Utterances that it has learnt from since, as they were corrected.
+    """
+
+    began: int | None = None
+    next: int = 0
+    corrected: set[int] = field(default_factory=set)
+    parent: int = 0
+    decoded: list[int] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+    fresh: int = 0
+    """Sentences that were learnt from since the latest model of the chain."""
 
 
 class LearnerStore:

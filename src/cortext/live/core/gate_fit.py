@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from cortext import __version__
+from cortext.arguments import as_path
 from cortext.data.packed import PackedSplit
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import DataError
@@ -36,6 +37,7 @@ from cortext.live.core.gate import (
     write_gate,
 )
 from cortext.models import AcousticModel, load_model
+from cortext.models.participants import run_for
 from cortext.text.inventory import Inventory
 from cortext.training.participants.recordings import open_for
 
@@ -59,7 +61,7 @@ def fit_gate(
     """Fit the idle gate of a run on a CPU, in seconds, and keep it there.
 
     Args:
-        run: Run directory.
+        run: Run directory; of a run of several participants, the one whose recordings these are.
         data: Recordings with labelled trials; those that training has not seen are better.
         idle: Recordings whose trials hold no attempted speech, in all splits; None for none.
         split: The split of `data`.
@@ -70,6 +72,7 @@ def fit_gate(
     Raises:
         DataError: For too few labelled trials, and recordings of other conventions.
     """
+    run = run_for(as_path(run, "run"), data)
     model = load_model(run)
     spoken = _spoken(model, data, split)
     windows = [] if idle is None else _idle(model, idle)
