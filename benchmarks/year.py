@@ -12,6 +12,13 @@ days. It is judged on sentences of each later day that nothing learns from:
   old ones (`cortext.training.adapt`); each day begins with the model of the day before
 - frozen-half, frozen-double, daily-half, daily-double: with half and double the rates at which days
   differ
+- one-step, replay: the decoder learns from what it decodes, of all sentences of a day but those
+  that judge (`cortext adapt --unlabelled`)
+- service: `cortext recalibrate` learns so, too; every fifth sentence is corrected or confirmed
+- corrected-5, corrected-0, no-gate, no-replay: the service with every twentieth sentence or none,
+  with labels of any confidence, and without replay
+- after-garbage, after-lost, after-stranger: the service, where the sentences of one day are
+  garbage, lack an array, or are a stranger's for a fifth
 
 Phoneme errors (PER) are greedy. Words are searched with CMUdict's 126,000 words and a 3-gram of
 general English (`--text`), with options fitted to the first six days. Pieces that `--out` already
@@ -29,6 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -42,19 +50,20 @@ from cortext.data import PackedDataset, open_packed, pack
 from cortext.data.simulate import preset_config, simulate
 from cortext.data.simulate.months import events, later_days, regular_day
 from cortext.decoding import Decoder
-from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation.fit_decoder import FitDecoder
 from cortext.evaluation.fitted import read_fitted, take_over
 from cortext.files import atomic_directory
 from cortext.models import load_model
 from cortext.provenance import provenance
-from cortext.text import normalize
+from cortext.recalibration.labels import labelling_search
 from cortext.text.lexicon import Lexicon
-from cortext.text.metrics import edit_counts
 from cortext.training import Trainer, adapt, read_train_config
 from cortext.training.adapt_trials import in_order_of_recording
-from year_tables import plot, print_tables, summary
+from year_confidence import confidence_by_quarter, print_confidences
+from year_judging import judge
+from year_learning import COURSES, Year, learn
+from year_tables import beside_daily, day_after, plot, print_tables, promotions, summary
 
 SEEDS = tuple(range(10))
 """Seeds of the simulated participants."""
@@ -94,7 +103,7 @@ class Piece:
     """One course over the year of one participant."""
 
     method: str
-    """`frozen` or `daily`."""
+    """`frozen`, `daily`, or a key of `COURSES`."""
     drift: str
     seed: int
 
@@ -110,6 +119,8 @@ def study(seeds: Iterable[int] = SEEDS) -> dict[str, list[Piece]]:
     """Return the pieces by part: `frozen`, `daily`, `frozen-half`, ..."""
     seeds = list(seeds)
     parts = {}
+    for name in COURSES:
+        parts[name] = [Piece(name, "usual", seed) for seed in seeds]
     for drifts in (("usual",), ("half", "double")):
         for method, drift in itertools.product(METHODS, drifts):
             name = method if drift == "usual" else f"{method}-{drift}"
@@ -172,51 +183,9 @@ def base_run(drift: str, seed: int, out: Path, lm: Path) -> Path:
     return run
 
 
-def judge(
-    run: Path, data: PackedDataset, session: str, layer_of: str, decoder: Decoder
-) -> dict[str, Any]:
-    """Return phoneme and word errors on the sentences of a day that judge.
-
-    Args:
-        run: Run directory of the model.
-        data: Packed data.
-        session: The day.
-        layer_of: Session whose day layer the model uses.
-        decoder: The search, with the run's options.
-    """
-    model = load_model(run)
-    split = data.split("val").select(sessions=[session])
-    errors = dict.fromkeys(("phoneme_errors", "phonemes", "word_errors", "words"), 0)
-    for start in range(0, len(split), 16):
-        rows = np.arange(start, min(start + 16, len(split)))
-        batch = split.batch(rows)
-        logits_BPV, n_patches_B = model.logits_batch(
-            batch.features_BTC, [layer_of] * len(rows), batch.n_bins_B
-        )
-        found = [
-            log_softmax(logits_PV[:n]) for logits_PV, n in zip(logits_BPV, n_patches_B, strict=True)
-        ]
-        lists = decoder.decode_batch(found, model.inventory)
-        for row, log_probs_PV, nbest in zip(rows, found, lists, strict=True):
-            trial = split.trial(row)
-            assert trial.phoneme_ids is not None
-            assert trial.sentence is not None
-            of_phonemes = edit_counts(
-                trial.phoneme_ids.tolist(), greedy(log_probs_PV, model.inventory)
-            )
-            said = normalize(trial.sentence).split()
-            errors["phoneme_errors"] += of_phonemes.errors
-            errors["phonemes"] += of_phonemes.reference_length
-            errors["word_errors"] += edit_counts(said, nbest[0].text.split()).errors
-            errors["words"] += len(said)
-    return errors
-
-
 def decoder_of(run: Path, lm: Path) -> Decoder:
-    """Return the search with the options that were fitted to a run."""
-    fitted = read_fitted(run)
-    assert fitted is not None
-    return Decoder.from_dir(lm, fitted.options)
+    """Return the search with the options and confidences that were fitted to a run."""
+    return labelling_search(run, lm)[0]
 
 
 def measure(piece: Piece, out: Path, lm: Path) -> dict[str, Any]:
@@ -232,12 +201,18 @@ def measure(piece: Piece, out: Path, lm: Path) -> dict[str, Any]:
     happened = [events(config).on(day) for day in later_days(config)]
     sessions = data.sessions[len(known) :]
     if piece.method == "frozen":
-        found = [judge(base, data, session, known[-1], decoder) for session in sessions]
-    else:
+        model = load_model(base)
+        found = [judge(model, data, session, known[-1], decoder) for session in sessions]
+    elif piece.method == "daily":
         found = daily(piece, data, base, known, decoder, out)
+    else:
+        stranger = participant(piece.drift, (piece.seed + 1) % len(SEEDS), out)
+        year = Year(data, stranger, base, known, days, happened, lm, decoder, piece.seed)
+        with TemporaryDirectory() as scratch:
+            found = learn(year, COURSES[piece.method], Path(scratch))
     rows = [
         {"session": session, "day": day, "events": list(names)} | errors
-        for session, day, names, errors in zip(sessions, days, happened, found, strict=True)
+        for session, day, names, errors in zip(sessions, days, happened, found, strict=False)
     ]
     return {"method": piece.method, "drift": piece.drift, "seed": piece.seed, "days": rows}
 
@@ -303,7 +278,7 @@ def one_day(
     )
     seconds = time.process_time() - started
     take_over(parent, run)
-    errors = judge(run, data, session, session, decoder)
+    errors = judge(load_model(run), data, session, session, decoder)
     held_out = {"held_out_per": summary.val_per, "carried_on": summary.val_per <= WORST_PER}
     return {**errors, **held_out, "adapt_cpu_seconds": seconds}
 
@@ -339,6 +314,19 @@ def run_study(
     return results
 
 
+def without_words(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without what it says of each sentence and word."""
+    days = [
+        {
+            name: value
+            for name, value in day.items()
+            if not isinstance(value, list) or name == "events"
+        }
+        for day in result["days"]
+    ]
+    return result | {"days": days}
+
+
 def main() -> None:
     parser = study_arguments(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/year"))
@@ -362,9 +350,21 @@ def main() -> None:
     lm = language_model(out, arguments.text)
     results = run_study(parts, out, lm, arguments.minutes)
     found = summary(results)
+    found |= {
+        "beside_daily": beside_daily(results),
+        "promotions": {
+            f"{each['method']}-{each['seed']}": promotions(each)
+            for each in results
+            if each["method"] in COURSES and COURSES[each["method"]].service
+        },
+        "day_after": day_after(results),
+        "confidences": confidence_by_quarter(results),
+    }
     print_tables(found)
+    print_confidences(found["confidences"])
     settings = {"simulation": overrides("usual"), "recipe": RECIPE, "daily": [DAILY, DAILY_RECIPE]}
-    write_result(arguments.json, {**settings, **found, "pieces": results, **provenance()})
+    pieces = [without_words(each) for each in results]
+    write_result(arguments.json, {**settings, **found, "pieces": pieces, **provenance()})
     if arguments.plot:
         plot(results, arguments.plot)
 

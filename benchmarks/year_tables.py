@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cortext.bench.harness import markdown_table
+from cortext.recalibration.promotion import student
 
 PUBLISHED_PER = (0.25, 0.39, 0.58)
 """Frozen PER of participant T12 after 26 to 30 days, in three cases."""
@@ -20,6 +21,10 @@ GOAL_PER = 0.2
 """The PER that daily labels are to stay under on every undisturbed day."""
 QUARTERS = 4
 COLOURS = {"frozen": "tab:red", "daily": "tab:blue"}
+GOAL_WER = 3.0
+"""Points of word errors that the last quarter may have more than with daily labels."""
+GOAL_WORSE = 2.0
+"""Points by which a promoted model may be worse than its parent for longer than a day."""
 
 
 def rate(days: Sequence[Mapping[str, Any]], unit: str) -> float:
@@ -79,6 +84,109 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             }
         )
     return {"rows": rows}
+
+
+def beside_daily(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Compare the word errors of courses with those of daily labels, by participant.
+
+    Args:
+        results: Results of the pieces; those of the usual drift are compared.
+
+    Returns:
+        `method`, `seed`, and by quarter, of the undisturbed days in it, `points`: the mean over
+        days of the difference of word error rates, and half the width of its 95 % interval of
+        Student's t.
+    """
+    usual = [each for each in results if each["drift"] == "usual"]
+    daily = {each["seed"]: each["days"] for each in usual if each["method"] == "daily"}
+    rows = []
+    for each in usual:
+        if each["seed"] not in daily or len(each["days"]) != len(daily[each["seed"]]):
+            continue
+        if each["method"] == "daily":
+            continue
+        pairs = list(zip(each["days"], daily[each["seed"]], strict=True))
+        quarters = np.array_split(np.arange(len(pairs)), QUARTERS)
+        points = []
+        for quarter in quarters:
+            more = [
+                100 * (rate([own], "word") - rate([labelled], "word"))
+                for own, labelled in (pairs[n] for n in quarter)
+                if undisturbed([own])
+            ]
+            points.append(mean_and_half_width(more))
+        rows.append({"method": each["method"], "seed": each["seed"], "points": points})
+    return rows
+
+
+def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return a mean and half the width of its 95 % interval of Student's t; None of one value."""
+    x = np.asarray(values)
+    if len(x) < 2:
+        return float(x.mean()), None
+    width = student(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x))
+    return float(x.mean()), float(width)
+
+
+def paired(own: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Return the difference of two word error rates, and half the width of its 95 % interval.
+
+    The interval is Student's for a ratio of sentences (Cochran 1977, section 6.4).
+
+    Args:
+        own: Word errors and words of each sentence.
+        other: The same of what it is compared with.
+    """
+    own_S2, other_S2 = np.asarray(own, float), np.asarray(other, float)
+    more_S, words_S = own_S2[:, 0] - other_S2[:, 0], own_S2[:, 1]
+    ratio, n = more_S.sum() / words_S.sum(), len(more_S)
+    error = np.sqrt(n / (n - 1) * np.square(more_S - ratio * words_S).sum()) / words_S.sum()
+    return float(100 * ratio), float(100 * student(0.975, n - 1) * error)
+
+
+def promotions(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare the promoted models of a service with their parents, on the sentences that judge.
+
+    Args:
+        result: Result of a piece.
+
+    Returns:
+        A row for each model that was the parent at the end of a day: its number `model`, `points`
+        of word errors more than its own parent on the days on which it was, the lower bound `low`
+        of their 95 % interval (a ratio of sentences, Cochran 1977), and the number of `days`.
+    """
+    by_model: dict[int, list[Mapping[str, Any]]] = {}
+    for day in result["days"]:
+        if day.get("promoted"):
+            by_model.setdefault(day["promoted"], []).append(day)
+    rows = []
+    for model, days in by_model.items():
+        own = [pair for day in days for pair in day["promoted_by_sentence"]]
+        parent = [pair for day in days for pair in day["parent_by_sentence"]]
+        points, half = paired(own, parent)
+        rows.append({"model": model, "days": len(days), "points": points, "low": points - half})
+    return rows
+
+
+def day_after(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Compare courses whose sentences of one day were disturbed with the undisturbed service.
+
+    Args:
+        results: Results of the pieces.
+
+    Returns:
+        `method`, `seed`, and `points`: word errors more on the day after, with half the width of
+        the 95 % interval over its sentences.
+    """
+    service = {each["seed"]: each["days"] for each in results if each["method"] == "service"}
+    rows = []
+    for each in results:
+        if not each["method"].startswith("after-") or each["seed"] not in service:
+            continue
+        last = len(each["days"]) - 1
+        both = (course[last]["by_sentence"] for course in (each["days"], service[each["seed"]]))
+        rows.append({"method": each["method"], "seed": each["seed"], "points": paired(*both)})
+    return rows
 
 
 def print_tables(found: Mapping[str, Any]) -> None:

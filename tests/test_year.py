@@ -2,11 +2,25 @@
 
 import json
 
+import numpy as np
 import pytest
+from scipy.stats import t
 
 import year
 from cortext.data.simulate import preset_config
-from year_tables import at_day, rate, summary, undisturbed
+from year_confidence import confidence_by_quarter
+from year_learning import Course, Year, disturbance
+from year_tables import (
+    at_day,
+    beside_daily,
+    day_after,
+    mean_and_half_width,
+    paired,
+    promotions,
+    rate,
+    summary,
+    undisturbed,
+)
 
 
 def day(number: int, errors: int, *events: str) -> dict:
@@ -48,6 +62,95 @@ def test_lost_arrays_and_garbage_are_apart_and_changed_references_are_not():
     assert row["disturbed"] == pytest.approx({"garbage": 0.9, "lost: area 4": 0.8})
 
 
+def piece(method: str, days: list[dict], seed: int = 3) -> dict:
+    return {"method": method, "drift": "usual", "seed": seed, "days": days}
+
+
+def test_differences_to_daily_labels_are_of_days_and_leave_disturbed_ones_out():
+    daily = [day(n, 10) for n in range(8)]
+    own = [day(n, 10 + 4 * n) for n in range(6)] + [day(6, 90, "garbage"), day(7, 50)]
+    rows = beside_daily([piece("daily", daily), piece("service", own), piece("service", own, 4)])
+    assert [(row["method"], row["seed"]) for row in rows] == [("service", 3)]
+    # By hand: 5 + 2 n of 20 words are wrong, daily 5, so 10 n points more.
+    quarters = rows[0]["points"]
+    assert quarters[0][0] == pytest.approx((0 + 10) / 2)
+    half = t.ppf(0.975, 1) * np.std([0, 10], ddof=1) / np.sqrt(2)
+    assert quarters[0][1] == pytest.approx(half, rel=0.2)  # a t of one degree, by its expansion
+    assert quarters[3] == (pytest.approx(100 * (25 - 5) / 20), None)
+
+
+def test_mean_has_students_interval():
+    values = np.random.default_rng(0).normal(size=10).tolist()
+    mean, half = mean_and_half_width(values)
+    assert mean == pytest.approx(np.mean(values))
+    assert half == pytest.approx(t.ppf(0.975, 9) * np.std(values, ddof=1) / np.sqrt(10), rel=2e-3)
+
+
+def test_promoted_models_are_compared_with_their_parents_while_they_are_the_parent():
+    same = [(1, 5), (0, 5)]
+    days = [
+        {"promoted": 0},
+        {"promoted": 4, "promoted_by_sentence": [(2, 5), (1, 5)], "parent_by_sentence": same},
+        {"promoted": 4, "promoted_by_sentence": [(1, 5), (0, 5)], "parent_by_sentence": same},
+        {"promoted": 9, "promoted_by_sentence": same, "parent_by_sentence": same},
+    ]
+    first, second = promotions(piece("service", days))
+    assert (first["model"], first["days"]) == (4, 2)
+    assert first["points"] == pytest.approx(100 * 2 / 20)
+    # Differences 1, 1, 0, 0 in sentences of five words.
+    error = np.std([1, 1, 0, 0], ddof=1) / np.sqrt(4) / 5
+    assert first["low"] == pytest.approx(100 * (2 / 20 - t.ppf(0.975, 3) * error), abs=1.0)
+    assert second == {"model": 9, "days": 1, "points": 0.0, "low": 0.0}
+    assert paired([(3, 4), (1, 4)], [(1, 4), (1, 4)])[0] == pytest.approx(25.0)
+
+
+def test_day_after_a_disturbance_is_compared_with_the_undisturbed_service():
+    by_day = [{"by_sentence": [(n, 10), (n, 10)]} for n in range(4)]
+    worse = [*by_day[:2], {"by_sentence": [(9, 10), (9, 10)]}, {"by_sentence": [(5, 10), (4, 10)]}]
+    service = [*by_day, {"by_sentence": [(0, 10), (0, 10)]}]
+    (row,) = day_after([piece("service", service), piece("after-lost", worse)])
+    assert row["method"] == "after-lost"
+    assert row["points"][0] == pytest.approx(100 * (9 - 6) / 20)
+
+
+def test_confidences_are_measured_by_quarter_and_kind():
+    sure = [(0.9, 1.0, 1)] * 9 + [(0.9, 1.0, 0)]
+    unsure = [(0.1, 1.0, 0)] * 9 + [(0.1, 1.0, 1)]
+    days = [{"confidences": sure + unsure}] * 2 + [{"confidences": unsure}] * 2
+    rows = confidence_by_quarter([piece("frozen", days), piece("daily", [{}] * 4)])
+    assert [(row["quarter"], row["kind"]) for row in rows[:3]] == [
+        (1, "calibrated"),
+        (1, "posterior"),
+        (2, "calibrated"),
+    ]
+    calibrated, posterior = rows[:2]
+    assert calibrated["right"] == posterior["right"] == 0.5
+    assert calibrated["brier_skill"] == pytest.approx(1 - 0.09 / 0.25)
+    assert calibrated["auroc"] == pytest.approx(0.81 + 0.5 * 0.18)
+    assert calibrated["ece"] == pytest.approx(0.0, abs=1e-12)
+    assert (calibrated["n_sure"], calibrated["sure_right"]) == (10, 0.9)
+    assert posterior["brier_skill"] == pytest.approx(1 - 0.5 / 0.25)
+    assert calibrated["not_above_0"] == []
+    assert posterior["not_above_0"] == [3]
+
+
+def test_disturbances_change_one_day_as_they_say():
+    happened = [[]] * 9 + [["garbage"], [], [], [], []]
+    course = {"data": None, "stranger": None, "base": None, "known": [], "lm": None}
+    own = Year(**course, days=list(range(14)), happened=happened, decoder=None, seed=1)
+    assert own.disturbed_day() == 11
+    x_TC = np.ones((3, 512), np.float32)
+    for number in (10, 12):
+        found, _ = disturbance(own, "lost", number, 5)(0, x_TC)
+        assert np.array_equal(found, x_TC)
+    found, is_own = disturbance(own, "lost", 11, 5)(0, x_TC)
+    expected = x_TC.copy()
+    expected[:, 64:128] = expected[:, 320:384] = 0
+    assert is_own
+    assert np.array_equal(found, expected)
+    assert Course("replay").disturbed == ""
+
+
 def test_half_and_double_drift_change_rates_and_no_size():
     usual, half, double = (
         preset_config("months", year.overrides(name)) for name in ("usual", "half", "double")
@@ -60,16 +163,14 @@ def test_half_and_double_drift_change_rates_and_no_size():
 
 def test_all_participants_are_in_all_parts():
     parts = year.study()
-    assert {part: len(pieces) for part, pieces in parts.items()} == {
-        "frozen": 10,
-        "daily": 10,
-        "frozen-half": 10,
-        "frozen-double": 10,
-        "daily-half": 10,
-        "daily-double": 10,
+    assert set(parts) == {
+        *("frozen", "daily", "frozen-half", "frozen-double", "daily-half", "daily-double"),
+        *("one-step", "replay", "service", "corrected-5", "corrected-0", "no-gate", "no-replay"),
+        *("after-garbage", "after-lost", "after-stranger"),
     }
+    assert {len(pieces) for pieces in parts.values()} == {10}
     names = [piece.path(year.Path()) for pieces in parts.values() for piece in pieces]
-    assert len(set(names)) == 60
+    assert len(set(names)) == 160
 
 
 @pytest.mark.slow
@@ -89,7 +190,7 @@ def test_small_year_goes_from_recordings_to_tables_and_repeats_nothing(
     text = tmp_path / "english.txt"
     text.write_text("we had dinner by the sea .\nplease open the window before dinner .\n" * 3)
     arguments = ["year.py", "--out", str(tmp_path / "out"), "--text", str(text), "--seeds", "4"]
-    arguments += ["--part", "frozen", "daily"]
+    arguments += ["--part", "frozen", "daily", "replay", "service"]
     found = []
     for name in ("first", "second"):
         written = [f"--json={tmp_path / name}.json", f"--plot={tmp_path / name}.png"]
@@ -100,13 +201,16 @@ def test_small_year_goes_from_recordings_to_tables_and_repeats_nothing(
         assert "\nusual drift, daily\n\n| participant |" in capsys.readouterr().out
     first, second = found
     assert first["pieces"] == second["pieces"]
-    assert [piece["method"] for piece in first["pieces"]] == ["frozen", "daily"]
+    methods = [piece["method"] for piece in first["pieces"]]
+    assert methods == ["frozen", "daily", "replay", "service"]
     for piece in first["pieces"]:
         assert len(piece["days"]) == 8
         assert all(each["phoneme_errors"] >= 0 for each in piece["days"])
         assert [name for each in piece["days"] for name in each["events"]].count("garbage") == 1
     # Both judge the same sentences, and only the daily model has learnt.
-    frozen, daily = (piece["days"] for piece in first["pieces"])
-    assert [each["phonemes"] for each in frozen] == [each["phonemes"] for each in daily]
+    frozen, daily, replay, service = (piece["days"] for piece in first["pieces"])
+    for course in (daily, replay, service):
+        assert [each["phonemes"] for each in frozen] == [each["phonemes"] for each in course]
     assert frozen[-1]["phoneme_errors"] != daily[-1]["phoneme_errors"]
+    assert {row["method"] for row in first["beside_daily"]} == {"frozen", "replay", "service"}
     assert not (tmp_path / "out" / "daily" / "usual-4").exists()
