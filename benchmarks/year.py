@@ -2,6 +2,7 @@
 
     python benchmarks/year.py [--out build/year] [--part frozen daily frozen-half ...]
         [--seeds 0 1 ...] [--minutes M] [--plan] [--text FILE] [--json FILE] [--plot FILE]
+        [--reliability FILE]
 
 Each participant (`simulate --preset months`) is recorded on six days in a fortnight and on forty
 days over the next 400. A GRU of 2 x 128 units, otherwise the demo's recipe, learns the first six
@@ -60,7 +61,7 @@ from cortext.recalibration.labels import labelling_search
 from cortext.text.lexicon import Lexicon
 from cortext.training import Trainer, adapt, read_train_config
 from cortext.training.adapt_trials import in_order_of_recording
-from year_confidence import confidence_by_quarter, print_confidences
+from year_confidence import confidence_by_quarter, plot_confidences, print_confidences
 from year_judging import judge
 from year_learning import COURSES, Year, learn
 from year_tables import beside_daily, day_after, plot, print_tables, promotions, summary
@@ -330,7 +331,10 @@ def without_words(result: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = study_arguments(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/year"))
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--plot", type=Path, help="picture of the errors over the year")
+    parser.add_argument(
+        "--reliability", type=Path, help="picture of the frozen model's confidences"
+    )
     parser.add_argument("--part", nargs="*", choices=list(study()), help="parts; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--text", type=Path, help="general English, by default the real material's")
@@ -367,6 +371,8 @@ def main() -> None:
     write_result(arguments.json, {**settings, **found, "pieces": pieces, **provenance()})
     if arguments.plot:
         plot(results, arguments.plot)
+    if arguments.reliability:
+        plot_confidences(found["confidences"], "frozen").savefig(arguments.reliability, dpi=150)
 
 
 if __name__ == "__main__":

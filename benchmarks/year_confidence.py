@@ -49,6 +49,7 @@ def confidence_by_quarter(results: Sequence[Mapping[str, Any]]) -> list[dict[str
                     each["seed"]: _measured(part, column).brier_skill
                     for each, part in zip(own, words, strict=True)
                 }
+                known = {seed: skill for seed, skill in skills.items() if skill is not None}
                 rows.append(
                     {
                         "method": method,
@@ -57,10 +58,8 @@ def confidence_by_quarter(results: Sequence[Mapping[str, Any]]) -> list[dict[str
                         "participants": len(own),
                         **{name: getattr(found, name) for name in MEASURES},
                         "bins": [(each.confidence, each.right, each.n) for each in found.bins],
-                        "least_skill": min(skill for skill in skills.values() if skill is not None),
-                        "not_above_0": [
-                            seed for seed, skill in skills.items() if (skill or 0) <= 0
-                        ],
+                        "least_skill": min(known.values(), default=None),
+                        "not_above_0": [seed for seed, skill in known.items() if skill <= 0],
                     }
                 )
     return rows
@@ -103,7 +102,7 @@ def print_confidences(rows: Sequence[Mapping[str, Any]]) -> None:
         lines.append(
             [
                 *(row["method"], row["quarter"], row["kind"], _percent(row["right"])),
-                *(_percent(row["mean"]), f"{row['brier_skill']:.2f}", f"{row['auroc']:.3f}"),
+                *(_percent(row["mean"]), _number(row["brier_skill"]), _number(row["auroc"])),
                 *(ece, row["n_sure"], sure),
             ]
         )
@@ -112,6 +111,10 @@ def print_confidences(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def plot_confidences(rows: Sequence[Mapping[str, Any]], method: str) -> Figure:

@@ -20,7 +20,14 @@ DISTURBED = ("lost", "garbage")
 GOAL_PER = 0.2
 """The PER that daily labels are to stay under on every undisturbed day."""
 QUARTERS = 4
-COLOURS = {"frozen": "tab:red", "daily": "tab:blue"}
+COLOURS = {
+    "frozen": "tab:red",
+    "one-step": "tab:orange",
+    "replay": "tab:olive",
+    "service": "tab:green",
+    "daily": "tab:blue",
+}
+"""Colours of the methods that are drawn."""
 GOAL_WER = 3.0
 """Points of word errors that the last quarter may have more than with daily labels."""
 GOAL_WORSE = 2.0
@@ -229,7 +236,7 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
     for axes, (unit, label) in zip(panels, units.items(), strict=True):
         named: set[str] = set()
         for result in results:
-            if result["drift"] != "usual":
+            if result["drift"] != "usual" or result["method"] not in COLOURS:
                 continue
             method = result["method"]
             kept = undisturbed(result["days"])

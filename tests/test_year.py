@@ -67,15 +67,16 @@ def piece(method: str, days: list[dict], seed: int = 3) -> dict:
 
 
 def test_differences_to_daily_labels_are_of_days_and_leave_disturbed_ones_out():
-    daily = [day(n, 10) for n in range(8)]
-    own = [day(n, 10 + 4 * n) for n in range(6)] + [day(6, 90, "garbage"), day(7, 50)]
+    daily = [day(n, 10) for n in range(24)]
+    own = [day(n, 10 + 4 * (n % 6)) for n in range(18)]
+    own += [day(n, 90, "garbage") for n in range(18, 23)] + [day(23, 50)]
     rows = beside_daily([piece("daily", daily), piece("service", own), piece("service", own, 4)])
     assert [(row["method"], row["seed"]) for row in rows] == [("service", 3)]
-    # By hand: 5 + 2 n of 20 words are wrong, daily 5, so 10 n points more.
+    # By hand: 5 + 2 n of 20 words are wrong, daily 5, so 10 n points more, n from 0 to 5.
     quarters = rows[0]["points"]
-    assert quarters[0][0] == pytest.approx((0 + 10) / 2)
-    half = t.ppf(0.975, 1) * np.std([0, 10], ddof=1) / np.sqrt(2)
-    assert quarters[0][1] == pytest.approx(half, rel=0.2)  # a t of one degree, by its expansion
+    assert quarters[0][0] == pytest.approx(25)
+    half = t.ppf(0.975, 5) * np.std([0, 10, 20, 30, 40, 50], ddof=1) / np.sqrt(6)
+    assert quarters[0][1] == pytest.approx(half, rel=5e-3)
     assert quarters[3] == (pytest.approx(100 * (25 - 5) / 20), None)
 
 
@@ -194,10 +195,12 @@ def test_small_year_goes_from_recordings_to_tables_and_repeats_nothing(
     found = []
     for name in ("first", "second"):
         written = [f"--json={tmp_path / name}.json", f"--plot={tmp_path / name}.png"]
+        written += [f"--reliability={tmp_path / name}-confidences.png"]
         monkeypatch.setattr("sys.argv", [*arguments, *written])
         year.main()
         found.append(json.loads((tmp_path / f"{name}.json").read_text()))
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert (tmp_path / f"{name}-confidences.png").stat().st_size > 5_000
         assert "\nusual drift, daily\n\n| participant |" in capsys.readouterr().out
     first, second = found
     assert first["pieces"] == second["pieces"]

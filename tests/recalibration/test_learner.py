@@ -47,6 +47,15 @@ def weights(model):
     return {name: tensor.clone() for name, tensor in model.network.state_dict().items()}
 
 
+def test_fewest_tokens_are_a_share_of_the_usual_rate():
+    learner = learner_of(least_rate=0.5)
+    assert learner.fewest_tokens(40) == 0.0  # nothing is known
+    # Five labels in 100, 50 and 40 bins: the median rate is a tenth of a label in a bin.
+    learner.remember([sentence(n_bins=100), sentence(n_bins=50), sentence(n_bins=40)])
+    assert learner.fewest_tokens(40) == pytest.approx(2.0)
+    assert learner_of(least_rate=0.0).fewest_tokens(40) == 0.0
+
+
 def test_one_step_is_that_of_torchs_own_optimiser_and_loss():
     # One copy without noise: everything can be computed with torch's parts alone.
     heard = sentence()

@@ -62,7 +62,11 @@ def label_of(text: str, conventions: Conventions, lexicon: Lexicon | None) -> np
 
 
 def pseudo_label(
-    nbest: NBest, least: float, conventions: Conventions, lexicon: Lexicon | None
+    nbest: NBest,
+    least: float,
+    conventions: Conventions,
+    lexicon: Lexicon | None,
+    fewest: float = 0.0,
 ) -> np.ndarray | None:
     """Return the tokens of a decoded sentence as labels have them, int64 [U].
 
@@ -71,10 +75,12 @@ def pseudo_label(
         least: Lowest confidence of a sentence that is trusted; see `confidence_of`.
         conventions: Tokens and language of the label.
         lexicon: Pronunciations; None for those of the inventory itself.
+        fewest: Fewest tokens of a sentence that is trusted; see `Learner.fewest_tokens`.
 
     Returns:
         The label; None for a sentence that is not trusted, or that `label_of` has none for.
     """
     if confidence_of(nbest) < least:
         return None
-    return label_of(nbest[0].text, conventions, lexicon)
+    label_U = label_of(nbest[0].text, conventions, lexicon)
+    return None if label_U is None or len(label_U) < fewest else label_U

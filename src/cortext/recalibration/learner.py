@@ -165,6 +165,15 @@ class Learner:
         """
         self._known.extend(sentence for sentence in sentences if self._fits(sentence))
 
+    def fewest_tokens(self, n_bins: int) -> float:
+        """Return the fewest tokens that a decoded sentence of so many bins is trusted with.
+
+        It is a share (`LearningSettings.least_rate`) of the median of the labelled sentences that
+        are replayed; 0 without any.
+        """
+        rates = [len(each.labels_U) / len(each.features_TC) for each in self._known]
+        return self.settings.least_rate * n_bins * float(np.median(rates)) if rates else 0.0
+
     def begin_day(self, session: str) -> None:
         """Begin a recording day; a new one starts with the layer of the day before."""
         if session != self._session:

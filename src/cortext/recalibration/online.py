@@ -188,18 +188,20 @@ class Unlabelled:
         labels_U = split.labels(place.index)
         confidence = None
         if self._random.random() >= self._corrected or labels_U is None:
-            confidence, labels_U = self._pseudo_label(logits_PV)
+            n_bins = int(split.n_bins_N[place.index])
+            confidence, labels_U = self._pseudo_label(logits_PV, n_bins)
         learnt = None
         if labels_U is not None:
             learnt = self.learner.learn(heard_sentence(split, place.index, labels_U))
         self.heard.append(Heard(place, confidence, learnt))
 
-    def _pseudo_label(self, logits_PV: np.ndarray) -> tuple[float, np.ndarray | None]:
+    def _pseudo_label(self, logits_PV: np.ndarray, n_bins: int) -> tuple[float, np.ndarray | None]:
         """Return the confidence of the decoded sentence, and its label where it is trusted."""
         model = self.learner.model
         nbest = self.decoder.decode(log_softmax(logits_PV), model.inventory)
         least = self.learner.settings.confidence
-        label_U = pseudo_label(nbest, least, model.conventions, self._lexicon)
+        fewest = self.learner.fewest_tokens(n_bins)
+        label_U = pseudo_label(nbest, least, model.conventions, self._lexicon, fewest)
         return confidence_of(nbest), label_U
 
 

@@ -250,7 +250,8 @@ class Recalibration:
             log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
             nbest = self._judge.decoder.decode(log_probs_PV, model.inventory)
             least = self._learning.confidence
-            labels_U = pseudo_label(nbest, least, model.conventions, self._lexicon)
+            fewest = self._learner.fewest_tokens(len(sentence.features_TC))
+            labels_U = pseudo_label(nbest, least, model.conventions, self._lexicon, fewest)
         return None if labels_U is None else (sentence, labels_U)
 
     def _learn(self, sentence: LoggedSentence, labels_U: np.ndarray, told: bool) -> None:

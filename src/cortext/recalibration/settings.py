@@ -38,6 +38,10 @@ class LearningSettings:
     """Mean loss of the sentence below which no further step is taken; 0 takes all steps."""
     confidence: float = 0.5
     """Lowest confidence of a decoded sentence that is learnt from; see `pseudo_label`."""
+    least_rate: float = 0.5
+    """Fewest tokens a second of a decoded sentence that is learnt from, as a share of those of
+    labelled sentences; 0, or no labelled sentence for replay, trusts all. A model that learns from
+    too short sentences decodes shorter and shorter ones, and is sure of them."""
     remembered: int = 400
     """Sentences kept for replay: half are the latest ones, half come from labelled recordings."""
     whole_model: bool = False
@@ -48,7 +52,8 @@ class LearningSettings:
         for name, least in (("copies", 1), ("replayed", 0), ("steps", 1), ("steps_per_day", 0)):
             _require(getattr(self, name) >= least, name, getattr(self, name), f"{least} or more")
         _require(self.remembered >= 2, "remembered", self.remembered, "2 or more")
-        _require(0 <= self.confidence <= 1, "confidence", self.confidence, "from 0 to 1")
+        for name in ("confidence", "least_rate"):
+            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
         for name in ("lr", "clip"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
         for each in fields(self):

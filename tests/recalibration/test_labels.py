@@ -1,0 +1,37 @@
+"""Which decoded sentences become labels."""
+
+import numpy as np
+import pytest
+
+from cortext.data.conventions import RELEASE_CONVENTIONS
+from cortext.decoding.nbest import Hypothesis, NBest, Word
+from cortext.recalibration.labels import confidence_of, pseudo_label
+from cortext.text.inventory import RELEASE
+from cortext.text.lexicon import Lexicon
+
+LEXICON = Lexicon({"i": [("AY",)], "see": [("S", "IY")], "you": [("Y", "UW")]})
+
+
+def decoded(text, *confidences):
+    words = tuple(
+        Word(word, 80 * n, 80 * n + 80, confidence=confidence)
+        for n, (word, confidence) in enumerate(zip(text.split(), confidences, strict=True))
+    )
+    return NBest((Hypothesis(text, -1.0, -1.0, 0.0, words=words),))
+
+
+def test_mean_confidence_of_the_words_decides():
+    nbest = decoded("i see you", 0.9, 0.6, 0.3)
+    assert confidence_of(nbest) == pytest.approx(0.6)
+    label_U = pseudo_label(nbest, 0.59, RELEASE_CONVENTIONS, LEXICON)
+    # A silence ends each word.
+    expected = RELEASE.ids(["AY", "SIL", "S", "IY", "SIL", "Y", "UW", "SIL"])
+    assert np.array_equal(label_U, expected)
+    assert pseudo_label(nbest, 0.61, RELEASE_CONVENTIONS, LEXICON) is None
+    assert confidence_of(decoded("")) == 0.0
+
+
+def test_too_short_a_sentence_is_not_trusted_however_sure_it_is():
+    nbest = decoded("i", 1.0)  # two tokens
+    assert pseudo_label(nbest, 0.5, RELEASE_CONVENTIONS, LEXICON, fewest=2.0) is not None
+    assert pseudo_label(nbest, 0.5, RELEASE_CONVENTIONS, LEXICON, fewest=2.1) is None
