@@ -9,7 +9,12 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.confidence import SENTENCE_SIGNALS, WORD_SIGNALS, Logistic, Signal
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation.calibration import calibration
-from cortext.evaluation.confidence import RAW, choose_confidence, keep_confidence
+from cortext.evaluation.confidence import (
+    RAW,
+    choose_confidence,
+    keep_confidence,
+    take_over_confidence,
+)
 from cortext.evaluation.fit_confidence import ConfidenceFit
 
 FITTED = DecoderOptions(beam=11)
@@ -64,6 +69,26 @@ def test_anything_else_has_posteriors_and_one_line_says_why(lms, run, lm, option
     assert found.note.startswith(RAW)
     assert said in found.note
     assert "\n" not in found.note
+
+
+def test_a_run_that_was_adapted_from_it_keeps_the_calibration(lms, run, tmp_path):
+    new, newer = (
+        untrained_run(tmp_path / name, ["t15.2026.01.01", "t15.2026.01.02"], 8)
+        for name in ("new", "newer")
+    )
+    take_over_confidence(run, new)
+    take_over_confidence(new, newer)
+    for each in (new, newer):
+        found = choose_confidence(each, lms / "own", FITTED)
+        assert found.calibrator == choose_confidence(run, lms / "own", FITTED).calibrator
+        assert found.note.endswith(f"trials of {run}, which it was adapted from")
+
+
+def test_nothing_is_kept_of_a_calibration_for_other_weights_or_of_a_damaged_one(run, tmp_path):
+    new = untrained_run(tmp_path / "new", ["t15.2026.01.01"], 8)
+    (run / "confidence.yaml").write_text("words: 1\n")
+    take_over_confidence(run, new)
+    assert not (new / "confidence.yaml").exists()
 
 
 def test_other_weights_have_posteriors(lms, run):

@@ -1,5 +1,6 @@
 """The service on the log of a drifted day: what it learns, who judges it, and what it survives."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -425,3 +426,38 @@ def test_a_provisional_model_that_people_call_wrong_stops(participant, tmp_path)
     assert [each.kind for each in contents.entries[-2:]] == ["checked", "rejected"]
     assert "12 of its 12 rated sentences are wrong, and 0 of 5" in contents.entries[-1].facts["why"]
     assert contents.speaking(datetime.now(UTC)) == 0
+
+
+def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant, tmp_path):
+    """The parent has forgotten everything, as the candidate has; the model that speaks has not."""
+    blank = tmp_path / "blank"
+    shutil.copytree(participant.run, blank)
+    model = load_model(participant.run)
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            parameter.zero_()
+    save_model(model, blank)
+    call = [blank, tmp_path / "log", participant.lm, tmp_path / "chain"]
+    changes = {"settings": SETTINGS, "rule": RULE, "method": "one-step"}
+    with Recalibration(*call, **changes):
+        pass
+    with open_chain(tmp_path / "chain") as chain:
+        facts = {"log": None, "decoded": [], "corrected": []}
+        write = partial(copy_run, participant.run)
+        spoke = chain.add_model("candidate", write, parent=0, learnt=facts)
+        until = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
+        chain.add("provisional", model=spoke.number, until=until)
+    say(tmp_path / "log", recorded(participant), ["i see you"] * 60, range(0, 60, 2))
+    with Recalibration(*call, **changes, overrides=["lr=1e-6", "confidence=1"]) as running:
+        work(running)
+        learner = running._learner.model
+    contents = read_chain(tmp_path / "chain")
+    rejected = [each for each in contents.entries if each.kind == "rejected"]
+    assert f"than model {spoke.number}, which spoke last" in rejected[0].facts["why"]
+    assert contents.parent == 0
+    assert contents.provisional == spoke.number
+    # It learns on from the model that spoke; with so small a rate it is that model still.
+    found = learner.network.state_dict()
+    for name, tensor in weights(participant.run).items():
+        if found[name].shape == tensor.shape:  # the day layers have another day
+            torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=0)

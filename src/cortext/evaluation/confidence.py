@@ -6,7 +6,7 @@ others, confidences are the search's posteriors, and a line says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -89,6 +89,7 @@ class FittedConfidence:
         seconds: Time that the fit took.
         created: Time of the fit (UTC).
         version: Version of cortext.
+        source: The run that it was fitted to, where this one was adapted from it.
     """
 
     words: Logistic
@@ -100,6 +101,7 @@ class FittedConfidence:
     seconds: float
     created: str
     version: str
+    source: str | None = None
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -161,10 +163,31 @@ def keep_confidence(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
     )
+    _write(run, found)
+    return found
+
+
+def _write(run: str | Path, found: FittedConfidence) -> None:
     content = {"format_version": FORMAT_VERSION} | to_mapping(found)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     atomic_write(Path(run) / FILE, f"{HEADER}\n{text}".encode())
-    return found
+
+
+def take_over_confidence(source: str | Path, run: str | Path) -> None:
+    """Keep the calibration of another run, which a run was adapted from without validation trials.
+
+    Nothing is kept of a calibration that is damaged, or that belongs to other weights.
+
+    Raises:
+        RunError: Where it cannot be written.
+    """
+    try:
+        found = read_confidence(source)
+    except ConfigError:
+        return
+    if found is not None and found.weights == weights_checksum(source):
+        origin = found.source or str(source)
+        _write(run, replace(found, weights=weights_checksum(run), source=origin))
 
 
 def drop_confidence(run: str | Path) -> None:
@@ -232,5 +255,6 @@ def choose_confidence(
         if applies:
             return ChosenConfidence(None, f"{RAW} (the calibration in {run} {reason})")
     on = found.fitted_on
-    note = f"confidences: probabilities, calibrated on {on.trials} {on.split} trials of {run}"
+    fitted_to = f"{run}" if found.source is None else f"{found.source}, which it was adapted from"
+    note = f"confidences: probabilities, calibrated on {on.trials} {on.split} trials of {fitted_to}"
     return ChosenConfidence(found.calibrator, note)

@@ -18,6 +18,7 @@ from cortext.config import to_mapping
 from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
 from cortext.errors import ConfigError, DataError
+from cortext.evaluation.confidence import take_over_confidence
 from cortext.evaluation.fitted import take_over
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_directory, atomic_write, check_writable, disk_errors
@@ -181,6 +182,7 @@ def adapt_unlabelled(
     with disk_errors(out), atomic_directory(out) as folder:
         _write(folder, learner.model, config, summary, _log(day, way.heard))
         take_over(run, folder)
+        take_over_confidence(run, folder)
     return summary
 
 

@@ -156,15 +156,22 @@ class ChainContents:
             return self._provisional[0]
         return self.parent
 
-    def lapsed(self, now: datetime) -> int | None:
-        """Return the number of the model whose provisional time is over.
+    @property
+    def provisional(self) -> int | None:
+        """Number of the model that speaks provisionally, or did so last.
 
-        None where nothing has spoken provisionally since the last promotion or rollback, or where
-        that model was rejected or removed.
+        None where none has since the last promotion or rollback, or where it was rejected or
+        removed.
         """
+        if self._provisional is None or self._provisional[0] not in self._models:
+            return None
+        return self._provisional[0]
+
+    def lapsed(self, now: datetime) -> int | None:
+        """Return the number of the model whose provisional time is over; None for none."""
         if self._provisional is None or now < self._provisional[1]:
             return None
-        return self._provisional[0] if self._provisional[0] in self._models else None
+        return self.provisional
 
     def at(self, when: datetime) -> ChainContents:
         """Return the chain as it was at a time; without entries before its first one."""

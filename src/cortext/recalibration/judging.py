@@ -96,13 +96,16 @@ class Evidence:
         self._settings = settings
         self._rule = rule
 
-    def comparison(self, entry: Entry, numbers: Sequence[int], level: float) -> Comparison | None:
+    def comparison(
+        self, entry: Entry, numbers: Sequence[int], level: float, other: int | None = None
+    ) -> Comparison | None:
         """Compare a model with its parent on the latest labelled ones of some utterances.
 
         Args:
             entry: The model's.
             numbers: The utterances, in the order of time.
             level: Level of the bounds.
+            other: Number of another model than the parent to compare it with.
 
         Returns:
             The comparison; None if too few of them have labels and features.
@@ -112,9 +115,10 @@ class Evidence:
         sentences = self._kept(labelled, self._settings.judging)
         if len(sentences) < self._rule.fewest:
             return None
-        of_parent, own = (word_errors(found, sentences) for found in self._both(entry, sentences))
+        found = self._both(entry, sentences, other)
+        of_other, own = (word_errors(each, sentences) for each in found)
         n_words = [len((each.utterance.label or "").split()) for each in sentences]
-        return compare(of_parent, own, n_words, level)
+        return compare(of_other, own, n_words, level)
 
     def confidences(
         self, entry: Entry, numbers: Sequence[int], fewest: int = 1
@@ -140,9 +144,11 @@ class Evidence:
         )
         return of_parent, own
 
-    def _both(self, entry: Entry, sentences: list[LoggedSentence]) -> Iterator[list[NBest]]:
-        """Yield what the parent decodes, then the model itself."""
-        for number in (entry.facts["parent"], entry.number):
+    def _both(
+        self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None
+    ) -> Iterator[list[NBest]]:
+        """Yield what the parent decodes, or another model, then the model itself."""
+        for number in (entry.facts["parent"] if other is None else other, entry.number):
             model = load_model(model_folder(self._chain, number))
             yield self._judge.decode(number, model, sentences)
 

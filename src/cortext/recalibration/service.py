@@ -24,10 +24,11 @@ from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import RunError
+from cortext.evaluation.confidence import take_over_confidence
 from cortext.evaluation.fitted import take_over
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
-from cortext.models import AcousticModel, load_model, save_model
+from cortext.models import load_model, save_model
 from cortext.recalibration.chain import (
     Chain,
     ChainContents,
@@ -126,7 +127,7 @@ class Recalibration:
             self._sentences = LoggedSentences(Path(log), base.conventions, base.n_features)
             self._evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
             self._store = LearnerStore(self.out / LEARNER)
-            self._begin(base)
+            self._begin()
         except BaseException:
             self._stack.close()
             raise
@@ -146,25 +147,32 @@ class Recalibration:
             folder, RunError("another service works on this chain", where=folder, fix=fix)
         )
 
-    def _begin(self, base: AcousticModel) -> None:
+    def _begin(self) -> None:
         saved = self._store.load()
         if saved is not None:
             self._learner, note = saved
             self._position = Position(**note | {"corrected": set(note["corrected"])})
             return
         self._position = Position()
-        self._start_again(base)
+        self._start_again(self.chain.parent)
 
-    def _start_again(self, model: AcousticModel) -> None:
+    def _start_again(self, number: int) -> None:
         """Begin to learn from a model of the chain, without the sentences that led elsewhere."""
-        config = run_config(model_folder(self.out, self.chain.parent), model)
+        entry = self.chain.model(number)
+        folder = verify_model(self.out, entry)
+        model = load_model(folder)
+        config = run_config(folder, model)
         self._learner = Learner(model, config, self._learning, seed=self._seed)
         if self._old_data is not None:
             days = load_model(model_folder(self.out, 0)).sessions
             most = self._learning.remembered // 2
             self._learner.remember(old_sentences(model, config, self._old_data, days, most))
-        self._position.parent = self.chain.parent
-        self._position.decoded, self._position.told, self._position.fresh = [], [], 0
+        position = self._position
+        position.parent, position.fresh = self.chain.parent, 0
+        position.decoded, position.told = [], []
+        if number != self.chain.parent:
+            learnt = entry.facts["learnt"]
+            position.decoded, position.told = list(learnt["decoded"]), list(learnt["corrected"])
 
     def work(self) -> bool:
         """Do a piece of work: learn from a sentence, or make and judge a model.
@@ -194,8 +202,7 @@ class Recalibration:
         """Begin again with the parent where a person has rolled back."""
         self.chain = read_chain(self.out)
         if self.chain.parent != self._position.parent:
-            entry = self.chain.model(self.chain.parent)
-            self._start_again(load_model(verify_model(self.out, entry)))
+            self._start_again(self.chain.parent)
             self._save()
 
     def _follow_log(self) -> None:
@@ -296,7 +303,7 @@ class Recalibration:
         self._save()
 
     def _go_on(self, entry: Entry, decision: Decision) -> None:
-        """Learn on from a model that was promoted, or from the parent of one that was rejected."""
+        """Learn on from a model that was promoted, or from what spoke before a rejected one."""
         position = self._position
         if decision.action == "promote":
             learnt = entry.facts["learnt"]
@@ -304,8 +311,8 @@ class Recalibration:
             position.decoded = [n for n in position.decoded if n not in learnt["decoded"]]
             position.told = [n for n in position.told if n not in learnt["corrected"]]
         elif decision.action == "reject":
-            parent = self.chain.model(self.chain.parent)
-            self._start_again(load_model(verify_model(self.out, parent)))
+            spoke = self.chain.provisional
+            self._start_again(self.chain.parent if spoke is None else spoke)
         self._judge.forget_all_but([position.parent, self.chain.speaking(self._clock())])
 
     def _judge_again(self) -> bool:
@@ -335,6 +342,7 @@ class Recalibration:
         atomic_write(folder / "config.yaml", text.encode())
         save_model(model, folder)
         take_over(parent, folder)
+        take_over_confidence(parent, folder)
 
     def _check_speaker(self) -> bool:
         """Check the model that speaks; its parent speaks again where it proves worse."""
@@ -371,7 +379,7 @@ class Recalibration:
                 chain.add("rejected", model=entry.number, why=reason)
             self.chain = chain.contents
         if reason:
-            self._start_again(load_model(model_folder(self.out, self.chain.parent)))
+            self._start_again(self.chain.parent)
             self._save()
         return True
 
@@ -388,8 +396,16 @@ class Recalibration:
             if each.kind == "promoted" and each.facts.get("upper") is not None
         ]
         decision = decide(found, self.rule, spent(uppers))
+        spoke = chain.contents.provisional
+        beside = None
+        if spoke not in (None, entry.number):
+            beside = self._evidence.comparison(entry, judging, self.rule.level(earlier + 1), spoke)
         if found is None and self.settings.allow_provisional:
             decision = Decision("speak", f"allowed by the operator; {decision.reason}")
+        if beside is not None and beside.lower > 0:
+            why = f"at least {beside.lower:.1f} points more word errors than model {spoke}"
+            why = f"on {beside.sentences} sentences it makes {why}, which spoke last"
+            decision = Decision("reject", why)
         if (
             confidences is not None
             and confidences[0] - confidences[1] > self.settings.lost_confidence
