@@ -235,6 +235,21 @@ class UsageLog:
             if self._heard is not None and self._log.entries:
                 self._heard.keep(self._block, len(self._log.entries) - 1, features_TC)
 
+    def latest_features(self, most: int) -> list[np.ndarray]:
+        """Return the raw features of the latest utterances, float32 [T, C], the oldest first.
+
+        None where features are not kept, or were normalised before they came.
+
+        Args:
+            most: Number of the utterances.
+        """
+        with self._mutex:
+            if self._heard is None or self._conventions.features != "raw":
+                return []
+            numbers = range(max(0, len(self._log.entries) - most), len(self._log.entries))
+            found = [self._heard.read(self._block, number) for number in numbers]
+        return [features_TC for features_TC in found if features_TC is not None]
+
     def correct(self, id_: str | int, text: str) -> bool:
         """Log the sentence that was meant; return whether the recording is kept with it.
 

@@ -24,6 +24,8 @@ from cortext.models import GRUConfig
 from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
 from cortext.training import DatasetConfig, TrainConfig
+from cortext.usage.heard import HeardFeatures
+from cortext.usage.writer import UsageLog, UtteranceRecord
 
 RAW = Conventions(features="raw")
 DAYS = ("lab.2026.03.02", "lab.2026.03.03", "lab.2026.03.09")
@@ -322,3 +324,34 @@ def test_a_usage_log_of_a_model_of_raw_recordings_keeps_raw_features(conventions
     utterance.step(x_TC, Pipeline(None, None, stepper=Keeper()).push(x_TC))
     kept_TC = utterance.features_TC((np.ones(N_FEATURES), np.full(N_FEATURES, 2.0)))
     assert np.array_equal(kept_TC, x_TC if as_sent else (x_TC - 1) / 2)
+
+
+@pytest.mark.parametrize("conventions", [RAW, replace(RAW, features="z-scored")])
+def test_a_restarted_program_goes_on_with_the_statistics_of_its_log(
+    recorded, tmp_path, conventions
+):
+    *before, newest = [trial.features_TC.astype(np.float32) for _, trial in recorded[:23]]
+    with UsageLog(tmp_path, conventions, heard=HeardFeatures(tmp_path)) as log:
+        assert log.latest_features(LATEST) == []
+        for number, x_TC in enumerate(before):
+            log.append(UtteranceRecord(number, DAYS[0], 1.0, "go"), x_TC)
+            log.keep_features(x_TC)
+    with UsageLog(tmp_path, conventions, heard=HeardFeatures(tmp_path)) as log:
+        kept = log.latest_features(LATEST)
+    if conventions.features != "raw":
+        assert kept == []  # what was normalised already says nothing of means and deviations
+        return
+    assert len(kept) == LATEST
+    assert all(np.array_equal(*pair) for pair in zip(kept, before[-LATEST:], strict=True))
+    went_on, restarted, cold = (Pipeline(None, None, stepper=Keeper()) for _ in range(3))
+    for x_TC in before:
+        went_on.push(x_TC)
+        went_on.finish()
+    restarted.remember([np.zeros((9, N_FEATURES + 1), np.float32), *kept])
+    found = {}
+    for name, pipeline in {"went on": went_on, "restarted": restarted, "cold": cold}.items():
+        pipeline.stepper.bins.clear()
+        pipeline.push(newest)
+        found[name] = np.array(pipeline.stepper.bins)
+    np.testing.assert_allclose(found["restarted"], found["went on"], atol=1e-5)
+    assert np.abs(found["cold"] - found["went on"]).max() > 0.5

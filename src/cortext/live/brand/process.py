@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.data.scaling import ROLLING_TRIALS
 from cortext.decoding import Decoder
 from cortext.decoding.confidence import Calibrator
 from cortext.errors import ConfigError, CortextError, LiveError, shown
@@ -157,6 +158,7 @@ def _usage_log(parameters: NodeParameters, pipeline: Pipeline) -> Iterator[LogWr
         quota_gb=parameters.record_quota_gb,
         days=parameters.record_days,
     )
+    pipeline.remember(log_writer.latest_features(ROLLING_TRIALS))
     try:
         yield log_writer
     finally:

@@ -7,6 +7,7 @@ lasts; a frame lasts as many bins as lie between two patches.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
@@ -230,6 +231,19 @@ class AcousticStream:
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Rolling mean and standard deviation in force, float64 [C] each; None before any."""
         return self._normaliser.statistics if self._normaliser else None
+
+    def remember(self, utterances: Iterable[np.ndarray]) -> None:
+        """Take earlier utterances into the rolling statistics, float32 [T, C] each, oldest first.
+
+        A program that begins anew goes on with them as if it had decoded them. Those with another
+        number of features are left out; without rolling statistics nothing happens.
+        """
+        if self._normaliser is None:
+            return
+        for features_TC in utterances:
+            if features_TC.shape[1] == self.stepper.n_features:
+                self._normaliser.push(features_TC)
+                self._normaliser.end_utterance()
 
     def start_block(
         self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None

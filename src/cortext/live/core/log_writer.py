@@ -100,6 +100,10 @@ class LogWriter:
 
         self._pool.submit(note)
 
+    def latest_features(self, most: int) -> list[np.ndarray]:
+        """Return the raw features of the latest utterances; see `UsageLog.latest_features`."""
+        return self._log.latest_features(most)
+
     def correct(self, utterance: int, text: str) -> Future[bool]:
         """Log a correction, in order; return whether the recording is kept."""
         return self._pool.submit(self._log.correct, utterance, text)

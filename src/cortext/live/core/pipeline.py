@@ -5,7 +5,7 @@ T bins, C features, P frames of logits, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +223,10 @@ class Pipeline(Described):
         They give another day a warm start.
         """
         return self._stream.statistics
+
+    def remember(self, utterances: Iterable[np.ndarray]) -> None:
+        """Take earlier utterances, float32 [T, C], into the rolling statistics, oldest first."""
+        self._stream.remember(utterances)
 
     def set_options(self, **changes: Any) -> None:
         """Change decoder options, from the next frame on.

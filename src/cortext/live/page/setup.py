@@ -7,6 +7,7 @@ from typing import Any
 
 from cortext import __version__
 from cortext.data.conventions import Conventions
+from cortext.data.scaling import ROLLING_TRIALS
 from cortext.decoding import Decoder
 from cortext.decoding.confidence import Calibrator
 from cortext.evaluation.confidence import choose_confidence
@@ -72,6 +73,7 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
             quota_gb=settings.record_quota_gb,
             days=settings.record_days,
         )
+        days.pipeline.remember(log_writer.latest_features(ROLLING_TRIALS))
     about: dict[str, Any] = {
         "version": __version__,
         "run": settings.run.name,
