@@ -17,6 +17,7 @@ from cortext.live.core.acoustic_stream import check_bins
 from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenModel
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import LogWriter
+from cortext.live.core.on_final import FinalCommand
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
@@ -115,6 +116,7 @@ class DecodingThread:
         speed: 1 is the recording's own; infinity as fast as can be.
         log_writer: Keeps utterances in the usage log.
         about: More for the `hello` message: names of the run and of the language model, version.
+        on_final: Gets each final sentence; None for none.
 
     Raises:
         DataError: The recordings have another number of features than the model, or other tokens,
@@ -129,6 +131,7 @@ class DecodingThread:
         speed: float = 1.0,
         log_writer: LogWriter | None = None,
         about: Mapping[str, Any] | None = None,
+        on_final: FinalCommand | None = None,
     ) -> None:
         self.n_features = days.pipeline.stepper.n_features
         self.bin_ms = days.pipeline.conventions.bin_ms
@@ -146,12 +149,15 @@ class DecodingThread:
                 fix="give recordings, or a preset, that the run was trained for",
             )
         self.log_writer = log_writer
+        self._on_final = on_final
         self.readers = Fanout()
         self._days = days
         # Made once: a list of ten thousand trials takes as long as several steps of the search.
         self._greeting = greeting(days.pipeline, source) | dict(about or {})
         kind = "feed" if source is None else source.kind
-        self._utterances = UtteranceDecoder(days, self.readers, log_writer, kind, self._send_state)
+        self._utterances = UtteranceDecoder(
+            days, self.readers, log_writer, kind, self._send_state, on_final
+        )
         self._follower: ChainFollower | None = None
         self._input: Input = (
             FeedInput(self._utterances, self._send_state)
@@ -204,6 +210,8 @@ class DecodingThread:
         if self._follower is not None:
             self._follower.close(timeout_s)
         self._jobs.close(timeout_s)
+        if self._on_final is not None:
+            self._on_final.close(timeout_s)
         if self.log_writer is not None:
             self.log_writer.close()
 

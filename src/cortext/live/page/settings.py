@@ -106,6 +106,16 @@ class LiveSettings:
     device: str = "cpu"
     llm: LargeModelFiles | None = None
     context: str = ""
+    on_final: Annotated[
+        str | None,
+        Setting(
+            help="Program that gets each final sentence on its standard input, with its arguments.",
+            metavar="COMMAND",
+        ),
+    ] = None
+    on_final_timeout: Annotated[
+        float, Setting(help="Seconds after which that program is killed.")
+    ] = 30.0
 
     def __post_init__(self) -> None:
         if sum((self.data is not None, self.simulate is not None, self.feed)) != 1:

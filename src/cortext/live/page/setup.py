@@ -23,6 +23,7 @@ from cortext.live.core.chain_follower import speaking_run
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.gate import gate_for
 from cortext.live.core.log_writer import open_log
+from cortext.live.core.on_final import FinalCommand
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.settings import LiveSettings
@@ -46,6 +47,9 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     run, name = settings.run, None
     if settings.chain is not None:
         run, name = speaking_run(settings.chain, run)
+    on_final = None
+    if settings.on_final is not None:  # first, because a mistake in it is found at once
+        on_final = FinalCommand(settings.on_final, settings.on_final_timeout)
     stepper = _stepper(settings, run)
     options = pipeline_options(settings, conventions_of(stepper))
     decoder_options, _ = options_for(settings.run, settings.lm, settings.options)
@@ -81,7 +85,7 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         "llm": None if settings.llm is None else Path(settings.llm.model).name,
     }
     decoding = DecodingThread(
-        days, source, speed=settings.speed, log_writer=log_writer, about=about
+        days, source, speed=settings.speed, log_writer=log_writer, about=about, on_final=on_final
     )
     if settings.chain is not None:
         decoding.follow(settings.chain, lambda run: (_stepper(settings, run), calibrator_of(run)))

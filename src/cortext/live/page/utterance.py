@@ -25,6 +25,7 @@ from cortext.live.core.log_writer import (
     record_of,
     spoken_s,
 )
+from cortext.live.core.on_final import FinalCommand
 from cortext.live.core.pipeline import Update
 from cortext.live.core.statistics import RunningStatistics, words_per_minute
 from cortext.live.page.day_pipeline import DayPipeline
@@ -171,6 +172,7 @@ class UtteranceDecoder:
         log_writer: Keeps utterances; None keeps nothing.
         source: Where bins come from, as the usage log names it.
         on_swap: Is called when another model speaks.
+        on_final: Gets each final sentence; None for none.
 
     Attributes:
         origin: Where the next bins come from.
@@ -185,6 +187,7 @@ class UtteranceDecoder:
         log_writer: LogWriter | None,
         source: str,
         on_swap: Callable[[], None],
+        on_final: FinalCommand | None = None,
     ) -> None:
         self.days = days
         self.origin = BinOrigin()
@@ -194,6 +197,7 @@ class UtteranceDecoder:
         self._log_writer = log_writer
         self._source = source
         self._on_swap = on_swap
+        self._on_final = on_final
         self._utterance: PageUtterance | None = None
         self._next_model: ChainModel | None = None
         self._n_utterances = 0
@@ -342,6 +346,8 @@ class UtteranceDecoder:
             self._log_writer.append(utterance.id, make, features_TC, self._say)
         self.latest = Event("utterance", body)
         self._readers.send(self.latest)
+        if self._on_final is not None and body["text"]:
+            self._on_final.put(body["text"], self._say)
         self._send_statistics()
 
     def _say(self, problem: str) -> None:
