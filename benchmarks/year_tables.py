@@ -255,5 +255,5 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
         panels[0].plot(
             PUBLISHED_DAY, 100 * published, "k*", label=None if number else "published, frozen"
         )
-    panels[0].legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=6, frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
