@@ -264,7 +264,7 @@ def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(
 
         def meanwhile() -> None:
             sockets.extend(attack(small, crowd, stack))
-            assert small.get("/app.js").status_code == 200
+            assert small.get("/observer/app.js").status_code == 200
             assert small.get("/api/state").status_code == 200
             with small.page() as another:
                 assert another.read()["type"] == "hello"
@@ -651,10 +651,10 @@ def test_nothing_is_imported_once_the_server_listens(
         before = (tmp_path / "imports").read_text()
         with server.page() as page:
             if is_fed:
-                feed_frames(server, lambda: server.get("/app.js"))
+                feed_frames(server, lambda: server.get("/observer/app.js"))
                 page.next("utterance")
             else:
-                decode(server, page, lambda: server.get("/app.js"))
+                decode(server, page, lambda: server.get("/observer/app.js"))
             for action, content in (
                 ("correction", b'{"utterance": 1, "text": "i see"}'),
                 ("rating", b'{"utterance": 1, "rating": "right"}'),

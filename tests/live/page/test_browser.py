@@ -321,7 +321,7 @@ def test_all_text_on_the_page_has_enough_contrast(browser, server, theme):
 def test_colour_scales_are_even_steps_away_from_their_middle(browser, server, theme):
     watched = Watched(browser, server.url, color_scheme=theme).open().connected()
     lightness = watched.page.evaluate(
-        """async () => { const { scales, toOklab } = await import('./colour.js');
+        """async () => { const { scales, toOklab } = await import('./observer/colour.js');
         const lightness = (p) => toOklab([p & 255, p >> 8 & 255, p >> 16 & 255])[0];
         return Object.values(scales()).map((scale) => [...scale].map(lightness)); }"""
     )
@@ -533,7 +533,7 @@ def test_frames_of_a_feed_are_decoded_and_the_page_says_where_they_come_from(bro
 
 
 def test_a_stage_over_the_budget_is_marked_in_words(watched):
-    watched.page.evaluate("""async () => (await import('./panels.js')).showLatency(
+    watched.page.evaluate("""async () => (await import('./observer/panels.js')).showLatency(
         {model: {p50: 30, p99: 90}, total: {p50: 40, p99: 79.9}}, {p50: null, p99: null}, 80)""")
     over = watched.page.locator("#latency .over")
     assert [text.split() for text in over.all_inner_texts()] == [["Model", "30", "90", "ms"]]
@@ -542,7 +542,7 @@ def test_a_stage_over_the_budget_is_marked_in_words(watched):
 
 
 DRAWN = """async () => {
-  const { Timeline } = await import('./timeline.js');
+  const { Timeline } = await import('./observer/timeline.js');
   const canvas = () => { const made = document.createElement('canvas');
     Object.assign(made.style, {width: '460px', height: '100px', color: 'var(--heat-mid)'});
     made.getContext('2d', {willReadFrequently: true}); document.body.append(made); return made; };
@@ -609,7 +609,7 @@ def test_a_frame_of_eight_bins_is_drawn_as_wide_as_its_bins(watched):
 
 def test_words_become_solid_as_they_settle(watched):
     shown = watched.page.evaluate(
-        """async () => { const { Sentence } = await import('./sentence.js'), sentence = new Sentence(() => true);
+        """async () => { const { Sentence } = await import('./observer/sentence.js'), sentence = new Sentence(() => true);
         return [['', 'i see', 80], ['', 'i sea you', 1040], ['', 'i sea you', 1080], ['i', 'sea you', 2080]].map(
           (guess) => { sentence.forming(...guess);
             return ['stable', 'settled', 'tail'].map((id) => document.getElementById(id).textContent); }); }"""

@@ -2,12 +2,15 @@
 
 import re
 from importlib import resources
+from pathlib import Path
 
 import pytest
 from page_browser import contrast
 
 WEB = resources.files("cortext.live.page") / "web"
-SCRIPTS = [file for file in WEB.iterdir() if file.name.endswith(".js")]
+SCRIPTS = sorted(Path(str(WEB)).rglob("*.js"))
+SHEETS = sorted(Path(str(WEB)).rglob("*.css"))
+VIEWS = sorted(Path(str(WEB)).glob("*.html"))
 TEXT_COLOURS = ("ink", "soft", "settled", "tail", "wrong", "accent")
 SEEN_COLOURS = ("edge", "accent", "wrong")
 
@@ -41,10 +44,11 @@ def test_text_and_what_must_be_seen_pass_aa_on_both_grounds(theme):
     assert contrast(named["soft"], named["heat-mid"]) >= 4.5
 
 
-def test_every_colour_is_named_once_and_for_both_themes():
-    rules = re.sub(r"/\*.*?\*/", "", (WEB / "style.css").read_text(), flags=re.S).split("font:", 1)[
-        1
-    ]
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda file: file.name)
+def test_every_colour_is_named_once_and_for_both_themes(sheet):
+    rules = re.sub(r"/\*.*?\*/", "", sheet.read_text(), flags=re.S)
+    if sheet.name == "style.css":  # the names themselves
+        rules = rules.split("font:", 1)[1]
     assert not re.search(r"#[0-9a-fA-F]{3,8}\b(?![^{]*\{)", rules)
     assert not re.search(r"\brgba?\(|\bhsla?\(", rules)
 
@@ -59,19 +63,29 @@ def test_scripts_make_no_markup_and_no_code_of_text(script):
     assert len(text.splitlines()) <= 400
 
 
-def test_the_page_holds_nothing_that_a_strict_policy_refuses():
-    html = (WEB / "index.html").read_text()
+@pytest.mark.parametrize("view", VIEWS, ids=lambda file: file.name)
+def test_the_page_holds_nothing_that_a_strict_policy_refuses(view):
+    html = view.read_text()
     assert not re.search(r"<style|\sstyle=|\son\w+=|https?://|javascript:", html)
     assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", html))
 
 
-def test_every_file_that_the_page_asks_for_is_in_the_package():
-    html = (WEB / "index.html").read_text()
-    asked = set(re.findall(r'(?:href|src)="([^"#]+)"', html))
-    asked |= {
-        name for script in SCRIPTS for name in re.findall(r'from "\./([^"]+)"', script.read_text())
+def test_every_file_that_a_page_asks_for_is_in_the_package():
+    asked = {
+        view.parent / name
+        for view in VIEWS
+        for name in re.findall(r'(?:href|src)="([^"#]+)"', view.read_text())
     }
-    asked |= set(re.findall(r'url\("([^"]+)"\)', (WEB / "style.css").read_text()))
-    assert {"app.js", "timeline.js", "style.css", "atkinson-next.woff2"} <= asked
-    assert all((WEB / name).is_file() for name in asked), asked
+    asked |= {
+        script.parent / name
+        for script in SCRIPTS
+        for name in re.findall(r'from "(\.[^"]+)"', script.read_text())
+    }
+    asked |= {
+        sheet.parent / name
+        for sheet in SHEETS
+        for name in re.findall(r'url\("([^"]+)"\)', sheet.read_text())
+    }
+    assert {"app.js", "timeline.js", "style.css", "atkinson-next.woff2"} <= {f.name for f in asked}
+    assert all(file.is_file() for file in asked), asked
     assert (WEB / "atkinson-next.LICENSE.txt").read_text().count("SIL OPEN FONT LICENSE") == 1

@@ -43,7 +43,9 @@ TYPES = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-"""Media types of the files that are served: these of the page's folder, and no others."""
+"""Media types of the files that are served: these of the page's folders, and no others."""
+VIEWS = {"": "index.html"}
+"""Files of the views by their addresses."""
 POLICY_VIOLATION = 1008
 TRY_AGAIN = 1013
 PATIENCE_S = 30.0
@@ -57,10 +59,11 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     drift = DriftReports(decoding.log_writer.folder if decoding.log_writer else None)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
     pages = {
-        file.name: (file.read_bytes(), TYPES[file.suffix])
-        for file in WEB.iterdir()
+        file.relative_to(WEB).as_posix(): (file.read_bytes(), TYPES[file.suffix])
+        for file in WEB.rglob("*")
         if file.suffix in TYPES
     }
+    pages |= {address: pages[name] for address, name in VIEWS.items()}
 
     @app.get("/api/state")
     async def state(request: Request) -> Response:
@@ -84,9 +87,9 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
 
     @app.get("/{name:path}")
     async def page(name: str) -> Response:
-        if (name or "index.html") not in pages:
+        if name not in pages:
             return error_response(404, "no such page")
-        content, media_type = pages[name or "index.html"]
+        content, media_type = pages[name]
         return Response(content, media_type=media_type)
 
     return Guard(app, access)

@@ -2,11 +2,12 @@
 
 import { Drift } from "./drift.js";
 import { Gate } from "./gate.js";
-import { isOfCharacters, said, setLanguage, written } from "./language.js";
-import { Link } from "./link.js";
+import { isOfCharacters, said, setLanguage, written } from "../language.js";
+import { Link } from "../link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
 import { Sentence } from "./sentence.js";
-import { Hotwords, Options, Source, keys, theme } from "./settings.js";
+import { keys, theme } from "../preferences.js";
+import { Hotwords, KEYS, Options, Source } from "./settings.js";
 import { Timeline, weights } from "./timeline.js";
 
 const $ = (id) => document.getElementById(id);
@@ -249,7 +250,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector(":popover-open")) complain("");
 });
 
-keys();
+keys(KEYS);
 theme(() => {
   timeline?.fit();
   drift.draw();

@@ -1,7 +1,7 @@
 // The sentence: forming, decided, compared with its reference, and corrected in place.
 
 import { align } from "./align.js";
-import { gap, isOfCharacters, joined, said, words, written } from "./language.js";
+import { gap, isOfCharacters, joined, said, words, written } from "../language.js";
 
 const $ = (id) => document.getElementById(id);
 const PARTS = ["stable", "settled", "tail"];
