@@ -1,4 +1,4 @@
-"""Access to the server: a token for what changes state, host names, origins, sizes and rates.
+"""Access to the server: tokens and their rights, host names, origins, sizes and rates.
 
 `cortext.live.page.connections` bounds the connections and their time.
 """
@@ -11,13 +11,18 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Right = Literal["read", "rate", "control"]
+RIGHTS: tuple[Right, ...] = ("read", "rate", "control")
+"""Rights of a token; each includes those before it."""
+MAY: dict[Right, str] = {"read": "read", "rate": "read and rate", "control": "do everything"}
+"""Each right in words: "this token may only read"."""
 
 MAX_BODY = 64 * 1024
 """Bytes of a request's body."""
@@ -104,9 +109,9 @@ class Access:
         self._tokens = REQUESTS_AT_ONCE
         self._last_s = time.monotonic()
 
-    def knows(self, token: str | None) -> bool:
-        """Return whether the token is right; takes as long for a wrong one."""
-        return hmac.compare_digest((token or "").encode(), self.token.encode())
+    def rights(self, token: str | None) -> Right | None:
+        """Return what a token allows; None for a wrong one, which takes as long."""
+        return "control" if _same(token, self.token) else None
 
     def allows_host(self, host: str | None) -> bool:
         """Return whether a request that names this host was meant for us.
@@ -143,6 +148,15 @@ class Access:
             return False
         self._tokens -= 1
         return True
+
+
+def allows(has: Right, needed: Right) -> bool:
+    """Return whether a token of one right may do what needs another."""
+    return RIGHTS.index(has) >= RIGHTS.index(needed)
+
+
+def _same(token: str | None, right: str) -> bool:
+    return hmac.compare_digest((token or "").encode(), right.encode())
 
 
 def _hostname(host: str | None) -> str | None:

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from cortext.casing import Caser
 from cortext.errors import DataError, LiveError
 from cortext.live.core.acoustic_stream import check_bins
 from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenModel
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.on_final import FinalCommand
+from cortext.live.page.access import Right
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
@@ -116,7 +118,8 @@ class DecodingThread:
         speed: 1 is the recording's own; infinity as fast as can be.
         log_writer: Keeps utterances in the usage log.
         about: More for the `hello` message: names of the run and of the language model, version.
-        on_final: Gets each final sentence; None for none.
+        on_final: Gets each final sentence as it is shown; None for none.
+        caser: Gives sentences capitals and marks for showing; None: rules for English.
 
     Raises:
         DataError: The recordings have another number of features than the model, or other tokens,
@@ -132,6 +135,7 @@ class DecodingThread:
         log_writer: LogWriter | None = None,
         about: Mapping[str, Any] | None = None,
         on_final: FinalCommand | None = None,
+        caser: Caser | None = None,
     ) -> None:
         self.n_features = days.pipeline.stepper.n_features
         self.bin_ms = days.pipeline.conventions.bin_ms
@@ -156,7 +160,7 @@ class DecodingThread:
         self._greeting = greeting(days.pipeline, source) | dict(about or {})
         kind = "feed" if source is None else source.kind
         self._utterances = UtteranceDecoder(
-            days, self.readers, log_writer, kind, self._send_state, on_final
+            days, self.readers, log_writer, kind, self._send_state, on_final, caser
         )
         self._follower: ChainFollower | None = None
         self._input: Input = (
@@ -215,9 +219,9 @@ class DecodingThread:
         if self.log_writer is not None:
             self.log_writer.close()
 
-    def subscribe(self, reader: Reader, can_control: bool) -> Future[None]:
+    def subscribe(self, reader: Reader, rights: Right) -> Future[None]:
         """Send a reader the greeting, the latest utterance, the statistics, and then everything."""
-        return self._jobs.ask(lambda: self._greet(reader, can_control))
+        return self._jobs.ask(lambda: self._greet(reader, rights))
 
     def state(self) -> Future[dict[str, Any]]:
         """Return the body of a `state` message."""
@@ -258,6 +262,10 @@ class DecodingThread:
     def choose_day(self, session: str | None) -> Future[None]:
         """Use a day's layer from the next utterance on; None: each recording's own."""
         return self._change(lambda: self._choose_day(session))
+
+    def choose(self, utterance: int, text: str) -> Future[bool]:
+        """Show pages another candidate of the latest utterance; see `UtteranceDecoder.choose`."""
+        return self._jobs.ask(lambda: self._utterances.choose(utterance, text))
 
     def open_feed(self, feed: object) -> Future[None]:
         """Take the bins of this feed from now on. Raises LiveError while there is another."""
@@ -308,11 +316,13 @@ class DecodingThread:
             self._input.abort()
             self._send_state()
 
-    def _greet(self, reader: Reader, can_control: bool) -> None:
+    def _greet(self, reader: Reader, rights: Right) -> None:
         hello = self._state() | self._greeting
-        hello |= {"can_control": can_control, "session_log": self.log_writer is not None}
+        hello |= {"rights": rights, "can_control": rights == "control"}
+        hello["session_log"] = self.log_writer is not None
         statistics = Event("stats", self._utterances.statistics.to_json())
-        for message in (Event("hello", hello), self._utterances.latest, statistics):
+        latest = self._utterances.latest, self._utterances.chosen
+        for message in (Event("hello", hello), *latest, statistics):
             if message is not None:
                 reader.put(message)
         self.readers.add(reader)
@@ -327,6 +337,7 @@ class DecodingThread:
             "day_chosen": self._days.chosen,
             "options": asdict(options) | {"label_priors": dict(options.label_priors)},
             "hotwords": self._days.pipeline.hotwords,
+            "hotword_spelling": self._days.spellings,
             "context": self._days.pipeline.context,
             "gate_threshold": None if self._days.gate is None else self._days.gate.threshold,
         }

@@ -19,12 +19,26 @@ from starlette.requests import ClientDisconnect
 from cortext.errors import CortextError, LiveError
 from cortext.live.core.log import internal_error, repeated_event
 from cortext.live.core.log_writer import LogWriter
-from cortext.live.page.access import MAX_BODY
+from cortext.live.page.access import MAX_BODY, Right
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.usage.log import RATINGS
 
 BODY_S = 10.0
 """Seconds that the body of a request may take."""
+NEEDS: dict[str, Right] = {
+    "state": "read",
+    "drift": "control",
+    "start": "control",
+    "stop": "control",
+    "options": "control",
+    "hotwords": "control",
+    "context": "control",
+    "day": "control",
+    "gate": "control",
+    "correction": "control",
+    "rating": "rate",
+}
+"""Right that each request under /api/ needs, asked for by GET or by POST. Others are not served."""
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Does what the body of a request asks for; returns the fields of its answer."""
 
@@ -131,6 +145,13 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
             raise Refused(400, f"unknown rating {given[:40]!r}; known: {', '.join(RATINGS)}")
         return log_writer.rate(_required(body, "utterance"), given)
 
+    async def choose(body: dict[str, Any]) -> dict[str, Any]:
+        _check_fields(body, utterance=int, text=str)
+        utterance, text = _required(body, "utterance"), _required(body, "text")
+        if not await asyncio.wrap_future(decoding.choose(utterance, text)):
+            return {}
+        return {"kept": await asyncio.wrap_future(_log_writer(decoding).correct(utterance, text))}
+
     asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
         "start": start,
         "stop": stop,
@@ -142,7 +163,7 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
         "correction": correction,
         "rating": rating,
     }
-    return {action: handle(ask) for action, ask in asks.items()}
+    return {action: handle(ask) for action, ask in asks.items()} | {"choose": choose}
 
 
 def _log_writer(decoding: DecodingThread) -> LogWriter:

@@ -26,14 +26,25 @@ from cortext.live.page.access import (
     MAX_MESSAGE,
     MAX_READERS,
     MAX_STRANGE_READERS,
+    MAY,
     Access,
     Guard,
+    Right,
+    allows,
 )
 from cortext.live.page.connections import Listener
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.drift import DriftReports
 from cortext.live.page.messages import Reader
-from cortext.live.page.requests import Handler, Refused, answer, error_response, handlers, read_body
+from cortext.live.page.requests import (
+    NEEDS,
+    Handler,
+    Refused,
+    answer,
+    error_response,
+    handlers,
+    read_body,
+)
 
 WEB = Path(__file__).parent / "web"
 TYPES = {
@@ -95,39 +106,44 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     return Guard(app, access)
 
 
-def _shows_token(client: HTTPConnection, token: str | None, access: Access) -> bool:
-    """Return whether the token is right, and trust the connection if so."""
-    right = access.knows(token)
-    if right:
+def _rights(client: HTTPConnection, token: str | None, access: Access) -> Right | None:
+    """Return what the token allows, and trust the connection unless that is nothing."""
+    rights = access.rights(token)
+    if rights is not None:
         client.state.connection.trust()
-    return right
+    return rights
 
 
-def _check_token(request: Request, access: Access) -> None:
+def _check_token(request: Request, access: Access, needed: Right = "control") -> None:
+    """Raise Refused unless the request shows a token with this right."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if not _shows_token(request, token.strip() if scheme.lower() == "bearer" else None, access):
+    rights = _rights(request, token.strip() if scheme.lower() == "bearer" else None, access)
+    if rights is None:
         raise Refused(401, "the token is missing or wrong")
+    if not allows(rights, needed):
+        raise Refused(403, f"this token may only {MAY[rights]}")
 
 
 # Requests
 
 
 async def _state(request: Request, decoding: DecodingThread, access: Access) -> dict[str, Any]:
-    _check_token(request, access)
+    _check_token(request, access, NEEDS["state"])
     return await asyncio.wrap_future(decoding.state())
 
 
 async def _drift(request: Request, drift: DriftReports, access: Access) -> dict[str, Any]:
-    _check_token(request, access)
+    _check_token(request, access, NEEDS["drift"])
     return await drift.report()
 
 
 async def _change(
     action: str, request: Request, access: Access, actions: dict[str, Handler]
 ) -> dict[str, Any]:
-    _check_token(request, access)
+    _check_token(request, access, "read")
     if action not in actions:
         raise Refused(404, "no such request")
+    _check_token(request, access, NEEDS[action])
     if not access.allows_another_change():
         raise Refused(429, "too many requests; wait a second")
     return {"ok": True, **await actions[action](await read_body(request))}
@@ -137,12 +153,15 @@ async def _change(
 
 
 async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    can_control = _shows_token(ws, ws.query_params.get("token"), access)
-    if not can_control and not access.open_view:
-        await ws.close(POLICY_VIOLATION)
-        return
+    rights = _rights(ws, ws.query_params.get("token"), access)
+    is_stranger = rights is None
+    if rights is None:
+        if not access.open_view:
+            await ws.close(POLICY_VIOLATION)
+            return
+        rights = "read"
     reader = Reader(asyncio.get_running_loop())
-    most = MAX_READERS if can_control else MAX_STRANGE_READERS
+    most = MAX_STRANGE_READERS if is_stranger else MAX_READERS
     if not decoding.readers.admit(reader, most):
         await ws.accept()
         await ws.close(TRY_AGAIN, f"{most} pages are open already")
@@ -151,7 +170,7 @@ async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -
     try:
         ws.state.connection.trust()
         await ws.accept()
-        await asyncio.wrap_future(decoding.subscribe(reader, can_control))
+        await asyncio.wrap_future(decoding.subscribe(reader, rights))
         event("page_connected", pages=len(decoding.readers))
         tasks += [asyncio.create_task(_send(ws, reader)), asyncio.create_task(_until_it_leaves(ws))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -188,7 +207,7 @@ async def _send(ws: WebSocket, reader: Reader) -> None:
 
 
 async def _serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    if not _shows_token(ws, ws.query_params.get("token"), access):
+    if _rights(ws, ws.query_params.get("token"), access) != "control":
         await ws.close(POLICY_VIOLATION)
         return
     await ws.accept()
