@@ -320,6 +320,8 @@ class DecodingThread:
         hello = self._state() | self._greeting
         hello |= {"rights": rights, "can_control": rights == "control"}
         hello["session_log"] = self.log_writer is not None
+        last = self._utterances.latest
+        hello["latest"] = None if last is None else last.body["id"]
         statistics = Event("stats", self._utterances.statistics.to_json())
         latest = self._utterances.latest, self._utterances.chosen
         for message in (Event("hello", hello), *latest, statistics):

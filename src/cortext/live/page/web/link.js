@@ -71,6 +71,17 @@ export class Link {
     }, "The server does not answer; nothing was changed.");
   }
 
+  // Asks for an answer that is read while it comes; throws likewise.
+  async stream(action, body, signal) {
+    const headers = { ...this.headers(), "Content-Type": "application/json" };
+    const answer = await fetch(`api/${action}`, { method: "POST", headers, body: JSON.stringify(body), signal }).catch(() => {
+      throw new Error("The server does not answer.");
+    });
+    if (answer.ok) return answer;
+    const { error } = await answer.json().catch(() => ({}));
+    throw new Error(error ?? `The server refused the request (${answer.status}).`);
+  }
+
   // Asks for what the server knows; throws likewise.
   get(name) {
     return this.ask(name, { headers: this.headers() }, "The server does not answer.");
