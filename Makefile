@@ -21,10 +21,12 @@ CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-f
 
 setup: $(DEV)  ## the environment with everything that development needs
 
-system:  ## the Redis server, the browser and the voice that some tests need, on Debian; without them those tests are passed over
-	command -v redis-server >/dev/null && command -v chromium >/dev/null && command -v espeak-ng >/dev/null || { \
+SYSTEM := redis-server chromium firefox-esr espeak-ng
+
+system:  ## the Redis server, the browsers and the voice that some tests need, on Debian; without them those tests are passed over
+	(for program in $(SYSTEM); do command -v $$program >/dev/null || exit 1; done) || { \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -y -qq --no-install-recommends redis-server chromium espeak-ng >/dev/null; }
+	    apt-get install -y -qq --no-install-recommends $(SYSTEM) >/dev/null; }
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cortext needs Python 3.11 or newer, and $(PYTHON) is %d.%d; make PYTHON=python3.12" % sys.version_info[:2])'
@@ -78,7 +80,14 @@ live: $(VENV)/.built $(VENV)/.live  ## watch the demo's decoder at work, on a we
 test: $(DEV)  ## the fast tests, with coverage
 	$(TEST) -m "not slow" -n 3 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=85
 
-test-slow: $(DEV)  ## the rest
+AXE := build/axe/package/axe.min.js
+
+$(AXE):  # looks for faults of accessibility in the pages
+	mkdir -p build/axe
+	cd build/axe && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz package/axe.min.js && rm axe-core-4.14.1.tgz
+	touch $@
+
+test-slow: $(DEV) $(AXE)  ## the rest
 	$(TEST) -m slow -n 2 --dist loadfile --no-loadscope-reorder --durations 20 \
 	    $$(grep -rlw --include='test_*.py' slow tests)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from functools import cache
 from pathlib import Path
 
+import pytest
 from page_process import program
 
 CHROMIUM = "/usr/bin/chromium"
+AXE = Path(__file__).resolve().parents[2] / "build/axe/package/axe.min.js"
 TOKEN = "secret"
 PATIENCE_MS = 15_000
 
@@ -75,6 +78,43 @@ SEEN_TEXT = """() => {
       ink: numbers(style.color).slice(0, 3), large: parseFloat(style.fontSize) >= 24 }; }); }"""
 """Each piece of text that is seen: its colour, the colour under it, whether it is large."""
 
+LIVE = (
+    "output, [role=status], [role=alert], [role=log], [role=timer], [role=marquee],"
+    " [aria-live]:not([aria-live=off])"
+)
+"""Elements whose changes a screen reader reads without being asked."""
+LISTEN = """live => { window.heard = [];
+  new MutationObserver((changes) => { for (const { target } of changes) {
+      const element = target.nodeType === Node.TEXT_NODE ? target.parentElement : target;
+      const region = element.closest(live);
+      if (region?.checkVisibility()) heard.push(region.textContent.trim());
+    } }).observe(document.body, {childList: true, characterData: true, subtree: true}); }"""
+FAULTS = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  return violations.flatMap(({ id, help, nodes }) =>
+    nodes.map(({ target, any }) => `${id}: ${help}: ${target.join(" ")} ${any[0]?.message ?? ""}`));
+}"""
+
+
+@cache
+def _axe_source() -> str:
+    if not AXE.is_file():
+        pytest.skip(
+            "NO AXE-CORE: ACCESSIBILITY IS NOT TESTED; run `make build/axe/package/axe.min.js`"
+        )
+    return AXE.read_text()
+
+
+def axe(page) -> list[str]:
+    """Return what axe-core finds wrong with the accessibility of a page as it stands.
+
+    All of its rules are used, those of WCAG 2.2 A and AA and of best practice. The debugger runs it:
+    the page's policy for scripts, which would refuse it, stays in force.
+    """
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(_axe_source())
+    return page.evaluate(FAULTS)
+
 
 class Watched:
     """A page, and all that it asked for and complained of."""
@@ -114,6 +154,32 @@ class Watched:
             "([s, t]) => document.querySelector(s)?.innerText.replace(/\\s+/g, ' ').trim() === t"
         )
         self.page.wait_for_function(script, arg=[selector, text])
+
+    def listen(self):
+        """Note what a screen reader would read from now on by itself: see `heard`."""
+        self.page.evaluate(LISTEN, LIVE)
+
+    def heard(self):
+        """Texts of live regions at each change, in order, without those that got empty."""
+        return [text for text in self.page.evaluate("heard") if text]
+
+    def live_regions(self):
+        """Names of the elements that the browser itself takes for live, whatever makes them so."""
+        session = self.context.new_cdp_session(self.page)
+        nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+        live = [
+            node
+            for node in nodes
+            if any(item["name"] == "live" for item in node.get("properties", []))
+        ]
+        found = [
+            session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
+            for node in live
+        ]
+        return [
+            dict(zip(*[iter(node["attributes"])] * 2, strict=True)).get("id", node["nodeName"])
+            for node in found
+        ]
 
     def decode(self, trial):
         """Choose a trial of the first day, start, and wait for its end."""

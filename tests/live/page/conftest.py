@@ -1,8 +1,9 @@
-"""Chromium, for tests of the page in a browser."""
+"""Chromium and Firefox, for tests of the page in a browser."""
 
 from pathlib import Path
 
 import pytest
+from firefox import FIREFOX, Firefox
 from page_browser import CHROMIUM
 
 
@@ -16,3 +17,13 @@ def browser():
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def firefox(tmp_path_factory):
+    if not Path(FIREFOX).is_file():
+        pytest.skip(
+            "NO FIREFOX: THE PAGE IS NOT TESTED IN IT; install it (apt install firefox-esr)"
+        )
+    with Firefox(tmp_path_factory.mktemp("firefox")) as firefox:
+        yield firefox

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from page_browser import SEEN_TEXT, TOKEN, PageServer, Watched, contrast
+from page_browser import LIVE, SEEN_TEXT, TOKEN, PageServer, Watched, contrast
 from page_process import spoken
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -197,7 +197,7 @@ def test_everything_can_be_done_with_the_keyboard_alone(watched):
     page.wait_for_selector("[data-rating=right][aria-pressed=true]")
     press("e")
     assert focused() == "correction"
-    page.keyboard.type(" and me")
+    page.keyboard.type("i see you and me")  # its text is selected
     press("Enter")
     watched.wait_for_text("#corrected", "i see you and me")
     press("h")
@@ -246,51 +246,19 @@ def test_tab_reaches_every_control_and_focus_is_seen(watched):
     assert all("solid" in found[name] and "3px" in found[name] for name in controls)
 
 
-LIVE = (
-    "output, [role=status], [role=alert], [role=log], [role=timer], [role=marquee],"
-    " [aria-live]:not([aria-live=off])"
-)
-LISTEN = """live => { window.heard = [];
-  new MutationObserver((changes) => { for (const { target } of changes) {
-      const element = target.nodeType === Node.TEXT_NODE ? target.parentElement : target;
-      const region = element.closest(live);
-      if (region?.checkVisibility()) heard.push(region.textContent.trim());
-    } }).observe(document.body, {childList: true, characterData: true, subtree: true}); }"""
-
-
-def live_regions(watched):
-    """Names of what the browser itself takes for live, whatever makes it so."""
-    session = watched.context.new_cdp_session(watched.page)
-    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    live = [
-        node for node in nodes if any(item["name"] == "live" for item in node.get("properties", []))
-    ]
-    found = [
-        session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
-        for node in live
-    ]
-    return [
-        dict(zip(*[iter(node["attributes"])] * 2, strict=True)).get("id", node["nodeName"])
-        for node in found
-    ]
-
-
 def test_a_screen_reader_hears_each_sentence_once_and_every_control_has_a_name(watched):
-    watched.page.evaluate(LISTEN, LIVE)
+    watched.listen()
     watched.decode(0)
     watched.decode(1)
     heard = ["Decoded: i see you", "Decoded: i see me"]
-    assert [text for text in watched.page.evaluate("heard") if text] == heard
+    assert watched.heard() == heard
     # It connects again, and is sent the last sentence again.
     watched.page.evaluate("location.hash += '&again'")
     watched.page.wait_for_function("() => document.querySelector('#nbest').childElementCount > 0")
     watched.connected()
     watched.decode(2)
-    assert [text for text in watched.page.evaluate("heard") if text] == [
-        *heard,
-        "Decoded: you and me",
-    ]
-    assert live_regions(watched) == ["announce"]  # the alert is hidden until there is one
+    assert watched.heard() == [*heard, "Decoded: you and me"]
+    assert watched.live_regions() == ["announce"]  # the alert is hidden until there is one
     assert sorted(watched.page.locator(LIVE).evaluate_all("all => all.map(e => e.id)")) == [
         "alert",
         "announce",

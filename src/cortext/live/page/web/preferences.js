@@ -25,7 +25,6 @@ export function theme(changed) {
   const apply = () => {
     document.documentElement.dataset.theme = chosen.get();
     $("theme-text").textContent = `Colours: ${chosen.get()}`;
-    $("theme").setAttribute("aria-label", `Colours: ${chosen.get()}`);
     changed();
   };
   $("theme").addEventListener("click", () => {
@@ -47,6 +46,7 @@ export function keys(list) {
     row.append(name, text);
     return row;
   }));
+  for (const hint of document.querySelectorAll("[aria-keyshortcuts] > kbd")) hint.ariaHidden = "true"; // no part of the name
   const apply = () => (document.body.dataset.keys = on.get());
   box.checked = on.get() === "on";
   box.addEventListener("change", () => {

@@ -123,6 +123,7 @@ export class Sentence {
     $("editor").hidden = false;
     $("sentence").hidden = true;
     $("correction").focus();
+    $("correction").select();
   }
 
   async keep() {
