@@ -16,7 +16,7 @@ LAYERS = [
     {"speechllm", "live"},
     {"recalibration"},
     {"usage", "verification"},
-    {"voices", "evaluation"},
+    {"voices", "evaluation", "casing"},
     {"tpu"},
     {"training"},
     {"decoding", "models"},

@@ -97,6 +97,10 @@ class Language:
         """Return the number of words of a decoded text, whose words need no normalising."""
         return len(decoded.split() if self.unit == "word" else self.words(decoded))
 
+    def small(self, word: str) -> str:
+        """Return a word as decoded text writes its letters: in NFC, small unless capitals count."""
+        return _nfc(word).lower() if self.is_benchmark else self._plain(word)
+
     def joined(self, words: Iterable[str]) -> str:
         """Return normalised words as people write them: `zh` has no blanks between them."""
         return ("" if self.unit == "character" else " ").join(words)

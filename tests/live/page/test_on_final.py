@@ -149,8 +149,8 @@ def test_each_sentence_of_the_page_is_handed_over(page_root, command, tmp_path):
     session = make_session(page_root, on_final=command(python(COPY, out)))
     with serving(session) as served, served.page() as page:
         served.post("start", {"trial": 0})
-        text = page.next("utterance")["text"]
-        assert text
+        text = page.next("utterance")["shown"]
+        assert text == "I see you."
         wait_until(lambda: out.exists() and out.read_text() == f"{text}\n", "the sentence")
 
 

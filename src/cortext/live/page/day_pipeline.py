@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from cortext.casing.writing import is_spelling
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import LiveError, RunError, nearest
 from cortext.live.core.acoustic_stream import PipelineOptions
@@ -33,6 +35,9 @@ class DayPipeline:
         gate: Tells when an utterance begins.
         model: Name that a chain has for the model; None without a chain.
 
+    Attributes:
+        spellings: Hotwords as they were typed, by the words of decoded text; those with capitals.
+
     Raises:
         RunError: The model does not know the day.
     """
@@ -49,6 +54,8 @@ class DayPipeline:
     ) -> None:
         self.model = model
         self.known = stepper.sessions
+        self.spellings = dict[str, str]()
+        self._decoder = decoder
         self.pipeline = Pipeline(
             None, decoder, options=options, stepper=stepper, context=context, gate=gate
         )
@@ -107,13 +114,32 @@ class DayPipeline:
     def change_hotwords(self, bonuses: Mapping[str, Any]) -> None:
         """Set the bonuses of words from the next utterance on; null or 0 removes a word.
 
+        A word with capitals is one of the language model's in small letters, unless the language
+        model has it as it is; its spelling is kept for showing (`spellings`), until it is removed.
+
         Raises DecodingError.
         """
+        typed = {self._decoded(word): word for word in bonuses}
         merged = self.pipeline.hotwords | {
-            word: 0.0 if bonus is None else bonus for word, bonus in bonuses.items()
+            self._decoded(word): 0.0 if bonus is None else bonus for word, bonus in bonuses.items()
         }
         checked = checked_hotwords(merged, self.pipeline.conventions.language)
         self.pipeline.hotwords = {word: bonus for word, bonus in checked.items() if bonus != 0}
+        spelt = self.spellings | {
+            word: unicodedata.normalize("NFC", spelling)
+            for word, spelling in typed.items()
+            if is_spelling(spelling, word) and spelling != word
+        }
+        self.spellings = {
+            word: spelling for word, spelling in spelt.items() if word in self.pipeline.hotwords
+        }
+
+    def _decoded(self, hotword: str) -> str:
+        """Return a hotword as it stands in decoded text."""
+        found = unicodedata.normalize("NFC", hotword)
+        language = self.pipeline.conventions.language
+        # English words are those of the lexicon, however they were written there.
+        return found if language.is_benchmark and found in self._decoder else language.small(found)
 
     @property
     def gate(self) -> IdleGate | None:

@@ -6,19 +6,22 @@ T bins, C features, P frames.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from cortext.casing import Caser, caser_for
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.decoding.nbest import Hypothesis, NBest, hypothesis_json
 from cortext.decoding.options import DecoderOptions
+from cortext.errors import DataError, LiveError
 from cortext.live.core.chain_follower import ChainModel
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import (
+    MAX_NBEST,
     LogWriter,
     candidates,
     logged_features,
@@ -112,12 +115,19 @@ class PageUtterance:
         return logged_features(self._kept, statistics, self.conventions)
 
     def message(
-        self, nbest: NBest, options: DecoderOptions, ended: str, final_ms: float, error: str | None
+        self,
+        nbest: NBest,
+        shown: Sequence[str],
+        options: DecoderOptions,
+        ended: str,
+        final_ms: float,
+        error: str | None,
     ) -> dict[str, Any]:
         """Return the body of its `utterance` message, without an error rate.
 
         Args:
             nbest: The candidate sentences.
+            shown: The first of them as they are shown.
             options: The decoder options that ranked them.
             ended: Why it has ended.
             final_ms: Milliseconds from its end to its text.
@@ -130,9 +140,13 @@ class PageUtterance:
             "trial": self.trial,
             "model": self.model,
             "text": nbest[0].text,
+            "shown": shown[0],
             "words": hypothesis_json(nbest[0])["words"],
             "confidence": nbest.confidence,
-            "nbest": candidates(nbest),
+            "nbest": [
+                found | {"shown": text}
+                for found, text in zip(candidates(nbest), shown, strict=True)
+            ],
             "reference": self.reference,
             "wer": None,
             "words_per_minute": words_per_minute(
@@ -172,12 +186,14 @@ class UtteranceDecoder:
         log_writer: Keeps utterances; None keeps nothing.
         source: Where bins come from, as the usage log names it.
         on_swap: Is called when another model speaks.
-        on_final: Gets each final sentence; None for none.
+        on_final: Gets each final sentence as it is shown; None for none.
+        caser: Gives sentences capitals and marks for showing; None: as the language has it.
 
     Attributes:
         origin: Where the next bins come from.
         statistics: Counts since the server started.
         latest: The latest `utterance` message; None before the first.
+        chosen: The `chosen` message about it; None unless another of its candidates was chosen.
     """
 
     def __init__(
@@ -188,16 +204,19 @@ class UtteranceDecoder:
         source: str,
         on_swap: Callable[[], None],
         on_final: FinalCommand | None = None,
+        caser: Caser | None = None,
     ) -> None:
         self.days = days
         self.origin = BinOrigin()
         self.statistics = RunningStatistics(days.pipeline.conventions.language)
         self.latest: Event | None = None
+        self.chosen: Event | None = None
         self._readers = readers
         self._log_writer = log_writer
         self._source = source
         self._on_swap = on_swap
         self._on_final = on_final
+        self._caser = caser or caser_for(days.pipeline.conventions.language)
         self._utterance: PageUtterance | None = None
         self._next_model: ChainModel | None = None
         self._n_utterances = 0
@@ -240,6 +259,14 @@ class UtteranceDecoder:
         self._n_refused += 1
         self._say(problem)
 
+    def shown(self, texts: Sequence[str]) -> list[str]:
+        """Return decoded texts as they are shown: with capitals and marks, hotwords as typed."""
+        try:
+            return self._caser.show(texts, self.days.spellings)
+        except Exception as error:  # a sentence without capitals is better than none
+            event("not_cased", "error", error=internal_error(error))
+            return list(texts)
+
     def finish(self, ended: str, error: str | None = None) -> None:
         """End the utterance in progress, if any, with its text or at least a named error."""
         utterance = self._utterance
@@ -255,13 +282,14 @@ class UtteranceDecoder:
             none_TC = np.empty((0, self.days.pipeline.stepper.n_features), dtype=np.float32)
             self._show(utterance, none_TC, update)
         nbest = self.days.pipeline.finish()
+        shown = self.shown([found.text for found in nbest[:MAX_NBEST]])
         final_ms = (time.perf_counter() - started) * 1000
         self._swap()
         if self._n_refused:
             error = "; ".join(filter(None, (error, _refused(self._n_refused))))
             self._n_refused = 0
         self.days.notes.write_new()
-        body = utterance.message(nbest, self.days.options, ended, final_ms, error)
+        body = utterance.message(nbest, shown, self.days.options, ended, final_ms, error)
         # A feed's long silence, and what follows a trial's only sentence, are no utterances.
         only_silence = ended in ("length", "idle") or (
             ended == "end of trial" and self.origin.texts
@@ -277,6 +305,28 @@ class UtteranceDecoder:
             ended=ended,
             failed=error is not None,
         )
+
+    def choose(self, utterance: int, text: str) -> bool:
+        """Show pages another candidate of the latest utterance; return whether it can be logged.
+
+        Args:
+            utterance: Number of the utterance.
+            text: One of its candidates.
+
+        Raises:
+            LiveError: It is not the latest utterance.
+            DataError: It has no such candidate, or one without words.
+        """
+        if self.latest is None or self.latest.body["id"] != utterance:
+            raise LiveError(f"utterance {utterance} is not the latest", fix="correct it instead")
+        body = self.latest.body
+        found = next((each for each in body["nbest"] if each["text"] == text), None)
+        if found is None or not text:
+            raise DataError("the text is none of the candidates of the utterance")
+        chosen = {"utterance": utterance, "entry": body.get("entry"), "text": text}
+        self.chosen = Event("chosen", {**chosen, "shown": found.get("shown", text)})
+        self._readers.send(self.chosen)
+        return self._log_writer is not None and body.get("entry", 0) is not None
 
     def abandon(self, error: str) -> None:
         """End the utterance after a failure; where even that fails, drop it."""
@@ -344,10 +394,10 @@ class UtteranceDecoder:
             facts = utterance.id, utterance.session, body["duration_s"], nbest, self._source
             make = partial(record_of, *facts, utterance.model)
             self._log_writer.append(utterance.id, make, features_TC, self._say)
-        self.latest = Event("utterance", body)
+        self.latest, self.chosen = Event("utterance", body), None
         self._readers.send(self.latest)
         if self._on_final is not None and body["text"]:
-            self._on_final.put(body["text"], self._say)
+            self._on_final.put(body["shown"], self._say)
         self._send_statistics()
 
     def _say(self, problem: str) -> None:

@@ -215,7 +215,7 @@ function changed(message) {
   document.body.dataset.state = state.state;
   document.title = running ? "cortext \u00b7 decoding" : "cortext";
   options.show(state, hello);
-  hotwords.show(state.hotwords);
+  hotwords.show(state.hotwords, state.hotword_spelling);
   gate.show(state, hello);
   if (running && current === null) sentence.reference(state.reference);
   else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Waiting for a sentence");

@@ -149,8 +149,9 @@ export class Hotwords {
     });
   }
 
-  show(hotwords) {
-    const entries = Object.entries(hotwords).sort(([a], [b]) => byAlphabet(a, b));
+  // Words as they were typed: `spelling` has those with capitals.
+  show(hotwords, spelling = {}) {
+    const entries = Object.entries(hotwords).map(([word, bonus]) => [spelling[word] ?? word, bonus]).sort(([a], [b]) => byAlphabet(a, b));
     $("hotwords-count").textContent = entries.length || "";
     const shown = JSON.stringify(entries);
     if (shown === this.shown) return;
