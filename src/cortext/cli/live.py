@@ -28,6 +28,9 @@ from cortext.plugins import load_plugins
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
+    import ssl
+
+    from cortext.live.page.access import Access
     from cortext.live.page.decoding_thread import DecodingThread
     from cortext.usage.statistics import UseStatistics
 
@@ -49,6 +52,16 @@ class PageServer:
         ),
     ] = None
     open_view: Annotated[bool, Setting(help="Anybody who reaches the page may watch.")] = False
+    tls: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="CERT KEY", help="Encrypt with this certificate and its key, in PEM files."
+        ),
+    ] = None
+    public_url: Annotated[
+        str | None,
+        Setting(help="https:// address of a proxy in front of the page.", metavar="URL"),
+    ] = None
 
     def check(self) -> None:
         """Raise ConfigError for a token that headers and addresses cannot hold unescaped."""
@@ -57,6 +70,10 @@ class PageServer:
             raise ConfigError("the token is empty", fix=fix)
         if self.token is not None and quote(self.token, safe="") != self.token:
             raise ConfigError("the token holds more than letters, digits and -._~", fix=fix)
+        if self.public_url is not None:
+            from cortext.live.page.access import public_address
+
+            public_address(self.public_url)
 
 
 def serve(
@@ -84,15 +101,16 @@ def serve(
     """
     from cortext.extras import need
 
-    for module in ("fastapi", "uvicorn", "websockets"):
+    may_invite = page.tls is not None or page.public_url is not None
+    for module in ("fastapi", "uvicorn", "websockets", *(["segno"] if may_invite else [])):
         need(module, "live")
 
     from cortext.live.core.decoder import no_long_pauses
     from cortext.live.core.log import open_log
-    from cortext.live.page.access import Access, address, new_token
     from cortext.live.page.server import listen, run_server
 
     page.check()
+    tls = _load_tls(page)
     settings = replace(
         settings,
         speed=_speed(speed),
@@ -103,16 +121,53 @@ def serve(
         context=large.context,
     )
     load_plugins(plugins)
-    access = Access(page.token or new_token(), page.host, page.open_view)
     with (
         listen(page.host, page.port) as listener,
         open_log(log, level="info" if log else "warning"),
     ):
         decoding = _open(settings)
-        url = address(page.host, listener.getsockname()[1], access.token)
-        _announce(decoding, settings, page.host, url, as_json)
+        access, url = _access(page, listener.getsockname()[1])
+        _announce(decoding, settings, page, url, as_json)
         with no_long_pauses():
-            run_server(decoding, access, listener)
+            run_server(decoding, access, listener, tls)
+
+
+def _load_tls(page: PageServer) -> ssl.SSLContext | None:
+    """Load the certificate; warn of what browsers will object to. None without --tls."""
+    from urllib.parse import urlsplit
+
+    from cortext.live.page.access import address
+    from cortext.live.page.tls import certificate_faults, load_tls
+
+    if page.tls is None:
+        return None
+    context = load_tls(*page.tls)
+    name = urlsplit(address(page.host, page.port, is_tls=True)).hostname or page.host
+    for fault in certificate_faults(context, page.tls[0], name):
+        print_lines(f"warning: {fault}; browsers will warn of it", err=True)
+    return context
+
+
+def _access(page: PageServer, port: int) -> tuple[Access, str]:
+    """Return the rules of access, and the address that the owner opens."""
+    from cortext.live.page.access import Access, address, is_loopback, public_address
+    from cortext.live.page.tokens import new_token
+
+    here = address(page.host, port, page.tls is not None)
+    outside = None
+    if page.public_url is not None:
+        outside = public_address(page.public_url)
+    elif page.tls is not None and not is_loopback(page.host):
+        outside = here
+    access = Access(
+        page.token or new_token(),
+        page.host,
+        page.open_view,
+        outside=outside,
+        is_tls=page.tls is not None,
+        is_proxied=page.public_url is not None,
+    )
+    return access, f"{here}/#token={access.owner.token}"
 
 
 def _open(settings: LiveSettings) -> DecodingThread:
@@ -143,14 +198,14 @@ def _open(settings: LiveSettings) -> DecodingThread:
 
 
 def _announce(
-    decoding: DecodingThread, settings: LiveSettings, host: str, url: str, as_json: bool
+    decoding: DecodingThread, settings: LiveSettings, page: PageServer, url: str, as_json: bool
 ) -> None:
     """Print the day, the look-ahead and the page's address."""
     from cortext.live.page.access import is_loopback
 
-    if not is_loopback(host):
+    if not is_loopback(page.host) and page.tls is None:
         print_lines(
-            f"warning: {host} can be reached from other machines, and nothing is encrypted",
+            f"warning: {page.host} can be reached from other machines, and nothing is encrypted",
             err=True,
         )
     if as_json:

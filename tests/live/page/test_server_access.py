@@ -12,7 +12,8 @@ from serving import DEADLINE_S, HTTP, TOKEN, make_session, serving, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from cortext.live.page.access import MAX_BODY, MAX_READERS, Access, address, is_loopback, new_token
+from cortext.live.page.access import MAX_BODY, MAX_READERS, Access, address, is_loopback
+from cortext.live.page.tokens import new_token
 
 OURS = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -189,8 +190,8 @@ def test_only_so_many_may_watch(served):
 
 
 def test_changes_are_limited_in_rate():
-    access = Access("token", "127.0.0.1")
-    allowed = [access.allows_another_change() for _ in range(200)]
+    owner = Access("token", "127.0.0.1").owner
+    allowed = [owner.allows_another_change() for _ in range(200)]
     assert all(allowed[:60])
     assert not allowed[-1]
 
@@ -210,14 +211,15 @@ def test_knows_which_addresses_are_of_this_machine_alone(host, alone):
 @pytest.mark.parametrize(
     ("host", "url"),
     [
-        ("127.0.0.1", "http://127.0.0.1:8765/#token=t"),
-        ("::1", "http://[::1]:8765/#token=t"),
-        ("localhost", "http://localhost:8765/#token=t"),
-        ("0.0.0.0", f"http://{socket.gethostname()}:8765/#token=t"),
+        ("127.0.0.1", "http://127.0.0.1:8765"),
+        ("::1", "http://[::1]:8765"),
+        ("localhost", "http://localhost:8765"),
+        ("0.0.0.0", f"http://{socket.gethostname()}:8765"),
     ],
 )
 def test_the_address_that_is_printed_is_one_that_a_browser_can_open_and_the_server_accepts(
     host, url
 ):
-    assert address(host, 8765, "t") == url
-    assert Access("t", host).allows_host(url.removeprefix("http://").partition("/")[0])
+    assert address(host, 8765) == url
+    assert address(host, 8765, is_tls=True) == url.replace("http:", "https:")
+    assert Access("t", host).allows_host(url.removeprefix("http://"))

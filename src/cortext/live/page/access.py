@@ -5,24 +5,19 @@
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
-import secrets
 import socket
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from cortext.errors import ConfigError, LiveError
+from cortext.live.page.tokens import Guests, Holder, Right
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Right = Literal["read", "rate", "control"]
-RIGHTS: tuple[Right, ...] = ("read", "rate", "control")
-"""Rights of a token; each includes those before it."""
-MAY: dict[Right, str] = {"read": "read", "rate": "read and rate", "control": "do everything"}
-"""Each right in words: "this token may only read"."""
 
 MAX_BODY = 64 * 1024
 """Bytes of a request's body."""
@@ -30,12 +25,10 @@ MAX_MESSAGE = 1024 * 1024
 """Bytes of a web-socket message."""
 MAX_READERS = 32
 """Pages that may watch at a time."""
+MAX_GUEST_READERS = 28
+"""Pages of guests and strangers among them: those of the owner must always get in."""
 MAX_STRANGE_READERS = 24
-"""Pages without the token among them (`open_view`): the others must always get in."""
-REQUESTS_PER_S = 20.0
-"""Changes a second that are let through in the long run."""
-REQUESTS_AT_ONCE = 60.0
-"""Changes that are let through in a burst."""
+"""Pages without a token among them (`open_view`): the others must always get in."""
 
 POLICY = "; ".join(
     (
@@ -59,11 +52,6 @@ HEADERS = {
 }
 
 
-def new_token() -> str:
-    """Return a random token of 256 bits."""
-    return secrets.token_urlsafe(32)
-
-
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches a server that listens there."""
     try:
@@ -72,15 +60,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def address(host: str, port: int, token: str) -> str:
-    """Return the page's address for a browser.
-
-    The token is in the fragment, which is never sent or logged.
+def address(host: str, port: int, is_tls: bool = False) -> str:
+    """Return the server's address for a browser, without a slash at the end.
 
     Args:
         host: Address that the server listens on; an unspecified one becomes this machine's name.
         port: Port of the server.
-        token: Token that allows changes.
+        is_tls: Whether the server encrypts.
     """
     try:
         parsed = ipaddress.ip_address(host)
@@ -89,7 +75,27 @@ def address(host: str, port: int, token: str) -> str:
     else:
         named = socket.gethostname() if parsed.is_unspecified else host
         shown = f"[{named}]" if ":" in named else named
-    return f"http://{shown}:{port}/#token={token}"
+    return f"{'https' if is_tls else 'http'}://{shown}:{port}"
+
+
+def public_address(url: str) -> str:
+    """Return the address of a proxy in front of the server, without a slash at the end.
+
+    Raises:
+        ConfigError: It is none that encrypts, or holds more than a name, a port and a path.
+    """
+    fix = "give --public-url https://NAME, the address that browsers open"
+    try:
+        parts = urlsplit(url)
+        known = parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        known = None
+    if not known or parts.scheme != "https":
+        raise ConfigError(f"--public-url is {url[:80]!r}, which is no https:// address", fix=fix)
+    odd = quote(url, safe="/:[]-._~") != url or parts.username is not None or len(url) > 200
+    if odd or parts.query or parts.fragment:
+        raise ConfigError("--public-url holds more than a name, a port and a path", fix=fix)
+    return url.rstrip("/")
 
 
 class Access:
@@ -97,21 +103,63 @@ class Access:
 
     Args:
         token: The token that a client must show to change anything, to feed, and to watch unless
-            `open_view`.
+            `open_view`; guests have others.
         host: The address that the server listens on.
         open_view: Whether anybody who reaches the server may watch.
+        outside: Encrypted address of the page for other devices, which can be invited then.
+        is_tls: Whether the server itself encrypts.
+        is_proxied: Whether a proxy encrypts in front of it, at `outside`.
     """
 
-    def __init__(self, token: str, host: str, open_view: bool = False) -> None:
-        self.token = token
+    def __init__(
+        self,
+        token: str,
+        host: str,
+        open_view: bool = False,
+        *,
+        outside: str | None = None,
+        is_tls: bool = False,
+        is_proxied: bool = False,
+    ) -> None:
+        self.owner = Holder(token)
+        self.guests = Guests()
         self.open_view = open_view
+        self._outside = outside
+        self._schemes = ("https",) if is_tls else ("http", "https")
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
-        self._tokens = REQUESTS_AT_ONCE
-        self._last_s = time.monotonic()
+        self._proxied: tuple[str, str] | None = None
+        if is_proxied and outside is not None:
+            parts = urlsplit(outside.lower())
+            self._proxied = parts.hostname or "", f"https://{parts.netloc}".removesuffix(":443")
+
+    def holder(self, token: str | None) -> Holder | None:
+        """Return who has a token; None for a wrong one.
+
+        It is compared with every token, so that the time tells nothing about which one is right.
+        """
+        return next(iter([each for each in (self.owner, *self.guests) if each.shows(token)]), None)
 
     def rights(self, token: str | None) -> Right | None:
-        """Return what a token allows; None for a wrong one, which takes as long."""
-        return "control" if _same(token, self.token) else None
+        """Return what a token allows; None for a wrong one."""
+        holder = self.holder(token)
+        return None if holder is None else holder.rights
+
+    def invitation(self, token: str) -> str:
+        """Return the address that a guest opens; the fragment with the token is never sent."""
+        return f"{self.outside}/participant#token={token}"
+
+    @property
+    def outside(self) -> str:
+        """Encrypted address of the page for other devices. Raises LiveError where they have none.
+
+        A token that is sent unencrypted could be read on the way.
+        """
+        if self._outside is None:
+            raise LiveError(
+                "other devices have no encrypted way to this page",
+                fix="start the server with --host ADDRESS --tls CERT KEY, or with --public-url",
+            )
+        return self._outside
 
     def allows_host(self, host: str | None) -> bool:
         """Return whether a request that names this host was meant for us.
@@ -123,6 +171,8 @@ class Access:
         name = _hostname(host)
         if name is None:
             return False
+        if self._proxied is not None and name == self._proxied[0]:
+            return True
         try:
             ipaddress.ip_address(name)
         except ValueError:
@@ -130,33 +180,22 @@ class Access:
         return True
 
     def allows_origin(self, origin: str | None, host: str | None) -> bool:
-        """Return whether a browser's request comes from our own page; programs send no origin."""
+        """Return whether a browser's request comes from our own page; programs send no origin.
+
+        A proxy may name another host to us than the browser does; the origin is the browser's.
+        """
         if origin is None:
             return True
+        if self._proxied is not None:
+            if origin.lower().removesuffix(":443") == self._proxied[1]:
+                return True
+            if _hostname(host) == self._proxied[0]:
+                return False
         try:
             parts = urlsplit(origin)
         except ValueError:
             return False
-        return parts.scheme in ("http", "https") and parts.netloc.lower() == (host or "").lower()
-
-    def allows_another_change(self) -> bool:
-        """Count a change; return whether the rate of changes is within its limit."""
-        now_s = time.monotonic()
-        self._tokens = min(self._tokens + (now_s - self._last_s) * REQUESTS_PER_S, REQUESTS_AT_ONCE)
-        self._last_s = now_s
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
-def allows(has: Right, needed: Right) -> bool:
-    """Return whether a token of one right may do what needs another."""
-    return RIGHTS.index(has) >= RIGHTS.index(needed)
-
-
-def _same(token: str | None, right: str) -> bool:
-    return hmac.compare_digest((token or "").encode(), right.encode())
+        return parts.scheme in self._schemes and parts.netloc.lower() == (host or "").lower()
 
 
 def _hostname(host: str | None) -> str | None:

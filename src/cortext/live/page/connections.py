@@ -15,9 +15,10 @@ import asyncio
 import ipaddress
 import resource
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from cortext.live.core.log import repeated_event
@@ -43,6 +44,8 @@ MAX_RECEIVED = 2 * 1024 * 1024
 
 Fragments without end are none.
 """
+CLOSE_S = 5.0
+"""Seconds in which the other end must take part in the end of an encrypted connection."""
 BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 RETRY_S = 0.1
@@ -56,14 +59,19 @@ class Listener:
         listener: A bound socket.
         make_protocol: Makes uvicorn's protocol of a connection; its argument becomes
             `scope["state"]` of each request.
+        tls: Certificate and rules of encryption; None to encrypt nothing.
     """
 
     def __init__(
-        self, listener: socket.socket, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[dict[str, Any]], asyncio.Protocol],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._make_protocol = make_protocol
+        self._tls = tls
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._opening: set[asyncio.Task[Any]] = set()
         self._open = True
@@ -111,13 +119,25 @@ class Listener:
             self._loop.remove_reader(self._listener)
             self._loop.call_later(RETRY_S, self._resume)
             return
-        opening = self._loop.create_task(
-            self._loop.connect_accepted_socket(
-                lambda: Connection(self, self._make_protocol), accepted
-            )
-        )
+        # Counted from now on: a handshake that never ends is a stranger's, too.
+        connection = Connection(self, self._make_protocol, accepted)
+        opening = self._loop.create_task(self._open_connection(connection, accepted))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
+
+    async def _open_connection(self, connection: Connection, accepted: socket.socket) -> None:
+        """Shake hands, where connections are encrypted; give the connection to its protocol."""
+        times: dict[str, Any] = {}
+        if self._tls is not None:
+            times = {"ssl_handshake_timeout": HEAD_S, "ssl_shutdown_timeout": CLOSE_S}
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._tls, **times
+            )
+        except OSError:  # among them ssl.SSLError; no warning: a port scan, plain HTTP
+            repeated_event("handshake_failed", "info")
+        finally:
+            connection.opened()
 
     def _resume(self) -> None:
         if self._open:
@@ -137,21 +157,33 @@ class Connection(asyncio.Protocol):
     """A connection, between asyncio and the protocol of uvicorn that reads it.
 
     It is a stranger's until the request in progress has shown the token, and again when that
-    request is over.
+    request is over. That begins when it is accepted: before its handshake, if it is encrypted.
     """
 
     def __init__(
-        self, listener: Listener, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
+        self,
+        listener: Listener,
+        make_protocol: Callable[[dict[str, Any]], asyncio.Protocol],
+        accepted: socket.socket,
     ) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._protocol = make_protocol({"connection": self})
+        self._make_protocol = make_protocol
+        self._protocol: asyncio.Protocol
+        self._accepted = accepted
         self._deadline: asyncio.TimerHandle | None = None
         self._n_received = 0
         self._connected = False
-        self._transport: asyncio.Transport
-        self.descriptor = -1
-        self.address = 0
+        self._holder: set[Connection] | None = None
+        self._tell_withdrawn: Callable[[], None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self.descriptor = accepted.fileno()
+        try:
+            self.address = _network(accepted.getpeername())
+        except OSError:  # it was reset before it was accepted
+            self.address = 0
+        self._allow(HEAD_S)
+        self._listener.add_stranger(self)
 
     # Called by requests
 
@@ -163,12 +195,30 @@ class Connection(asyncio.Protocol):
         try:
             yield
         finally:
+            self._leave_holder()
             self._become_stranger()
 
-    def trust(self) -> None:
-        """Let the request in progress last: it has shown the token, or a stranger may watch."""
+    def trust(self, holder: set[Connection]) -> None:
+        """Let the request in progress last: it has shown a token, or a stranger may watch.
+
+        Args:
+            holder: Connections of the token, among which it is while the request is in progress.
+        """
         self._listener.remove_stranger(self)
         self._allow(None)
+        self._holder = holder
+        holder.add(self)
+
+    def when_withdrawn(self, tell: Callable[[], None]) -> None:
+        """Call `tell` if the token is revoked, instead of disconnecting at once."""
+        self._tell_withdrawn = tell
+
+    def withdraw(self) -> None:
+        """End the request in progress, because its token was revoked."""
+        if self._tell_withdrawn is None:
+            self.disconnect("access_withdrawn", "info")
+        else:
+            self._tell_withdrawn()
 
     def received_whole(self) -> None:
         """Note that a whole request head or message has come."""
@@ -179,11 +229,15 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)
-        self.descriptor = transport.get_extra_info("socket").fileno()
-        self.address = _network(transport.get_extra_info("peername"))
         self._connected = True
-        self._become_stranger()
+        self._protocol = self._make_protocol({"connection": self})
         self._protocol.connection_made(cast(asyncio.Transport, _Transport(self, self._transport)))
+
+    def opened(self) -> None:
+        """Count the connection no more unless it was made: its handshake has failed."""
+        if self._transport is None:
+            self._allow(None)
+            self._listener.remove_stranger(self)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -192,6 +246,7 @@ class Connection(asyncio.Protocol):
             self.disconnect("message_without_end")
             return
         self._protocol.data_received(data)
+        assert self._transport is not None
         if self._transport.get_write_buffer_size() > MAX_UNREAD:
             self.disconnect("client_does_not_read")
 
@@ -211,6 +266,7 @@ class Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._connected = False
         self._allow(None)
+        self._leave_holder()
         self._listener.remove_stranger(self)
         self._protocol.connection_lost(error)
 
@@ -219,14 +275,24 @@ class Connection(asyncio.Protocol):
         self._listener.remove_stranger(self)
         self._allow(None)
         repeated_event(event, level)
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
+            return
+        with suppress(OSError):  # in its handshake, which ends with this
+            self._accepted.shutdown(socket.SHUT_RDWR)
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Pass the connection to another protocol: a request has become a web socket."""
         self._protocol = protocol
 
+    def _leave_holder(self) -> None:
+        if self._holder is not None:
+            self._holder.discard(self)
+        self._holder = self._tell_withdrawn = None
+
     def _become_stranger(self) -> None:
-        if self._connected:  # also while it closes: that may wait for a client that does not read
+        # Also while it closes: that may wait for a client that does not read.
+        if self._connected and self._transport is not None:
             self._allow(ANSWER_S if self._transport.get_write_buffer_size() else HEAD_S)
             self._listener.add_stranger(self)
 

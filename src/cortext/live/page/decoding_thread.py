@@ -19,11 +19,11 @@ from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenMode
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.on_final import FinalCommand
-from cortext.live.page.access import Right
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
 from cortext.live.page.sources import Source
+from cortext.live.page.tokens import Right
 from cortext.live.page.utterance import UtteranceDecoder
 
 Result = TypeVar("Result")

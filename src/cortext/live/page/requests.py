@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from io import BytesIO
 from typing import Any
 
 from fastapi import Request
@@ -17,10 +18,12 @@ from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
 from cortext.errors import CortextError, LiveError
-from cortext.live.core.log import internal_error, repeated_event
+from cortext.extras import need
+from cortext.live.core.log import event, internal_error, repeated_event
 from cortext.live.core.log_writer import LogWriter
-from cortext.live.page.access import MAX_BODY, Right
+from cortext.live.page.access import MAX_BODY, Access
 from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.tokens import Right
 from cortext.usage.log import RATINGS
 
 BODY_S = 10.0
@@ -37,6 +40,10 @@ NEEDS: dict[str, Right] = {
     "gate": "control",
     "correction": "control",
     "rating": "rate",
+    "guests": "control",
+    "invite": "control",
+    "revoke": "control",
+    "choose": "rate",
 }
 """Right that each request under /api/ needs, asked for by GET or by POST. Others are not served."""
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -164,6 +171,53 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
         "rating": rating,
     }
     return {action: handle(ask) for action, ask in asks.items()} | {"choose": choose}
+
+
+def guest_handlers(access: Access) -> dict[str, Handler]:
+    """Return the handlers of requests about guests by their names."""
+
+    async def invite(body: dict[str, Any]) -> dict[str, Any]:
+        _check_fields(body, rights=str, name=str)
+        rights, name = _required(body, "rights"), _required(body, "name")
+        access.outside  # noqa: B018 - raises where a guest could not come
+        segno = need("segno", "live")
+        guest = access.guests.invite(rights, name)
+        event("guest_invited", guest=guest.id, rights=guest.rights)
+        url = access.invitation(guest.token)
+        svg = BytesIO()
+        # Black on white with a margin of four squares: readers of QR codes need both.
+        segno.make_qr(url, error="m").save(
+            svg, kind="svg", border=4, dark="#000", light="#fff", xmldecl=False, omitsize=True
+        )
+        code = svg.getvalue().decode()
+        return {"id": guest.id, "name": guest.name, "rights": rights, "url": url, "qr": code}
+
+    async def revoke(body: dict[str, Any]) -> dict[str, Any]:
+        _check_fields(body, id=int)
+        guest = access.guests.revoke(_required(body, "id"))
+        event("guest_revoked", guest=guest.id)
+        return {}
+
+    return {"invite": invite, "revoke": revoke}
+
+
+def guest_list(access: Access) -> dict[str, Any]:
+    """Return the guests, without their tokens, and why none can be invited, or null."""
+    try:
+        reason = None if access.outside else ""
+    except LiveError as error:
+        reason = str(error)
+    guests = [
+        {
+            "id": guest.id,
+            "name": guest.name,
+            "rights": guest.rights,
+            "invited": guest.invited,
+            "pages": guest.pages,
+        }
+        for guest in access.guests
+    ]
+    return {"guests": guests, "refusal": reason}
 
 
 def _log_writer(decoding: DecodingThread) -> LogWriter:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,14 +24,12 @@ from starlette.requests import HTTPConnection
 from cortext.errors import DataError, LiveError, shown
 from cortext.live.core.log import event, internal_error, repeated_event
 from cortext.live.page.access import (
+    MAX_GUEST_READERS,
     MAX_MESSAGE,
     MAX_READERS,
     MAX_STRANGE_READERS,
-    MAY,
     Access,
     Guard,
-    Right,
-    allows,
 )
 from cortext.live.page.connections import Listener
 from cortext.live.page.decoding_thread import DecodingThread
@@ -42,9 +41,12 @@ from cortext.live.page.requests import (
     Refused,
     answer,
     error_response,
+    guest_handlers,
+    guest_list,
     handlers,
     read_body,
 )
+from cortext.live.page.tokens import MAY, Holder, Right
 
 WEB = Path(__file__).parent / "web"
 TYPES = {
@@ -61,12 +63,14 @@ POLICY_VIOLATION = 1008
 TRY_AGAIN = 1013
 PATIENCE_S = 30.0
 """Seconds that one message may wait for a client that does not read."""
+FAREWELL_S = 2.0
+"""Seconds in which a page whose access was withdrawn must have closed its web socket."""
 
 
 def build_app(decoding: DecodingThread, access: Access) -> Guard:
     """Return the application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    actions = handlers(decoding)
+    actions = handlers(decoding) | guest_handlers(access)
     drift = DriftReports(decoding.log_writer.folder if decoding.log_writer else None)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
     pages = {
@@ -83,6 +87,10 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     @app.get("/api/drift")
     async def drift_report(request: Request) -> Response:
         return await answer(_drift(request, drift, access))
+
+    @app.get("/api/guests")
+    async def guests(request: Request) -> Response:
+        return await answer(_guests(request, access))
 
     @app.post("/api/{action}")
     async def change(action: str, request: Request) -> Response:
@@ -106,22 +114,28 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     return Guard(app, access)
 
 
-def _rights(client: HTTPConnection, token: str | None, access: Access) -> Right | None:
-    """Return what the token allows, and trust the connection unless that is nothing."""
-    rights = access.rights(token)
-    if rights is not None:
-        client.state.connection.trust()
-    return rights
+def _holder(client: HTTPConnection, token: str | None, access: Access) -> Holder | None:
+    """Return who has the token, and trust the connection if somebody has.
+
+    Raises Refused where one guest asks for too much at a time.
+    """
+    holder = access.holder(token)
+    if holder is not None:
+        if len(holder.connections) >= holder.most_requests:
+            raise Refused(429, "too many requests with this token at a time")
+        client.state.connection.trust(holder.connections)
+    return holder
 
 
-def _check_token(request: Request, access: Access, needed: Right = "control") -> None:
-    """Raise Refused unless the request shows a token with this right."""
+def _check_token(request: Request, access: Access, needed: Right = "control") -> Holder:
+    """Return who has the token. Raises Refused unless it allows what needs this right."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    rights = _rights(request, token.strip() if scheme.lower() == "bearer" else None, access)
-    if rights is None:
+    holder = _holder(request, token.strip() if scheme.lower() == "bearer" else None, access)
+    if holder is None:
         raise Refused(401, "the token is missing or wrong")
-    if not allows(rights, needed):
-        raise Refused(403, f"this token may only {MAY[rights]}")
+    if not holder.may(needed):
+        raise Refused(403, f"this token may only {MAY[holder.rights]}")
+    return holder
 
 
 # Requests
@@ -137,14 +151,19 @@ async def _drift(request: Request, drift: DriftReports, access: Access) -> dict[
     return await drift.report()
 
 
+async def _guests(request: Request, access: Access) -> dict[str, Any]:
+    _check_token(request, access, NEEDS["guests"])
+    return guest_list(access)
+
+
 async def _change(
     action: str, request: Request, access: Access, actions: dict[str, Handler]
 ) -> dict[str, Any]:
-    _check_token(request, access, "read")
-    if action not in actions:
+    known = action in actions
+    holder = _check_token(request, access, NEEDS[action] if known else "read")
+    if not known:
         raise Refused(404, "no such request")
-    _check_token(request, access, NEEDS[action])
-    if not access.allows_another_change():
+    if not holder.allows_another_change():
         raise Refused(429, "too many requests; wait a second")
     return {"ok": True, **await actions[action](await read_body(request))}
 
@@ -153,28 +172,42 @@ async def _change(
 
 
 async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    rights = _rights(ws, ws.query_params.get("token"), access)
-    is_stranger = rights is None
-    if rights is None:
+    try:
+        holder = _holder(ws, ws.query_params.get("token"), access)
+    except Refused:
+        await ws.close(TRY_AGAIN)
+        return
+    if holder is None:
         if not access.open_view:
             await ws.close(POLICY_VIOLATION)
             return
-        rights = "read"
+        holder = Holder("", "read")  # a stranger, who may watch
+        most = MAX_STRANGE_READERS
+        ws.state.connection.trust(holder.connections)
+    else:
+        most = MAX_READERS if holder.may("control") else MAX_GUEST_READERS
     reader = Reader(asyncio.get_running_loop())
-    most = MAX_STRANGE_READERS if is_stranger else MAX_READERS
-    if not decoding.readers.admit(reader, most):
+    if holder.pages >= holder.most_pages or not decoding.readers.admit(reader, most):
         await ws.accept()
-        await ws.close(TRY_AGAIN, f"{most} pages are open already")
+        await ws.close(TRY_AGAIN, f"{min(most, holder.most_pages)} pages are open already")
         return
-    tasks: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Task[Any]] = []
+    withdrawn = asyncio.Event()
+    ws.state.connection.when_withdrawn(withdrawn.set)
+    holder.pages += 1
     try:
-        ws.state.connection.trust()
         await ws.accept()
-        await asyncio.wrap_future(decoding.subscribe(reader, rights))
+        await asyncio.wrap_future(decoding.subscribe(reader, holder.rights))
         event("page_connected", pages=len(decoding.readers))
-        tasks += [asyncio.create_task(_send(ws, reader)), asyncio.create_task(_until_it_leaves(ws))]
+        jobs = (_send(ws, reader), _until_it_leaves(ws), withdrawn.wait())
+        tasks += [asyncio.create_task(job) for job in jobs]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if withdrawn.is_set():
+            decoding.readers.remove(reader)
+            tasks[0].cancel()
+            await _close_withdrawn(ws, tasks[1])
     finally:
+        holder.pages -= 1
         decoding.readers.remove(reader)
         for task in tasks:
             task.cancel()
@@ -184,6 +217,15 @@ async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -
 async def _until_it_leaves(ws: WebSocket) -> None:
     while (await ws.receive())["type"] != "websocket.disconnect":
         pass  # a page has nothing to say here
+
+
+async def _close_withdrawn(ws: WebSocket, leaving: asyncio.Task[None]) -> None:
+    """Tell a page that its access was withdrawn; end the connection, whether it reads or not."""
+    with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):
+        async with asyncio.timeout(FAREWELL_S):
+            await ws.close(POLICY_VIOLATION, "access was withdrawn")
+            await leaving
+    ws.state.connection.disconnect("access_withdrawn", "info")
 
 
 async def _send(ws: WebSocket, reader: Reader) -> None:
@@ -207,7 +249,11 @@ async def _send(ws: WebSocket, reader: Reader) -> None:
 
 
 async def _serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    if _rights(ws, ws.query_params.get("token"), access) != "control":
+    try:
+        holder = _holder(ws, ws.query_params.get("token"), access)
+    except Refused:
+        holder = None  # a guest's, which may not feed
+    if holder is None or not holder.may("control"):
         await ws.close(POLICY_VIOLATION)
         return
     await ws.accept()
@@ -310,15 +356,18 @@ def listen(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """uvicorn's server with bounded connections; it ends the utterance before it closes them."""
 
-    def __init__(self, config: uvicorn.Config, decoding: DecodingThread) -> None:
+    def __init__(
+        self, config: uvicorn.Config, decoding: DecodingThread, tls: ssl.SSLContext | None
+    ) -> None:
         super().__init__(config)
         self._decoding = decoding
+        self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         await super().startup(sockets=[])
         self.servers += [
-            cast(Any, Listener(listener, self._protocol)) for listener in sockets or []
+            cast(Any, Listener(listener, self._protocol, self._tls)) for listener in sockets or []
         ]
 
     def _protocol(self, state: dict[str, Any]) -> asyncio.Protocol:
@@ -338,8 +387,10 @@ def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     repeated_event("connection_failed", "error", error=known)
 
 
-def make_server(decoding: DecodingThread, access: Access) -> uvicorn.Server:
-    """Return a server to run with a socket that listens.
+def make_server(
+    decoding: DecodingThread, access: Access, tls: ssl.SSLContext | None = None
+) -> uvicorn.Server:
+    """Return a server to run with a socket that listens; `tls` encrypts its connections.
 
     SIGINT and SIGTERM end the utterance, then all connections.
     """
@@ -350,6 +401,7 @@ def make_server(decoding: DecodingThread, access: Access) -> uvicorn.Server:
         log_level="critical",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # what a client says about its address decides nothing
         loop="asyncio",
         http="h11",
         ws_max_size=MAX_MESSAGE,
@@ -361,16 +413,22 @@ def make_server(decoding: DecodingThread, access: Access) -> uvicorn.Server:
         lifespan="off",
     )
     config.load()  # imports its protocols
-    return _Server(config, decoding)
+    return _Server(config, decoding, tls)
 
 
-def run_server(decoding: DecodingThread, access: Access, listener: socket.socket) -> None:
+def run_server(
+    decoding: DecodingThread,
+    access: Access,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
         decoding: Thread that decodes.
         access: Token and bounds.
         listener: Socket that listens; it is closed at the end.
+        tls: Certificate and rules of encryption; None to encrypt nothing.
     """
     with listener:
-        make_server(decoding, access).run(sockets=[listener])
+        make_server(decoding, access, tls).run(sockets=[listener])
