@@ -46,6 +46,7 @@ from cortext.live.page.requests import (
     handlers,
     read_body,
 )
+from cortext.live.page.speech import speak
 from cortext.live.page.tokens import MAY, Holder, Right
 
 WEB = Path(__file__).parent / "web"
@@ -91,6 +92,10 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     @app.get("/api/guests")
     async def guests(request: Request) -> Response:
         return await answer(_guests(request, access))
+
+    @app.post("/api/speak")
+    async def sound(request: Request) -> Response:
+        return await speak(decoding.speech, _asked("speak", request, access))
 
     @app.post("/api/{action}")
     async def change(action: str, request: Request) -> Response:
@@ -168,6 +173,13 @@ async def _change(
     return {"ok": True, **await actions[action](await read_body(request))}
 
 
+async def _asked(action: str, request: Request, access: Access) -> dict[str, Any]:
+    """Return the body of a request, where its sender may ask for that."""
+    if not _check_token(request, access, NEEDS[action]).allows_another_change():
+        raise Refused(429, "too many requests; wait a second")
+    return await read_body(request)
+
+
 # The web socket of a page
 
 
@@ -221,11 +233,13 @@ async def _until_it_leaves(ws: WebSocket) -> None:
 
 async def _close_withdrawn(ws: WebSocket, leaving: asyncio.Task[None]) -> None:
     """Tell a page that its access was withdrawn; end the connection, whether it reads or not."""
-    with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):
+    try:
         async with asyncio.timeout(FAREWELL_S):
-            await ws.close(POLICY_VIOLATION, "access was withdrawn")
-            await leaving
-    ws.state.connection.disconnect("access_withdrawn", "info")
+            with suppress(WebSocketDisconnect, RuntimeError):  # it has left
+                await ws.close(POLICY_VIOLATION, "access was withdrawn")
+                await leaving
+    except TimeoutError:
+        ws.state.connection.disconnect("access_withdrawn", "info")
 
 
 async def _send(ws: WebSocket, reader: Reader) -> None:

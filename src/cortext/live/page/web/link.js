@@ -1,6 +1,8 @@
 // The server: its messages by web socket, and what it is asked to do by HTTP. Comes back by itself after a restart.
 
 const SOONEST_MS = 500, LATEST_MS = 5000;
+const POLICY_VIOLATION = 1008; // the code with which the server ends the web socket of a revoked token
+export const WITHDRAWN = "Access was withdrawn";
 
 export class Link {
   // receive(message) gets every message; change(state, text) every change of the connection:
@@ -36,11 +38,12 @@ export class Link {
       }
       this.receive(message);
     };
-    socket.onclose = (event) => socket === this.socket && this.lost(event.reason);
+    socket.onclose = (event) => socket === this.socket && this.lost(event);
   }
 
-  async lost(why) {
-    const reason = this.greeted ? "" : await this.refusal();
+  async lost({ code, reason: why }) {
+    const withdrawn = this.greeted && code === POLICY_VIOLATION;
+    const reason = withdrawn ? WITHDRAWN : this.greeted ? "" : await this.refusal();
     this.greeted = false;
     if (reason) return this.change("refused", reason);
     this.change("away", `${why || "No answer from the server"}, trying again`);

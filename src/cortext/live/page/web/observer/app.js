@@ -1,9 +1,11 @@
 // cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/reference/web-socket.md.
 
+import { Devices } from "./devices.js";
 import { Drift } from "./drift.js";
+import { Editor } from "./editor.js";
 import { Gate } from "./gate.js";
 import { isOfCharacters, said, setLanguage, written } from "../language.js";
-import { Link } from "../link.js";
+import { Link, WITHDRAWN } from "../link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
 import { Sentence } from "./sentence.js";
 import { keys, theme } from "../preferences.js";
@@ -21,17 +23,20 @@ let current = null; // id of the utterance that is forming
 let last = null; // the last that was decided
 let announced = ""; // the one that a screen reader was told last
 
-const sentence = new Sentence(async (id, text) => {
-  const kept = await ask("correction", { utterance: id, text });
-  if (kept && last?.id === id) sentence.corrected(text);
-  if (kept) say("Correction saved");
-  return kept;
+const sentence = new Sentence();
+const editor = new Editor(async (utterance, text) => {
+  const kept = await ask("correction", { utterance: utterance.id, text });
+  if (!kept) return false;
+  say("Correction saved");
+  if (last === utterance) corrected(text);
+  return true;
 });
 const source = new Source();
 const options = new Options(ask);
 const hotwords = new Hotwords(ask);
 const gate = new Gate(ask);
 const link = new Link(receive, connection);
+new Devices(link);
 const drift = new Drift((name) => link.get(name));
 
 function complain(text) {
@@ -58,7 +63,7 @@ function connection(kind, text) {
   $("link").dataset.link = kind;
   $("link-text").textContent = text;
   if (kind === "refused")
-    complain(`${text}. Open the address that cortext serve printed; it ends in #token=\u2026`);
+    complain(text === WITHDRAWN ? `${text}.` : `${text}. Open the address that cortext serve printed; it ends in #token=\u2026`);
   else if (kind === "open") complain("");
   enable();
 }
@@ -124,7 +129,7 @@ function label(list, groups) {
 function begin(id) {
   current = id;
   timeline.begin();
-  sentence.reference(state.reference);
+  sentence.begin(state.reference);
   judge();
 }
 
@@ -134,7 +139,9 @@ function step(message) {
   timeline.addBins(bytes(message.bins), message.n_bins, until);
   if (message.dropped) timeline.resume(until, message.n_frames);
   timeline.addFrames(bytes(message.posteriors), message.n_frames);
-  sentence.forming(message.stable, message.tail, message.t_ms);
+  if (!sentence.forming(message.stable, message.tail, message.t_ms)) return;
+  showTrial();
+  judge();
 }
 
 function decided(utterance) {
@@ -142,9 +149,17 @@ function decided(utterance) {
   current = null;
   last = { ...utterance, rating: null };
   sentence.decided(utterance);
-  showCandidates(utterance.nbest, (text) => sentence.edit(last, text));
+  showCandidates(utterance.nbest, (text) => editor.open(last, text));
   if (utterance.error) complain(utterance.error);
   announce(utterance);
+  showTrial();
+  judge();
+}
+
+// The correction stands beside its sentence, wherever that is now.
+function corrected(text) {
+  last.correction = text;
+  if (sentence.stands) sentence.corrected(text);
   judge();
 }
 
@@ -158,7 +173,7 @@ function announce(utterance) {
 
 // Whose sentence it is, and the day's layer where that is another one's.
 function showTrial() {
-  const id = state.state === "running" ? state.trial : last?.trial;
+  const id = state.state === "running" && !sentence.stands ? state.trial : last?.trial;
   const trial = source.trials.find((it) => it.id === id);
   const day = trial?.session === state.day ? null : `decoded with the day layer of ${state.day}`;
   const model = state.model && `model ${state.model}`;
@@ -184,7 +199,8 @@ function ranking({ text, ngram_text, degraded }) {
 function judge() {
   const unit = isOfCharacters() ? "character" : "word";
   const facts = last && [
-    current === null ? null : [quoted(last.text)],
+    sentence.stands ? null : [quoted(last.text)],
+    sentence.stands || !last.correction ? null : ["corrected to ", quoted(last.correction)],
     last.wer === null ? null : `${unit} error rate ${Math.round(100 * last.wer)}\u2009%`,
     `${last.duration_s.toFixed(1)}\u2009s`,
     last.words_per_minute ? `${Math.round(last.words_per_minute)} ${unit}s per minute` : null,
@@ -217,7 +233,7 @@ function changed(message) {
   options.show(state, hello);
   hotwords.show(state.hotwords, state.hotword_spelling);
   gate.show(state, hello);
-  if (running && current === null) sentence.reference(state.reference);
+  if (running && current === null) sentence.expect(state.reference);
   else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Waiting for a sentence");
   enable();
 }
@@ -226,7 +242,7 @@ function enable() {
   const open = $("link").dataset.link === "open" && hello?.can_control;
   const fed = hello?.source.kind === "feed"; // runs when its frames come
   $("run").disabled = !open || (fed && state?.state !== "running");
-  for (const id of ["previous", "next", "session", "trial", "hotwords", "options"]) $(id).disabled = !open;
+  for (const id of ["previous", "next", "session", "trial", "devices", "hotwords", "options"]) $(id).disabled = !open;
   $("drift").disabled = !open || !hello.session_log;
   for (const button of [...document.querySelectorAll("[data-rating]"), $("correct")]) button.disabled = !open || !last;
   document.body.classList.toggle("watching", Boolean(hello && !hello.can_control));
@@ -236,7 +252,7 @@ $("run").addEventListener("click", () =>
   state.state === "running" ? ask("stop") : ask("start", source.choice(state)));
 $("previous").addEventListener("click", () => source.move(-1));
 $("next").addEventListener("click", () => source.move(1));
-$("correct").addEventListener("click", () => sentence.edit(last, last.text));
+$("correct").addEventListener("click", () => editor.open(last, last.text));
 $("alert-close").addEventListener("click", () => complain(""));
 for (const button of document.querySelectorAll("[data-rating]"))
   button.addEventListener("click", async () => {

@@ -177,5 +177,5 @@ export class Hotwords {
 export const KEYS = [
   ["S", "start or stop"], ["D", "choose the day"], ["T", "choose the trial"], ["P", "previous trial"], ["N", "next trial"],
   ["1", "rate: right"], ["2", "rate: mostly right"], ["3", "rate: wrong"], ["E", "edit the sentence"],
-  ["F", "drift"], ["H", "hotwords"], ["O", "options"], ["L", "colours"], ["?", "this list"], ["Esc", "close or cancel"],
+  ["F", "drift"], ["G", "other devices"], ["H", "hotwords"], ["O", "options"], ["L", "colours"], ["?", "this list"], ["Esc", "close or cancel"],
 ];
