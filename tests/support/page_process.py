@@ -23,6 +23,7 @@ from cortext.data.packed import open_data
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.live.core.log_writer import LogWriter
+from cortext.live.core.speech import Speech
 from cortext.live.page.access import Access
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--feed", action="store_true")
     parser.add_argument("--gate", action="store_true")
     parser.add_argument("--no-log", action="store_true")
+    parser.add_argument("--voice")
     parser.add_argument(
         "--opinion", action="store_true", help="a large model that fails where the context says so"
     )
@@ -135,6 +137,10 @@ def main() -> None:
         session = DecodingThread(
             days, source, speed=asked.speed, log_writer=log_writer, about=about
         )
+        if asked.voice is not None:
+            speech = Speech(asked.voice)
+            speech.wait()
+            session.use_voice(speech)
         print(listener.getsockname()[1], flush=True)
         run_server(session, Access("secret", "127.0.0.1", asked.open_view), listener)
 

@@ -128,6 +128,7 @@ class Tracks:
 class FormantVoice(Voice):
     """The project's own synthesiser; needs no download."""
 
+    takes = ("rate", "pitch")
     name, revision = "formant", "1"
     """Name and revision. Each change of a wave needs a new revision: of sounds, tracks, filters or
     pronunciations.
@@ -153,7 +154,13 @@ class FormantVoice(Voice):
 
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. Commas and stops make pauses, a question mark a rise."""
-        return synthesise(tracks(text), np.random.default_rng(zlib.crc32(text.encode())))
+        return self._at(text, 1.0, 1.0)
+
+    def _at(self, text: str, rate: float, pitch: float) -> np.ndarray:
+        at = tracks(text)
+        if (rate, pitch) != (1.0, 1.0):
+            at = _changed(at, rate, pitch)
+        return synthesise(at, np.random.default_rng(zlib.crc32(text.encode())))
 
 
 def tracks(text: str) -> Tracks:
@@ -176,6 +183,14 @@ def tracks(text: str) -> Tracks:
         noise_F,
         *(_between(column) for column in rows_FK.T[7:]),
     )
+
+
+def _changed(t: Tracks, rate: float, pitch: float) -> Tracks:
+    """Return tracks that are spoken faster, and higher."""
+    n_frames = len(t.pitch_F)
+    chosen = np.minimum(np.arange(0, n_frames, rate).astype(int), n_frames - 1)
+    fields = {name: track[chosen] for name, track in vars(t).items()}
+    return Tracks(**fields | {"pitch_F": fields["pitch_F"] * pitch})
 
 
 def _silence(ms: float) -> np.ndarray:

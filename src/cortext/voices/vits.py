@@ -82,6 +82,23 @@ class VitsVoice(Voice):
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. The silence at the ends is cut."""
         rate = self._network.config.sampling_rate
+        return resampled(self._wave(text), rate)
+
+    @property
+    def aloud_rate(self) -> int:
+        """See `Voice.aloud_rate`."""
+        return int(self._network.config.sampling_rate)
+
+    def _at(self, text: str, rate: float, pitch: float) -> np.ndarray:
+        own = self._network.speaking_rate
+        self._network.speaking_rate = own * rate
+        try:
+            return self._wave(text)
+        finally:
+            self._network.speaking_rate = own
+
+    def _wave(self, text: str) -> np.ndarray:
+        """Return the wave of a text at the model's own sample rate, without silence at its ends."""
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.default_generator.manual_seed(zlib.crc32(text.encode()))
             wave = (
@@ -89,7 +106,7 @@ class VitsVoice(Voice):
                 .waveform[0]
                 .numpy()
             )
-        return resampled(trimmed(wave, rate), rate)
+        return trimmed(wave, self._network.config.sampling_rate)
 
     def _prepared(self, text: str) -> str:
         with explained(self.name, "its tokenizer cannot read the text"):

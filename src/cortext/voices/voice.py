@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from math import gcd
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,6 +16,7 @@ from cortext.extras import need
 SAMPLE_RATE = 16_000
 """Samples a second of what every voice speaks."""
 _EDGE_S, _SILENT = 0.03, 0.003
+_PIECE = 200
 
 
 class Voice(ABC):
@@ -25,6 +30,8 @@ class Voice(ABC):
     name: str
     revision: str
     sample_rate: int = SAMPLE_RATE
+    takes: ClassVar[tuple[str, ...]] = ("rate",)
+    """What `aloud` can change: `rate`, `pitch`."""
 
     @abstractmethod
     def can_speak(self, text: str) -> bool:
@@ -37,6 +44,44 @@ class Voice(ABC):
     @abstractmethod
     def speak(self, text: str) -> np.ndarray:
         """Speak a text: return a wave, float32 [samples] at 16 kHz, between -1 and 1."""
+
+    def aloud(
+        self, text: str, rate: float = 1.0, pitch: float = 1.0
+    ) -> tuple[int, Iterator[bytes]]:
+        """Speak a text for a listener, who waits for the first sound.
+
+        Args:
+            text: The text; pieces that cannot be spoken are left out.
+            rate: Speed, as a multiple of the voice's own.
+            pitch: Pitch, as a multiple of the voice's own; for a voice that takes it.
+
+        Returns:
+            Samples per second, and the wave piece by piece: 16 bits, little-endian, one channel.
+        """
+        pieces = [piece for piece in _pieces(text) if self.can_speak(piece)]
+        return self.aloud_rate, (pcm(self._at(piece, rate, pitch)) for piece in pieces)
+
+    @property
+    def aloud_rate(self) -> int:
+        """Samples per second of what `aloud` returns."""
+        return self.sample_rate
+
+    def _at(self, text: str, rate: float, pitch: float) -> np.ndarray:
+        """Return the wave of a sentence at a speed and a pitch, at `aloud_rate`."""
+        raise NotImplementedError
+
+
+def _pieces(text: str) -> list[str]:
+    """Return the sentences of a text; long ones in pieces, so that the first sound comes soon."""
+    sentences = re.split(r"(?<=[.!?])\s+", text)
+    wrapped = (textwrap.wrap(each, _PIECE, break_on_hyphens=False) for each in sentences)
+    return [piece for pieces in wrapped for piece in pieces]
+
+
+def pcm(wave: np.ndarray) -> bytes:
+    """Return a wave between -1 and 1 as 16-bit samples, little-endian."""
+    samples: np.ndarray = np.rint(np.clip(wave, -1, 1) * (2**15 - 1)).astype("<i2")
+    return samples.tobytes()
 
 
 def resampled(wave: np.ndarray, rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:

@@ -44,6 +44,7 @@ NEEDS: dict[str, Right] = {
     "invite": "control",
     "revoke": "control",
     "choose": "rate",
+    "speak": "read",
 }
 """Right that each request under /api/ needs, asked for by GET or by POST. Others are not served."""
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -218,6 +219,13 @@ def guest_list(access: Access) -> dict[str, Any]:
         for guest in access.guests
     ]
     return {"guests": guests, "refusal": reason}
+
+
+def to_speak(body: dict[str, Any]) -> tuple[str, float, float]:
+    """Return the text, the rate and the pitch of a request to speak."""
+    _check_fields(body, text=str, rate=(int, float), pitch=(int, float))
+    rate, pitch = (1.0 if body.get(name) is None else body[name] for name in ("rate", "pitch"))
+    return _required(body, "text"), rate, pitch
 
 
 def _log_writer(decoding: DecodingThread) -> LogWriter:

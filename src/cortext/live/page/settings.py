@@ -106,6 +106,14 @@ class LiveSettings:
     device: str = "cpu"
     llm: LargeModelFiles | None = None
     context: str = ""
+    voice: Annotated[
+        str | None,
+        Setting(
+            help="Voice that speaks sentences to pages: espeak-ng, formant, or the folder of a"
+            " VITS model.",
+            metavar="VOICE",
+        ),
+    ] = None
     on_final: Annotated[
         str | None,
         Setting(

@@ -24,6 +24,7 @@ from cortext.live.core.decoder import with_llm
 from cortext.live.core.gate import gate_for
 from cortext.live.core.log_writer import open_log
 from cortext.live.core.on_final import FinalCommand
+from cortext.live.core.speech import Speech
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.settings import LiveSettings
@@ -51,6 +52,9 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     if settings.on_final is not None:  # first, because a mistake in it is found at once
         on_final = FinalCommand(settings.on_final, settings.on_final_timeout)
     stepper = _stepper(settings, run)
+    speech = None  # its process opens the voice while models and recordings are read
+    if settings.voice is not None:
+        speech = Speech(settings.voice, conventions_of(stepper).language)
     options = pipeline_options(settings, conventions_of(stepper))
     decoder_options, _ = options_for(settings.run, settings.lm, settings.options)
 
@@ -87,6 +91,9 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     decoding = DecodingThread(
         days, source, speed=settings.speed, log_writer=log_writer, about=about, on_final=on_final
     )
+    if speech is not None:
+        speech.wait()
+        decoding.use_voice(speech)
     if settings.chain is not None:
         decoding.follow(settings.chain, lambda run: (_stepper(settings, run), calibrator_of(run)))
     return decoding

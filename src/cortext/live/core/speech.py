@@ -1,0 +1,339 @@
+"""The server's voice, in a process of its own: sound never holds up decoding."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from cortext.errors import ConfigError, CortextError, DataError, LiveError, first_line, shown
+from cortext.live.core.log import event, internal_error
+from cortext.processes import end_with_parent, interrupts_held
+from cortext.text.language import EN, Language
+
+MOST_WAITING = 4
+"""Texts that wait while one is spoken."""
+MOST_CHARACTERS = 1000
+SLOWEST, FASTEST = 0.5, 2.0
+HIGHEST = 2.0
+SILENT_S = 15.0
+"""Seconds without sound after which the process is killed: it hangs."""
+START_S = 120.0
+"""Seconds that opening the voice may take."""
+AGAIN_S = 5.0
+"""Seconds from a start that failed to the next one."""
+NICENESS = 10
+"""Decoding goes before speaking where both want the same core."""
+_TICK_S = 0.05
+
+Put = Callable[[int | bytes | CortextError | None], None]
+"""Takes the samples per second, then the sound piece by piece, then None; or what went wrong."""
+
+
+class Request:
+    """A text to speak.
+
+    Attributes:
+        text, rate, pitch: See `Voice.aloud`.
+        put: Takes the sound, in the thread of `Speech`; it must not wait.
+    """
+
+    def __init__(self, text: str, rate: float, pitch: float, put: Put) -> None:
+        self.text = text
+        self.rate = rate
+        self.pitch = pitch
+        self.put = put
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Say that nobody listens any more; from any thread."""
+        self._cancelled.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Tell whether nobody listens any more."""
+        return self._cancelled.is_set()
+
+
+class Speech:
+    """Speaks texts one after the other, in a process that is started again when it fails.
+
+    Args:
+        voice: `espeak-ng`, `formant`, or the directory of a VITS checkpoint.
+        language: Language of the texts.
+        silent_s: Seconds without sound after which the process is killed.
+
+    Attributes:
+        failed: Gets a line when the process has failed; in the thread of this class.
+
+    Raises:
+        ConfigError: There is no such voice.
+    """
+
+    def __init__(self, voice: str, language: Language = EN, silent_s: float = SILENT_S) -> None:
+        self._voice = voice_named(voice)
+        self.name = self._voice if self._voice in PROGRAMS else Path(self._voice).name
+        self.takes: tuple[str, ...] = ()
+        self.failed: Callable[[str], None] = _ignore
+        self._language = language
+        self._silent_s = silent_s
+        self._waiting = deque[Request]()
+        self._news = threading.Condition()
+        self._closing = False
+        self._is_ready = False
+        self._refusal: str | None = None
+        self._started_s = -float("inf")
+        self._process: Any = None
+        self._link: Connection
+        self._thread = threading.Thread(target=self._work, name="speech", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the voice can speak. Raises ConfigError where it cannot be opened."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_ready or self._refusal or self._closing)
+            refusal = self._refusal
+        if refusal is not None:
+            self.close()
+            raise ConfigError(f"--voice: {refusal}")
+
+    def ask(self, text: str, rate: float, pitch: float, put: Put) -> Request:
+        """Have a text spoken; return at once.
+
+        Raises:
+            DataError: The text is empty or too long, or rate or pitch are out of their range.
+            LiveError: Too many texts wait.
+        """
+        if len(text) > MOST_CHARACTERS:
+            raise DataError(
+                f"a text of {len(text)} characters; at most {MOST_CHARACTERS} are spoken"
+            )
+        spoken = "".join(each if each.isprintable() else " " for each in text).strip()
+        if not spoken:
+            raise DataError("there is no text to speak")
+        if not SLOWEST <= rate <= FASTEST:
+            raise DataError(
+                f"rate is {shown(str(rate), 20)}; a number from {SLOWEST} to {FASTEST} is needed"
+            )
+        if not 0 <= pitch <= HIGHEST:
+            raise DataError(
+                f"pitch is {shown(str(pitch), 20)}; a number from 0 to {HIGHEST} is needed"
+            )
+        request = Request(spoken, rate, pitch, put)
+        with self._news:
+            if self._closing:
+                raise LiveError("the server is stopping")
+            self._waiting = deque(each for each in self._waiting if not each.is_cancelled)
+            if len(self._waiting) >= MOST_WAITING:
+                raise LiveError(f"{MOST_WAITING} texts wait for the voice already", fix="wait")
+            self._waiting.append(request)
+            self._news.notify_all()
+        return request
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the process and the thread; what waits is not spoken."""
+        with self._news:
+            self._closing = True
+            self._news.notify_all()
+        self._thread.join(timeout_s)
+
+    # In the thread
+
+    def _work(self) -> None:
+        try:
+            self._open()
+            while (request := self._next()) is not None:
+                self._answer(request)
+        finally:
+            self._kill()
+            for request in self._waiting:
+                request.put(LiveError("the server is stopping"))
+
+    def _next(self) -> Request | None:
+        """Return the next text; None at the end. Starts a process again that died meanwhile."""
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting or self._closing, timeout=1.0)
+                if self._closing:
+                    return None
+                if self._waiting:
+                    return self._waiting.popleft()
+            if self._is_ready and not self._process.is_alive():
+                self._restart("ended by itself")
+
+    def _answer(self, request: Request) -> None:
+        if request.is_cancelled:
+            return
+        if not self._is_ready and time.monotonic() - self._started_s > AGAIN_S:
+            self._open()
+        if not self._is_ready:
+            request.put(LiveError(f"the voice {self.name} cannot be opened: {self._refusal}"))
+            return
+        try:
+            problem = self._speak(request)
+        except (OSError, EOFError):  # the process has ended, or was killed
+            problem = "ended in the middle of a text"
+        except Exception as error:  # no one waits for this thread
+            problem = internal_error(error)
+        if problem is not None and not self._closing:
+            request.put(LiveError(f"the voice {self.name} {problem}"))
+            self._restart(problem)
+
+    def _speak(self, request: Request) -> str | None:
+        """Pass on the sound of a text; return why the process must be killed, if it must."""
+        self._link.send((request.text, request.rate, request.pitch))
+        heard_s, told = time.monotonic(), False
+        while not self._closing:
+            if request.is_cancelled and not told:
+                self._link.send(None)
+                told = True
+            if not self._link.poll(_TICK_S):
+                if time.monotonic() - heard_s > self._silent_s:
+                    return f"made no sound for {self._silent_s:g} s"
+                continue
+            kind, content = self._link.recv()
+            heard_s = time.monotonic()
+            if not request.is_cancelled:
+                request.put(DataError(content) if kind == "error" else content)
+            if kind in ("end", "error"):
+                return None
+        return None
+
+    def _restart(self, problem: str) -> None:
+        event("voice_failed", "warning", problem=problem)
+        self.failed(f"the voice {self.name} {problem}; it begins again")
+        self._open()
+
+    def _open(self) -> None:
+        """Start a process; wait until its voice can speak, or cannot."""
+        self._kill()
+        self._started_s = time.monotonic()
+        refusal = None
+        try:
+            self._start()
+            kind, content = self._first_word()
+            if kind == "ready":
+                self.takes = content
+            else:
+                refusal = content
+        except (OSError, EOFError):
+            refusal = "its process ended at once"
+        except Exception as error:
+            refusal = internal_error(error)
+        if refusal is not None:
+            self._kill()
+            event("voice_not_opened", "warning", problem=refusal)
+        with self._news:
+            self._refusal = refusal
+            self._is_ready = refusal is None
+            self._news.notify_all()
+
+    def _start(self) -> None:
+        # A fresh process, since forking one that holds threads may fail.
+        context = multiprocessing.get_context("spawn")
+        self._link, theirs = context.Pipe()
+        process = context.Process(
+            target=_voice_process, args=(theirs, self._voice, self._language), daemon=True
+        )
+        with theirs, interrupts_held():
+            process.start()
+        self._process = process
+
+    def _first_word(self) -> tuple[str, Any]:
+        while time.monotonic() - self._started_s < START_S and not self._closing:
+            if self._link.poll(_TICK_S):
+                kind, content = self._link.recv()
+                return kind, content
+        return "refused", "the voice was not opened in time"
+
+    def _kill(self) -> None:
+        """Kill the process, and what it has started."""
+        process, self._process = self._process, None
+        self._is_ready = False
+        if process is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join(5.0)
+        self._link.close()
+
+
+PROGRAMS = ("espeak-ng", "formant")
+"""Voices that are no files."""
+
+
+def voice_named(name: str) -> str:
+    """Return the voice as `open_voice` takes it. Raises ConfigError where there is none."""
+    if name in PROGRAMS:
+        return name
+    path = Path(name)
+    folder = path.parent if path.is_file() else path
+    if name and folder.is_dir():
+        return str(folder)
+    what = f"--voice: no voice {name!r}"
+    raise ConfigError(what, fix=f"give {', '.join(PROGRAMS)}, or the folder of a VITS model")
+
+
+def _ignore(problem: str) -> None:
+    pass
+
+
+# In the process
+
+
+def _voice_process(link: Connection, name: str, language: Language) -> None:
+    """Speak what comes through the link, until it is closed."""
+    os.setsid()  # so that what it starts is killed with it, and no Ctrl-C reaches it
+    end_with_parent()
+    os.nice(NICENESS)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // 2)))
+    with suppress(BrokenPipeError, EOFError, ConnectionResetError):
+        try:
+            from cortext.voices import open_voice
+
+            voice = open_voice(name, language)
+            # What a voice loads at its first word is there before anybody waits for it.
+            for _ in voice.aloud("hello")[1]:
+                pass
+        except CortextError as error:
+            link.send(("refused", str(error)))
+            return
+        except Exception as error:
+            link.send(("refused", first_line(error)))
+            return
+        link.send(("ready", voice.takes))
+        while True:
+            asked = link.recv()
+            if asked is not None:  # else a cancel that came too late
+                _speak(link, voice, *asked)
+
+
+def _speak(link: Connection, voice: Any, text: str, rate: float, pitch: float) -> None:
+    try:
+        if not voice.can_speak(text):
+            link.send(("error", f"the voice {voice.name} can speak nothing of this text"))
+            return
+        samples_per_s, pieces = voice.aloud(text, rate, pitch)
+        link.send(("rate", samples_per_s))
+        with closing(pieces):
+            for piece in pieces:
+                link.send(("sound", piece))
+                if link.poll():
+                    link.recv()  # nobody listens any more
+                    break
+        link.send(("end", None))
+    except CortextError as error:
+        link.send(("error", str(error)))
+    except (BrokenPipeError, EOFError, ConnectionResetError):
+        raise
+    except Exception as error:  # a voice's library raises errors of any class
+        link.send(("error", first_line(error)))
