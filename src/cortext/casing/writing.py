@@ -58,9 +58,20 @@ class NoCasing:
         ]
 
 
-def joined(shown: Sequence[Shown]) -> str:
-    """Return the text of shown words."""
-    return " ".join(f"{spelling}{mark}" for spelling, mark in shown)
+def joined(shown: Sequence[Shown], opening: Mapping[str, str] = {}) -> str:
+    """Return the text of shown words.
+
+    Args:
+        shown: The words.
+        opening: Marks before a sentence by the one after it, as Spanish has them.
+    """
+    pieces = [f"{spelling}{mark}" for spelling, mark in shown]
+    first = 0
+    for place, (_, mark) in enumerate(shown):
+        if mark in ENDS:
+            pieces[first] = opening.get(mark, "") + pieces[first]
+            first = place + 1
+    return " ".join(pieces)
 
 
 def named(word: str, names: Mapping[str, str]) -> str | None:
@@ -89,6 +100,20 @@ def capital(word: str) -> str:
                 return f"{word[:place]}{large}{word[place + 1 :]}"
             break
     return word
+
+
+def large(word: str) -> str:
+    """Return a word in capitals; letters whose capital does not lead back stay."""
+    return "".join(
+        upper if len(upper := letter.upper()) == 1 and upper.lower() == letter else letter
+        for letter in word
+    )
+
+
+def same_word(text: str, word: str) -> tuple[int, int] | None:
+    """Return the place in a text at which a word stands with any capitals: its first and last."""
+    at = text.lower().find(word) if len(text.lower()) == len(text) else -1
+    return None if at < 0 else (at, at + len(word))
 
 
 def is_spelling(spelling: str, word: str) -> bool:

@@ -112,7 +112,7 @@ def read_corpus(
     for text in texts:
         read = (
             # The generator is used up before `done` changes.
-            _lines(text, lambda here: progress(done + here, total))  # noqa: B023
+            text_lines(text, lambda here: progress(done + here, total))  # noqa: B023
             if isinstance(text, Path)
             else iter(text)
         )
@@ -210,7 +210,7 @@ def sentences_of(
     """
     size = _size(text)
     lines = (
-        _lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
+        text_lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
     )
     name = str(text) if isinstance(text, Path) else "the given sentences"
     with damage_refused():
@@ -286,7 +286,7 @@ def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
         yield rest
 
 
-def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
+def text_lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
     """Yield the lines of a text, plain or .gz; `progress` gets the bytes read of the file."""
     try:
         with ExitStack() as opened:
