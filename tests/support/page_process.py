@@ -29,6 +29,7 @@ from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.server import listen, run_server
 from cortext.live.page.sources import Replay
+from cortext.live.page.tls import load_tls
 from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
 from cortext.usage.writer import UsageLog
@@ -112,6 +113,7 @@ def main() -> None:
     parser.add_argument("--feed", action="store_true")
     parser.add_argument("--gate", action="store_true")
     parser.add_argument("--no-log", action="store_true")
+    parser.add_argument("--tls", type=Path, nargs=2)
     parser.add_argument("--voice")
     parser.add_argument(
         "--opinion", action="store_true", help="a large model that fails where the context says so"
@@ -142,7 +144,11 @@ def main() -> None:
             speech.wait()
             session.use_voice(speech)
         print(listener.getsockname()[1], flush=True)
-        run_server(session, Access("secret", "127.0.0.1", asked.open_view), listener)
+        outside = f"https://127.0.0.1:{listener.getsockname()[1]}" if asked.tls else None
+        access = Access(
+            "secret", "127.0.0.1", asked.open_view, outside=outside, is_tls=bool(asked.tls)
+        )
+        run_server(session, access, listener, load_tls(*asked.tls) if asked.tls else None)
 
 
 if __name__ == "__main__":

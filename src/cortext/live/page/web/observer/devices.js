@@ -50,7 +50,8 @@ export class Devices {
     if (!found) return;
     $("devices-refusal").textContent = found.refusal ? `${found.refusal}.` : "";
     $("devices-refusal").hidden = !found.refusal;
-    $("device-form").hidden = Boolean(found.refusal);
+    this.refused = Boolean(found.refusal);
+    $("device-form").hidden = this.refused || !$("invitation").hidden;
     const shown = JSON.stringify(found.guests);
     if (shown === this.shown) return;
     this.shown = shown;
@@ -81,7 +82,7 @@ export class Devices {
     this.invited = made.id;
     $("devices-state").textContent = "";
     $("device-name").value = "";
-    $("invitation-title").textContent = `Scan this code with ${made.name}`;
+    $("invitation-title").textContent = `Scan this code with the camera of ${made.name}`;
     $("invitation-address").value = made.url;
     // The server made the picture of rectangles; its nodes are taken over, so that nothing is loaded from an address.
     const picture = new DOMParser().parseFromString(made.qr, "image/svg+xml").documentElement;
@@ -111,7 +112,7 @@ export class Devices {
     $("invitation").hidden = true;
     $("invitation-code").replaceChildren();
     $("invitation-address").value = "";
-    $("device-form").hidden = false;
+    $("device-form").hidden = this.refused;
     if (focus) $("device-name").focus();
   }
 
