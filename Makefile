@@ -21,7 +21,7 @@ CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-f
 
 setup: $(DEV)  ## the environment with everything that development needs
 
-SYSTEM := redis-server chromium firefox-esr espeak-ng
+SYSTEM := redis-server chromium firefox-esr espeak-ng openssl
 
 system:  ## the Redis server, the browsers and the voice that some tests need, on Debian; without them those tests are passed over
 	(for program in $(SYSTEM); do command -v $$program >/dev/null || exit 1; done) || { \

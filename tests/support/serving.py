@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -92,7 +93,10 @@ class Served:
 
 @contextmanager
 def serving(
-    session: DecodingThread, send_buffer: int | None = None, **access: Any
+    session: DecodingThread,
+    send_buffer: int | None = None,
+    tls: ssl.SSLContext | None = None,
+    **access: Any,
 ) -> Iterator[Served]:
     """Serve on a free port.
 
@@ -100,12 +104,14 @@ def serving(
         session: The thread that decodes.
         send_buffer: Bytes that the system keeps for a client that does not read; None: as many as
             it likes, which are megabytes.
+        tls: Certificate; None to encrypt nothing.
         access: More settings of `Access`.
     """
     listener = listen("127.0.0.1", 0)
     if send_buffer is not None:  # connections take it over from the socket that listens
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-    server = make_server(session, Access(TOKEN, "127.0.0.1", **access))
+    rules = Access(TOKEN, "127.0.0.1", **access)
+    server = make_server(session, rules, tls)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
