@@ -55,7 +55,7 @@ export class BrowserVoice {
     made.onerror = ({ error }) => {
       if (!this.finish(made) || error === "canceled" || error === "interrupted") return;
       if (error === "not-allowed") this.events.blocked(text);
-      else this.events.failed(`The browser\u2019s voice failed (${error}).`);
+      else this.events.failed(`The browser\u2019s voice failed (${error}).${this.list().length ? "" : " This computer may have no voice."}`);
     };
     const wait_ms = this.cancelled_ms + SETTLE_MS - performance.now();
     if (wait_ms > 0 || this.delayed.length) {

@@ -45,10 +45,15 @@ export class Voice {
     this.blocked = null; // what the browser did not let us say
     this.isSpeaking = false;
     this.isAllowed = false; // it has spoken
+    this.complained = "";
     const events = {
-      began: () => this.changed((this.isSpeaking = this.isAllowed = true)),
+      began: () => {
+        this.isSpeaking = this.isAllowed = true;
+        this.complained = "";
+        this.changed();
+      },
       ended: () => this.changed((this.isSpeaking = this.busy)),
-      failed: (what) => this.changed(this.complain(what)),
+      failed: (what) => this.fail(what),
       blocked: (said) => this.changed((this.blocked = said)),
       voices: () => this.onvoices(),
     };
@@ -60,7 +65,15 @@ export class Voice {
 
   set(kept, value) {
     kept.set(value);
+    this.complained = "";
     if (!this.on) this.stop();
+    this.changed();
+  }
+
+  // One line for a failure, however many sentences it befalls.
+  fail(what) {
+    if (what !== this.complained) this.complain(what);
+    this.complained = what;
     this.changed();
   }
 
@@ -145,6 +158,7 @@ export class Voice {
 
   // Lets the voice be tried, even while it is off; the sentence to repeat stays.
   sample(said) {
+    this.complained = "";
     this.stop();
     this.speak(said);
   }

@@ -30,6 +30,7 @@ export class VoicePanel {
       make("p", { className: "buttons" },
         this.button("Try it", () => voice.sample(SAMPLE)), this.button("Repeat the last", () => voice.repeat()), this.button("Stop", () => voice.stop())),
     );
+    this.rows.on.control.autofocus = true;
     voice.onvoices = () => this.show();
     this.show();
   }
@@ -106,7 +107,7 @@ export class VoicePanel {
     const { voice } = this, lacks = [["rate", "speed"], ["pitch", "pitch"]].filter(([name]) => !takes.includes(name)).map(([, text]) => text);
     const remote = voice.browser.list().find(({ voiceURI, localService }) => voiceURI === voice.browserVoice && !localService);
     return [
-      voice.usesServer || named.length ? "" : "This browser has named no voices.",
+      voice.usesServer || named.length ? "" : "This browser knows no voice, and may stay silent.",
       !voice.usesServer && remote ? "The chosen voice sends each sentence to its maker over the internet." : "",
       lacks.length ? `This voice always has the same ${lacks.join(" and ")}.` : "",
       voice.mode === "at once" ? "" : "Word by word needs sentences to be spoken at once.",

@@ -11,6 +11,9 @@ import { Sentence } from "./sentence.js";
 import { keys, theme } from "../preferences.js";
 import { Hotwords, KEYS, Options, Source } from "./settings.js";
 import { Timeline, weights } from "./timeline.js";
+import { Voice } from "../voice.js";
+import { VoiceBar } from "./voice_bar.js";
+import { VoicePanel } from "../voice_panel.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -37,6 +40,9 @@ const hotwords = new Hotwords(ask);
 const gate = new Gate(ask);
 const link = new Link(receive, connection);
 new Devices(link);
+const voice = new Voice({ link, complain });
+const voicePanel = new VoicePanel($("voice-settings"), voice);
+new VoiceBar(voice);
 const drift = new Drift((name) => link.get(name));
 
 function complain(text) {
@@ -84,6 +90,8 @@ function welcome(message) {
   $("latency-note").textContent = `median, 99th percentile; limit ${message.budget_ms}\u202fms`;
   source.show(message.source);
   setLanguage(message.language);
+  voice.greet(message);
+  voicePanel.show();
   describe(message);
   timeline?.end();
   timeline = makeTimeline(message);
@@ -134,6 +142,7 @@ function begin(id) {
 }
 
 function step(message) {
+  voice.words(message.stable, message.utterance);
   if (message.utterance !== current) begin(message.utterance);
   const until = Math.round(message.t_ms / hello.bin_ms); // bins of 12.5 or 33.3 ms leave no whole milliseconds
   timeline.addBins(bytes(message.bins), message.n_bins, until);
@@ -145,6 +154,7 @@ function step(message) {
 }
 
 function decided(utterance) {
+  voice.final(utterance);
   if (utterance.id === current) timeline.addWords(utterance.words);
   current = null;
   last = { ...utterance, rating: null };
