@@ -1,11 +1,12 @@
-// The sentence: forming, decided, compared with its reference, and corrected in place.
+// The sentence: forming, decided, compared with its reference. A decided one stays until the next can be read.
 
 import { align } from "./align.js";
-import { gap, isOfCharacters, joined, said, words, written } from "../language.js";
+import { gap, isOfCharacters, joined, said, words } from "../language.js";
 
 const $ = (id) => document.getElementById(id);
 const PARTS = ["stable", "settled", "tail"];
 const SETTLED_MS = 1000; // a word that has stood for so long is shown darker, though it may still change
+const STAYS_WORDS = 3; // a decided sentence stays until the next one has so many words
 const SIZES = 7; // of type, see --size in the style sheet; 0 is the largest
 
 export function wordSpan(text, mark) {
@@ -21,21 +22,14 @@ export function showWords(box, texts, marked, mark) {
 }
 
 export class Sentence {
-  constructor(save) {
-    this.save = save; // save(utterance, text) -> whether it was kept
-    this.editing = null;
-    $("editor").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.keep();
-    });
-    $("editor-cancel").addEventListener("click", () => this.close());
-    $("correction").addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey) {
-        event.preventDefault();
-        this.keep();
-      } else if (event.key === "Escape") this.close();
-    });
+  constructor() {
+    this.heard = [];
     new ResizeObserver(() => this.fit(0)).observe($("sentence-box"));
+  }
+
+  // Whether the sentence that was decided last is what is seen.
+  get stands() {
+    return this.kind === "decided";
   }
 
   waiting(text) {
@@ -43,16 +37,32 @@ export class Sentence {
     this.reference("");
   }
 
-  // The guess after t_ms of the utterance: words that will not change any more, and those that may.
+  // What the next sentence is to be; a sentence that stands keeps its own reference.
+  expect(reference) {
+    this.expected = reference;
+    if (!this.stands) this.reference(reference);
+  }
+
+  // The next utterance begins.
+  begin(reference) {
+    this.heard = [];
+    this.expect(reference);
+  }
+
+  // The guess after t_ms of the utterance: words that will not change any more, and those that may. Returns whether it
+  // takes the place of the sentence before it.
   forming(stable, tail, t_ms) {
     const guess = words(`${stable} ${tail}`), nStable = words(stable).length;
-    const again = this.kind === "forming", before = again ? this.heard : [];
+    const again = this.kind === "forming", before = this.heard;
     this.heard = guess.map((word, i) => (before[i]?.word === word ? before[i] : { word, since_ms: t_ms }));
+    if (this.stands && this.nWords && guess.length < STAYS_WORDS) return false;
+    if (this.stands) this.reference(this.expected);
     const fresh = this.heard.findIndex(({ since_ms }, i) => i >= nStable && t_ms - since_ms < SETTLED_MS);
     const end = fresh < 0 ? guess.length : fresh;
     const parts = [guess.slice(0, nStable), guess.slice(nStable, end), guess.slice(end)].map(joined);
     // type that only shrinks while words come in
     if (this.show(parts, "forming")) this.fit(again && guess.length >= before.length ? this.size : 0);
+    return !again;
   }
 
   // Returns whether anything changed.
@@ -80,6 +90,7 @@ export class Sentence {
     this.show(["", "", ""], "decided");
     $("corrected-line").hidden = true;
     const texts = words(utterance.text);
+    [this.heard, this.nWords] = [[], texts.length];
     const timed = utterance.words.length === texts.length ? utterance.words : []; // else they are characters of words
     const wrong = this.compare(utterance.text, utterance.reference);
     said($("sentence"), texts.length > 0);
@@ -114,28 +125,6 @@ export class Sentence {
   corrected(text) {
     $("corrected-line").hidden = false;
     $("corrected").textContent = text;
-  }
-
-  // Opens the sentence as text to change; `text` is a candidate that is nearer, if any.
-  edit(utterance, text) {
-    this.editing = utterance.id;
-    $("correction").value = written(text);
-    $("editor").hidden = false;
-    $("sentence").hidden = true;
-    $("correction").focus();
-    $("correction").select();
-  }
-
-  async keep() {
-    const text = $("correction").value.trim();
-    if (await this.save(this.editing, text)) this.close();
-  }
-
-  close() {
-    this.editing = null;
-    $("editor").hidden = true;
-    $("sentence").hidden = false;
-    $("correct").focus();
   }
 
   // The largest type, from `size` on, in which the sentence fits its box.

@@ -5,10 +5,13 @@
 // depend on how long one watches. Who wants less motion gets a sweep: the picture stands still and a gap moves over it.
 
 import { scales } from "./colour.js";
+import { Labels } from "./labels.js";
 
 const COLUMNS = 1024;
 const PAUSE_COLUMNS = 12; // between two utterances
 const SWEEP_GAP = 8;
+const LABEL_GAP = 0.45; // between two labels of a line, of the type's size
+const LEAST_WIDTH = 0.6; // of a word: narrower letters cannot be read, and it is left out
 const SHOWN_MS = 9200; // about so long a time, wherever whole pixels allow it
 
 const fewMotions = matchMedia("(prefers-reduced-motion: reduce)");
@@ -121,11 +124,13 @@ export class Timeline {
     this.now = this.origin = this.nFrames = 0;
     this.late = 0; // columns from the end of the newest frame to the newest bin
     this.winner = 0;
-    this.written = []; // {column, text}: phonemes as they won
+    this.widths = new Map(); // of labels, in device pixels
+    this.labels = new Labels((text) => this.widthOf(text) / this.scale); // phonemes as they won
     this.spoken = []; // {start, end, text}: words as they were decided
     this.watcher = new ResizeObserver(() => this.fit());
     for (const canvas of [features, phonemes, marks]) this.watcher.observe(canvas);
     fewMotions.onchange = () => this.fit();
+    document.fonts.ready.then(() => this.fit()); // widths are those of the typeface
     this.fit();
   }
 
@@ -142,8 +147,27 @@ export class Timeline {
     this.marks.width = Math.max(1, Math.round(this.marks.clientWidth * this.ratio));
     this.marks.height = Math.max(1, Math.round(this.marks.clientHeight * this.ratio));
     this.scale = Math.max(1, Math.round((this.marks.width * this.bin_ms) / SHOWN_MS));
+    this.style = getComputedStyle(this.marks);
+    this.size = parseFloat(this.style.fontSize) * this.ratio;
+    this.widths.clear();
+    this.labels.refit();
     this.width = Math.min(COLUMNS - PAUSE_COLUMNS, Math.ceil(this.marks.width / this.scale));
     this.soon();
+  }
+
+  // Of a phoneme's label, with the gap after it.
+  widthOf(text) {
+    if (!this.widths.has(text)) {
+      const pen = this.pen("600", 1);
+      this.widths.set(text, pen.measureText(text).width + LABEL_GAP * this.size);
+    }
+    return this.widths.get(text);
+  }
+
+  pen(weight, size) {
+    const pen = this.marks.getContext("2d");
+    pen.font = `${weight} ${size * this.size}px ${this.style.fontFamily}`;
+    return pen;
   }
 
   begin() {
@@ -159,7 +183,7 @@ export class Timeline {
       this.phonemes.clear(column);
     }
     this.now += n;
-    while (this.written.length && this.written[0].column < this.now - COLUMNS) this.written.shift();
+    this.labels.forget(this.now - COLUMNS);
     while (this.spoken.length && this.spoken[0].end < this.now - COLUMNS) this.spoken.shift();
     this.soon();
   }
@@ -187,9 +211,9 @@ export class Timeline {
       for (let k = 0; k < frameColumns; k++) this.phonemes.write(column + k, posteriors, i * nTokens);
       let best = 0;
       for (let v = 1; v < nTokens; v++) if (posteriors[i * nTokens + v] > posteriors[i * nTokens + best]) best = v;
-      const text = this.tokens[best];
-      if (best !== this.winner && text !== null)
-        this.written.push({ column: column + frameColumns / 2, text });
+      const text = this.tokens[best], probability = posteriors[i * nTokens + best];
+      if (best === this.winner && text !== null) this.labels.goOn(probability);
+      else if (text !== null) this.labels.add(column + frameColumns / 2, text, probability);
       this.winner = best;
     }
     if (n) this.late = this.now - this.origin - frameColumns * this.nFrames;
@@ -223,40 +247,41 @@ export class Timeline {
   }
 
   paintMarks() {
-    const { marks, ratio } = this, pen = marks.getContext("2d"), style = getComputedStyle(marks);
-    const size = parseFloat(style.fontSize) * ratio, line = marks.height / 4;
+    const { marks, style, size } = this, pen = this.pen("600", 1), line = marks.height / 4;
     pen.clearRect(0, 0, marks.width, marks.height);
     pen.textBaseline = "middle";
     pen.fillStyle = style.color;
     pen.textAlign = "center";
-    pen.font = `600 ${size}px ${style.fontFamily}`;
-    const ends = [0, 0]; // of what is written in the two lines; what fits in neither is left out
-    let before = 0;
-    for (const { column, text } of this.written) {
-      const x = this.place(column), half = pen.measureText(text).width / 2;
-      if (x === undefined) continue;
-      if (x < before) ends.fill(0); // the sweep begins anew at the left
-      before = x;
-      const lower = ends.findIndex((end) => x - half >= end);
-      if (lower < 0) continue;
-      pen.fillText(text, x, line * (lower ? 1.35 : 0.55));
-      ends[lower] = x + half + 0.2 * size;
-    }
+    const placed = this.labels.all.filter((label) => label.line >= 0)
+      .map((label) => ({ ...label, x: this.place(label.column), half: this.widthOf(label.text) / 2 }))
+      .filter(({ x }) => x !== undefined);
+    for (const label of placed.filter((it) => !this.isSwept(it, placed)))
+      pen.fillText(label.text, label.x, line * (label.line ? 1.35 : 0.55));
     pen.textAlign = "left";
-    for (const { start, end, text } of this.spoken) this.paintWord(pen, start, end, text, size, line);
+    const words = this.spoken.map((word) => ({ ...word, left: this.place(word.start), right: this.place(word.end) ?? this.place(word.end - 1) }))
+      .filter(({ left, right }) => left !== undefined && right !== undefined && right >= left)
+      .sort((a, b) => a.left - b.left);
+    words.forEach((word, i) => this.paintWord(pen, word, words[i + 1]?.left ?? 2 * marks.width, size, line));
     if (!fewMotions.matches) this.paintSeconds(pen, style, size, line);
   }
 
-  paintWord(pen, start, end, text, size, line) {
-    const left = this.place(start), right = this.place(end) ?? this.place(end - 1);
-    if (left === undefined || right === undefined || right < left) return;
+  // Whether the newest labels, which come from the left in a sweep, have reached an older one.
+  isSwept({ line, x, half, column }, placed) {
+    if (!fewMotions.matches) return false;
+    const turn = Math.floor(this.now / this.width) * this.width;
+    return column < turn && placed.some((it) => it.column >= turn && it.line === line && it.x + it.half > x - half);
+  }
+
+  // A word's letters get narrower where the next word begins.
+  paintWord(pen, { left, right, text }, next, size, line) {
+    const most = next - left - LABEL_GAP * size;
     pen.fillRect(left, line * 1.95, Math.max(right - left - 2 * this.ratio, 1), this.ratio);
-    pen.fillText(text, left, line * 2.5);
+    if (most > LEAST_WIDTH * pen.measureText(text).width) pen.fillText(text, left, line * 2.5, most);
   }
 
   paintSeconds(pen, style, size, line) {
     pen.fillStyle = style.getPropertyValue("caret-color");
-    pen.font = `400 ${0.85 * size}px ${style.fontFamily}`;
+    this.pen("400", 0.85);
     pen.textAlign = "center";
     const columns = 1000 / this.bin_ms; // of a second
     for (let second = 1; second * columns < this.width - 0.3 * columns; second++)
