@@ -110,8 +110,8 @@ class Evidence:
         Returns:
             The comparison; None if too few of them have labels and features.
         """
-        entries = self._sentences.log.entries
-        labelled = [number for number in numbers if entries[number].label is not None]
+        utterances = self._sentences.log.utterances
+        labelled = [number for number in numbers if utterances[number].label is not None]
         sentences = self._kept(labelled, self._settings.judging)
         if len(sentences) < self._rule.fewest:
             return None
@@ -133,8 +133,8 @@ class Evidence:
         Returns:
             That of the parent, and the model's own; None for too few sentences.
         """
-        entries = self._sentences.log.entries
-        unlabelled = [number for number in numbers if entries[number].label is None]
+        utterances = self._sentences.log.utterances
+        unlabelled = [number for number in numbers if utterances[number].label is None]
         sentences = self._kept(unlabelled, self._settings.watched)
         if len(sentences) < fewest:
             return None

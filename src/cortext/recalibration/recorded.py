@@ -47,7 +47,7 @@ class LoggedSentences:
         self._raw = False
         self._n_features = n_features
         self._features = HeardFeatures(folder)
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, int, int] | None = None
         self.log = LogContents()
 
     def refresh(self) -> bool:
@@ -64,7 +64,7 @@ class LoggedSentences:
                 where=self.folder / LOG,
                 fix="give the directory of serve's --session-log",
             ) from None
-        seen = found.st_ino, found.st_size
+        seen = found.st_ino, found.st_size, found.st_mtime_ns  # deleting replaces the file
         if seen == self._seen:
             return False
         self._check_conventions()
@@ -93,17 +93,17 @@ class LoggedSentences:
 
     @property
     def began(self) -> int | None:
-        """Second of the log's first utterance, which tells one log from another; None if empty."""
-        return int(self.log.entries[0].when.timestamp()) if self.log.entries else None
+        """Second of the log's first entry, which tells one log from another; None if empty."""
+        return self.log.began
 
     def sentence(self, number: int) -> LoggedSentence | None:
         """Return an utterance with its features; None where they are not kept or do not fit."""
         features_TC = self._read(number)
-        if features_TC is None:
+        if features_TC is None or number not in self.log.utterances:
             return None
         if self._raw:
             features_TC = self._z_scored(number, features_TC)
-        return LoggedSentence(number, self.log.entries[number], features_TC)
+        return LoggedSentence(number, self.log.utterances[number], features_TC)
 
     def _read(self, number: int) -> np.ndarray | None:
         block = self.began
@@ -117,7 +117,8 @@ class LoggedSentences:
         They depend on nothing but the recordings, so that a process that begins anew has the same.
         """
         normaliser = RollingZScore(self._n_features)
-        for earlier in range(max(0, number - ROLLING_TRIALS), number):
+        before = [each for each in self.log.utterances if each < number]
+        for earlier in before[-ROLLING_TRIALS:]:
             before_TC = self._read(earlier)
             if before_TC is not None:
                 normaliser.push(before_TC)

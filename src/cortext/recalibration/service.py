@@ -222,15 +222,20 @@ class Recalibration:
 
     def _next_sentence(self) -> tuple[LoggedSentence, np.ndarray, bool] | None:
         """Return a sentence to learn from, its label, int64 [U], and whether a person gave it."""
-        position, entries = self._position, self._sentences.log.entries
-        for number in range(position.next):
-            if number in position.corrected or entries[number].label is None:
+        position, log = self._position, self._sentences.log
+        for number, utterance in log.utterances.items():
+            if number >= position.next:
+                break
+            if number in position.corrected or utterance.label is None:
                 continue
             position.corrected.add(number)
             if found := self._labelled(number):
                 return *found, True
-        while position.next < len(entries):
-            utterance = entries[position.next]
+        while position.next < len(log.entries):
+            if position.next not in log.utterances:  # a partner's turn, or deleted
+                position.next += 1
+                continue
+            utterance = log.utterances[position.next]
             age = self._clock() - utterance.when
             if utterance.label is None and age < timedelta(seconds=self.settings.settle_s):
                 return None
@@ -346,10 +351,10 @@ class Recalibration:
 
     def _check_speaker(self) -> bool:
         """Check the model that speaks; its parent speaks again where it proves worse."""
-        entries = self._sentences.log.entries
+        utterances = self._sentences.log.utterances
         entry = self.chain.entries[self.chain.speaking(self._clock())]
         checks = self.chain.of(entry.number, "checked")
-        since = [n for n, each in enumerate(entries) if each.when >= entry.when]
+        since = [n for n, each in utterances.items() if each.when >= entry.when]
         news = len(since) - (checks[-1].facts["said"] if checks else 0)
         if entry.kind != "candidate" or news < self.settings.every:
             return False
@@ -358,7 +363,8 @@ class Recalibration:
         fewest = min(self.rule.fewest, self.settings.watched)
         confidences = self._evidence.confidences(entry, since, fewest)
         parent = self.chain.entries[entry.facts["parent"]]
-        ratings = [Ratings.of(entries, each.model_name) for each in (parent, entry)]
+        said = utterances.values()
+        ratings = [Ratings.of(said, each.model_name) for each in (parent, entry)]
         reason = reason_to_stop(
             found, confidences, (ratings[0], ratings[1]), self.settings.lost_confidence, 1 - level
         )
@@ -388,7 +394,7 @@ class Recalibration:
         judging = self._judging_sentences(chain.contents, entry)
         earlier = self._judgements(chain.contents, entry.facts["parent"])
         found = self._evidence.comparison(entry, judging, self.rule.level(earlier + 1))
-        everything = range(len(self._sentences.log.entries))
+        everything = list(self._sentences.log.utterances)
         confidences = self._evidence.confidences(entry, everything)
         uppers = [
             each.facts["upper"]
@@ -473,7 +479,7 @@ class Recalibration:
         made = contents.entries[parent].when
         return [
             number
-            for number, each in enumerate(self._sentences.log.entries)
+            for number, each in self._sentences.log.utterances.items()
             if each.label is not None
             and each.when >= made
             and number not in learnt

@@ -1,10 +1,16 @@
-"""The usage log: one JSON object a line, only ever appended to, read here.
+"""The usage log: one JSON object a line, read here.
 
-A line is an utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
+Lines are only ever appended, unless somebody deletes what was said (`usage.deletion`). A line is an
+utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
 and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, `language`
-where that is not English, `model` where a chain of them spoke, and `confidence`; or a person's
-feedback, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last utterance above
-it that has it, and of several corrections or ratings the last one counts.
+where that is not English, `model` where a chain of them spoke, and `confidence`; or what a partner
+said, `{when, partner}`; or a person's feedback, `{id, when, correction}` or `{id, when, rating}`.
+An `id` means the last utterance above it that has it, and of several corrections or ratings the
+last one counts.
+
+Utterances and partners' turns are the log's entries, numbered from 0. A deleted one leaves a line
+without its text, `{id, when, deleted}`, so that the others keep their numbers: kept features and
+recordings are named after them, and after the second of the first entry.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -93,6 +100,35 @@ class LoggedUtterance:
 
 
 @dataclass(frozen=True)
+class PartnerTurn:
+    """A turn of the participant's partner, as typed on the page.
+
+    Attributes:
+        when: Time at which it was sent, with the offset from UTC of the place.
+        text: The turn.
+    """
+
+    when: datetime
+    text: str
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """An entry that was deleted, or that could not be written. It counts nowhere.
+
+    Attributes:
+        when: Time of the entry.
+        id: Id of the utterance; None for a turn.
+    """
+
+    when: datetime
+    id: str | None = None
+
+
+Entry = LoggedUtterance | PartnerTurn | Deleted
+
+
+@dataclass(frozen=True)
 class Feedback:
     """A correction or a rating (the other is None) of the last utterance that has the id."""
 
@@ -103,45 +139,74 @@ class Feedback:
 
 @dataclass
 class LogContents:
-    """The contents of a log: utterances in the order of writing, and notes on damaged lines."""
+    """The contents of a log: its entries in the order of writing, and notes on damaged lines."""
 
-    entries: list[LoggedUtterance] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     damaged: int = 0
     """Number of lines that were passed over."""
     last: int | None = None
     """Number of the utterance that the last line is about."""
+    utterances: dict[int, LoggedUtterance] = field(default_factory=dict)
+    """The utterances among the entries by their numbers, in order."""
     _number: dict[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def began(self) -> int | None:
+        """Second of the first entry, which tells one log from another; None for an empty log."""
+        return int(self.entries[0].when.timestamp()) if self.entries else None
+
+    @property
+    def deleted(self) -> set[int]:
+        """Numbers of the deleted entries."""
+        return {n for n, entry in enumerate(self.entries) if isinstance(entry, Deleted)}
 
     def find(self, id_: str) -> int | None:
         """Return the number of the last utterance with that id."""
         return self._number.get(id_)
 
-    def check(self, line: dict[str, Any]) -> LoggedUtterance | Feedback:
+    def check(self, line: dict[str, Any]) -> Entry | Feedback:
         """Return the content of a line, every field checked. Raises ValueError for a wrong one."""
-        parsed = _feedback(line) if "correction" in line or "rating" in line else _entry(line)
+        parsed = _parsed(line)
         if isinstance(parsed, Feedback):
             number = self.find(parsed.id)
             if number is None:
                 raise ValueError(f"nothing above it has the id {shown(repr(parsed.id), 40)}")
+            if number not in self.utterances:
+                raise ValueError(f"the utterance {shown(repr(parsed.id), 40)} was deleted")
             meant = parsed.correction
-            if meant is not None and not spoken(meant, self.entries[number].language):
+            if meant is not None and not spoken(meant, self.utterances[number].language):
                 raise ValueError("the correction has no words")
         return parsed
 
-    def add(self, parsed: LoggedUtterance | Feedback) -> None:
+    def add(self, parsed: Entry | Feedback) -> None:
         """Add the content of a checked line."""
-        if isinstance(parsed, LoggedUtterance):
-            self.last = self._number[parsed.id] = len(self.entries)
-            self.entries.append(parsed)
+        if isinstance(parsed, Feedback):
+            self.last = self._number[parsed.id]
+            entry = self.utterances[self.last]
+            if parsed.correction is not None:
+                entry.correction = parsed.correction
+            else:
+                entry.rating = parsed.rating
             return
-        self.last = self._number[parsed.id]
-        entry = self.entries[self.last]
-        if parsed.correction is not None:
-            entry.correction = parsed.correction
-        else:
-            entry.rating = parsed.rating
+        number = len(self.entries)
+        if isinstance(parsed, LoggedUtterance):
+            self.last = number
+            self.utterances[number] = parsed
+        if not isinstance(parsed, PartnerTurn) and parsed.id is not None:
+            self._number[parsed.id] = number
+        self.entries.append(parsed)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Put deleted entries in the place of others."""
+        for number in numbers:
+            entry = self.entries[number]
+            id_ = None if isinstance(entry, PartnerTurn) else entry.id
+            self.entries[number] = Deleted(entry.when, id_)
+            self.utterances.pop(number, None)
+            if self.last == number:
+                self.last = None
 
 
 def read_log(folder: str | Path) -> LogContents:
@@ -155,22 +220,35 @@ def read_log(folder: str | Path) -> LogContents:
     """
     path = Path(folder) / LOG
     log = LogContents()
+    for _ in read_lines(path, log):
+        pass
+    if log.damaged > MOST_NOTES:
+        log.notes.append(f"{path}: {log.damaged - MOST_NOTES} more lines passed over")
+    return log
+
+
+def read_lines(path: Path, log: LogContents) -> Iterator[tuple[bytes, Entry | Feedback]]:
+    """Add each usable line of a file to the contents of a log; yield it and what it says.
+
+    Raises:
+        DataError: There is no log, or it cannot be read.
+    """
     try:
         with _open(path) as file:
             for number, raw, ends in lines_within(file, MOST_LINE_BYTES):
                 try:
-                    log.add(log.check(_object(raw)))
+                    parsed = log.check(_object(raw))
                 except ValueError as error:
                     log.damaged += 1
                     if log.damaged <= MOST_NOTES:
                         what = str(error) if ends else "unfinished"
                         log.notes.append(f"{path}: line {number} passed over: {what}")
+                    continue
+                log.add(parsed)
+                yield raw, parsed
     except OSError as error:
         fix = "give a directory that a decoder wrote with --session-log"
         raise DataError(f"no log of use: {error.strerror}", where=path, fix=fix) from None
-    if log.damaged > MOST_NOTES:
-        log.notes.append(f"{path}: {log.damaged - MOST_NOTES} more lines passed over")
-    return log
 
 
 def _open(path: Path) -> BinaryIO:
@@ -192,6 +270,20 @@ def _object(raw: bytes) -> dict[str, Any]:
     if not isinstance(line, dict):
         raise ValueError("it is no JSON object")
     return line
+
+
+def _parsed(line: dict[str, Any]) -> Entry | Feedback:
+    if "deleted" in line:
+        if line["deleted"] is not True:
+            raise ValueError(f"deleted is {_found(line['deleted'])}")
+        id_ = None if line.get("id") is None else _text(line, "id")
+        return Deleted(_time(line), id_)
+    if "partner" in line:
+        text = _text(line, "partner")
+        if not text.strip():
+            raise ValueError("the partner's turn has no words")
+        return PartnerTurn(_time(line), text)
+    return _feedback(line) if "correction" in line or "rating" in line else _entry(line)
 
 
 def _entry(line: dict[str, Any]) -> LoggedUtterance:

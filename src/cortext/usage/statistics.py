@@ -126,7 +126,7 @@ def read_use(folders: Iterable[str | Path]) -> Use:
             "no log of use", fix="give a directory that a decoder wrote with --session-log"
         )
     logs = [read_log(folder) for folder in unique.values()]
-    timed = [pair for log in logs for pair in _timed(log.entries)]
+    timed = [pair for log in logs for pair in _timed(list(log.utterances.values()))]
     timed.sort(key=lambda pair: pair[0].when.timestamp())
     by_day: dict[str, list[tuple[LoggedUtterance, float]]] = {}
     for entry, use_s in timed:

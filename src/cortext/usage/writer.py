@@ -2,18 +2,21 @@
 
 It is private, and kept only where the user asked for it.
 
-    DIR/utterances.jsonl                      one line an utterance or its feedback (usage/log.py)
+    DIR/utterances.jsonl                      one line an utterance, a partner's turn, or feedback
+                                              (usage/log.py)
     DIR/recordings/<session>/data_train.hdf5  corrected and confirmed utterances, labelled
     DIR/recordings/cortext.json               their conventions, where they are not the release's
     DIR/heard/                                features of all utterances, if wanted (usage/heard.py)
     DIR/speaking                              changed when an utterance begins (usage/speaking.py)
+    DIR/deleting.json                         while something is deleted (usage/deletion.py)
 
 A kept trial's number is that of its utterance in the log, from 0, and its block is the second of
-the log's first utterance: recordings that lie there from another log, or written by hand, are not
+the log's first entry: recordings that lie there from another log, or written by hand, are not
 taken for this one's.
 
-Lines are only ever appended, each flushed to disk before the call returns, so that a crash loses no
-more than the line being written. A session file is replaced whole. Only the owner may read either.
+Lines are appended, each flushed to disk before the call returns, so that a crash loses no more than
+the line being written. Only deleting replaces the file. A session file is replaced whole. Only the
+owner may read either.
 """
 
 from __future__ import annotations
@@ -42,12 +45,15 @@ from cortext.text.inventory import RELEASE
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
+from cortext.usage import deletion
+from cortext.usage.deletion import RECORDINGS, SESSION_FILE, Selection
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.log import (
     LOG,
     MOST_LINE_BYTES,
     MOST_SECONDS,
     RATINGS,
+    Entry,
     LogContents,
     read_log,
     spoken,
@@ -55,7 +61,6 @@ from cortext.usage.log import (
     wrong_with_session,
 )
 
-RECORDINGS = "recordings"
 HELD_UTTERANCES = 32
 """Utterances that can still be corrected or confirmed with their features."""
 HELD_BYTES = 256 << 20
@@ -192,7 +197,9 @@ class UsageLog:
         try:
             self._lock()
             with _failures(self._path):
+                notes = self._finish_deletion()
                 self._log: LogContents = read_log(self.folder)
+                self._log.notes += notes
                 self._end_torn_line()
                 sync(self.folder)
             self._check_conventions()
@@ -209,7 +216,18 @@ class UsageLog:
         """A line for each damaged line that was found when the log was opened."""
         return self._log.notes
 
-    def append(self, utterance: UtteranceRecord, features_TC: np.ndarray | None = None) -> None:
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries so far, by their numbers."""
+        with self._mutex:
+            return list(self._log.entries)
+
+    def append(
+        self,
+        utterance: UtteranceRecord,
+        features_TC: np.ndarray | None = None,
+        number: int | None = None,
+    ) -> None:
         """Log an utterance.
 
         Args:
@@ -217,9 +235,12 @@ class UsageLog:
             features_TC: float32 [T, C] in bins as in a session file, z-scored and not
                 smoothed. They stay in memory so that the utterance can be corrected or rated right,
                 until others need the memory.
+            number: Its number in the log, for a caller that counts entries. Where some before it
+                could not be written, lines of deleted ones take their numbers. None: the next one.
         """
         features_TC = None if features_TC is None else np.array(features_TC, dtype=np.float32)
         with self._mutex:
+            self._fill(number, utterance.when)
             self._write(utterance.to_json(self._conventions.language))
             if features_TC is not None:
                 self._held[len(self._log.entries) - 1] = features_TC
@@ -228,6 +249,35 @@ class UsageLog:
                     or sum(x.nbytes for x in self._held.values()) > HELD_BYTES
                 ):
                     self._held.popitem(last=False)
+
+    def add_turn(self, text: str, when: datetime, number: int | None = None) -> None:
+        """Log what a partner said, as typed; `number` is that of `append`."""
+        with self._mutex:
+            self._fill(number, when)
+            self._write({"when": when.isoformat(timespec="milliseconds"), "partner": text})
+
+    def delete(self, selection: Selection) -> list[int]:
+        """Delete entries with all that is kept of them; return their numbers.
+
+        Raises:
+            DataError: There is no such entry.
+            LiveError: The disk is full; the rest is deleted with the next call or at the next
+                start.
+        """
+        with self._mutex:
+            numbers = selection.of(self._log.entries)
+            with deletion.failed_deletion(self._path):
+                pending = deletion.begin(self.folder, self._log, numbers)
+                self._labels.clear()
+                for number in numbers:
+                    self._held.pop(number, None)
+
+                def reopened(descriptor: int) -> None:
+                    self._descriptor = descriptor
+                    self._log.forget(pending)
+
+                deletion.finish(self.folder, self._descriptor, reopened)
+        return numbers
 
     def keep_features(self, features_TC: np.ndarray) -> None:
         """Keep the features of the last logged utterance, float32 [T, C], where all are kept."""
@@ -246,7 +296,7 @@ class UsageLog:
         with self._mutex:
             if self._heard is None or self._conventions.features != "raw":
                 return []
-            numbers = range(max(0, len(self._log.entries) - most), len(self._log.entries))
+            numbers = list(self._log.utterances)[-most:] if most > 0 else []
             found = [self._heard.read(self._block, number) for number in numbers]
         return [features_TC for features_TC in found if features_TC is not None]
 
@@ -287,14 +337,15 @@ class UsageLog:
         self.close()
 
     def _lock(self) -> None:
-        if not lock(self._descriptor):
+        current = lock(self._descriptor) and deletion.is_current(self._descriptor, self._path)
+        if not current:
             fix = "give another --session-log, or end that process"
             raise LiveError("another process is writing this log", where=self._path, fix=fix)
 
     def _check_conventions(self) -> None:
         """Raise LiveError where recordings that the log keeps have other conventions."""
         root = self.folder / RECORDINGS
-        if not any(root.glob("*/data_train.hdf5")):
+        if not any(root.glob(f"*/{SESSION_FILE}")):
             return
         with _failures(root):
             kept = Conventions.read(root)
@@ -306,6 +357,19 @@ class UsageLog:
             error=LiveError,
             fix="give another --session-log",
         )
+
+    def _finish_deletion(self) -> list[str]:
+        """Finish what a killed process was deleting; return a note where that is not possible."""
+
+        def reopened(descriptor: int) -> None:
+            self._descriptor = descriptor
+
+        try:
+            with deletion.failed_deletion(self._path):
+                deletion.finish(self.folder, self._descriptor, reopened)
+        except LiveError as error:
+            return [str(error)]
+        return []
 
     def _end_torn_line(self) -> None:
         """End a line that a killed process left unfinished, so that the next one is its own."""
@@ -328,12 +392,18 @@ class UsageLog:
     def _say(self, id_: str | int, what: dict[str, str]) -> bool:
         with self._mutex:
             number = self._log.find(str(id_))
+            fix = "give the id of a logged one"
             if number is None:
-                raise LiveError(
-                    f"no utterance {id_!r}", where=self._path, fix="give the id of a logged one"
-                )
+                raise LiveError(f"no utterance {id_!r}", where=self._path, fix=fix)
+            if number not in self._log.utterances:
+                raise LiveError(f"utterance {id_!r} was deleted", where=self._path, fix=fix)
             self._write({"id": str(id_), "when": now().isoformat(timespec="milliseconds"), **what})
             return self._keep(number)
+
+    def _fill(self, number: int | None, when: datetime) -> None:
+        """Let lines of deleted entries take the numbers before `number` that are free."""
+        while number is not None and len(self._log.entries) < number:
+            self._write({"when": when.isoformat(timespec="milliseconds"), "deleted": True})
 
     def _write(self, line: dict[str, Any]) -> None:
         """Append a line that readers accept and flush it, or leave the file as it was."""
@@ -369,8 +439,8 @@ class UsageLog:
 
     def _keep(self, number: int) -> bool:
         """Make the day's session file agree with the log; return whether the utterance is in it."""
-        entry = self._log.entries[number]
-        # The time of the log's first utterance is the block: a new log in the same folder counts
+        entry = self._log.utterances[number]
+        # The time of the log's first entry is the block: a new log in the same folder counts
         # from 0 again, and must not relabel the recordings of the one before.
         key = (self._block, number)
         try:
@@ -390,8 +460,9 @@ class UsageLog:
 
     @property
     def _block(self) -> int:
-        """Second of the log's first utterance."""
-        return int(self._log.entries[0].when.timestamp())
+        """Second of the log's first entry."""
+        assert self._log.began is not None, "nothing was logged yet"
+        return self._log.began
 
     def _unspoken(self, label: str | None) -> TextError | None:
         """Return the error for a label with a word that the lexicon lacks."""
@@ -404,7 +475,7 @@ class UsageLog:
         return None
 
     def _file(self, session: str) -> Path:
-        return self.folder / RECORDINGS / session / "data_train.hdf5"
+        return self.folder / RECORDINGS / session / SESSION_FILE
 
     def _labels_of(self, session: str) -> dict[tuple[int, int], str]:
         """Return the labels of a session file by block and trial number, read once."""

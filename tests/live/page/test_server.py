@@ -40,7 +40,7 @@ def idle(page_root):
 def test_greets_a_page_with_the_model_the_trials_and_the_state(idle):
     with idle.page() as page:
         hello = page.read()
-        assert page.read()["type"] == "stats"
+        assert [page.read()["type"] for _ in range(2)] == ["history", "stats"]
     assert (hello["type"], hello["days"], hello["day"]) == ("hello", list(DAYS), DAYS[-1])
     assert hello["tokens"] == list(RELEASE.symbols)
     assert (hello["bin_ms"], hello["frame_ms"], hello["budget_ms"], hello["n_features"]) == (
@@ -248,7 +248,8 @@ def test_page_that_comes_back_sees_the_last_sentence_and_the_statistics(served):
         served.post("start", {"trial": 0})
         page.next("utterance")
     with served.page() as page:
-        assert [page.read()["type"] for _ in range(3)] == ["hello", "utterance", "stats"]
+        kinds = [page.read()["type"] for _ in range(4)]
+    assert kinds == ["hello", "history", "utterance", "stats"]
 
 
 def test_corrections_and_ratings_are_kept_with_the_recording(page_root, tmp_path):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from cortext.live.core.log import event, internal_error
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import pronouncer
 from cortext.usage.heard import HeardFeatures
+from cortext.usage.log import Entry
 from cortext.usage.speaking import note_speaking
 from cortext.usage.writer import UsageLog, UtteranceRecord, now
 
+Result = TypeVar("Result")
 MAX_WAITING = 32
 """Utterances that wait for the disk before the next is given up."""
 MAX_NBEST = 20
@@ -50,6 +52,8 @@ class LogWriter:
         make: Callable[[datetime], UtteranceRecord],
         features_TC: np.ndarray | None,
         failed: Callable[[str], None] = lambda _: None,
+        when: datetime | None = None,
+        entry: int | None = None,
     ) -> None:
         """Log an utterance; a failure is in the log of events, and is told in a line.
 
@@ -58,8 +62,10 @@ class LogWriter:
             make: Returns its record, given the time at which it ended; what it raises is a failure.
             features_TC: float32 [T, C], see `logged_features`; None for none.
             failed: Gets the line, in this writer's thread.
+            when: Time at which it ended; None for now.
+            entry: Its number in the log; see `UsageLog.append`.
         """
-        when = now()
+        ended = when or now()
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
@@ -69,7 +75,7 @@ class LogWriter:
         def write() -> None:
             # No one waits for this thread: without a message what failed would be missing unseen.
             try:
-                self._log.append(make(when), features_TC)
+                self._log.append(make(ended), features_TC, entry)
             except Exception as error:
                 _fail(number, internal_error(error), failed)
             else:
@@ -90,6 +96,36 @@ class LogWriter:
             event("features_not_kept", "error", utterance=number)
             what = f"utterance {number} is logged, but its features are not: "
             failed(what + internal_error(error))
+
+    def add_turn(
+        self, text: str, when: datetime, entry: int, failed: Callable[[str], None]
+    ) -> None:
+        """Log what a partner said, in order; a failure is told in a line."""
+        try:
+            self._waiting.put_nowait(None)
+        except queue.Full:
+            failed("what the partner said is not in the usage log: the disk is too slow")
+            return
+
+        def write() -> None:
+            try:
+                self._log.add_turn(text, when, entry)
+            except Exception as error:
+                event("turn_not_logged", "error")
+                failed(f"what the partner said is not in the usage log: {internal_error(error)}")
+            finally:
+                self._waiting.get_nowait()
+
+        self._pool.submit(write)
+
+    def ask(self, work: Callable[[UsageLog], Result]) -> Future[Result]:
+        """Do something with the log, in order."""
+        return self._pool.submit(work, self._log)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries of the log so far."""
+        return self._log.entries
 
     def speaking(self, speaking: bool) -> None:
         """Tell programs that follow the log whether an utterance is being decoded."""

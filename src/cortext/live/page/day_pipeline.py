@@ -53,6 +53,7 @@ class DayPipeline:
         model: str | None = None,
     ) -> None:
         self.model = model
+        self.context = context
         self.known = stepper.sessions
         self.spellings = dict[str, str]()
         self._decoder = decoder
@@ -162,7 +163,16 @@ class DayPipeline:
             raise LiveError(
                 "no large model is there to read it", fix="start the server with --llm MODEL"
             )
-        self.pipeline.context = text.strip()
+        self.context = self.pipeline.context = text.strip()
+
+    def add_context(self, said: str) -> None:
+        """Let a large model read the end of the conversation after the context that was set.
+
+        Raises LiveError without a large model.
+        """
+        text = self.context
+        self.set_context(f"{text} {said}")
+        self.context = text
 
 
 def _day(chosen: str | None, recorded: str | None, known: Sequence[str]) -> str:

@@ -19,12 +19,18 @@ from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenMode
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.on_final import FinalCommand
+from cortext.live.core.speech import Speech
+from cortext.live.page.conversation import MOST_KEPT
 from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.forgetting import Memory, forget, forget_in_memory
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
 from cortext.live.page.sources import Source
 from cortext.live.page.tokens import Right
 from cortext.live.page.utterance import UtteranceDecoder
+from cortext.usage.conversation import ConversationEntry, latest
+from cortext.usage.deletion import Selection
+from cortext.usage.writer import UsageLog, now
 
 Result = TypeVar("Result")
 
@@ -154,6 +160,7 @@ class DecodingThread:
             )
         self.log_writer = log_writer
         self._on_final = on_final
+        self.speech: Speech | None = None
         self.readers = Fanout()
         self._days = days
         # Made once: a list of ten thousand trials takes as long as several steps of the search.
@@ -163,6 +170,7 @@ class DecodingThread:
             days, self.readers, log_writer, kind, self._send_state, on_final, caser
         )
         self._follower: ChainFollower | None = None
+        self._chain: Path | None = None
         self._input: Input = (
             FeedInput(self._utterances, self._send_state)
             if source is None
@@ -206,8 +214,13 @@ class DecodingThread:
         def offer(model: ChainModel) -> None:
             self._jobs.ask(lambda: self._guarded(lambda: self._utterances.follow(model)))
 
-        days = self._days
+        days, self._chain = self._days, chain
         self._follower = ChainFollower(chain, open_model, days.pipeline.stepper, days.model, offer)
+
+    def use_voice(self, speech: Speech) -> None:
+        """Let this voice speak to pages; what it fails on is a line on them."""
+        self.speech = speech
+        speech.failed = lambda problem: self.readers.send(Event("error", {"what": problem}))
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the utterance in progress, which is sent and logged, and the thread."""
@@ -216,12 +229,14 @@ class DecodingThread:
         self._jobs.close(timeout_s)
         if self._on_final is not None:
             self._on_final.close(timeout_s)
+        if self.speech is not None:
+            self.speech.close(timeout_s)
         if self.log_writer is not None:
             self.log_writer.close()
 
-    def subscribe(self, reader: Reader, rights: Right) -> Future[None]:
+    def subscribe(self, reader: Reader, rights: Right, is_stranger: bool = False) -> Future[None]:
         """Send a reader the greeting, the latest utterance, the statistics, and then everything."""
-        return self._jobs.ask(lambda: self._greet(reader, rights))
+        return self._jobs.ask(lambda: self._greet(reader, rights, is_stranger))
 
     def state(self) -> Future[dict[str, Any]]:
         """Return the body of a `state` message."""
@@ -249,6 +264,70 @@ class DecodingThread:
     def set_context(self, text: str) -> Future[None]:
         """Set what was said before. Raises LiveError without a large model, which reads it."""
         return self._change(lambda: self._days.set_context(text))
+
+    def read_conversation(self, on: bool) -> Future[None]:
+        """Let the large model read the end of the conversation, or no longer.
+
+        Raises LiveError without a large model.
+        """
+
+        def change() -> None:
+            self._days.add_context(self._utterances.conversation.context() if on else "")
+            self._utterances.conversation.is_context = on
+
+        return self._change(change)
+
+    def set_private(self, on: bool) -> Future[None]:
+        """Keep nothing from now on, and nothing of the utterance in progress; or keep again."""
+
+        def change() -> None:
+            self._utterances.set_private(on)
+            event("private_changed", on=on)
+
+        return self._change(change)
+
+    def add_turn(self, text: str) -> Future[int | None]:
+        """Add what a partner said; return its entry, None where nothing is kept."""
+        return self._jobs.ask(lambda: self._add_turn(text))
+
+    def correct(self, utterance: int, text: str) -> Future[bool]:
+        """Log the sentence that was meant; return whether the recording is kept with it."""
+        return self._feedback(utterance, correction=text)
+
+    def rate(self, utterance: int, rating: str) -> Future[bool]:
+        """Log a rating; return whether the recording is kept."""
+        return self._feedback(utterance, rating=rating)
+
+    def forget(self, selection: Selection) -> Future[dict[str, Any]]:
+        """Delete entries wherever they are kept; see `forgetting.forget`.
+
+        Returns:
+            The fields of the answer: how many, models that learnt from them, and notes.
+        """
+        memory = Memory(self._jobs.ask, self._utterances)
+        if self.log_writer is None:
+            return self._jobs.ask(lambda: forget_in_memory(memory, selection))
+        chain = self._chain
+        return self.log_writer.ask(lambda log: forget(log, memory, chain, selection))
+
+    def found(
+        self, search: str = "", before: int | None = None, most: int | None = None
+    ) -> Future[list[ConversationEntry]]:
+        """Return the latest entries that hold a text, the oldest first; see `latest`.
+
+        Without a usage log only those in memory.
+        """
+        conversation, shown = self._utterances.conversation, self._utterances.shown
+        if self.log_writer is None:
+            return self._jobs.ask(lambda: conversation.found(search, before, most or MOST_KEPT))
+
+        def find(log: UsageLog) -> list[ConversationEntry]:
+            entries = log.entries
+            wanted = len(entries) if most is None else most
+            show = lambda text: shown([text])[0]  # noqa: E731
+            return latest(entries, wanted, before=before, search=search, show=show)
+
+        return self.log_writer.ask(find)
 
     def set_gate_threshold(self, threshold: float) -> Future[None]:
         """Open the idle gate above another probability. Raises LiveError without a gate."""
@@ -292,6 +371,36 @@ class DecodingThread:
     def _change(self, work: Callable[[], Result]) -> Future[Result]:
         return self._jobs.ask(work, self._send_state)
 
+    def _add_turn(self, text: str) -> int | None:
+        utterances, when, entry = self._utterances, now(), None
+        if not utterances.conversation.private:
+            entry = utterances.conversation.add_turn(text, when)
+            if self.log_writer is not None:
+                self.log_writer.add_turn(text, when, entry, self._say)
+            utterances.read_conversation()
+        said = {"entry": entry, "when": when.isoformat(timespec="milliseconds"), "text": text}
+        self.readers.send(Event("turn", said))
+        return entry
+
+    def _feedback(self, utterance: int, **said: str) -> Future[bool]:
+        if self.log_writer is None:
+            fix = "start the server with --session-log DIR"
+            raise LiveError("there is no usage log", fix=fix)
+        conversation = self._utterances.conversation
+        if conversation.is_private(utterance):
+            raise LiveError("the sentence was private: nothing of it is kept")
+
+        def log(writer: UsageLog) -> bool:
+            give = writer.correct if "correction" in said else writer.rate
+            kept = give(utterance, *said.values())
+            self._jobs.ask(lambda: conversation.note(utterance, **said))
+            return kept
+
+        return self.log_writer.ask(log)
+
+    def _say(self, problem: str) -> None:
+        self.readers.send(Event("error", {"what": problem}))
+
     def _decode(self, bins_TC: np.ndarray) -> None:
         check_bins(bins_TC, self.n_features)
         self._guarded(lambda: self._utterances.push(bins_TC))
@@ -316,15 +425,22 @@ class DecodingThread:
             self._input.abort()
             self._send_state()
 
-    def _greet(self, reader: Reader, rights: Right) -> None:
+    def _greet(self, reader: Reader, rights: Right, is_stranger: bool) -> None:
         hello = self._state() | self._greeting
         hello |= {"rights": rights, "can_control": rights == "control"}
         hello["session_log"] = self.log_writer is not None
         last = self._utterances.latest
+        if last is not None and last.body["private"]:
+            last = None
         hello["latest"] = None if last is None else last.body["id"]
+        speech = self.speech
+        hello |= {"voice": speech and speech.name, "voice_takes": speech and speech.takes}
         statistics = Event("stats", self._utterances.statistics.to_json())
-        latest = self._utterances.latest, self._utterances.chosen
-        for message in (Event("hello", hello), *latest, statistics):
+        latest = (last, self._utterances.chosen) if last else ()
+        # Who may watch without a token is sent what is said from now on.
+        entries = [] if is_stranger else self._utterances.conversation.history()
+        history = Event("history", {"entries": entries})
+        for message in (Event("hello", hello), history, *latest, statistics):
             if message is not None:
                 reader.put(message)
         self.readers.add(reader)
@@ -340,7 +456,9 @@ class DecodingThread:
             "options": asdict(options) | {"label_priors": dict(options.label_priors)},
             "hotwords": self._days.pipeline.hotwords,
             "hotword_spelling": self._days.spellings,
-            "context": self._days.pipeline.context,
+            "context": self._days.context,
+            "context_conversation": self._utterances.conversation.is_context,
+            "private": self._utterances.conversation.private,
             "gate_threshold": None if self._days.gate is None else self._days.gate.threshold,
         }
 

@@ -20,11 +20,19 @@ from starlette.requests import ClientDisconnect
 from cortext.errors import CortextError, LiveError
 from cortext.extras import need
 from cortext.live.core.log import event, internal_error, repeated_event
-from cortext.live.core.log_writer import LogWriter
 from cortext.live.page.access import MAX_BODY, Access
+from cortext.live.page.conversation import (
+    MOST_LISTED,
+    checked_turn,
+    query_of,
+    selection_of,
+    whole_number,
+)
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.tokens import Right
+from cortext.usage.conversation import FORMATS, MEDIA_TYPES, export
 from cortext.usage.log import RATINGS
+from cortext.usage.writer import now
 
 BODY_S = 10.0
 """Seconds that the body of a request may take."""
@@ -44,9 +52,16 @@ NEEDS: dict[str, Right] = {
     "invite": "control",
     "revoke": "control",
     "choose": "rate",
+    "turn": "control",
+    "private": "control",
+    "forget": "control",
+    "conversation": "control",
+    "export": "control",
     "speak": "read",
 }
 """Right that each request under /api/ needs, asked for by GET or by POST. Others are not served."""
+KINDS: dict[Any, str] = {str: "a string", bool: "true or false", list: "a list"}
+"""Types of fields in words; all others are numbers."""
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Does what the body of a request asks for; returns the fields of its answer."""
 
@@ -59,10 +74,11 @@ class Refused(Exception):
         self.status = status
 
 
-async def answer(result: Awaitable[dict[str, Any]]) -> Response:
+async def answer(result: Awaitable[dict[str, Any] | Response]) -> Response:
     """Return the result of a request, or one line about its error."""
     try:
-        return JSONResponse(await result)
+        found = await result
+        return found if isinstance(found, Response) else JSONResponse(found)
     except Refused as refused:
         return error_response(refused.status, str(refused))
     except LiveError as error:
@@ -134,8 +150,25 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
         return decoding.choose_day(body.get("session"))
 
     def context(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body, text=str, conversation=bool)
+        if body.get("conversation") is None:
+            return decoding.set_context(body.get("text") or "")
+        if body.get("text") is not None:
+            raise Refused(400, "text and conversation are given; give one of them")
+        return decoding.read_conversation(body["conversation"])
+
+    def private(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body, on=bool)
+        return decoding.set_private(_required(body, "on"))
+
+    async def turn(body: dict[str, Any]) -> dict[str, Any]:
         _check_fields(body, text=str)
-        return decoding.set_context(body.get("text") or "")
+        text = checked_turn(_required(body, "text"))
+        return {"entry": await asyncio.wrap_future(decoding.add_turn(text))}
+
+    async def forget(body: dict[str, Any]) -> dict[str, Any]:
+        _check_fields(body, entries=list, since=str, until=str, all=bool)
+        return await asyncio.wrap_future(decoding.forget(selection_of(body)))
 
     def gate(body: dict[str, Any]) -> Future[None]:
         _check_fields(body, threshold=(int, float))
@@ -143,22 +176,21 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
 
     def correction(body: dict[str, Any]) -> Future[bool]:
         _check_fields(body, utterance=int, text=str)
-        return _log_writer(decoding).correct(_required(body, "utterance"), _required(body, "text"))
+        return decoding.correct(_required(body, "utterance"), _required(body, "text"))
 
     def rating(body: dict[str, Any]) -> Future[bool]:
         _check_fields(body, utterance=int, rating=str)
-        log_writer = _log_writer(decoding)
         given = _required(body, "rating")
         if given not in RATINGS:
             raise Refused(400, f"unknown rating {given[:40]!r}; known: {', '.join(RATINGS)}")
-        return log_writer.rate(_required(body, "utterance"), given)
+        return decoding.rate(_required(body, "utterance"), given)
 
     async def choose(body: dict[str, Any]) -> dict[str, Any]:
         _check_fields(body, utterance=int, text=str)
         utterance, text = _required(body, "utterance"), _required(body, "text")
         if not await asyncio.wrap_future(decoding.choose(utterance, text)):
             return {}
-        return {"kept": await asyncio.wrap_future(_log_writer(decoding).correct(utterance, text))}
+        return {"kept": await asyncio.wrap_future(decoding.correct(utterance, text))}
 
     asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
         "start": start,
@@ -170,8 +202,33 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
         "gate": gate,
         "correction": correction,
         "rating": rating,
+        "private": private,
     }
-    return {action: handle(ask) for action, ask in asks.items()} | {"choose": choose}
+    answers: dict[str, Handler] = {"choose": choose, "turn": turn, "forget": forget}
+    return {action: handle(ask) for action, ask in asks.items()} | answers
+
+
+async def conversation_page(decoding: DecodingThread, request: Request) -> dict[str, Any]:
+    """Return entries of the conversation, the latest that hold `search`, before one entry."""
+    asked = query_of(request.query_params.multi_items(), search="", before="", limit="100")
+    before = whole_number("before", asked["before"], 1 << 48) if asked["before"] else None
+    most = whole_number("limit", asked["limit"], MOST_LISTED)
+    found = await asyncio.wrap_future(decoding.found(asked["search"], before, most + 1))
+    entries = found[max(0, len(found) - most) :]
+    return {"entries": [each.to_json() for each in entries], "more": len(found) > most}
+
+
+async def conversation_file(decoding: DecodingThread, request: Request) -> Response:
+    """Return the conversation as a file to save."""
+    asked = query_of(request.query_params.multi_items(), search="", format="text")
+    form = asked["format"]
+    if form not in FORMATS:
+        raise Refused(400, f"unknown format {form[:40]!r}; known: {', '.join(FORMATS)}")
+    found = await asyncio.wrap_future(decoding.found(asked["search"]))
+    content = await asyncio.to_thread(export, found, form)
+    name = f"conversation-{now():%Y-%m-%d}.{FORMATS[form]}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=MEDIA_TYPES[form], headers=headers)
 
 
 def guest_handlers(access: Access) -> dict[str, Handler]:
@@ -228,22 +285,17 @@ def to_speak(body: dict[str, Any]) -> tuple[str, float, float]:
     return _required(body, "text"), rate, pitch
 
 
-def _log_writer(decoding: DecodingThread) -> LogWriter:
-    if decoding.log_writer is None:
-        raise LiveError("there is no usage log", fix="start the server with --session-log DIR")
-    return decoding.log_writer
-
-
 def _check_fields(body: dict[str, Any], **fields: type | tuple[type, ...]) -> None:
     """Refuse fields that are unknown or of another type; null stands for an absent field."""
     # By hand: pydantic's errors, put into these one-line messages, take more code than the checks.
     for name, value in body.items():
         if name not in fields:
             raise Refused(400, f"unknown field {name[:40]!r}; known: {', '.join(fields) or 'none'}")
-        if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
-            raise Refused(
-                400, f"{name} must be {'a string' if fields[name] is str else 'a number'}"
-            )
+        wanted = fields[name]
+        # Python counts true and false as numbers.
+        fits = isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool)
+        if value is not None and not fits:
+            raise Refused(400, f"{name} must be {KINDS.get(wanted, 'a number')}")
 
 
 def _required(body: dict[str, Any], name: str) -> Any:

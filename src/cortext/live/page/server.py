@@ -40,6 +40,8 @@ from cortext.live.page.requests import (
     Handler,
     Refused,
     answer,
+    conversation_file,
+    conversation_page,
     error_response,
     guest_handlers,
     guest_list,
@@ -58,14 +60,12 @@ TYPES = {
     ".woff2": "font/woff2",
 }
 """Media types of the files that are served: these of the page's folders, and no others."""
-VIEWS = {"": "index.html"}
+VIEWS = {"": "index.html", "participant": "participant.html"}
 """Files of the views by their addresses."""
 POLICY_VIOLATION = 1008
 TRY_AGAIN = 1013
 PATIENCE_S = 30.0
 """Seconds that one message may wait for a client that does not read."""
-FAREWELL_S = 2.0
-"""Seconds in which a page whose access was withdrawn must have closed its web socket."""
 
 
 def build_app(decoding: DecodingThread, access: Access) -> Guard:
@@ -96,6 +96,14 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     @app.post("/api/speak")
     async def sound(request: Request) -> Response:
         return await speak(decoding.speech, _asked("speak", request, access))
+
+    @app.get("/api/conversation")
+    async def conversation(request: Request) -> Response:
+        return await answer(_conversation(request, decoding, access))
+
+    @app.get("/api/export")
+    async def exported(request: Request) -> Response:
+        return await answer(_export(request, decoding, access))
 
     @app.post("/api/{action}")
     async def change(action: str, request: Request) -> Response:
@@ -161,6 +169,23 @@ async def _guests(request: Request, access: Access) -> dict[str, Any]:
     return guest_list(access)
 
 
+async def _conversation(
+    request: Request, decoding: DecodingThread, access: Access
+) -> dict[str, Any]:
+    _check_rate(_check_token(request, access, NEEDS["conversation"]))
+    return await conversation_page(decoding, request)
+
+
+async def _export(request: Request, decoding: DecodingThread, access: Access) -> Response:
+    _check_rate(_check_token(request, access, NEEDS["export"]))
+    return await conversation_file(decoding, request)
+
+
+def _check_rate(holder: Holder) -> None:
+    if not holder.allows_another_change():
+        raise Refused(429, "too many requests; wait a second")
+
+
 async def _change(
     action: str, request: Request, access: Access, actions: dict[str, Handler]
 ) -> dict[str, Any]:
@@ -199,9 +224,11 @@ async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -
     else:
         most = MAX_READERS if holder.may("control") else MAX_GUEST_READERS
     reader = Reader(asyncio.get_running_loop())
-    if holder.pages >= holder.most_pages or not decoding.readers.admit(reader, most):
+    most_of_holder = holder.pages >= holder.most_pages
+    if most_of_holder or not decoding.readers.admit(reader, most):
+        n_open = holder.pages if most_of_holder else most
         await ws.accept()
-        await ws.close(TRY_AGAIN, f"{min(most, holder.most_pages)} pages are open already")
+        await ws.close(TRY_AGAIN, f"{n_open} pages are open already")
         return
     tasks: list[asyncio.Task[Any]] = []
     withdrawn = asyncio.Event()
@@ -209,7 +236,7 @@ async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -
     holder.pages += 1
     try:
         await ws.accept()
-        await asyncio.wrap_future(decoding.subscribe(reader, holder.rights))
+        await asyncio.wrap_future(decoding.subscribe(reader, holder.rights, not holder.token))
         event("page_connected", pages=len(decoding.readers))
         jobs = (_send(ws, reader), _until_it_leaves(ws), withdrawn.wait())
         tasks += [asyncio.create_task(job) for job in jobs]
@@ -232,14 +259,10 @@ async def _until_it_leaves(ws: WebSocket) -> None:
 
 
 async def _close_withdrawn(ws: WebSocket, leaving: asyncio.Task[None]) -> None:
-    """Tell a page that its access was withdrawn; end the connection, whether it reads or not."""
-    try:
-        async with asyncio.timeout(FAREWELL_S):
-            with suppress(WebSocketDisconnect, RuntimeError):  # it has left
-                await ws.close(POLICY_VIOLATION, "access was withdrawn")
-                await leaving
-    except TimeoutError:
-        ws.state.connection.disconnect("access_withdrawn", "info")
+    """Tell a page that its access was withdrawn; its connection soon ends, if it does not read."""
+    with suppress(WebSocketDisconnect, RuntimeError):  # it has left
+        await ws.close(POLICY_VIOLATION, "access was withdrawn")
+        await leaving
 
 
 async def _send(ws: WebSocket, reader: Reader) -> None:

@@ -31,9 +31,10 @@ from cortext.live.core.log_writer import (
 from cortext.live.core.on_final import FinalCommand
 from cortext.live.core.pipeline import Update
 from cortext.live.core.statistics import RunningStatistics, words_per_minute
+from cortext.live.page.conversation import Conversation
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.messages import Event, Fanout, StepMessage, shown_bins, shown_posteriors
-from cortext.usage.writer import session_of_today
+from cortext.usage.writer import now, session_of_today
 
 STEP_MS = 80
 """Milliseconds of bins after which a page is sent a step even if no frame is complete."""
@@ -72,6 +73,7 @@ class PageUtterance:
         keep: Whether its features are kept for the usage log.
         model: Name of the model that decodes it; None without a chain of models.
         conventions: The language of its text and the length of its bins.
+        private: Whether nothing of it is kept.
     """
 
     id: int
@@ -81,6 +83,7 @@ class PageUtterance:
     keep: bool = False
     model: str | None = None
     conventions: Conventions = RELEASE_CONVENTIONS
+    private: bool = False
     n_bins: int = 0
     _kept: list[np.ndarray] = field(default_factory=list)
     _unsent: list[np.ndarray] = field(default_factory=list)
@@ -109,6 +112,11 @@ class PageUtterance:
             update.tail,
             stage_ms,
         )
+
+    def make_private(self) -> None:
+        """Keep nothing of it."""
+        self.private, self.keep = True, False
+        self._kept.clear()
 
     def features_TC(self, statistics: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray | None:
         """Return the features to log, float32 [T, C], given the rolling statistics."""
@@ -192,7 +200,9 @@ class UtteranceDecoder:
     Attributes:
         origin: Where the next bins come from.
         statistics: Counts since the server started.
-        latest: The latest `utterance` message; None before the first.
+        latest: The latest `utterance` message; None before the first. Of a private one, it is not
+            sent to pages that connect later.
+        conversation: The latest sentences and turns.
         chosen: The `chosen` message about it; None unless another of its candidates was chosen.
     """
 
@@ -217,6 +227,8 @@ class UtteranceDecoder:
         self._on_swap = on_swap
         self._on_final = on_final
         self._caser = caser or caser_for(days.pipeline.conventions.language)
+        entries = () if log_writer is None else log_writer.entries
+        self.conversation = Conversation(entries, self.shown)
         self._utterance: PageUtterance | None = None
         self._next_model: ChainModel | None = None
         self._n_utterances = 0
@@ -328,6 +340,29 @@ class UtteranceDecoder:
         self._readers.send(self.chosen)
         return self._log_writer is not None and body.get("entry", 0) is not None
 
+    def set_private(self, on: bool) -> None:
+        """Keep nothing from now on, and nothing of the utterance in progress; or keep again.
+
+        An utterance that has begun in private stays so.
+        """
+        self.conversation.private = on
+        if on and self._utterance is not None:
+            self._utterance.make_private()
+
+    def forget(self, numbers: set[int] | None) -> None:
+        """Forget entries of the conversation, and tell pages to; None forgets all."""
+        self.conversation.forget(numbers)
+        if self.latest and (numbers is None or self.latest.body["entry"] in numbers):
+            self.latest = self.chosen = None
+        self.read_conversation()
+        entries = None if numbers is None else sorted(numbers)
+        self._readers.send(Event("forgotten", {"entries": entries}))
+
+    def read_conversation(self) -> None:
+        """Give a large model that reads the conversation its end."""
+        if self.conversation.is_context:
+            self.days.add_context(self.conversation.context())
+
     def abandon(self, error: str) -> None:
         """End the utterance after a failure; where even that fails, drop it."""
         try:
@@ -366,12 +401,15 @@ class UtteranceDecoder:
         self._note_speaking(True)
         origin = self.origin
         pipeline = self.days.use(origin.session)
+        self.read_conversation()
+        private = self.conversation.private
         return PageUtterance(
             self._n_utterances,
             origin.session or session_of_today(pipeline.session),
             origin.trial,
             origin.reference,
-            keep=self._log_writer is not None,
+            keep=self._log_writer is not None and not private,
+            private=private,
             model=self.days.model,
             conventions=pipeline.conventions,
         )
@@ -388,12 +426,20 @@ class UtteranceDecoder:
         self.statistics.add(n_words, body["duration_s"], final_ms)
 
     def _report(self, utterance: PageUtterance, body: dict[str, Any], nbest: NBest) -> None:
+        when = now()
+        body |= {"private": utterance.private, "when": when.isoformat(timespec="milliseconds")}
+        body["entry"] = entry = None
+        if utterance.private:
+            self.conversation.add_private(utterance.id)
+        else:
+            said = utterance.id, body["text"], body["shown"], when
+            body["entry"] = entry = self.conversation.add_utterance(*said)
         # The log comes first, so that a reader of the message can correct it at once.
-        if self._log_writer is not None:
+        if self._log_writer is not None and not utterance.private:
             features_TC = utterance.features_TC(self.days.pipeline.statistics)
             facts = utterance.id, utterance.session, body["duration_s"], nbest, self._source
             make = partial(record_of, *facts, utterance.model)
-            self._log_writer.append(utterance.id, make, features_TC, self._say)
+            self._log_writer.append(utterance.id, make, features_TC, self._say, when, entry)
         self.latest, self.chosen = Event("utterance", body), None
         self._readers.send(self.latest)
         if self._on_final is not None and body["text"]:

@@ -5,7 +5,7 @@ T bins, C features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -137,13 +137,13 @@ def _read_log(
     progress: Progress | None,
 ) -> Source:
     log = read_log(path)
-    if not log.entries:
+    if not log.utterances or log.began is None:
         raise DataError("the log has no utterance", where=path / LOG, fix="use the decoder first")
     source = Source(path, notes=list(log.notes))
     kept = HeardFeatures(path)
-    began = int(log.entries[0].when.timestamp())
+    began = log.began
     numbers: dict[str, list[int]] = {}
-    for number, entry in enumerate(log.entries):
+    for number, entry in log.utterances.items():
         numbers.setdefault(entry.session, []).append(number)
     without = dict.fromkeys(numbers, 0)
     damaged = dict.fromkeys(numbers, 0)
@@ -151,12 +151,12 @@ def _read_log(
     def bins() -> Iterator[tuple[str, str, np.ndarray]]:
         done = 0
         for session in sorted(numbers):
-            for block, members in _stretches(log.entries, numbers[session]):
+            for block, members in _stretches(log.utterances, numbers[session]):
                 for number in members:
                     features_TC = kept.read(began, number)
                     done += 1
                     if progress:
-                        progress(done, len(log.entries))
+                        progress(done, len(log.utterances))
                     if features_TC is not None and len(features_TC):
                         yield session, block, features_TC
                     elif not kept.path(began, number).exists():
@@ -173,7 +173,7 @@ def _read_log(
     bin_ms = kept.conventions.bin_ms
     source.days = list(_of_one_width(collect(bins(), bin_ms), source))
     for session in sorted(numbers):
-        entries = [log.entries[number] for number in numbers[session]]
+        entries = [log.utterances[number] for number in numbers[session]]
         source.use[session] = _use(entries, speaker, without[session], damaged[session])
     _note(source)
     return source
@@ -192,7 +192,7 @@ def _of_one_width(days: Iterator[DayStatistics], source: Source) -> Iterator[Day
 
 
 def _stretches(
-    entries: list[LoggedUtterance], numbers: list[int]
+    entries: Mapping[int, LoggedUtterance], numbers: list[int]
 ) -> Iterator[tuple[str, list[int]]]:
     """Yield stretches of use without a long pause: the time they began, and their utterances."""
     members: list[int] = []

@@ -1,0 +1,109 @@
+"""Deletion of entries of the conversation: on the disk, in memory and on pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cortext.errors import CortextError, DataError
+from cortext.live.page.utterance import UtteranceDecoder
+from cortext.usage.deletion import Selection
+from cortext.usage.log import Deleted
+from cortext.usage.writer import UsageLog
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a server knows of the conversation without its log.
+
+    Attributes:
+        ask: Does something in the decoding thread.
+        utterances: Belongs to that thread.
+    """
+
+    ask: Callable[[Callable[[], Any]], Future[Any]]
+    utterances: UtteranceDecoder
+
+    def selected(self, selection: Selection) -> set[int]:
+        """Return the numbers of the selected entries that are in memory."""
+        found: set[int] = self.ask(
+            lambda: self.utterances.conversation.selected(selection)
+        ).result()
+        return found
+
+    def forget(self, numbers: set[int] | None) -> None:
+        """Forget entries, and tell pages to; None forgets all."""
+        self.ask(lambda: self.utterances.forget(numbers)).result()
+
+
+def forget_in_memory(memory: Memory, selection: Selection) -> dict[str, Any]:
+    """Forget entries of a server without a usage log; for the decoding thread.
+
+    Raises:
+        DataError: There is no such entry.
+    """
+    numbers = memory.utterances.conversation.selected(selection)
+    _check(selection, numbers)
+    memory.utterances.forget(None if selection.everything else numbers)
+    return {"deleted": len(numbers), "models": [], "notes": []}
+
+
+def forget(
+    log: UsageLog, memory: Memory, chain: Path | None, selection: Selection
+) -> dict[str, Any]:
+    """Delete entries from the log, then from memory and pages, then from a chain; for its thread.
+
+    Args:
+        log: The usage log.
+        memory: Has the latest entries, also those that could not be logged.
+        chain: Directory of the chain of models that is followed; None for none.
+        selection: The entries.
+
+    Returns:
+        The number of entries, names of models that learnt from them, and notes.
+
+    Raises:
+        DataError: There is no such entry.
+        LiveError: The disk is full. What was deleted is forgotten in memory, too.
+    """
+    entries = log.entries
+    logged = {n for n, each in enumerate(entries) if not isinstance(each, Deleted)}
+    known = memory.selected(selection)
+    _check(selection, logged | known)
+    on_disk = selection
+    if selection.entries is not None:
+        on_disk = Selection(tuple(logged.intersection(selection.entries)))
+    numbers = set(on_disk.of(entries))
+    try:
+        log.delete(on_disk)
+    finally:
+        gone = {n for n, each in enumerate(log.entries) if isinstance(each, Deleted)}
+        rest = known - logged
+        if selection.everything and gone >= numbers:
+            memory.forget(None)
+        elif found := (numbers & gone) | rest:
+            memory.forget(found)
+    models: list[str] = []
+    notes: list[str] = []
+    if chain is not None:
+        models, notes = _forget_in_chain(chain, log.folder, numbers)
+    return {"deleted": len(numbers | rest), "models": models, "notes": notes}
+
+
+def _forget_in_chain(chain: Path, folder: Path, numbers: set[int]) -> tuple[list[str], list[str]]:
+    """Delete from what the models of a chain learn from, as far as that is possible now."""
+    from cortext.recalibration.forgetting import forget_in_chain
+
+    try:
+        return forget_in_chain(chain, folder, numbers)
+    except CortextError as error:
+        return [], [f"not deleted from {chain}: {error}"]
+
+
+def _check(selection: Selection, known: set[int]) -> None:
+    for number in selection.entries or ():
+        if number not in known:
+            raise DataError(f"there is no entry {number}, or it was deleted")

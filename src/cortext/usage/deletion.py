@@ -1,0 +1,322 @@
+"""Deletion of what a usage log keeps: texts, candidates, feedback, features and recordings.
+
+    DIR/deleting.json   numbers of the entries that are being deleted; gone when all of it is done
+
+A deletion begins with that file and ends with its removal. What a kill interrupts is finished by
+the next process that opens the log: until then the log is whole, or without the entries. Each
+deleted entry leaves a line with its time (`usage.log.Deleted`). Lines that cannot be read are
+removed, too: nobody can tell what they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cortext.data.session_files import read_trials, write_session
+from cortext.data.trial import Trial
+from cortext.errors import DataError, LiveError, shown
+from cortext.files import atomic_path, lock, read_json, sync, unfinished
+from cortext.usage.heard import HeardFeatures
+from cortext.usage.log import (
+    LOG,
+    Deleted,
+    Entry,
+    Feedback,
+    LogContents,
+    read_lines,
+    read_log,
+    wrong_with,
+    wrong_with_session,
+)
+
+JOURNAL = "deleting.json"
+RECORDINGS = "recordings"
+SESSION_FILE = "data_train.hdf5"
+PACKED = ".*packed*"
+"""Copies that training made of the recordings, beside them, and unfinished ones."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Entries to delete: some by their numbers, those of a time, or all.
+
+    Attributes:
+        entries: Numbers.
+        since: First time.
+        until: Last time; None for no end.
+        everything: All entries.
+
+    Raises:
+        DataError: Not exactly one of the three is given, or a time has no offset from UTC.
+    """
+
+    entries: tuple[int, ...] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    everything: bool = False
+
+    def __post_init__(self) -> None:
+        by_time = self.since is not None or self.until is not None
+        if (self.entries is not None) + by_time + self.everything != 1:
+            fix = "give numbers of entries, times, or all"
+            raise DataError("what is to be deleted is not said, or said twice", fix=fix)
+        for name, when in (("since", self.since), ("until", self.until)):
+            if when is not None and (problem := wrong_with(when)):
+                raise DataError(f"{name} is {shown(str(when), 40)}, {problem}")
+
+    def covers(self, when: datetime) -> bool:
+        """Tell whether a time is selected; of numbers none is."""
+        if self.everything:
+            return True
+        if self.entries is not None:
+            return False
+        after = self.since is None or when >= self.since
+        return after and (self.until is None or when <= self.until)
+
+    def of(self, entries: Collection[Entry]) -> list[int]:
+        """Return the numbers of the selected entries that are not deleted.
+
+        Raises:
+            DataError: A number has no entry, or a deleted one.
+        """
+        kept = {n: each for n, each in enumerate(entries) if not isinstance(each, Deleted)}
+        for number in self.entries or ():
+            if number not in kept:
+                raise DataError(f"there is no entry {number}, or it was deleted")
+        if self.entries is not None:
+            return sorted(set(self.entries))
+        return [number for number, each in kept.items() if self.covers(each.when)]
+
+
+def begin(folder: Path, log: LogContents, numbers: Iterable[int]) -> list[int]:
+    """Write down that entries are to be deleted; from here on they will be.
+
+    Returns:
+        Their numbers, with those of an earlier deletion that is not finished.
+
+    Raises:
+        OSError, LiveError: That cannot be written.
+    """
+    earlier = _journal(folder)
+    if earlier is None or earlier.began != log.began:
+        earlier = _Journal(log.began, [], [])
+    numbers = sorted({*numbers, *earlier.entries})
+    found = (log.utterances[number].session for number in numbers if number in log.utterances)
+    journal = _Journal(log.began, numbers, sorted({*found, *earlier.sessions}))
+    with _private(folder / JOURNAL) as temporary:
+        temporary.write_bytes(json.dumps(asdict(journal)).encode())
+    return numbers
+
+
+def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> None:
+    """Delete what was begun; do nothing where there is nothing to do.
+
+    Args:
+        folder: Directory of the log.
+        descriptor: The log, open and locked by this process.
+        reopened: Gets the descriptor of the new log, locked, in place of the old one.
+
+    Raises:
+        OSError, DataError: A file cannot be read or written; what is left is done the next time.
+        LiveError: The recordings are damaged.
+    """
+    for half in unfinished(folder, LOG):  # a killed deletion's, with all texts
+        half.unlink(missing_ok=True)
+    journal = _journal(folder)
+    if journal is None:
+        return
+    log, numbers = read_log(folder), journal.entries
+    if journal.began == log.began and (not numbers or numbers[-1] < len(log.entries)):
+        if log.damaged or not log.deleted.issuperset(numbers):
+            _rewrite(folder / LOG, set(numbers), descriptor, reopened)
+        if log.began is not None:
+            _delete_features(folder, log.began, numbers)
+            for session in journal.sessions:
+                _delete_recordings(folder, session, log.began, set(numbers))
+    (folder / JOURNAL).unlink(missing_ok=True)
+    sync(folder)
+
+
+@dataclass(frozen=True)
+class _Journal:
+    """A deletion that was begun.
+
+    Attributes:
+        began: Second of the log's first entry.
+        entries: Numbers of the entries, in order.
+        sessions: Recording days of the utterances among them.
+    """
+
+    began: int | None
+    entries: list[int]
+    sessions: list[str]
+
+
+def _journal(folder: Path) -> _Journal | None:
+    """Return what is being deleted; None for nothing. Raises LiveError for a damaged file."""
+    path = folder / JOURNAL
+    try:
+        found = read_json(path)
+        journal = _Journal(found["began"], found["entries"], found["sessions"])
+        usable = (
+            (journal.began is None or type(journal.began) is int)
+            and all(type(number) is int and number >= 0 for number in journal.entries)
+            and journal.entries == sorted(set(journal.entries))
+            and all(not wrong_with_session(name) for name in journal.sessions)
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, OSError):
+        usable = False
+    if not usable:
+        fix = "remove the file, and delete again what was to be deleted"
+        raise LiveError("a deletion cannot be finished: its file is damaged", where=path, fix=fix)
+    return journal
+
+
+def _rewrite(
+    path: Path, numbers: set[int], descriptor: int, reopened: Callable[[int], None]
+) -> None:
+    """Write the log anew, without the text of some entries and without damaged lines."""
+    log, new = LogContents(), -1
+    try:
+        with _private(path) as temporary:
+            # Locked before it has its name: no other process can take it for itself meanwhile.
+            new = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            lock(new)
+            with os.fdopen(os.dup(new), "wb") as file:
+                for raw, parsed in read_lines(path, log):
+                    is_feedback = isinstance(parsed, Feedback)
+                    about = log.last if is_feedback else len(log.entries) - 1
+                    if about not in numbers:
+                        file.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                    elif not isinstance(parsed, Feedback):
+                        file.write(tombstone(parsed))
+    except BaseException:
+        if new >= 0:
+            os.close(new)
+        raise
+    reopened(new)
+    os.close(descriptor)
+
+
+def is_current(descriptor: int, path: Path) -> bool:
+    """Tell whether an open log is still the one at its path: deleting replaces it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def tombstone(entry: Entry) -> bytes:
+    """Return the line that stands for a deleted entry."""
+    id_ = getattr(entry, "id", None)
+    line = {} if id_ is None else {"id": id_}
+    when = entry.when.isoformat(timespec="milliseconds")
+    return json.dumps(line | {"when": when, "deleted": True}).encode() + b"\n"
+
+
+def _delete_features(folder: Path, began: int, numbers: Iterable[int]) -> None:
+    heard = HeardFeatures(folder)
+    for half in unfinished(heard.folder):
+        half.unlink(missing_ok=True)
+    for number in numbers:
+        heard.path(began, number).unlink(missing_ok=True)
+    if heard.folder.is_dir():
+        sync(heard.folder)
+
+
+def _delete_recordings(folder: Path, session: str, began: int, numbers: set[int]) -> None:
+    """Write a session file again without the trials of some entries, or remove it."""
+    root = folder / RECORDINGS
+    path = root / session / SESSION_FILE
+    for half in unfinished(path.parent):
+        half.unlink(missing_ok=True)
+    for copy in root.glob(PACKED):
+        shutil.rmtree(copy)
+    if not path.exists():
+        return
+
+    def is_deleted(trial: Trial) -> bool:
+        return trial.block == began and trial.trial in numbers
+
+    def trials() -> Iterator[Trial]:
+        return read_trials(path, labels_required=True, session=session)
+
+    try:
+        found = [is_deleted(trial) for trial in trials()]
+        if all(found):
+            path.unlink()
+        elif any(found):
+            write_session(path, (trial for trial in trials() if not is_deleted(trial)))
+            path.chmod(0o600)
+        sync(path.parent)
+    except DataError as error:
+        raise LiveError(
+            f"deleted from the log, but its recordings cannot be written again: {error.what}",
+            where=error.where or path,
+            fix="free some space, or remove a damaged file; it is tried again at the next start",
+        ) from None
+
+
+@contextmanager
+def _private(path: Path) -> Iterator[Path]:
+    """Give an empty file that only its owner may read, which becomes `path`."""
+    with atomic_path(path) as temporary:
+        temporary.chmod(0o600)
+        yield temporary
+
+
+def delete(folder: str | Path, selection: Selection) -> list[int]:
+    """Delete entries of a log that no process writes; return their numbers.
+
+    Raises:
+        DataError: There is no log, or no such entry.
+        LiveError: Another process writes the log, or something cannot be written.
+    """
+    folder = Path(folder)
+    read_log(folder)  # says what is wrong, and takes no lock
+    path = folder / LOG
+    with closing_descriptor(path) as held, failed_deletion(path):
+        finish(folder, held[0], lambda new: held.__setitem__(0, new))
+        log = read_log(folder)
+        numbers = selection.of(log.entries)
+        if numbers or (selection.everything and log.damaged):
+            begin(folder, log, numbers)
+            finish(folder, held[0], lambda new: held.__setitem__(0, new))
+    return numbers
+
+
+@contextmanager
+def closing_descriptor(path: Path) -> Iterator[list[int]]:
+    """Give a locked descriptor of a log in a list of one, where a new one may take its place."""
+    with failed_deletion(path):
+        held = [os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)]
+    try:
+        if not (lock(held[0]) and is_current(held[0], path)):
+            fix = "delete on the page, or stop the server"
+            raise LiveError("a server is writing this log", where=path, fix=fix)
+        yield held
+    finally:
+        with suppress(OSError):
+            os.close(held[0])
+
+
+@contextmanager
+def failed_deletion(path: Path) -> Iterator[None]:
+    """Raise errors of the disk as LiveError."""
+    try:
+        yield
+    except OSError as error:
+        raise LiveError(
+            f"not everything is deleted yet: {error.strerror}",
+            where=path,
+            fix="free some space or check the folder's permissions, and delete again",
+        ) from None
