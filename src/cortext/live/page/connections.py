@@ -46,6 +46,8 @@ Fragments without end are none.
 """
 CLOSE_S = 5.0
 """Seconds in which the other end must take part in the end of an encrypted connection."""
+FAREWELL_S = 2.0
+"""Seconds in which a page whose token was revoked may close its web socket by itself."""
 BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 RETRY_S = 0.1
@@ -210,15 +212,20 @@ class Connection(asyncio.Protocol):
         holder.add(self)
 
     def when_withdrawn(self, tell: Callable[[], None]) -> None:
-        """Call `tell` if the token is revoked, instead of disconnecting at once."""
+        """Call `tell` if the token is revoked, and disconnect only some time later."""
         self._tell_withdrawn = tell
 
     def withdraw(self) -> None:
         """End the request in progress, because its token was revoked."""
         if self._tell_withdrawn is None:
-            self.disconnect("access_withdrawn", "info")
+            self._end_withdrawn()
         else:
             self._tell_withdrawn()
+            self._loop.call_later(FAREWELL_S, self._end_withdrawn)
+
+    def _end_withdrawn(self) -> None:
+        if self._connected:
+            self.disconnect("access_withdrawn", "info")
 
     def received_whole(self) -> None:
         """Note that a whole request head or message has come."""
