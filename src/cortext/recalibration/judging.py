@@ -5,7 +5,7 @@ Shapes: P frames, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -57,6 +57,10 @@ class Judge:
                 found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
                 self._found[number, each.number] = NBest(found[:1])
         return [self._found[number, each.number] for each in sentences]
+
+    def forget_sentences(self, numbers: Collection[int]) -> None:
+        """Forget what was decoded of some utterances."""
+        self._found = {key: found for key, found in self._found.items() if key[1] not in numbers}
 
     def forget_all_but(self, models: Sequence[int]) -> None:
         """Forget what other models have decoded."""

@@ -35,16 +35,21 @@ class HeardSentence:
         features_TC: float [T, C], features as they were recorded.
         session: Its recording day.
         labels_U: int64 [U], its tokens: decoded, corrected or known.
+        entry: Second of the first entry of its usage log, and its number there; block and trial of
+            a recording.
     """
 
     features_TC: np.ndarray
     session: str
     labels_U: np.ndarray
+    entry: tuple[int, int] | None = None
 
 
 def heard_sentence(split: PackedSplit, i: int, labels_U: np.ndarray) -> HeardSentence:
     """Return trial `i` of a split with a label, int64 [U]."""
-    return HeardSentence(np.asarray(split.features(i), np.float32), split.session(i), labels_U)
+    features_TC = np.asarray(split.features(i), np.float32)
+    entry = int(split.block_N[i]), int(split.trial_N[i])
+    return HeardSentence(features_TC, split.session(i), labels_U, entry=entry)
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,12 @@ class Learnt:
     Attributes:
         steps: Steps of the optimiser.
         loss: Mean loss of the sentence's copies in the last step, before it.
+        kept: Whether it is kept for replay, and so may be learnt from later.
     """
 
     steps: int
     loss: float
+    kept: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +200,7 @@ class Learner:
         """
         self.begin_day(sentence.session)
         if not self._fits(sentence):
-            return Learnt(0, float("nan"))
+            return Learnt(0, float("nan"), kept=False)
         settings = self.settings
         budget = settings.steps
         if settings.steps_per_day:

@@ -38,6 +38,7 @@ from cortext.recalibration.chain import (
     read_chain,
     verify_model,
 )
+from cortext.recalibration.forgetting import LEARNER, forget_in_store
 from cortext.recalibration.judging import Evidence, Judge, day_of
 from cortext.recalibration.labels import label_of, labelling_search, pseudo_label
 from cortext.recalibration.learner import HeardSentence, Learner
@@ -56,7 +57,6 @@ from cortext.recalibration.state import LearnerStore, Position
 from cortext.training.adapt import run_config
 from cortext.usage.writer import now
 
-LEARNER = "learner"
 AUTOMATIC = "automatic"
 """Operator of a rollback that no person asked for."""
 
@@ -107,6 +107,7 @@ class Recalibration:
         self._clock = clock
         self._old_data = old_data
         self._waits: tuple[int | None, int] | None = None
+        self._forgotten = set[int]()
         self.out = Path(out)
         self.settings = settings
         self.rule = rule
@@ -187,6 +188,7 @@ class Recalibration:
         self._sentences.refresh()
         self._follow_chain()
         self._follow_log()
+        self._forget_deleted()
         if self._judge_again() or self._check_speaker():
             return True
         if self._position.fresh >= self.settings.every:
@@ -210,7 +212,19 @@ class Recalibration:
         if self._position.began != self._sentences.began:
             self._position.began = self._sentences.began
             self._position.next, self._position.corrected = 0, set()
+            self._forgotten = set()
             self._judge.forget_all_but([])
+
+    def _forget_deleted(self) -> None:
+        """Drop utterances that were deleted from the log, in memory and on the disk."""
+        deleted, began = self._sentences.log.deleted, self._sentences.began
+        if began is None or deleted <= self._forgotten:
+            return
+        self._judge.forget_sentences(deleted)
+        self._save()
+        if forget_in_store(self.out / LEARNER, began, deleted):
+            self._begin()
+        self._forgotten = deleted
 
     def is_reserved(self, number: int) -> bool:
         """Tell whether an utterance, once it has a label, judges and is never learnt from.
@@ -267,11 +281,15 @@ class Recalibration:
         return None if labels_U is None else (sentence, labels_U)
 
     def _learn(self, sentence: LoggedSentence, labels_U: np.ndarray, told: bool) -> None:
-        heard = HeardSentence(sentence.features_TC, sentence.utterance.session, labels_U)
-        if not self._learner.learn(heard, self._pause).steps:
-            return
-        (self._position.told if told else self._position.decoded).append(sentence.number)
-        self._position.fresh += 1
+        assert self._sentences.began is not None, "a sentence has a log"
+        entry = self._sentences.began, sentence.number
+        session = sentence.utterance.session
+        heard = HeardSentence(sentence.features_TC, session, labels_U, entry=entry)
+        learnt = self._learner.learn(heard, self._pause)
+        if learnt.kept:  # even without a step: it is replayed in later ones
+            (self._position.told if told else self._position.decoded).append(sentence.number)
+        if learnt.steps:
+            self._position.fresh += 1
 
     def _save(self) -> None:
         corrected = sorted(self._position.corrected)

@@ -177,7 +177,10 @@ class LearnerStore:
                 "features_TC": torch.from_numpy(np.ascontiguousarray(sentence.features_TC)),
                 "labels_U": torch.from_numpy(np.ascontiguousarray(sentence.labels_U, np.int64)),
             }
-            write_tensors(self._sentences / name, arrays, {"session": sentence.session})
+            facts = {"session": sentence.session}
+            if sentence.entry is not None:  # for `forgetting`
+                facts |= dict(zip(("log", "entry"), map(str, sentence.entry), strict=True))
+            write_tensors(self._sentences / name, arrays, facts)
             self._names[sentence] = name
             self._next += 1
         return self._names[sentence]
@@ -188,8 +191,12 @@ class LearnerStore:
             arrays, metadata, _ = read_tensors(path, "a sentence kept for replay")
         except FileNotFoundError:
             raise RunError("a sentence kept for replay is missing", where=path, fix=AGAIN) from None
+        entry = (int(metadata["log"]), int(metadata["entry"])) if "log" in metadata else None
         sentence = HeardSentence(
-            arrays["features_TC"].numpy(), metadata["session"], arrays["labels_U"].numpy()
+            arrays["features_TC"].numpy(),
+            metadata["session"],
+            arrays["labels_U"].numpy(),
+            entry=entry,
         )
         self._names[sentence] = path.name
         return sentence
