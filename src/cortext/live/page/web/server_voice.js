@@ -10,13 +10,13 @@ export class ServerVoice {
     this.events = events;
     this.context = null;
     this.sources = new Set();
-    this.waiting = 0; // sentences that have not been received wholly
     this.clear();
   }
 
   clear() {
     this.abort = new AbortController();
     this.turn = Promise.resolve(); // one after the other
+    this.waiting = 0; // sentences that have not been received wholly
     this.until_s = 0; // when what is scheduled has been played
   }
 
@@ -30,8 +30,9 @@ export class ServerVoice {
     this.turn = this.turn.then(() => this.receive(text, settings, signal)).catch((error) => {
       if (!signal.aborted) this.events.failed(error.message);
     }).finally(() => {
+      if (signal.aborted) return;
       this.waiting -= 1;
-      if (!signal.aborted && !this.busy) this.events.ended();
+      if (!this.busy) this.events.ended();
     });
   }
 

@@ -32,6 +32,7 @@ export class Voice {
       const kept = remembered(name === "on" ? `voice.on.${view}` : `voice.${name}`, first);
       Object.defineProperty(this, name, { get: () => read(kept.get()), set: (value) => this.set(kept, write(value)) });
     }
+    this.link = link;
     this.complain = complain;
     this.onchange = () => {};
     this.onvoices = () => {};
@@ -85,9 +86,14 @@ export class Voice {
     return this.browser.busy || this.server.busy;
   }
 
-  // The server's voice is used where it was chosen, or where nothing was, or where the browser has none.
+  // The server speaks to those who have a token.
+  get serverVoice() {
+    return (this.link.token && this.hello?.voice) || null;
+  }
+
+  // Its voice is used where it was chosen, or where nothing was, or where the browser has none.
   get usesServer() {
-    return Boolean(this.hello?.voice) && (this.source !== "browser" || !this.browser.exists);
+    return Boolean(this.serverVoice) && (this.source !== "browser" || !this.browser.exists);
   }
 
   get state() {
@@ -127,14 +133,12 @@ export class Voice {
 
   // A sentence: what is shown is said, but for words that were spoken already.
   final({ id, text, shown = text }) {
-    const before = this.spoken;
-    if (id <= this.done) {
-      this.last = shown || this.last;
-      return;
-    }
+    const before = this.spoken, isOld = id <= this.done;
+    this.last = shown || this.last;
+    this.changed();
+    if (isOld) return;
     this.done = id ?? this.done;
     this.spoken = [];
-    this.last = shown || this.last;
     if (!this.on || !shown) return;
     const all = words(shown), differs = all.findIndex((word, i) => i >= before.length || bare(word) !== bare(before[i]));
     if (!before.length) this.offer(shown);
@@ -214,7 +218,9 @@ export class Voice {
     this.changed();
   }
 
+  // A key or a touch allows sound.
   unblock() {
+    if (this.on && this.usesServer) this.server.opened(); // which takes a moment
     const said = this.blocked;
     this.blocked = null;
     if (said !== null && this.on) this.speak(said);

@@ -85,7 +85,7 @@ export class VoicePanel {
     const near = (it) => Number(it.lang.toLowerCase().startsWith(lang.slice(0, 2)));
     const all = voice.browser.list().sort((a, b) => near(b) - near(a) || Number(b.localService) - Number(a.localService));
     const named = all.map(({ voiceURI, name, lang: its, localService }) => [voiceURI, `${name} (${its})${localService ? "" : ", sends text over the internet"}`]);
-    this.choices("source", hello?.voice ? [["server", `the server (${hello.voice})`], ["browser", "this browser"]] : [["browser", "this browser"]], usesServer ? "server" : "browser");
+    this.choices("source", voice.serverVoice ? [["server", `the server (${voice.serverVoice})`], ["browser", "this browser"]] : [["browser", "this browser"]], usesServer ? "server" : "browser");
     this.choices("browserVoice", [["", "best for the language"], ...named], voice.browserVoice);
     this.choices("mode", MODES.map((mode) => [mode, WHEN[mode]]), voice.mode);
     for (const name of ["on", "wordByWord"]) rows[name].control.checked = voice[name];
@@ -94,7 +94,7 @@ export class VoicePanel {
       rows[name].shown(voice[name]);
     }
     const takes = usesServer ? hello.voice_takes ?? [] : ["rate", "pitch"];
-    rows.source.row.hidden = !hello?.voice || !voice.browser.exists;
+    rows.source.row.hidden = !voice.serverVoice || !voice.browser.exists;
     rows.browserVoice.row.hidden = usesServer;
     rows.pause_s.row.hidden = voice.mode !== "pause";
     rows.wordByWord.control.disabled = voice.mode !== "at once";
