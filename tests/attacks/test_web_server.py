@@ -638,6 +638,7 @@ def test_nothing_is_imported_once_the_server_listens(
         "--port",
         "0",
     ]
+    options += ["--public-url", "https://lab.example"]
     options += ["--feed", "--normalise", "rolling"] if is_fed else ["--data", root / "data"]
     command = [sys.executable, "-X", "importtime", "-c", program, "serve", root / "run", *options]
     with (tmp_path / "imports").open("w") as imports:
@@ -665,6 +666,8 @@ def test_nothing_is_imported_once_the_server_listens(
                 ("options", b'{"nbest": 3}'),
                 ("hotwords", b'{"kiwi": 3}'),
                 ("day", b'{"session": "nowhere"}'),
+                ("invite", b'{"rights": "read", "name": "tablet"}'),
+                ("revoke", b'{"id": 1}'),
                 ("stop", b"nonsense"),
             ):
                 server.post(action, content)
