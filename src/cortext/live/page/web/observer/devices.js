@@ -48,7 +48,7 @@ export class Devices {
   async look() {
     const found = await this.try(() => this.link.get("guests"));
     if (!found) return;
-    $("devices-refusal").textContent = found.refusal ? `${found.refusal}.` : "";
+    $("devices-refusal").textContent = found.refusal ? `${found.refusal[0].toUpperCase()}${found.refusal.slice(1)}.` : "";
     $("devices-refusal").hidden = !found.refusal;
     this.refused = Boolean(found.refusal);
     $("device-form").hidden = this.refused || !$("invitation").hidden;
