@@ -120,7 +120,8 @@ class Watched:
     """A page, and all that it asked for and complained of."""
 
     def __init__(self, browser, base, **options):
-        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+        options = {"viewport": {"width": 1280, "height": 800}} | options
+        self.context = browser.new_context(**options)
         self.base, self.foreign, self.complaints = base, [], []
         self.context.route("**/*", self._route)
         self.page = self.context.new_page()

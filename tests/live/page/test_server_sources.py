@@ -8,6 +8,7 @@ from cortext.data import open_dataset, pack
 from cortext.data.simulate import simulate
 from cortext.errors import ConfigError, CortextError, DataError, RunError
 from cortext.live.page.settings import LiveSettings
+from cortext.live.page.setup import shown_name
 from cortext.live.page.sources import Replay, Simulator
 
 
@@ -98,3 +99,11 @@ def test_a_simulation_that_the_run_knows_nothing_of_is_refused():
 def test_what_cannot_be_served_is_said_before_anything_is_read(tmp_path, settings, line):
     with pytest.raises(CortextError, match=line):
         LiveSettings(tmp_path / "run", tmp_path / "lm", **settings)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("demo/run", "demo"), ("demo/lm", "demo-lm"), ("demo/gru-3", "gru-3"), ("/run", "run")],
+)
+def test_a_folder_of_a_usual_name_takes_that_of_its_project(tmp_path, folder, name):
+    assert shown_name(tmp_path / folder) == name

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext import __version__
+from cortext.casing import caser_for
 from cortext.data.conventions import Conventions
 from cortext.data.scaling import ROLLING_TRIALS
 from cortext.decoding import Decoder
@@ -62,6 +63,7 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         has_llm = settings.llm is not None
         return choose_confidence(run, settings.lm, decoder_options, has_llm=has_llm).calibrator
 
+    caser = caser_for(conventions_of(stepper).language, settings.case)
     decoder = Decoder.from_dir(settings.lm, decoder_options)
     decoder = decoder.with_calibrator(calibrator_of(run))
     if settings.llm is not None:
@@ -84,12 +86,18 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         days.pipeline.remember(log_writer.latest_features(ROLLING_TRIALS))
     about: dict[str, Any] = {
         "version": __version__,
-        "run": settings.run.name,
-        "lm": settings.lm.name,
+        "run": shown_name(settings.run),
+        "lm": shown_name(settings.lm),
         "llm": None if settings.llm is None else Path(settings.llm.model).name,
     }
     decoding = DecodingThread(
-        days, source, speed=settings.speed, log_writer=log_writer, about=about, on_final=on_final
+        days,
+        source,
+        speed=settings.speed,
+        log_writer=log_writer,
+        about=about,
+        on_final=on_final,
+        caser=caser,
     )
     if speech is not None:
         speech.wait()
@@ -97,6 +105,17 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     if settings.chain is not None:
         decoding.follow(settings.chain, lambda run: (_stepper(settings, run), calibrator_of(run)))
     return decoding
+
+
+def shown_name(folder: Path) -> str:
+    """Return the name that tells a folder from others: `run` and `lm` take that of their project.
+
+    `runs/demo/run` is "demo", and `runs/demo/lm` is "demo-lm".
+    """
+    folder = folder.resolve()
+    if folder.name == "run":
+        return folder.parent.name or folder.name
+    return f"{folder.parent.name}-lm" if folder.name == "lm" and folder.parent.name else folder.name
 
 
 def pipeline_options(settings: LiveSettings, model: Conventions) -> PipelineOptions:

@@ -35,3 +35,11 @@ export function bare(word) {
 }
 
 export const byAlphabet = (a, b) => a.localeCompare(b, language.lang || undefined);
+
+// A session's recording day as the page's English says it: "t15.2023.08.11" is 11 August 2023; other names stay.
+export function inWords(session) {
+  const [, year, month, day] = /(\d{4})\.(\d{2})\.(\d{2})$/.exec(session ?? "") ?? [];
+  const date = new Date(Date.UTC(year, month - 1, day));
+  if (!year || date.getUTCDate() !== Number(day)) return session;
+  return date.toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric", timeZone: "UTC" });
+}

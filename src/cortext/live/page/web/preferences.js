@@ -46,6 +46,11 @@ export function keys(list) {
     row.append(name, text);
     return row;
   }));
+  // A panel whose focused part went meanwhile gives the focus back, too.
+  for (const button of document.querySelectorAll("[popovertarget]"))
+    button.popoverTargetElement?.addEventListener("beforetoggle", ({ newState }) => {
+      if (newState === "closed" && document.activeElement === document.body) button.focus();
+    });
   for (const hint of document.querySelectorAll("[aria-keyshortcuts] > kbd")) hint.ariaHidden = "true"; // no part of the name
   const apply = () => (document.body.dataset.keys = on.get());
   box.checked = on.get() === "on";

@@ -4,7 +4,7 @@ import { Devices } from "./devices.js";
 import { Drift } from "./drift.js";
 import { Editor } from "./editor.js";
 import { Gate } from "./gate.js";
-import { isOfCharacters, said, setLanguage, written } from "../language.js";
+import { inWords, isOfCharacters, said, setLanguage, written } from "../language.js";
 import { Link, WITHDRAWN } from "../link.js";
 import { ms, showCandidates, showLatency, showStats } from "./panels.js";
 import { Sentence } from "./sentence.js";
@@ -83,8 +83,6 @@ function receive(message) {
 
 function welcome(message) {
   hello = message;
-  $("about").textContent = [["model", message.run], ["language model", message.lm], ["large model", message.llm], ["cortext", message.version]]
-    .filter(([, value]) => value).map((pair) => pair.join(" ")).join(" \u00b7 ");
   for (const part of $("judge").querySelectorAll(".together, #correct")) part.hidden = !message.session_log;
   $("judge-off").hidden = message.session_log;
   $("latency-note").textContent = `median, 99th percentile; limit ${message.budget_ms}\u202fms`;
@@ -98,6 +96,12 @@ function welcome(message) {
   current = last = null; // numbers of utterances begin anew with the server, which sends the last one again
   changed(message);
   judge();
+}
+
+// What decodes, in words.
+function showAbout({ run, lm, llm, version }) {
+  const facts = [["model", run], ["day", inWords(state.day)], ["language model", lm], ["large model", llm], ["cortext", version]];
+  $("about").textContent = facts.filter(([, value]) => value).map((pair) => pair.join(" ")).join(", ");
 }
 
 // The texts that the model's tokens and its times decide.
@@ -235,6 +239,7 @@ function changed(message) {
   const { session } = state ?? {};
   state = { ...state, ...message };
   if (state.session && state.session !== session) source.choose(state.session);
+  showAbout(hello);
   showTrial();
   const running = state.state === "running";
   $("run-text").textContent = running ? "Stop" : "Start";
@@ -276,6 +281,10 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector(":popover-open")) complain("");
 });
 
+// The participant's view is opened with the same token.
+const lead = () => ($("participant").hash = location.hash);
+addEventListener("hashchange", lead);
+lead();
 keys(KEYS);
 theme(() => {
   timeline?.fit();
