@@ -1,8 +1,9 @@
 """A small network that gives each word of a decoded sentence its capitals and the mark after it.
 
-A word is read as an embedding of itself, where it is known, the mean embedding of its pieces of
-letters, and what the rules of English would do with it. A bidirectional GRU (Cho et al., 2014)
-reads the words of a sentence; two linear layers choose among kinds of capitals and among marks.
+A word is read as an embedding of itself, where it is known, and the mean embedding of its pieces
+of letters. A bidirectional GRU (Cho et al., 2014) reads the words of a sentence; a linear layer
+chooses among kinds of capitals and among marks. For English, what the rules would do is read, too,
+and is what an untrained network does: it learns where the rules are wrong.
 
 N words of a batch, B sentences, L pieces of letters, D embedding, H units of a direction,
 K kinds of capitals, M marks, R hints of the rules.
@@ -14,7 +15,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ LONGEST_WORD = 40
 """Letters of a word that are read."""
 AT_ONCE = 2048
 """Words of a sentence that are read together; decoded sentences have far fewer."""
+_TRUST = 4.0
+"""Log-odds that an untrained network gives to what the rules would do."""
 _CARD = "cortext_casing"
 _AGAIN = "train it anew with `cortext lm train-case`"
 _POSSESSIVE = "'s"
@@ -136,23 +139,28 @@ class CasingNetwork(nn.Module):
         super().__init__()
         self.known = nn.Embedding(len(card.known) + 1, card.width, padding_idx=0)
         self.pieces = nn.EmbeddingBag(card.n_pieces, card.width, mode="mean")
-        self.hints = nn.Linear(len(KINDS) + len(MARKS), card.width) if card.rules else None
+        n_choices = len(KINDS) + len(MARKS)
+        self.hints = nn.Linear(n_choices, card.width) if card.rules else None
+        self.prior = nn.Linear(n_choices, n_choices, bias=False) if card.rules else None
         self.drop = nn.Dropout(0.3)
         self.gru = nn.GRU(card.width, card.units, batch_first=True, bidirectional=True)
-        self.kind = nn.Linear(2 * card.units + card.width, len(KINDS))
-        self.mark = nn.Linear(2 * card.units + card.width, len(MARKS))
+        self.choice = nn.Linear(2 * card.units + card.width, n_choices)
+        with torch.no_grad():
+            if self.prior is not None:
+                self.prior.weight.copy_(_TRUST * torch.eye(n_choices))
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits of kinds [N, K] and of marks [N, M]."""
-        x_ND = self.known(batch.known_N) + self.pieces(batch.pieces_L, batch.offsets_N)
+        x_ND = self.drop(self.known(batch.known_N) + self.pieces(batch.pieces_L, batch.offsets_N))
         if self.hints is not None:
             x_ND = x_ND + self.hints(batch.hints_NR)
-        x_ND = self.drop(x_ND)
         packed = pack_sequence(x_ND.split(batch.lengths), enforce_sorted=False)
         y_BTH, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True)
         y_NH = torch.cat([y_BTH[b, :n] for b, n in enumerate(batch.lengths)])
-        y_NH = self.drop(torch.cat([y_NH, x_ND], dim=1))
-        return self.kind(y_NH), self.mark(y_NH)
+        logits_NC = self.choice(self.drop(torch.cat([y_NH, x_ND], dim=1)))
+        if self.prior is not None:
+            logits_NC = logits_NC + self.prior(batch.hints_NR)
+        return logits_NC[:, : len(KINDS)], logits_NC[:, len(KINDS) :]
 
 
 @dataclass(frozen=True)
@@ -180,15 +188,22 @@ class Encoder:
     def __init__(self, card: CasingCard) -> None:
         self._card = card
         self._pieces: dict[str, list[int]] = {}
+        self._hints: dict[tuple[str, ...], list[tuple[int, int]]] = {}
 
     def hints(self, words: Sequence[str]) -> list[tuple[int, int]]:
         """Return what the rules would do with each word: numbers of its kind and of its mark."""
         if not self._card.rules:
             return [(0, 0)] * len(words)
-        return [
-            (KINDS.index(kind_of(word, shown.spelling)), MARKS.index(shown.mark))
-            for word, shown in zip(words, case_english(words), strict=True)
-        ]
+        key = tuple(words)
+        found = self._hints.get(key)
+        if found is None:
+            found = [
+                (KINDS.index(kind_of(word, shown.spelling)), MARKS.index(shown.mark))
+                for word, shown in zip(words, case_english(words), strict=True)
+            ]
+            if len(self._hints) < MOST_KNOWN:
+                self._hints[key] = found
+        return found
 
     def batch(
         self,
@@ -228,6 +243,7 @@ class Encoder:
         return rows
 
 
+@lru_cache(1 << 16)
 def kind_of(word: str, spelling: str) -> str:
     """Return the kind of capitals that a word has in a spelling."""
     if spelling == word:
@@ -264,9 +280,7 @@ class ModelCaser:
     def show(self, texts: Sequence[str], names: Mapping[str, str] = {}) -> list[str]:
         """See `Caser`."""
         sentences = [text.split() for text in texts]
-        return [
-            joined(shown, self._opening) for shown in self.shown(sentences, names)
-        ]
+        return [joined(shown, self._opening) for shown in self.shown(sentences, names)]
 
     def shown(
         self, sentences: Sequence[Sequence[str]], names: Mapping[str, str] = {}
@@ -316,9 +330,7 @@ class ModelCaser:
 
 def write_caser(path: Path, caser: ModelCaser) -> None:
     """Write a model as one file, which replaces another as a whole."""
-    tensors = {
-        name: tensor.half() for name, tensor in caser.network.state_dict().items()
-    }
+    tensors = {name: tensor.half() for name, tensor in caser.network.state_dict().items()}
     write_tensors(path, tensors, {_CARD: caser.card.to_json()})
 
 

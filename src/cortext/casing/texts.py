@@ -1,4 +1,4 @@
-"""Cased, punctuated text as words with their spellings and marks, to learn from and to compare with.
+"""Cased, punctuated text as words with spellings and marks, to learn from and to compare with.
 
 A line holds one sentence or several. It is left out where its words, taken one by one, are not
 those that the language's normalisation has: marks without blanks around them, say.

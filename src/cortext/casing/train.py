@@ -14,7 +14,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from cortext.casing.model import (
 )
 from cortext.casing.rules import case_english
 from cortext.casing.scores import CasingScores
-from cortext.casing.texts import PARTS, Sentence, part_of, read_sentences
+from cortext.casing.texts import Sentence, part_of, read_sentences
 from cortext.casing.writing import MARKS
 from cortext.errors import ConfigError
 from cortext.files import check_writable
@@ -47,6 +47,7 @@ Stage = Callable[[str], Progress | None]
 HELD_OUT, DECIDES = 0, 1
 """Parts of the sentences that are not learnt from."""
 _IGNORED = -100
+_TRUSTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 _UNKNOWN = 0.15
 """Share of the known words that are read as unknown ones, so that their letters are learnt."""
 
@@ -55,11 +56,11 @@ _UNKNOWN = 0.15
 class CasingOptions:
     """Settings of a training. Raises ConfigError for values out of bounds."""
 
-    epochs: int = 20
+    epochs: int = 6
     """Readings of the text."""
     batch: int = 64
     """Sentences of a batch."""
-    lr: float = 4e-3
+    lr: float = 3e-3
     """Highest learning rate; warmed up, then half a cosine down."""
     joined: float = 0.1
     """Share of the sentences that are read together with the next one of the batch."""
@@ -110,25 +111,17 @@ def train_case(
     check_writable(out)
     bar = stage("reading")
     sentences = read_sentences(texts, language, bar or (lambda done, total: None))
-    parts: dict[int, list[Sentence]] = {HELD_OUT: [], DECIDES: [], PARTS: []}
-    for sentence in sentences:
-        parts[min(part_of(sentence), PARTS) if part_of(sentence) < 2 else PARTS].append(sentence)
-    caser, facts = fit_caser(parts[PARTS], parts[DECIDES], language, options, stage("training"))
-    measured = measure(caser, parts[HELD_OUT])
+    held_out = [each for each in sentences if part_of(each) == HELD_OUT]
+    decides = [each for each in sentences if part_of(each) == DECIDES]
+    learnt = [each for each in sentences if part_of(each) not in (HELD_OUT, DECIDES)]
+    caser, facts = fit_caser(learnt, decides, language, options, stage("training"))
     facts |= {
         "sources": [path.name for path in texts],
-        "held_out": measured,
+        "held_out": measure(caser, held_out),
         "provenance": provenance(),
     }
-    caser = ModelCaser(_with_facts(caser.card, facts), caser.network)
-    write_caser(out, caser)
+    write_caser(out, ModelCaser(replace(caser.card, facts=facts), caser.network))
     return {"model": str(out), "bytes": out.stat().st_size, **facts}
-
-
-def _with_facts(card: CasingCard, facts: dict[str, Any]) -> CasingCard:
-    found = copy.copy(card)
-    object.__setattr__(found, "facts", facts)
-    return found
 
 
 def measure(caser: ModelCaser, sentences: Sequence[Sentence]) -> dict[str, Any]:
@@ -147,9 +140,7 @@ def scored(caser: ModelCaser, sentences: Sequence[Sentence]) -> CasingScores:
     scores = CasingScores()
     for at in range(0, len(sentences), 256):
         some = sentences[at : at + 256]
-        for sentence, shown in zip(
-            some, caser.shown([each.words for each in some]), strict=True
-        ):
+        for sentence, shown in zip(some, caser.shown([each.words for each in some]), strict=True):
             scores.add(sentence, shown)
     return scores
 
@@ -219,6 +210,7 @@ class _Training:
         options: CasingOptions,
     ) -> None:
         self.network = CasingNetwork(card)
+        self._card = card
         self._encoder = Encoder(card)
         self._options = options
         self._learnt = learnt
@@ -252,6 +244,7 @@ class _Training:
         self.network.load_state_dict(self._weights)
         return {
             "losses": [round(loss, 5) for loss in losses],
+            "trust": self._trust_rules(),
             "seconds": round(time.monotonic() - started, 1),
         }
 
@@ -265,6 +258,25 @@ class _Training:
             self._best = loss
             self._weights = copy.deepcopy(self.network.state_dict())
         return loss
+
+    def _trust_rules(self) -> float:
+        """Trust the rules more than training does, where more sentences are right so.
+
+        Training minimises the loss of words, and a sentence is wrong for one of them. Returns the
+        log-odds that are added.
+        """
+        prior = self.network.prior
+        if prior is None:
+            return 0.0
+        caser = ModelCaser(self._card, self.network)
+        learnt = prior.weight.clone()
+        right = {}
+        for added in _TRUSTS:
+            prior.weight.copy_(learnt + added * torch.eye(len(learnt)))
+            right[added] = scored(caser, self._decides).right
+        best = max(right, key=lambda added: right[added])
+        prior.weight.copy_(learnt + best * torch.eye(len(learnt)))
+        return best
 
     def _batches(self) -> Iterator[list[Sentence]]:
         order = self._rng.permutation(len(self._learnt))
@@ -291,9 +303,7 @@ class _Training:
         kind_NK, mark_NM = self.network(batch)
         kinds, marks = [], []
         for sentence in sentences:
-            for place, (word, shown) in enumerate(
-                zip(sentence.words, sentence.shown, strict=True)
-            ):
+            for place, (word, shown) in enumerate(zip(sentence.words, sentence.shown, strict=True)):
                 is_open = place == len(sentence.words) - 1 and not sentence.ends
                 kinds.append(KINDS.index(kind_of(word, shown.spelling)))
                 marks.append(_IGNORED if is_open else MARKS.index(shown.mark))

@@ -90,6 +90,7 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
                 "score": "lm.score",
                 "import": "lm.import_folder",
                 "train-neural": "lm.train",
+                "train-case": "casing.train_case",
                 "compare": "lm.compare",
             },
         ),

@@ -121,6 +121,18 @@ class LiveSettings:
             metavar="COMMAND",
         ),
     ] = None
+    case: Annotated[
+        Path | None,
+        Setting(
+            help="Casing model of `lm train-case`, for sentences as they are shown and spoken."
+            " Default: rules for English.",
+            metavar="FILE",
+        ),
+    ] = None
+    case_without_llm: Annotated[
+        bool,
+        Setting(help="Leave the choice of capitals and marks to these alone, also with --llm."),
+    ] = False
     on_final_timeout: Annotated[
         float, Setting(help="Seconds after which that program is killed.")
     ] = 30.0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cortext import __version__
-from cortext.casing import caser_for
+from cortext.casing import Caser, caser_for
+from cortext.casing.large import LargeCaser
 from cortext.data.conventions import Conventions
 from cortext.data.scaling import ROLLING_TRIALS
 from cortext.decoding import Decoder
 from cortext.decoding.confidence import Calibrator
+from cortext.decoding.llm.large_model import LLM
+from cortext.decoding.llm.scoring import score_texts
 from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
 from cortext.live.core.acoustic_stream import (
@@ -23,6 +27,7 @@ from cortext.live.core.acoustic_stream import (
 from cortext.live.core.chain_follower import speaking_run
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.gate import gate_for
+from cortext.live.core.log import event
 from cortext.live.core.log_writer import open_log
 from cortext.live.core.on_final import FinalCommand
 from cortext.live.core.speech import Speech
@@ -69,6 +74,8 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     if settings.llm is not None:
         llm = settings.llm
         decoder = with_llm(decoder, llm.model, llm.lora, llm.device)
+        if not settings.case_without_llm:
+            caser = _chosen_by_llm(caser, decoder)
     gate = gate_for(settings.run, stepper, settings.gate_threshold) if settings.gate else None
     days = DayPipeline(stepper, decoder, options, settings.day, settings.context, gate, name)
     source = _source(settings, days, progress)
@@ -116,6 +123,21 @@ def shown_name(folder: Path) -> str:
     if folder.name == "run":
         return folder.parent.name or folder.name
     return f"{folder.parent.name}-lm" if folder.name == "lm" and folder.parent.name else folder.name
+
+
+def _chosen_by_llm(caser: Caser, decoder: Decoder) -> Caser:
+    """Return a caser whose sentences the large model chooses, where it can, and in time."""
+    llm = decoder.llm
+    if not isinstance(llm, LLM) or caser.language != "en":
+        return caser
+
+    def score(texts: Sequence[str]) -> list[float]:
+        return [found.log_prob for found in score_texts(llm.lm, texts)]
+
+    large = LargeCaser(caser, score)
+    unfit = large.unfit()
+    event("case_by_llm", chooses=unfit is None, why=unfit, choice_ms=round(large.last_ms, 1))
+    return caser if unfit else large
 
 
 def pipeline_options(settings: LiveSettings, model: Conventions) -> PipelineOptions:
