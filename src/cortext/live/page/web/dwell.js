@@ -22,7 +22,7 @@ export class Dwell {
   constructor() {
     this.time_ms = 0;
     this.target = null;
-    this.pressed = null; // it is not pressed again before the pointer has left it, unless it goes on by one
+    this.pressed = null; // it is not pressed again before the pointer has left it, but for lists, sliders, and data-dwell="again"
     this.ring = document.createElement("div");
     this.ring.className = "dwell-ring";
     this.ring.ariaHidden = "true";
@@ -32,7 +32,6 @@ export class Dwell {
     document.addEventListener("pointerdown", () => this.leave()); // who presses needs no dwelling
     document.documentElement.addEventListener("pointerleave", () => this.leave());
     addEventListener("blur", () => this.leave());
-    addEventListener("scroll", () => this.leave(), true);
   }
 
   // A target that comes up under a pointer at rest is not pressed: the pointer has to move on it first.
@@ -56,7 +55,7 @@ export class Dwell {
   rest(target) {
     this.target = target;
     this.since_ms = performance.now();
-    const { left, top, width, height } = target.getBoundingClientRect();
+    const { left, top, width, height } = (this.box = target.getBoundingClientRect());
     for (const [name, value] of Object.entries({ left, top, width, height })) this.ring.style.setProperty(`--${name}`, `${value}px`);
     this.ring.style.setProperty("--radius", getComputedStyle(target).borderRadius);
     this.ring.showPopover();
@@ -67,13 +66,19 @@ export class Dwell {
     const share = (performance.now() - this.since_ms) / this.time_ms;
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.ring.style.setProperty("--share", Math.min(1, calm ? Math.floor(share * STEPS) / STEPS : share).toFixed(3));
-    if (!this.target.checkVisibility() || isDisabled(this.target)) return this.leave();
+    if (!this.isUnder()) return this.leave();
     if (share < 1) return (this.frame = requestAnimationFrame(() => this.grow()));
-    const { target } = this, goesOn = target.tagName === "SELECT" || target.type === "range";
+    const { target } = this, goesOn = target.tagName === "SELECT" || target.type === "range" || target.dataset.dwell === "again";
     this.leave();
     if (!goesOn) this.pressed = target;
     press(target, this.x);
     if (goesOn) this.rest(target);
+  }
+
+  // It may have gone, or scrolled away, while the pointer stood still.
+  isUnder() {
+    const { target, box } = this, { left, top } = target.getBoundingClientRect();
+    return target.checkVisibility() && !isDisabled(target) && left === box.left && top === box.top;
   }
 
   leave() {

@@ -20,7 +20,7 @@ const PRIVATE = "private: nothing is kept";
 
 let hello = null;
 let state = null;
-let last = null; // the last sentence: { id, entry, text, shown, confidence, nbest, rating }
+let last = null; // the last sentence: { id, entry (its name in the conversation), isKept, text, shown, nbest, rating }
 let forming = null; // number of the utterance that is forming
 let connected = "connecting";
 let refusal = "";
@@ -56,6 +56,10 @@ function welcome(message) {
 }
 
 function changed(message) {
+  if (state?.private && message.private === false) { // what was private leaves the screen
+    conversation.forgetPrivate();
+    if (last && !last.isKept) leave();
+  }
   state = { ...state, ...message };
   show();
 }
@@ -85,7 +89,7 @@ function moveUp() {
 }
 
 function decided(utterance) {
-  const { id, entry, text, nbest, confidence } = utterance, shown = utterance.shown ?? text;
+  const { id, entry, text, nbest } = utterance, shown = utterance.shown ?? text;
   clearTimeout(thinking);
   thinking = null;
   forming = null;
@@ -94,9 +98,9 @@ function decided(utterance) {
     return show();
   }
   const isAgain = last?.id === id && last.text === text; // sent again after a connection came back
-  last = { id, entry, text, shown, nbest, confidence, rating: isAgain ? last.rating : null };
-  if (entry !== null && entry !== undefined) conversation.add(entry, "participant", shown);
-  conversation.setCurrent(entry ?? null);
+  const name = isAgain ? last.entry : conversation.add(entry, "participant", shown);
+  last = { id, entry: name, isKept: typeof entry === "number", text, shown, nbest, rating: isAgain ? last.rating : null };
+  conversation.setCurrent(name);
   sentence.decided(shown);
   announce(`${id} ${text}`, shown);
   if (conversation.isAnswered) moveUp();
@@ -121,17 +125,22 @@ function turn({ entry, text }) {
 function forgotten({ entries }) {
   conversation.forget(entries);
   if (last && (entries === null || entries.includes(last.entry))) {
-    alternatives.hide();
-    voice.cancel();
-    moveUp();
+    leave();
   }
   show();
 }
 
+// The sentence leaves the screen, and is not said.
+function leave() {
+  alternatives.hide();
+  voice.hold(false, voice.cancel());
+  moveUp();
+}
+
 // Another candidate is the sentence: here or on another page.
 function chosen({ utterance, entry, text, shown }) {
-  if (entry !== null && entry !== undefined) conversation.add(entry, "participant", shown);
-  if (last?.id !== utterance) return;
+  if (last?.id !== utterance) return typeof entry === "number" && conversation.add(entry, "participant", shown);
+  conversation.add(last.entry, "participant", shown);
   if (alternatives.isOpen) {
     alternatives.hide();
     voice.say(shown);
@@ -234,7 +243,7 @@ function show() {
   if ($("state-text").textContent !== line) $("state-text").textContent = line;
   document.body.dataset.private = isPrivate;
   const decided = connected === "open" && last !== null && forming === null && sentence.kind === "decided", choosing = alternatives.isOpen;
-  const isLogged = Boolean(hello?.session_log) && last?.entry !== null && !isPrivate;
+  const isLogged = Boolean(hello?.session_log && last?.isKept);
   const rates = decided && !choosing && mayRate() && isLogged && settings.rate === "on";
   for (const rating of ["right", "wrong"]) {
     offerButton(rating, rates);
@@ -256,7 +265,7 @@ function offerButton(id, isThere, text = null) {
 function apply() {
   document.body.dataset.text = settings.talk;
   dwell.time_ms = 1000 * settings.dwell;
-  document.body.dataset.dwell = settings.dwell ? "on" : "off";
+  document.body.dataset.dwelling = settings.dwell ? "on" : "off";
   show();
 }
 
@@ -265,6 +274,8 @@ $("others").addEventListener("click", () => offer(true));
 $("none").addEventListener("click", () => alternatives.close());
 $("hush").addEventListener("click", () => voice.stop());
 $("say").addEventListener("click", () => (voice.state.waiting === null ? voice.repeat() : voice.go()));
+for (const [id, by] of [["settings-up", -0.5], ["settings-down", 0.5]]) // who points with the eyes has no wheel
+  $(id).addEventListener("click", () => $("settings-panel").scrollBy(0, by * $("settings-panel").clientHeight));
 for (const rating of ["right", "wrong"]) $(rating).addEventListener("click", () => rate(rating));
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("#settings-panel:popover-open")) alternatives.close();

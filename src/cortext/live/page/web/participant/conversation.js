@@ -4,12 +4,14 @@ import { said, written } from "../language.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST = 50; // entries that are shown
+const PRIVATE = "private"; // begins the names of entries that have no number, because nothing is kept of them
 const WHO = { participant: "I said: ", partner: "Partner: " };
 
 export class Conversation {
   constructor() {
     this.entries = []; // { entry, who, text }, in the order in which they were said
     this.current = null; // the entry that is shown as the sentence
+    this.nPrivate = 0;
     new ResizeObserver(() => this.toNewest()).observe($("talk"));
   }
 
@@ -19,12 +21,18 @@ export class Conversation {
     this.show();
   }
 
-  // Adds an entry, or changes the one of that number.
-  add(entry, who, text) {
+  // Adds an entry, or changes the one of that number; returns its name. One without a number stays until forgetPrivate().
+  add(number, who, text) {
+    const entry = number ?? `${PRIVATE} ${++this.nPrivate}`;
     const known = this.entries.find((it) => it.entry === entry);
     if (known) known.text = text;
     else this.entries = [...this.entries, { entry, who, text }].slice(-MOST);
     this.show();
+    return entry;
+  }
+
+  forgetPrivate() {
+    this.forget(this.entries.map(({ entry }) => entry).filter((entry) => String(entry).startsWith(PRIVATE)));
   }
 
   // null: all of them
