@@ -102,7 +102,8 @@ class Checks:
             self.cannot_run("all", str(error))
         except Exception as error:  # the next sections still tell something
             traceback.print_exc()
-            self.holds("all", False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            said, _, _ = f"{type(error).__name__}: {error}".partition("\n")
+            self.holds("all", False, said)
         self.seconds[section] = round(time.perf_counter() - started, 1)
 
 
@@ -194,16 +195,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder to write")
     chosen = parser.parse_args()
     own_device(chosen.device)
+    kind = chosen.device.partition(":")[0]
+    chosen.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="cortext-gpu-") as folder:
         checks = Checks(chosen.device, Path(folder))
         for name in chosen.only or sections:
             with checks.timed(name):
                 sections[name](checks)
-    result = result_of(checks)
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    kind = chosen.device.partition(":")[0]
-    write_result(chosen.out / f"{kind}.json", result)
-    atomic_write(chosen.out / f"{kind}.md", page_of(result).encode())
+            # After each section: a script that is stopped leaves what it has found.
+            result = result_of(checks)
+            write_result(chosen.out / f"{kind}.json", result)
+            atomic_write(chosen.out / f"{kind}.md", page_of(result).encode())
     failed = [check for check in checks.done if check.passed is False]
     for check in failed:
         print(f"FAILED: {check.section}, {check.name}: {check.found} {check.said}")

@@ -377,11 +377,18 @@ def check_own_tests(checks: Checks) -> None:
     if not checks.on_gpu:
         checks.cannot_run("tests marked gpu", "they need a GPU")
         return
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"]
+    marked = [
+        str(path)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if "mark.gpu" in path.read_text(encoding="utf-8")
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *marked]
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=MOST_S
     )
     said = (ended.stdout.strip().splitlines() or ["no output"])[-1]
+    if ended.returncode != 0:
+        print(ended.stdout[-10_000:], ended.stderr[-2000:], flush=True)
     checks.holds("tests marked gpu", ended.returncode == 0, said)
 
 

@@ -86,13 +86,14 @@ def test_random_cut_takes_the_same_zero_to_two_bins_from_every_trial_and_from_it
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_batch_is_prepared_on_a_gpu_without_waiting_for_it():
     """Cuts of 0 to 2 bins are as likely as each other, and come from the generator alone."""
     x_BTC, n_bins_B = torch.zeros(4, 30, 8, device="cuda"), torch.tensor([30, 12, 30, 25])
     prepare(x_BTC, n_bins_B, Augmentation(), torch.Generator("cuda"), clear_padding=True)
     cuts: list[list[int]] = []
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for _ in range(2):
             on_gpu = torch.Generator("cuda").manual_seed(5)
             prepared = [

@@ -218,7 +218,8 @@ def _measure(
             turns.append(sides.ask("steps", n=plan.steps))
         memory = sides.ask("memory")
         stage(f"{name}: how busy the device is")
-        busy = sides.ask("busy", n=plan.steps)
+        # Few: torch's profiler takes long to sort the thousands of kernels of a GRU's step.
+        busy = sides.ask("busy", n=min(plan.steps, 5))
         parts = sides.ask(
             "parts", lambda side: stage(f"{name}: the parts of {side}"), n=plan.parts + 1
         )
