@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from cortext.models.gru_graph import graphed, in_16_bits_on_cuda
 from cortext.models.recurrence import (
     recurrence,
     refuse_second_derivatives,
@@ -288,8 +289,9 @@ def gru(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run a one-directional, batch-first `nn.GRU`, without the padding if that is faster.
 
-    With gradients on a CPU, `recurrence.py` computes it, in float32 or bfloat16. In all other cases
-    (and always in float64) the module runs itself, with cuDNN on a GPU.
+    With gradients on a CPU, `recurrence.py` computes it, in float32 or bfloat16. In training in 16
+    bits on a GPU, `gru_graph.py` does. In all other cases (and always in float64) the module runs
+    itself, with cuDNN on a GPU.
 
     Args:
         module: The GRU.
@@ -311,6 +313,13 @@ def gru(
         or not torch.is_grad_enabled()
         or state_LBD.dtype == torch.float64
     ):
+        if n_patches_B is not None and torch.is_grad_enabled() and in_16_bits_on_cuda(x_BPI):
+            layers = layers or range(module.num_layers)
+            p = module.dropout if module.training else 0.0
+            if layers.start:  # between layers, as nn.GRU does
+                x_BPI = dropout(x_BPI, p, module.training)
+            weights = [_weights(module, layer) for layer in layers]
+            return graphed(module, x_BPI, state_LBD, weights, p)
         if layers is not None:
             return _some_layers(module, x_BPI, state_LBD, layers)
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
