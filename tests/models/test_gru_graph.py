@@ -85,6 +85,17 @@ def test_layers_side_by_side_drop_between_layers_only():
     assert not torch.equal(*draws)
 
 
+@pytest.mark.usefixtures("on_cpu")
+def test_a_shape_runs_once_without_a_graph_and_not_again_where_none_is_left(monkeypatch):
+    monkeypatch.setattr(gru_graph, "MOST_GRAPHS", 0)
+    module, x_BPI, state_LBD = made_up()
+    for n_patches in (N_PATCHES, 3):
+        arguments = module, x_BPI[:, :n_patches], state_LBD, weights_of(module), 0.0
+        hidden_BPD, _ = graphed(*arguments)
+        torch.testing.assert_close(hidden_BPD, module(x_BPI[:, :n_patches], state_LBD)[0])
+        assert graphed(*arguments) is None
+
+
 @pytest.mark.gpu
 def test_a_graph_gives_the_output_and_gradients_of_torch():
     """In float32, weights and all; the first run is no graph, the second records it."""

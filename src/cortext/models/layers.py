@@ -314,12 +314,13 @@ def gru(
         or state_LBD.dtype == torch.float64
     ):
         if n_patches_B is not None and torch.is_grad_enabled() and in_16_bits_on_cuda(x_BPI):
-            layers = layers or range(module.num_layers)
+            chosen = layers or range(module.num_layers)
             p = module.dropout if module.training else 0.0
-            if layers.start:  # between layers, as nn.GRU does
-                x_BPI = dropout(x_BPI, p, module.training)
-            weights = [_weights(module, layer) for layer in layers]
-            return graphed(module, x_BPI, state_LBD, weights, p)
+            weights = [_weights(module, layer) for layer in chosen]
+            # Between layers, as nn.GRU does.
+            input_BPI = dropout(x_BPI, p, module.training) if chosen.start else x_BPI
+            if found := graphed(module, input_BPI, state_LBD, weights, p):
+                return found
         if layers is not None:
             return _some_layers(module, x_BPI, state_LBD, layers)
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
