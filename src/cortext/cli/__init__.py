@@ -109,6 +109,10 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
             "Draw what was recorded in daily use, or published.",
             {"use": "live.use", "drift": "drift.drift", "release": "release.report"},
         ),
+        "log": Group(
+            "Export the conversation of a usage log, and delete from it.",
+            {"export": "usage_log.export", "delete": "usage_log.delete"},
+        ),
     },
     "Speech LLM": {
         "speech-llm": Group(
