@@ -20,6 +20,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _PRONOUNS = _words("i you he she it we they")
+_MANY = _words("i you we they")
 _AUXILIARIES = _words(
     "am is are was were do does did have has had can could will would shall should may might must"
     " isn't aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't won't"
@@ -31,7 +32,12 @@ _SUBJECTS = _PRONOUNS | _words(
     "this that these those there the a an my your his her our their its anyone anybody anything"
     " someone somebody everyone everybody everything nobody one any all both some people"
 )
-_ALWAYS_ASK = _words("who whose whom which why who's who're who'd why's where's how's what's")
+_NAMED_FIRST = _words("am is are was were do does did will")
+"""Auxiliaries that ask with any subject after them: `is breakfast ready`, `will robin come`."""
+_ALWAYS_ASK = _words(
+    "who whose whom why who's who're who'd who'll why's why'd why're where's where're where'd how's"
+    " how'd how're what's what're what'd when's"
+)
 _AFTER_WHAT = _words(
     "about if kind sort type time color colour day year else part size makes happened happens"
 )
@@ -39,7 +45,6 @@ _AFTER_HOW = _words("many much long often far old about come soon big fast late 
 _OPENERS = _words("and but so or then well okay ok hey hello hi oh yes yeah no now anyway actually")
 _COMMA_AFTER = _words("yes yeah no well okay ok oh hello hi hey anyway actually")
 """First words with a comma after them, where a clause follows."""
-_TAG_VERBS = _AUXILIARIES - _words("ain't am may might must")
 
 
 def case_english(words: Sequence[str], names: Mapping[str, str] = {}) -> list[Shown]:
@@ -90,21 +95,26 @@ def is_question(words: Sequence[str]) -> bool:
     first, second = rest[0], rest[1] if len(rest) > 1 else ""
     if first in _ALWAYS_ASK:
         return True
-    if first == "what":
-        return second in _AUXILIARIES | _AFTER_WHAT or len(rest) == 1
-    if first == "how":
-        return second in _AUXILIARIES | _AFTER_HOW or len(rest) == 1
+    if first == "which":
+        return second not in _PRONOUNS
+    if first in ("what", "how"):
+        # `what outfit does she drive for`, `how wide is it`; but `how easy it is`
+        subject = next((n for n, word in enumerate(rest) if word in _SUBJECTS), len(rest))
+        asks = any(word in _AUXILIARIES for word in rest[1 : min(subject, 5)])
+        return asks or second in (_AFTER_WHAT if first == "what" else _AFTER_HOW) or len(rest) == 1
     if first in ("when", "where"):
         return second in _AUXILIARIES or len(rest) == 1
     if first in _IMPERATIVES:
-        return second in _PRONOUNS or (first == "do" and second in _SUBJECTS - {"the", "this"})
-    return first in _AUXILIARIES and (second in _SUBJECTS or first not in ("may", "can", "will"))
+        return second in _MANY or (first == "do" and second in {"these", "those", "people"})
+    return first in _NAMED_FIRST or (first in _AUXILIARIES and second in _SUBJECTS)
 
 
 def _is_tag(words: Sequence[str]) -> bool:
-    """Tell whether a sentence ends in a tag: `isn't it`, `are you`."""
+    """Tell whether a sentence ends in a tag: `isn't it`, `would you`, `shall we`."""
     verb, subject = words[-2:]
-    return verb in _TAG_VERBS and subject in _PRONOUNS and verb.endswith("n't")
+    return (verb.endswith("n't") and verb in _AUXILIARIES and subject in _PRONOUNS) or (
+        f"{verb} {subject}" in ("would you", "will you", "could you", "can you", "shall we")
+    )
 
 
 @cache

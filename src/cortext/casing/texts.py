@@ -114,7 +114,8 @@ def parsed(line: str, language: Language) -> Sentence | None:
     """Return the sentence of a line; None where its words cannot be told one by one."""
     words: list[str] = []
     shown: list[Shown] = []
-    for piece in unicodedata.normalize("NFC", line.translate(_STRAIGHT)).split():
+    plain = unicodedata.normalize("NFC", line.translate(_STRAIGHT))
+    for piece in plain.split():
         word = language.normalize(piece)
         if not word.strip("'-"):
             if any(letter.isalnum() for letter in piece):
@@ -128,7 +129,7 @@ def parsed(line: str, language: Language) -> Sentence | None:
         words.append(word)
         shown.append(Shown(spelling, _mark(piece)))
     text = " ".join(words)
-    if not words or len(words) > MOST_WORDS or language.normalize(line) != text:
+    if not words or len(words) > MOST_WORDS or language.normalize(plain) != text:
         return None
     ends = shown[-1].mark in ENDS
     return Sentence(tuple(words), tuple(shown), ends)

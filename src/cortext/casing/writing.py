@@ -95,19 +95,19 @@ def capital(word: str) -> str:
         return word
     for place, letter in enumerate(word):
         if letter.isalpha():
-            large = letter.upper()
-            if len(large) == 1 and large.lower() == letter:
-                return f"{word[:place]}{large}{word[place + 1 :]}"
-            break
+            return _checked(f"{word[:place]}{letter.upper()}{word[place + 1 :]}", word)
     return word
 
 
 def large(word: str) -> str:
     """Return a word in capitals; letters whose capital does not lead back stay."""
-    return "".join(
-        upper if len(upper := letter.upper()) == 1 and upper.lower() == letter else letter
-        for letter in word
-    )
+    found = "".join(_checked(letter.upper(), letter) for letter in word)
+    return _checked(found, word)
+
+
+def _checked(spelling: str, word: str) -> str:
+    """Return a spelling, or the word where small letters do not lead back from it."""
+    return spelling if spelling.lower() == word and len(spelling) == len(word) else word
 
 
 def same_word(text: str, word: str) -> tuple[int, int] | None:
