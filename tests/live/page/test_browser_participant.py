@@ -291,6 +291,16 @@ def test_the_conversation_ends_next_to_the_sentence_in_the_order_of_speech(opene
     assert page.text("#sentence") == ""
 
 
+def test_nothing_stays_on_the_screen_of_a_device_whose_access_was_withdrawn(opened):
+    page = opened().greeted()
+    page.talk()
+    page.decided(*TEA, confidence=0.1)
+    page.sockets[-1].close(code=1008)
+    page.wait_for_text("#state", "This page needs a new link. Please ask for one.")
+    assert (page.text("#sentence"), page.text("#conversation")) == ("", "")
+    assert page.page.is_hidden("#choice")
+
+
 def test_what_is_private_leaves_the_screen_when_that_ends(opened):
     page = opened().greeted(private=True)
     page.decided("A secret.", entry=None)

@@ -167,6 +167,11 @@ function connection(kind, text) {
   connected = kind;
   refusal = kind === "refused" ? text : "";
   forming = kind === "open" ? forming : null;
+  if (refusal) { // whose access was withdrawn goes on reading nothing
+    conversation.forget(null);
+    leave();
+    sentence.clear();
+  }
   show();
 }
 
