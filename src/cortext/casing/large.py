@@ -32,7 +32,7 @@ _TIMED = "I think we should go to the park on Monday with my sister, please"
 
 
 class LargeCaser:
-    """A caser whose first text a large model chooses; see the head of this module.
+    """A caser whose final sentences a large model chooses; see the head of this module.
 
     Args:
         inner: Makes candidates, and shows what the model does not choose: further texts of a list,
@@ -72,8 +72,12 @@ class LargeCaser:
         return None
 
     def show(self, texts: Sequence[str], names: Mapping[str, str] = {}) -> list[str]:
-        """See `Caser`; the model chooses among candidates of the first text."""
-        shown = self._inner.show(texts, names)
+        """See `Caser`; the model does not choose: this is for many texts, of a log for one."""
+        return self._inner.show(texts, names)
+
+    def show_final(self, texts: Sequence[str], names: Mapping[str, str] = {}) -> list[str]:
+        """Return the candidates of an utterance as they are shown; the model chooses the first."""
+        shown = self.show(texts, names)
         if self._rest:
             self._rest -= 1
         elif texts and texts[0]:

@@ -15,7 +15,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +183,17 @@ class Batch:
 
 
 class Encoder:
-    """Turns words into batches; what it computed for a word is kept."""
+    """Turns words into batches.
 
-    def __init__(self, card: CasingCard) -> None:
+    Args:
+        card: The model.
+        keeps: Keep what was computed for words and sentences: for training. What people say live
+            does not stay in memory.
+    """
+
+    def __init__(self, card: CasingCard, keeps: bool = False) -> None:
         self._card = card
+        self._most_kept = MOST_KNOWN if keeps else 0
         self._pieces: dict[str, list[int]] = {}
         self._hints: dict[tuple[str, ...], list[tuple[int, int]]] = {}
 
@@ -201,7 +208,7 @@ class Encoder:
                 (KINDS.index(kind_of(word, shown.spelling)), MARKS.index(shown.mark))
                 for word, shown in zip(words, case_english(words), strict=True)
             ]
-            if len(self._hints) < MOST_KNOWN:
+            if len(self._hints) < self._most_kept:
                 self._hints[key] = found
         return found
 
@@ -238,12 +245,11 @@ class Encoder:
             text = f"<{word[:LONGEST_WORD]}>"
             pieces = {text[at : at + n] for n in (2, 3, 4) for at in range(len(text) - n + 1)}
             rows = [zlib.crc32(piece.encode()) % self._card.n_pieces for piece in sorted(pieces)]
-            if len(self._pieces) < MOST_KNOWN:
+            if len(self._pieces) < self._most_kept:
                 self._pieces[word] = rows
         return rows
 
 
-@lru_cache(1 << 16)
 def kind_of(word: str, spelling: str) -> str:
     """Return the kind of capitals that a word has in a spelling."""
     if spelling == word:

@@ -211,7 +211,7 @@ class _Training:
     ) -> None:
         self.network = CasingNetwork(card)
         self._card = card
-        self._encoder = Encoder(card)
+        self._encoder = Encoder(card, keeps=True)
         self._options = options
         self._learnt = learnt
         self._decides = decides

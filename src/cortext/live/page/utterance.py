@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cortext.casing import Caser, caser_for
+from cortext.casing.large import LargeCaser
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.decoding.nbest import Hypothesis, NBest, hypothesis_json
 from cortext.decoding.options import DecoderOptions
@@ -227,6 +228,9 @@ class UtteranceDecoder:
         self._on_swap = on_swap
         self._on_final = on_final
         self._caser = caser or caser_for(days.pipeline.conventions.language)
+        self._show_final = self._caser.show
+        if isinstance(self._caser, LargeCaser):
+            self._show_final = self._caser.show_final
         entries = () if log_writer is None else log_writer.entries
         self.conversation = Conversation(entries, self.shown)
         self._utterance: PageUtterance | None = None
@@ -273,8 +277,11 @@ class UtteranceDecoder:
 
     def shown(self, texts: Sequence[str]) -> list[str]:
         """Return decoded texts as they are shown: with capitals and marks, hotwords as typed."""
+        return self._shown(texts, self._caser.show)
+
+    def _shown(self, texts: Sequence[str], show: Callable[..., list[str]]) -> list[str]:
         try:
-            return self._caser.show(texts, self.days.spellings)
+            return show(texts, self.days.spellings)
         except Exception as error:  # a sentence without capitals is better than none
             event("not_cased", "error", error=internal_error(error))
             return list(texts)
@@ -294,7 +301,7 @@ class UtteranceDecoder:
             none_TC = np.empty((0, self.days.pipeline.stepper.n_features), dtype=np.float32)
             self._show(utterance, none_TC, update)
         nbest = self.days.pipeline.finish()
-        shown = self.shown([found.text for found in nbest[:MAX_NBEST]])
+        shown = self._shown([found.text for found in nbest[:MAX_NBEST]], self._show_final)
         final_ms = (time.perf_counter() - started) * 1000
         self._swap()
         if self._n_refused:
