@@ -91,6 +91,10 @@ def delete(
     if entry or since is not None or until is not None or everything or chain is None:
         times = (_time("--since", since), _time("--until", until))
         chosen = Selection(tuple(entry) if entry else None, *times, everything)
+    if chain is not None:
+        from cortext.recalibration.chain import read_chain
+
+        read_chain(chain)  # says what is wrong before anything is deleted
     numbers = [] if chosen is None else chosen.of(read_log(log).entries)
     if numbers and not yes and not _agrees(f"Delete {_count(len(numbers))} of {log} for ever?"):
         print_lines("nothing was deleted", err=True)
@@ -100,11 +104,8 @@ def delete(
     models: list[str] = []
     notes: list[str] = []
     if chain is not None:
-        # Only now: it loads torch.
-        from cortext.recalibration.chain import read_chain
         from cortext.recalibration.forgetting import forget_in_chain
 
-        read_chain(chain)  # says what is wrong
         models, notes = forget_in_chain(chain, log, None if chosen is None else numbers)
     if as_json:
         print_json({"deleted": numbers, "models": models, "notes": notes})

@@ -127,8 +127,8 @@ def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> No
         OSError, DataError: A file cannot be read or written; what is left is done the next time.
         LiveError: The recordings are damaged.
     """
-    for half in unfinished(folder, LOG):  # a killed deletion's, with all texts
-        half.unlink(missing_ok=True)
+    for half in (*unfinished(folder, LOG), *unfinished(folder, JOURNAL)):
+        half.unlink(missing_ok=True)  # a killed deletion's: the log's has all texts
     journal = _journal(folder)
     if journal is None:
         return
