@@ -145,7 +145,8 @@ def serving(
 @pytest.fixture(scope="module")
 def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that plays recordings at twice their speed."""
-    with serving(root, tmp_path_factory.mktemp("log"), "--speed", "2") as server:
+    more = "--speed", "2", "--voice", "formant"
+    with serving(root, tmp_path_factory.mktemp("log"), *more) as server:
         with server.page() as page:
             assert decode(server, page, lambda: None)[0]["id"] == 1  # which is corrected and rated
         yield server
@@ -393,6 +394,16 @@ BODIES = (
     Body("half a pair in a day", "day", b'{"session": "\\udc00"}', says=HALF_A_PAIR),
     Body("a context without a model", "context", b'{"text": "x"}', status=409),
     Body("half a pair in a context", "context", b'{"text": "\\udc00"}', says=HALF_A_PAIR),
+    Body("a text to speak of 1,001 letters", "speak", b'{"text": "%s"}' % (b"a" * 1001), says="at most 1000"),
+    Body("a text to speak of 60,000 letters", "speak", b'{"text": "%s"}' % (b"a" * 60_000), says="at most 1000"),
+    Body("NUL alone to speak", "speak", b'{"text": "\\u0000"}', says="no text"),
+    Body("an emoji to speak", "speak", '{"text": "\U0001f600"}'.encode(), says="can speak nothing"),
+    Body("half a pair to speak", "speak", b'{"text": "i \\ud83d see"}', says=HALF_A_PAIR),
+    Body("a list to speak", "speak", b'{"text": ["i see"]}', says="must be a string"),
+    Body("a speed of 400 digits", "speak", b'{"text": "i", "rate": 1%s}' % (b"0" * 400), says="a number from 0.5"),
+    Body("infinity as a pitch", "speak", b'{"text": "i", "pitch": 1e999}', says="a number from 0"),
+    Body("a voice that is a path", "speak", b'{"text": "i", "voice": "/etc/passwd"}', says="unknown field"),
+    Body("markup to speak", "speak", b'{"text": "<audio src=\'/etc/passwd\'/>hi [[h@loU]]"}', status=200),
     Body("a body that is a text", "stop", b'"stop"', says="no JSON object"),
     Body("a body in UTF-16", "stop", "{}".encode("utf-16"), status=200),
     Body("a body of another kind", "stop", b"\x93NUMPY\x01\x00", says="no JSON"),
@@ -414,6 +425,26 @@ def test_a_request_is_answered_in_one_line(server: Server, body: Body) -> None:
         assert len(line) <= 1000
         assert line.isprintable()
     server.check_whole()
+
+
+def test_clients_that_ask_for_sound_and_never_read_it_take_little_memory(server: Server) -> None:
+    text = json.dumps({"text": ("well known cats " * 63)[:1000]}).encode()
+    asks = b"POST /api/speak" + V + OURS_RAW + b"Content-Length: %d\r\n" % len(text) + END + text
+    before_mb = server.resident_mb()
+    with ExitStack() as stack:
+        for _ in range(40):
+            each = stack.enter_context(server.connect())
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.sendall(asks)
+        time.sleep(3)
+        grown_mb = server.resident_mb() - before_mb
+        assert server.get("/api/state").status_code == 200
+    assert grown_mb < 40, f"{grown_mb:.0f} MB"
+    deadline_s = time.monotonic() + 20
+    while server.post("speak", b'{"text": "i see"}').status_code != 200:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    server.check_whole(most_lines=60)
 
 
 @dataclass(frozen=True)

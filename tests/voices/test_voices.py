@@ -325,3 +325,58 @@ def test_what_is_no_voice_is_refused(
         LanguageModelError, match=r"lacks 3 of its weights, .*: this is no VITS voice"
     ):
         open_voice(str(broken))
+
+
+# aloud, for a listener who waits
+
+
+def heard(voice: Voice, text: str, rate: float = 1.0, pitch: float = 1.0) -> np.ndarray:
+    """The sound as float32 [samples]."""
+    sound = b"".join(voice.aloud(text, rate, pitch)[1])
+    return np.frombuffer(sound, "<i2").astype(np.float32) / 32767
+
+
+def test_a_voice_says_aloud_what_it_speaks_sentence_by_sentence() -> None:
+    voice = FormantVoice()
+    rate, pieces = voice.aloud("I see you. How are you?  ... ")
+    sounds = [np.frombuffer(piece, "<i2") for piece in pieces]
+    assert rate == RATE
+    assert len(sounds) == 2
+    for sound, sentence in zip(sounds, ("I see you.", "How are you?"), strict=True):
+        np.testing.assert_allclose(sound, np.rint(32767 * voice.speak(sentence)), atol=1)
+
+
+def test_long_sentences_are_said_in_pieces_that_lose_no_word() -> None:
+    words = ["well", "known", "cats"] * 40
+    n_pieces = len(list(FormantVoice().aloud(" ".join(words))[1]))
+    assert n_pieces == 4  # 599 letters and gaps, at most 200 in each
+    assert len(list(FormantVoice().aloud("a" * 450)[1])) == 3
+
+
+def test_twice_as_fast_is_half_as_long_and_no_higher() -> None:
+    voice = FormantVoice()
+    usual, fast = heard(voice, "ma"), heard(voice, "ma", rate=2.0)
+    assert len(fast) == pytest.approx(len(usual) / 2, abs=80)
+    for wave, factor in ((usual, 1.0), (fast, 1.0), (heard(voice, "ma", pitch=1.5), 1.5)):
+        middle = len(wave) * 2 // 3
+        piece = wave[middle - 400 : middle + 400]
+        echo = np.correlate(piece, piece, "full")[len(piece) :]
+        period = 60 + int(np.argmax(echo[59:220]))
+        at = tracks("ma").pitch_F
+        expected = factor * at[len(at) * 2 // 3]
+        assert RATE / period == pytest.approx(expected, rel=0.06)
+
+
+@needs_espeak
+def test_espeak_takes_speed_and_pitch_and_says_brackets_as_they_are() -> None:
+    voice = open_voice("espeak-ng")
+    rate, pieces = voice.aloud("my dear friend, how are you today")
+    usual = b"".join(pieces)
+    assert rate == 22_050
+    fast = b"".join(voice.aloud("my dear friend, how are you today", rate=2.0)[1])
+    assert 0.3 < len(fast) / len(usual) < 0.6
+    high = b"".join(voice.aloud("my dear friend, how are you today", pitch=2.0)[1])
+    assert high != usual
+    assert len(usual) % 2 == 0
+    # As phonemes this is one short word; spelled, it is much more.
+    assert len(heard(voice, "[[h@loU]]")) > 1.5 * len(heard(voice, "hello"))

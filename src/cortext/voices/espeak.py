@@ -78,6 +78,10 @@ class EspeakVoice(Voice):
         )
         pieces = _pieces(process, said.encode())
         header = next(pieces)
+        if len(header) < HEADER_BYTES:  # it ends, and the rest tells why
+            for _ in pieces:
+                pass
+            raise DataError("made no sound", where=PROGRAM)
         return int.from_bytes(header[24:28], "little"), pieces
 
     @staticmethod

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -16,7 +18,6 @@ from typing import Any
 
 from cortext.errors import ConfigError, CortextError, DataError, LiveError, first_line, shown
 from cortext.live.core.log import event, internal_error
-from cortext.processes import end_with_parent, interrupts_held
 from cortext.text.language import EN, Language
 
 MOST_WAITING = 4
@@ -26,7 +27,7 @@ SLOWEST, FASTEST = 0.5, 2.0
 HIGHEST = 2.0
 SILENT_S = 15.0
 """Seconds without sound after which the process is killed: it hangs."""
-START_S = 120.0
+START_S = 300.0
 """Seconds that opening the voice may take."""
 AGAIN_S = 5.0
 """Seconds from a start that failed to the next one."""
@@ -89,9 +90,10 @@ class Speech:
         self._news = threading.Condition()
         self._closing = False
         self._is_ready = False
+        self._was_ready = False
         self._refusal: str | None = None
         self._started_s = -float("inf")
-        self._process: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection
         self._thread = threading.Thread(target=self._work, name="speech", daemon=True)
         self._thread.start()
@@ -166,7 +168,7 @@ class Speech:
                     return None
                 if self._waiting:
                     return self._waiting.popleft()
-            if self._is_ready and not self._process.is_alive():
+            if self._process is not None and self._process.poll() is not None:
                 self._restart("ended by itself")
 
     def _answer(self, request: Request) -> None:
@@ -234,18 +236,26 @@ class Speech:
         with self._news:
             self._refusal = refusal
             self._is_ready = refusal is None
+            self._was_ready |= self._is_ready
             self._news.notify_all()
 
     def _start(self) -> None:
-        # A fresh process, since forking one that holds threads may fail.
-        context = multiprocessing.get_context("spawn")
-        self._link, theirs = context.Pipe()
-        process = context.Process(
-            target=_voice_process, args=(theirs, self._voice, self._language), daemon=True
-        )
-        with theirs, interrupts_held():
-            process.start()
-        self._process = process
+        # A fresh process, since forking one that holds threads may fail. Not one of
+        # multiprocessing's, which would import this process's main module.
+        self._link, theirs = multiprocessing.Pipe()
+        program = f"import sys; sys.path[:] = {sys.path!r}"
+        program += f"; from {__name__} import voice_process; voice_process({theirs.fileno()})"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        # At the first start nothing is decoded yet: the server waits for the voice.
+        self._link.send((self._voice, self._language, self._was_ready))
 
     def _first_word(self) -> tuple[str, Any]:
         while time.monotonic() - self._started_s < START_S and not self._closing:
@@ -262,8 +272,7 @@ class Speech:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.join(5.0)
+        process.communicate()
         self._link.close()
 
 
@@ -290,11 +299,13 @@ def _ignore(problem: str) -> None:
 # In the process
 
 
-def _voice_process(link: Connection, name: str, language: Language) -> None:
-    """Speak what comes through the link, until it is closed."""
-    os.setsid()  # so that what it starts is killed with it, and no Ctrl-C reaches it
-    end_with_parent()
-    os.nice(NICENESS)
+def voice_process(descriptor: int) -> None:
+    """Speak what comes through a connection, until it or the standard input is closed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    link = Connection(descriptor)
+    name, language, is_again = link.recv()
+    if is_again:
+        os.nice(NICENESS)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // 2)))
     with suppress(BrokenPipeError, EOFError, ConnectionResetError):
         try:
@@ -310,11 +321,18 @@ def _voice_process(link: Connection, name: str, language: Language) -> None:
         except Exception as error:
             link.send(("refused", first_line(error)))
             return
+        if not is_again:
+            os.nice(NICENESS)
         link.send(("ready", voice.takes))
         while True:
             asked = link.recv()
             if asked is not None:  # else a cancel that came too late
                 _speak(link, voice, *asked)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()  # the parent holds its other end, and writes nothing
+    os._exit(1)
 
 
 def _speak(link: Connection, voice: Any, text: str, rate: float, pitch: float) -> None:
