@@ -166,7 +166,7 @@ def test_a_lost_connection_is_told_in_plain_words_and_comes_back(browser, root):
 
 
 def test_who_may_only_read_gets_no_targets_and_a_wrong_token_is_told(opened, server):
-    reading = opened(Participant, confidence=0.1).open(token="").connected()
+    reading = opened(Participant, confidence=0.2).open(token="").connected()
     rating = opened(Participant).open().connected()
     decode(server, rating, 0, "I see you.")
     reading.wait_for_text("#sentence", "I see you.")
@@ -212,7 +212,7 @@ def test_everything_fits_is_read_and_can_be_pressed_at_every_size(opened, size, 
     assert right["height"] >= 70
     assert right["width"] >= 100
     page.page.keyboard.press("a")
-    assert page.candidates() == list(TEA[:3])
+    assert page.candidates() == list(TEA)
     look("alternatives")
     page.page.keyboard.press("n")
     page.send(type="state", private=True)
@@ -294,7 +294,7 @@ def test_the_conversation_ends_next_to_the_sentence_in_the_order_of_speech(opene
 def test_nothing_stays_on_the_screen_of_a_device_whose_access_was_withdrawn(opened):
     page = opened().greeted()
     page.talk()
-    page.decided(*TEA, confidence=0.1)
+    page.decided(*TEA, confidence=0.2)
     page.sockets[-1].close(code=1008)
     page.wait_for_text("#state", "This page needs a new link. Please ask for one.")
     assert (page.text("#sentence"), page.text("#conversation")) == ("", "")
@@ -331,11 +331,12 @@ def test_a_doubtful_sentence_has_alternatives_and_a_sure_or_unknown_one_has_none
     page = opened(kept={"alternatives.below": "0.5", "alternatives.most": "4"}).greeted()
     page.decided(*TEA, confidence=0.5)
     page.decided(*TEA[1:], confidence=None, id=11)
+    page.decided(*TEA, confidence=0.09, id=13)  # so unlikely that the list has no right one
     assert page.page.is_hidden("#choice")
-    page.decided(*TEA, confidence=0.49, id=12)
-    assert page.candidates() == list(TEA)
-    assert page.page.locator("#candidates mark").all_inner_texts()[:1] == ["money,"]
-    page.page.keyboard.press("4")
+    page.decided(*TEA[1:], TEA[0], confidence=0.49, id=12)
+    assert page.candidates() == [*TEA[1:], TEA[0]]
+    assert page.page.locator("#candidates mark").all_inner_texts()[-1] == "honey,"
+    page.page.keyboard.press("3")
     page.wait_for_text("#sentence", TEA[3])
     assert page.asked == [
         ("choose", {"utterance": 12, "text": "i would like some tea without honey please"})
@@ -344,14 +345,14 @@ def test_a_doubtful_sentence_has_alternatives_and_a_sure_or_unknown_one_has_none
 
 def test_sentences_that_differ_in_capitals_alone_are_no_alternatives(opened):
     page = opened().greeted()
-    page.decided("We see you.", "we see you", "We sea you.", confidence=0.1)
+    page.decided("We see you.", "we see you", "We sea you.", confidence=0.2)
     assert page.candidates() == ["We see you.", "We sea you."]
 
 
 def test_the_voice_waits_for_the_choice_and_says_it(opened):
     page = opened().greeted()
     page.page.keyboard.press("Shift")  # browsers are silent before a key or a touch
-    page.decided(*TEA, confidence=0.1)
+    page.decided(*TEA, confidence=0.2)
     page.page.wait_for_timeout(100)
     assert page.spoken() == []
     page.page.keyboard.press("2")
@@ -363,7 +364,7 @@ def test_without_a_choice_the_voice_says_the_best_one_after_the_pause(opened):
     page = opened(kept={"alternatives.wait": "2"}).stopped().greeted()
     page.page.keyboard.press("Shift")
     page.pass_ms(100)
-    page.decided(*TEA, confidence=0.1)
+    page.decided(*TEA, confidence=0.2)
     assert page.text("#choice-wait") == "1 is taken in 2 s"
     page.pass_ms(1500)
     page.page.mouse.move(300, 300)  # somebody is about to choose: the pause begins anew
@@ -379,7 +380,7 @@ def test_without_a_choice_the_voice_says_the_best_one_after_the_pause(opened):
 def test_the_next_words_close_the_alternatives_and_the_best_one_stands(opened):
     page = opened(kept={"alternatives.wait": "0"}).greeted()
     page.page.keyboard.press("Shift")
-    page.decided(*TEA, confidence=0.1)
+    page.decided(*TEA, confidence=0.2)
     page.forming("", "and", utterance=11)
     page.until("spoken.length === 1")
     assert page.page.is_hidden("#choice")
@@ -388,7 +389,7 @@ def test_the_next_words_close_the_alternatives_and_the_best_one_stands(opened):
 
 def test_a_choice_on_another_page_is_shown_here(opened):
     page = opened().greeted()
-    page.decided(*TEA, confidence=0.1)
+    page.decided(*TEA, confidence=0.2)
     page.send(type="chosen", utterance=10, entry=10, text="x", shown=TEA[1])
     page.wait_for_text("#sentence", TEA[1])
     assert page.page.is_hidden("#choice")
@@ -396,7 +397,7 @@ def test_a_choice_on_another_page_is_shown_here(opened):
 
 def test_fingers_choose_and_rate(opened):
     page = opened(has_touch=True).greeted()
-    page.decided(*TEA, confidence=0.1)
+    page.decided(*TEA, confidence=0.2)
     page.page.locator("#candidates button").nth(1).tap()
     page.wait_for_text("#sentence", TEA[1])
     page.page.tap("#right")
@@ -436,7 +437,7 @@ def test_a_pointer_that_rests_presses_and_one_that_leaves_does_not(opened):
 def test_a_candidate_is_read_with_the_eyes_and_chosen_on_its_number(opened):
     page = opened(kept={"dwell": "0.4", "alternatives.wait": "0"}).stopped().greeted()
     page.page.mouse.move(40, 300)  # where a number will be
-    page.decided(*TEA, confidence=0.1)
+    page.decided(*TEA, confidence=0.2)
     page.pass_ms(1000)
     move_to(page, "#candidates .said", 1)
     page.pass_ms(1000)
@@ -501,7 +502,7 @@ def test_buttons_disappear_with_the_pointer_at_rest_and_come_back(opened):
 def test_hebrew_is_read_from_right_to_left_and_chinese_without_gaps(opened):
     page = opened(kept={"voice.on.participant": "no"}).greeted(language=LANGUAGES["he"])
     sentence, other = (text for _, text in HEBREW.trials)
-    page.send(type="utterance", id=1, entry=1, confidence=0.1, text=sentence, shown=sentence,
+    page.send(type="utterance", id=1, entry=1, confidence=0.2, text=sentence, shown=sentence,
               nbest=[{"text": text, "shown": text} for text in (sentence, other)])  # fmt: skip
     page.page.wait_for_selector("#choice:not([hidden])")
     number = page.page.locator("#candidates .number").first.bounding_box()

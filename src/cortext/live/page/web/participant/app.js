@@ -11,7 +11,7 @@ import { Alternatives, candidatesOf } from "./alternatives.js";
 import { Conversation } from "./conversation.js";
 import { atRest, fullScreen, keepAwake } from "./screen.js";
 import { Sentence } from "./sentence.js";
-import { KEYS, Settings } from "./settings.js";
+import { KEYS, LEAST, Settings } from "./settings.js";
 
 const $ = (id) => document.getElementById(id);
 const THINKS_MS = 600; // without a step for so long, an utterance in progress waits for its last words
@@ -178,7 +178,7 @@ function connection(kind, text) {
 // What the person does
 
 const mayRate = () => ["rate", "control"].includes(hello?.rights);
-const isUnsure = ({ confidence }) => mayRate() && typeof confidence === "number" && confidence < settings.below;
+const isUnsure = ({ confidence }) => mayRate() && typeof confidence === "number" && confidence >= LEAST && confidence < settings.below;
 
 function offer(byPerson) {
   const candidates = last && mayRate() ? candidatesOf(last, settings.most) : [];

@@ -58,8 +58,10 @@ function steps(box, label, setting, values, text, changed) {
 }
 
 const SIZES = [["none", "None"], ["small", "Small"], ["medium", "Medium"], ["large", "Large"]];
-// Sentences that are less probably right than this have alternatives: docs/measured/alternatives.md.
-const BELOW = ["0", "0.3", "0.5", "0.6", "0.7", "0.8", "0.9", "0.95"];
+// Sentences that are less probably right than this, but not less than LEAST, have alternatives: below that hardly any list
+// has the right one (docs/measured/alternatives.md).
+export const LEAST = 0.1;
+const BELOW = ["0", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "0.95"];
 const WAITS = ["2", "4", "6", "8", "10", "15", "20", "30", "0"];
 const DWELL = ["0", "0.4", "0.5", "0.6", "0.8", "1", "1.2", "1.5", "2", "2.5", "3"];
 
@@ -67,7 +69,7 @@ export class Settings {
   // changed() is called after each change
   constructor(changed) {
     const talk = remembered("talk", "medium"), rate = remembered("rate", "on");
-    const below = remembered("alternatives.below", "0.7"), most = remembered("alternatives.most", "3");
+    const below = remembered("alternatives.below", "0.6"), most = remembered("alternatives.most", "4");
     const wait = remembered("alternatives.wait", "8"), dwell = remembered("dwell", "0");
     const values = { talk, rate, below, most, wait, dwell };
     for (const [name, setting] of Object.entries(values))
