@@ -189,6 +189,13 @@ export class Voice {
     this.cancel();
   }
 
+  // The sentence was deleted: it is neither spoken nor repeated.
+  forget() {
+    this.stop();
+    this.last = "";
+    this.changed();
+  }
+
   repeat() {
     this.stop();
     this.say(this.last);

@@ -1,5 +1,6 @@
 // cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/reference/web-socket.md.
 
+import { Conversation } from "./conversation.js";
 import { Devices } from "./devices.js";
 import { Drift } from "./drift.js";
 import { Editor } from "./editor.js";
@@ -40,6 +41,7 @@ const hotwords = new Hotwords(ask);
 const gate = new Gate(ask);
 const link = new Link(receive, connection);
 new Devices(link);
+const conversation = new Conversation(link, say, forgotten);
 const voice = new Voice({ link, complain });
 const voicePanel = new VoicePanel($("voice-settings"), voice);
 new VoiceBar(voice);
@@ -79,6 +81,7 @@ const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 function receive(message) {
   const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, error: ({ what }) => complain(what) };
   receivers[message.type]?.(message);
+  if (["history", "utterance", "turn", "forgotten"].includes(message.type)) conversation.changed(message);
 }
 
 function welcome(message) {
@@ -177,6 +180,23 @@ function corrected(text) {
   judge();
 }
 
+// Sentences were deleted (null: all): the last one leaves every part of the page.
+function forgotten(entries) {
+  const gone = (utterance) => utterance && (!entries || entries.includes(utterance.entry));
+  if (gone(editor.utterance)) editor.close();
+  if (!gone(last)) return;
+  last = null;
+  announced = "";
+  say("");
+  $("nbest").replaceChildren();
+  voice.forget();
+  timeline.end();
+  timeline = makeTimeline(hello);
+  if (sentence.stands) sentence.waiting("Deleted");
+  showTrial();
+  judge();
+}
+
 // Each sentence once: the server sends the last one again when the connection comes back.
 function announce(utterance) {
   const received = JSON.stringify(utterance);
@@ -248,6 +268,7 @@ function changed(message) {
   options.show(state, hello);
   hotwords.show(state.hotwords, state.hotword_spelling);
   gate.show(state, hello);
+  conversation.show(state, hello);
   if (running && current === null) sentence.expect(state.reference);
   else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Waiting for a sentence");
   enable();
@@ -257,9 +278,9 @@ function enable() {
   const open = $("link").dataset.link === "open" && hello?.can_control;
   const fed = hello?.source.kind === "feed"; // runs when its frames come
   $("run").disabled = !open || (fed && state?.state !== "running");
-  for (const id of ["previous", "next", "session", "trial", "devices", "hotwords", "options"]) $(id).disabled = !open;
+  for (const id of ["previous", "next", "session", "trial", "devices", "hotwords", "options", "conversation"]) $(id).disabled = !open;
   $("drift").disabled = !open || !hello.session_log;
-  for (const button of [...document.querySelectorAll("[data-rating]"), $("correct")]) button.disabled = !open || !last;
+  for (const button of [...document.querySelectorAll("[data-rating]"), $("correct")]) button.disabled = !open || !last || last.private;
   document.body.classList.toggle("watching", Boolean(hello && !hello.can_control));
 }
 

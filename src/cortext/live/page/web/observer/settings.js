@@ -178,5 +178,5 @@ export const KEYS = [
   ["S", "start or stop"], ["D", "choose the day"], ["T", "choose the trial"], ["P", "previous trial"], ["N", "next trial"],
   ["1", "rate: right"], ["2", "rate: mostly right"], ["3", "rate: wrong"], ["E", "edit the sentence"],
   ["V", "voice"], ["A", "speak now"], ["X", "stop or cancel the voice"], ["R", "repeat the sentence"],
-  ["F", "drift"], ["G", "other devices"], ["H", "hotwords"], ["O", "options"], ["L", "colours"], ["?", "this list"], ["Esc", "close or cancel"],
+  ["C", "conversation"], ["F", "drift"], ["G", "other devices"], ["H", "hotwords"], ["O", "options"], ["L", "colours"], ["?", "this list"], ["Esc", "close or cancel"],
 ];
