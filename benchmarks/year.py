@@ -15,9 +15,10 @@ days. It is judged on sentences of each later day that nothing learns from:
   differ
 - one-step, replay: the decoder learns from what it decodes, of all sentences of a day but those
   that judge (`cortext adapt --unlabelled`)
-- service: `cortext recalibrate` learns so, too; every fifth sentence is corrected or confirmed
+- service: `cortext recalibrate`; every fifth sentence is corrected or confirmed
+- service-replay: the same with `--method replay --set whole_model=true`
 - corrected-5, corrected-0, no-gate, no-replay: the service with every twentieth sentence or none,
-  with labels of any confidence, and without replay
+  with words of any confidence, and without replay
 - after-garbage, after-lost, after-stranger: the service, where the sentences of one day are
   garbage, lack an array, or are a stranger's for a fifth
 

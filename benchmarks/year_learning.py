@@ -35,8 +35,6 @@ from year_tables import DISTURBED
 
 CORRECTED = 0.2
 """Share of the sentences that are corrected or confirmed, drawn at random."""
-LEARNING = ("whole_model=true",)
-"""Changes to the method that the service learns with."""
 EVERY = 10
 """Sentences that are learnt from between two models (`cortext recalibrate --every`)."""
 BATCH = 10
@@ -49,7 +47,7 @@ class Course:
     """A way to learn over the year.
 
     Attributes:
-        method: A key of `cortext.recalibration.settings.METHODS`.
+        method: A key of `cortext.recalibration.settings.SERVICE_METHODS`.
         changes: `key=value` changes of its settings.
         corrected: Share of the sentences that are corrected or confirmed.
         service: The service decides what speaks; otherwise the model that learns speaks.
@@ -66,13 +64,14 @@ class Course:
 COURSES = {
     "one-step": Course("one-step"),
     "replay": Course("replay"),
-    "service": Course("replay", LEARNING, CORRECTED, service=True),
-    "corrected-5": Course("replay", LEARNING, 0.05, service=True),
-    "corrected-0": Course("replay", LEARNING, 0.0, service=True),
-    "no-gate": Course("replay", (*LEARNING, "confidence=0"), CORRECTED, service=True),
-    "no-replay": Course("replay", (*LEARNING, "copies=16", "replayed=0"), CORRECTED, service=True),
+    "service": Course("together", (), CORRECTED, service=True),
+    "service-replay": Course("replay", ("whole_model=true",), CORRECTED, service=True),
+    "corrected-5": Course("together", (), 0.05, service=True),
+    "corrected-0": Course("together", (), 0.0, service=True),
+    "no-gate": Course("together", ("word_confidence=0",), CORRECTED, service=True),
+    "no-replay": Course("together", ("replayed=0",), CORRECTED, service=True),
 } | {
-    f"after-{name}": Course("replay", LEARNING, CORRECTED, service=True, disturbed=name)
+    f"after-{name}": Course("together", (), CORRECTED, service=True, disturbed=name)
     for name in ("garbage", "lost", "stranger")
 }
 """Courses by name."""

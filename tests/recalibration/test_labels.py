@@ -6,6 +6,7 @@ import pytest
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.decoding.nbest import Hypothesis, NBest, Word
 from cortext.recalibration.labels import confidence_of, pseudo_label
+from cortext.recalibration.wildcard import ANY
 from cortext.text.inventory import RELEASE
 from cortext.text.lexicon import Lexicon
 
@@ -35,3 +36,26 @@ def test_too_short_a_sentence_is_not_trusted_however_sure_it_is():
     nbest = decoded("i", 1.0)  # two tokens
     assert pseudo_label(nbest, 0.5, RELEASE_CONVENTIONS, LEXICON, fewest=2.0) is not None
     assert pseudo_label(nbest, 0.5, RELEASE_CONVENTIONS, LEXICON, fewest=2.1) is None
+
+
+def of_words(text, *confidences, least):
+    nbest = decoded(text, *confidences)
+    return pseudo_label(nbest, 0.0, RELEASE_CONVENTIONS, LEXICON, least_word=least)
+
+
+def test_anything_may_stand_in_the_place_of_words_that_are_not_trusted():
+    i, see, you = (
+        RELEASE.ids(each) for each in (["AY", "SIL"], ["S", "IY", "SIL"], ["Y", "UW", "SIL"])
+    )
+    label_U = of_words("i see see you", 0.9, 0.4, 0.6, 0.7, least=0.7)
+    assert label_U.tolist() == [*i, ANY, *you]
+    label_U = of_words("see i you", 0.1, 0.8, 0.9, least=0.7)
+    assert label_U.tolist() == [ANY, *i, *you]
+    label_U = of_words("i see", 0.7, 0.7, least=0.7)
+    assert label_U.tolist() == [*i, *see]
+
+
+def test_one_trusted_word_is_enough_only_where_there_are_no_others():
+    assert of_words("i see you", 0.9, 0.4, 0.4, least=0.7) is None
+    assert of_words("i", 0.9, least=0.7) is not None
+    assert of_words("i", 0.6, least=0.7) is None

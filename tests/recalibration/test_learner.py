@@ -226,3 +226,89 @@ def test_a_label_that_just_fits_is_learnt():
     heard = HeardSentence(trial(60), NEW_DAY, np.arange(29) + 1)  # uncut, there are 29 frames
     assert learner.learn(heard).steps == 1
     assert np.isfinite(learner.learn(heard).loss)
+
+
+NEXT_DAY = "t15.2023.08.22"
+
+
+def together(**changes):
+    return learner_of(together=3, replayed=4, steps_per_day=10, whole_model=True, **changes)
+
+
+def drawn(learner, monkeypatch):
+    """Return the list that gets the sentences of each batch."""
+    batches = []
+    train = learner._train
+    monkeypatch.setattr(
+        learner, "_train", lambda each, share: batches.append(each) or train(each, share)
+    )
+    return batches
+
+
+def test_sentences_that_learn_together_are_different_and_are_replayed_on_later_days(monkeypatch):
+    learner = together()
+    known = [sentence(50 + n, SESSIONS[0]) for n in range(5)]
+    learner.remember(known)
+    first = [sentence(n) for n in range(5)]
+    batches = drawn(learner, monkeypatch)
+    assert learner.learn_together(first, 4) == 4
+    for batch in batches:
+        assert len({id(each) for each in batch[:3]}) == 3
+        assert all(any(each is one for one in first) for each in batch[:3])
+        # Nothing is known of days between yet.
+        assert len(batch) == 7
+        assert all(any(each is one for one in known) for each in batch[3:])
+    # With new labels, the same sentences take the place of the earlier ones.
+    again = [*(sentence(n) for n in range(5)), sentence(5)]
+    assert learner.learn_together(again, 20) == 6, "the day has ten steps"
+    batches.clear()
+    learner.learn_together([sentence(9, NEXT_DAY)], 3)
+    for batch in batches:
+        assert batch[0].session == NEXT_DAY
+        replayed = batch[1:]
+        assert sum(any(each is one for one in again) for each in replayed) == 2
+        assert sum(any(each is one for one in known) for each in replayed) == 2
+
+
+def test_corrected_sentences_are_drawn_more_often(monkeypatch):
+    learner = learner_of(together=1, weight_told=3.0, **QUIET)
+    batches = drawn(learner, monkeypatch)
+    told = HeardSentence(trial(60, 1), NEW_DAY, LABELS, told=True)
+    learner.learn_together([sentence(), told], 400)
+    share = np.mean([batch[0] is told for batch in batches])
+    # 3 of 4; the standard deviation of the share is 0.022.
+    assert share == pytest.approx(0.75, abs=0.07)
+
+
+def test_the_learning_rate_falls_before_a_model_is_made(monkeypatch):
+    learner = together(lr=0.01, lr_floor=0.1)
+    rates = []
+    learner.begin_day(NEW_DAY)
+    step = learner._optimizer.step
+
+    def noted(number, days):
+        rates.append(learner._optimizer.config.lr_max)
+        return step(number, days)
+
+    monkeypatch.setattr(learner._optimizer, "step", noted)
+    learner.learn_together([sentence()], 4)
+    assert rates == pytest.approx([0.01, 0.007, 0.004, 0.001])
+
+
+def test_sentences_of_two_days_learn_together():
+    learner = together()
+    learner.learn_together([sentence(0), sentence(1), sentence(2, NEXT_DAY)], 2)
+    assert learner.model.sessions[-2:] == (NEW_DAY, NEXT_DAY)
+    assert learner.session == NEXT_DAY
+    assert learner.steps_today == 2
+
+
+def test_a_learner_takes_over_the_days_that_its_model_had_learnt_whole():
+    other = together()
+    for session in (NEW_DAY, NEXT_DAY, "t15.2023.08.24"):
+        other.learn_together([sentence(1, session)], 1)
+    model = other.model
+    other.learn_together([sentence(1, "t15.2023.08.26")], 1)
+    learner = Learner(model, TrainConfig(model=GRU), other.settings)
+    learner.take_over(other)
+    assert [each.session for each in learner.state().heard] == [NEW_DAY, NEXT_DAY]

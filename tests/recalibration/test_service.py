@@ -48,13 +48,13 @@ def recorded(participant):
     return sorted(trials, key=lambda trial: (trial.block, trial.trial))
 
 
-def say(folder, trials, texts, corrections=()):
+def say(folder, trials, texts, corrections=(), session=DRIFTED):
     """Write utterances into a usage log, some with corrections."""
     with UsageLog(folder, heard=HeardFeatures(folder)) as log:
         start = len(log._log.entries)
         for number, (trial, text) in enumerate(zip(trials, texts, strict=True), start):
             features_TC = trial.features_TC.astype(np.float32)
-            log.append(UtteranceRecord(number, DRIFTED, 2.0, text), features_TC)
+            log.append(UtteranceRecord(number, session, 2.0, text), features_TC)
             log.keep_features(features_TC)
             if number in corrections:
                 log.correct(number, trial.sentence)
@@ -461,3 +461,99 @@ def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant,
     for name, tensor in weights(participant.run).items():
         if found[name].shape == tensor.shape:  # the day layers have another day
             torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=0)
+
+
+QUIET = timedelta(seconds=SETTINGS.quiet_s)
+TOGETHER = {"method": "together", "overrides": ["white_noise_std=0.2", "lr=0.01", "replayed=0"]}
+
+
+def test_the_sentences_of_a_day_learn_together(participant, tmp_path):
+    trials = recorded(participant)
+    with service(participant, tmp_path, **TOGETHER) as running:
+        say(tmp_path / "log", trials, ["i see you"] * 60, range(0, 60, 2))
+        work(running)
+        steps = running._learner.steps_today
+        reserved = [number for number in range(0, 60, 2) if running.is_reserved(number)]
+    contents = verify_chain(tmp_path / "chain")
+    assert steps == 10 * ((60 - len(reserved)) // 10), "one for each, while the day goes on"
+    for entry in contents.entries:
+        if entry.kind == "candidate":
+            learnt = entry.facts["learnt"]
+            assert not set(reserved) & {*learnt["corrected"], *learnt["decoded"]}
+            assert set(learnt["corrected"]) <= set(range(0, 60, 2))
+    best = model_folder(tmp_path / "chain", contents.parent)
+    held_out = list(open_packed(participant.data).trials("val", [DRIFTED]))
+    assert phoneme_errors(best, held_out) < phoneme_errors(participant.run, held_out)
+
+
+def test_when_it_is_quiet_fewer_sentences_make_a_model(participant, tmp_path):
+    trials = recorded(participant)[:13]
+    time_now = [datetime.now(UTC) + timedelta(seconds=60)]
+    with service(participant, tmp_path, clock=lambda: time_now[0], **TOGETHER) as running:
+        say(tmp_path / "log", trials, ["i see you"] * 13)
+        work(running)
+        assert kinds(tmp_path / "chain").count("candidate") == 1
+        assert running._learner.steps_today == 10
+        time_now[0] += QUIET
+        work(running)
+        assert kinds(tmp_path / "chain").count("candidate") == 2
+        learnt = running.chain.entries[running.chain.models[-1]].facts["learnt"]
+        # The day has two steps a sentence now; those of the first model are among them.
+        assert running._learner.steps_today == 2 * len(learnt["decoded"])
+        assert not running.work()
+
+
+@pytest.mark.parametrize(
+    ("of_latest", "of_before", "left"),
+    [(0.5, 0.8, True), (0.5, 0.52, False), (0.1, 0.3, False)],
+    ids=["surer", "hardly surer", "unsure of both"],
+)
+def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
+    participant, tmp_path, monkeypatch, of_latest, of_before, left
+):
+    trials = recorded(participant)
+    later = datetime.now(UTC) + 2 * QUIET
+    # Nothing is decided by corrections.
+    changes = TOGETHER | {"rule": PromotionRule(fewest=1000), "clock": lambda: later}
+    with service(participant, tmp_path, **changes) as running:
+        say(tmp_path / "log", trials[:20], ["x"] * 20, range(20), "good day")
+        work(running)
+        before = running.chain.models[-1]
+        say(tmp_path / "log", trials[20:40], ["x"] * 20, range(20, 40), "bad day")
+        work(running)
+        latest = running.chain.models[-1]
+        compared = []
+
+        def confidences(models, numbers):
+            compared.append((models, numbers))
+            return [of_latest, of_before]
+
+        monkeypatch.setattr(running._evidence, "mean_confidences", confidences)
+        say(tmp_path / "log", trials[40:], ["x"] * 20, session="next day")
+        work(running)
+        learner = running._learner
+    assert compared == [([latest, before], list(range(40, 50)))]
+    rejected = [each for each in read_chain(tmp_path / "chain").entries if each.kind == "rejected"]
+    assert [each.model for each in rejected] == ([latest] if left else [])
+    days = ["good day", "next day"] if left else ["good day", "bad day", "next day"]
+    assert list(learner.model.sessions[2:]) == days
+    told = {each.session for each in learner.state().told}
+    assert ("bad day" in told) == (not left)
+
+
+def test_confidences_of_models_are_means_over_sentences(participant, tmp_path):
+    trials = recorded(participant)[:3]
+    with service(participant, tmp_path) as running:
+        say(tmp_path / "log", trials, ["x"] * 3)
+        work(running)
+        found = running._evidence.mean_confidences([0, 0], [0, 1, 2])
+        assert running._evidence.mean_confidences([0], []) is None
+    decoder = Decoder.from_dir(participant.lm)
+    model = load_model(participant.run)
+    expected = []
+    for trial in trials:
+        logits_PV = model.logits(trial.features_TC.astype(np.float32), KNOWN[-1])
+        log_probs_PV = torch.from_numpy(logits_PV).log_softmax(-1).numpy()
+        words = decoder.decode(log_probs_PV, model.inventory)[0].words
+        expected.append(np.mean([word.confidence for word in words]))
+    assert found == pytest.approx([np.mean(expected)] * 2, abs=1e-6)

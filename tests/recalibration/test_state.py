@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,25 @@ def test_a_learner_goes_on_to_the_bit(tmp_path, changes, stopped):
     assert note == {"line": stopped}
     again = learn(found, days(stopped, 18))
     assert repr(again) == repr(losses[stopped:])  # NaN, where a day has no step left, equals NaN
+    assert_same(found, undisturbed)
+
+
+@pytest.mark.parametrize("stopped", [4, 14])
+def test_a_learner_goes_on_whose_sentences_learn_together(tmp_path, stopped):
+    changes = {"together": 4, "lr_floor": 0.1, "whole_model": True, "remembered": 12}
+
+    def learn_from(learner, first, end):
+        told = [replace(each, told=number % 3 == 0) for number, each in enumerate(days(0, 18))]
+        for number in range(first, end):
+            today = [each for each in told[: number + 1] if each.session == told[number].session]
+            learner.learn_together(today, 2)
+
+    undisturbed, learner = learner_of(**changes), learner_of(**changes)
+    learn_from(undisturbed, 0, 18)
+    learn_from(learner, 0, stopped)
+    LearnerStore(tmp_path).save(learner)
+    found, _ = LearnerStore(tmp_path).load()
+    learn_from(found, stopped, 18)
     assert_same(found, undisturbed)
 
 

@@ -29,7 +29,9 @@ def recalibrate(
     ],
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
     out: Annotated[Path, typer.Option(help="Directory of the chain of models; made if missing.")],
-    method: Annotated[str, typer.Option(help="Way to learn: replay or one-step.")] = "replay",
+    method: Annotated[
+        str, typer.Option(help="Way to learn: together, replay or one-step.")
+    ] = "together",
     every: Annotated[
         int, typer.Option(help="Sentences that are learnt from between two models.")
     ] = 20,

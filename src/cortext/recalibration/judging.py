@@ -148,6 +148,27 @@ class Evidence:
         )
         return of_parent, own
 
+    def mean_confidences(self, models: Sequence[int], numbers: Sequence[int]) -> list[float] | None:
+        """Return the mean confidence of utterances by each of some models.
+
+        Args:
+            models: Numbers of models of the chain.
+            numbers: The utterances, labelled or not.
+
+        Returns:
+            The means; None where the features of no utterance are kept.
+        """
+        sentences = self._kept(numbers, len(numbers))
+        if not sentences:
+            return None
+        means = []
+        for number in models:
+            found = self._judge.decode(
+                number, load_model(model_folder(self._chain, number)), sentences
+            )
+            means.append(float(np.mean([confidence_of(each) for each in found])))
+        return means
+
     def _both(
         self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None
     ) -> Iterator[list[NBest]]:

@@ -13,8 +13,12 @@ from cortext.errors import TextError
 from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import ChosenOptions, choose_options
 from cortext.evaluation.settings import Options
+from cortext.recalibration.wildcard import ANY
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
+
+FEWEST_WORDS = 2
+"""Fewest trusted words of a sentence that is learnt from."""
 
 
 def labelling_search(
@@ -67,6 +71,7 @@ def pseudo_label(
     conventions: Conventions,
     lexicon: Lexicon | None,
     fewest: float = 0.0,
+    least_word: float = 0.0,
 ) -> np.ndarray | None:
     """Return the tokens of a decoded sentence as labels have them, int64 [U].
 
@@ -76,6 +81,8 @@ def pseudo_label(
         conventions: Tokens and language of the label.
         lexicon: Pronunciations; None for those of the inventory itself.
         fewest: Fewest tokens of a sentence that is trusted; see `Learner.fewest_tokens`.
+        least_word: Lowest confidence of a word that is trusted. In the place of others the label
+            has `ANY`, one for several in a row.
 
     Returns:
         The label; None for a sentence that is not trusted, or that `label_of` has none for.
@@ -83,4 +90,29 @@ def pseudo_label(
     if confidence_of(nbest) < least:
         return None
     label_U = label_of(nbest[0].text, conventions, lexicon)
-    return None if label_U is None or len(label_U) < fewest else label_U
+    if label_U is None or len(label_U) < fewest:
+        return None
+    return _trusted_words(nbest, least_word, conventions, lexicon) if least_word else label_U
+
+
+def _trusted_words(
+    nbest: NBest, least: float, conventions: Conventions, lexicon: Lexicon | None
+) -> np.ndarray | None:
+    """Return the label of a sentence's trusted words, int64 [U], with `ANY` between them.
+
+    None for fewer than `FEWEST_WORDS`, unless the sentence has no more.
+    """
+    label: list[int] = []
+    trusted = 0
+    for word in nbest[0].words:
+        tokens_U = None
+        if (word.confidence or 0.0) >= least:
+            tokens_U = label_of(word.word, conventions, lexicon)
+        if tokens_U is not None:
+            label += tokens_U.tolist()
+            trusted += 1
+        elif label[-1:] != [ANY]:
+            label.append(ANY)
+    if trusted < min(FEWEST_WORDS, len(nbest[0].words)):
+        return None
+    return np.array(label, np.int64)

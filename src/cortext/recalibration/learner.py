@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +21,11 @@ from cortext.data.packed import PackedSplit
 from cortext.features import build_augmentations, prepare
 from cortext.models import AcousticModel
 from cortext.recalibration.settings import LearningSettings
+from cortext.recalibration.wildcard import WildcardCTC
 from cortext.training.adapt import learning_parts, with_day
 from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
 from cortext.training.config import TrainConfig
-from cortext.training.loss import build_loss
+from cortext.training.loss import build_loss, loss_kind
 from cortext.training.optim import Optimizer
 
 
@@ -34,15 +36,17 @@ class HeardSentence:
     Attributes:
         features_TC: float [T, C], features as they were recorded.
         session: Its recording day.
-        labels_U: int64 [U], its tokens: decoded, corrected or known.
+        labels_U: int64 [U], its tokens: decoded, corrected or known. `ANY` stands for unknown ones.
         entry: Second of the first entry of its usage log, and its number there; block and trial of
             a recording.
+        told: A person gave the label.
     """
 
     features_TC: np.ndarray
     session: str
     labels_U: np.ndarray
     entry: tuple[int, int] | None = None
+    told: bool = False
 
 
 def heard_sentence(split: PackedSplit, i: int, labels_U: np.ndarray) -> HeardSentence:
@@ -81,6 +85,8 @@ class LearnerState:
         steps_today: Steps taken on that day.
         known: Labelled sentences of earlier days that are kept for replay, the oldest first.
         heard: Sentences that were learnt from and are kept for replay, the oldest first.
+        told: Corrected ones among those that learnt together, the oldest first.
+        today: Sentences of the day that learnt together last.
         moments: The optimiser's tensors by name; see `Optimizer.state`.
     """
 
@@ -93,6 +99,8 @@ class LearnerState:
     steps_today: int
     known: tuple[HeardSentence, ...]
     heard: tuple[HeardSentence, ...]
+    told: tuple[HeardSentence, ...]
+    today: tuple[HeardSentence, ...]
     moments: dict[str, torch.Tensor]
 
 
@@ -111,6 +119,7 @@ class Learner:
     Attributes:
         model: The model as it is now.
         n_steps: Steps taken so far.
+        knows_wildcards: Labels may have `ANY`: the run's loss is CTC.
     """
 
     def __init__(
@@ -127,10 +136,16 @@ class Learner:
         self.n_steps = 0
         self._config = self._learning_config(config)
         self._extra = build_augmentations(config.dataset.augmentations)
+        self._loss: Callable[[Any, TrainBatch, float], dict[str, torch.Tensor]]
         self._loss = build_loss(config.loss, config.model.kind, model.inventory)
+        self.knows_wildcards = loss_kind(config.loss, config.model.kind) == "ctc"
+        if self.knows_wildcards and settings.word_confidence:
+            self._loss = WildcardCTC()
         half = settings.remembered // 2
         self._known: deque[HeardSentence] = deque(maxlen=half)
         self._heard: deque[HeardSentence] = deque(maxlen=settings.remembered - half)
+        self._told: deque[HeardSentence] = deque(maxlen=settings.remembered - half)
+        self._today: tuple[HeardSentence, ...] = ()
         self._steps_today = 0
         self._start(model.sessions[-1])
 
@@ -146,6 +161,8 @@ class Learner:
         learner._optimizer.load(state.moments)
         learner._known.extend(state.known)
         learner._heard.extend(state.heard)
+        learner._told.extend(state.told)
+        learner._today = state.today
         learner._steps_today = state.steps_today
         learner.n_steps = state.n_steps
         return learner
@@ -162,6 +179,8 @@ class Learner:
             steps_today=self._steps_today,
             known=tuple(self._known),
             heard=tuple(self._heard),
+            told=tuple(self._told),
+            today=self._today,
             moments=self._optimizer.state(),
         )
 
@@ -171,6 +190,22 @@ class Learner:
         Those that nothing can be learnt from are left out; see `learn`.
         """
         self._known.extend(sentence for sentence in sentences if self._fits(sentence))
+
+    @property
+    def session(self) -> str:
+        """The recording day that was begun last."""
+        return self._session
+
+    @property
+    def steps_today(self) -> int:
+        """Steps taken on that day."""
+        return self._steps_today
+
+    def take_over(self, other: Learner) -> None:
+        """Keep for replay what another learner keeps of days that this model had learnt whole."""
+        days = set(self.model.sessions[:-1]) - {other.session}
+        self._heard.extend(each for each in other._heard if each.session in days)
+        self._told.extend(each for each in other._told if each.session in days)
 
     def fewest_tokens(self, n_bins: int) -> float:
         """Return the fewest tokens that a decoded sentence of so many bins is trusted with.
@@ -218,6 +253,77 @@ class Learner:
         self._heard.append(sentence)
         return Learnt(steps, loss)
 
+    def learn_together(
+        self,
+        sentences: Sequence[HeardSentence],
+        steps: int,
+        before_step: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Learn from the sentences of a day so far, different ones in each batch.
+
+        Call it again when the day has grown, with all its sentences and labels made anew by the
+        model that has learnt: those of the last call are kept for replay when the next day begins.
+        A batch has up to `together` sentences, drawn by `weight_told`, and `replayed` ones: half of
+        labelled recordings, half of earlier days. Without copies of one sentence, few steps see
+        the whole day, and a wrong label is one of many.
+
+        Args:
+            sentences: The sentences in the order of time; the last one's day learns. Those that
+                nothing can be learnt from are left out; see `learn`.
+            steps: Steps to take, as far as the day has any left.
+            before_step: Is called before each step; it may wait.
+
+        Returns:
+            The steps that were taken.
+        """
+        fitting = [sentence for sentence in sentences if self._fits(sentence)]
+        if not fitting:
+            return 0
+        for session in dict.fromkeys(each.session for each in fitting):
+            if session not in self.model.sessions:
+                self.begin_day(session)
+        self.begin_day(fitting[-1].session)
+        if self.settings.steps_per_day:
+            steps = min(steps, self.settings.steps_per_day - self._steps_today)
+        with torch.random.fork_rng(devices=[]):
+            for number in range(steps):
+                before_step()
+                self._train(self._drawn_together(fitting), self._share_of_lr(number, steps))
+        self.model.network.eval()
+        self._steps_today += steps
+        self._today = tuple(each for each in fitting if each.session == self._session)
+        self._keep(each for each in fitting if each.session != self._session)
+        return steps
+
+    def _drawn_together(self, sentences: Sequence[HeardSentence]) -> list[HeardSentence]:
+        """Return the sentences of a batch: different ones of the day, and replayed ones."""
+        settings = self.settings
+        drawn = np.random.default_rng((self.seed, self.n_steps))
+        weight_S = np.array([settings.weight_told if each.told else 1.0 for each in sentences])
+        chosen = drawn.choice(
+            len(sentences),
+            min(settings.together, len(sentences)),
+            replace=False,
+            p=weight_S / weight_S.sum(),
+        )
+        earlier = [*self._told, *self._heard]
+        n_earlier = min(settings.replayed // 2, len(earlier))
+        n_known = min(settings.replayed - n_earlier, len(self._known))
+        return [
+            *(sentences[i] for i in chosen),
+            *(earlier[i] for i in drawn.choice(len(earlier), n_earlier, replace=False)),
+            *(self._known[i] for i in drawn.choice(len(self._known), n_known, replace=False)),
+        ]
+
+    def _share_of_lr(self, number: int, steps: int) -> float:
+        """Return the share of the learning rate at one of some steps: it falls in a line."""
+        return 1.0 - (1.0 - self.settings.lr_floor) * number / max(1, steps - 1)
+
+    def _keep(self, sentences: Iterable[HeardSentence]) -> None:
+        """Keep sentences that learnt together for replay."""
+        for sentence in sentences:
+            (self._told if sentence.told else self._heard).append(sentence)
+
     def _fits(self, sentence: HeardSentence) -> bool:
         """Tell whether the label fits into the frames that augmentation leaves."""
         cut = max(0, self._config.dataset.data_transforms.random_cut - 1)
@@ -235,6 +341,8 @@ class Learner:
         self._optimizer = Optimizer(self.model.network, self._config)
         self._session = session
         self._steps_today = 0
+        self._keep(self._today)
+        self._today = ()
 
     def _step(self, sentence: HeardSentence) -> float:
         """Take one step; return the mean loss of the sentence's copies before it."""
@@ -243,14 +351,23 @@ class Learner:
         kept = [*self._known, *self._heard]
         count = min(settings.replayed, len(kept))
         replayed = [kept[i] for i in drawn.choice(len(kept), count, replace=False)] if count else []
-        batch = self._batch([*[sentence] * settings.copies, *replayed])
+        loss_B = self._train([*[sentence] * settings.copies, *replayed])
+        return float(loss_B[: settings.copies].mean())
+
+    def _train(self, sentences: Sequence[HeardSentence], share_of_lr: float = 1.0) -> torch.Tensor:
+        """Take one step on a batch; return its losses before it, float32 [B]."""
+        batch = self._batch(sentences)
         network = self.model.network.train()
         torch.manual_seed(derived_seed(self.seed, DROPOUT, self.n_steps))
         loss_B = self._loss(network, batch, 1.0)["loss"]
         torch.autograd.backward(loss_B.mean())
+        lr = share_of_lr * self.settings.lr
+        self._optimizer.config = replace(
+            self._config, lr_max=lr, lr_min=lr, lr_max_day=lr, lr_min_day=lr
+        )
         self._optimizer.step(self.n_steps, batch.days)
         self.n_steps += 1
-        return float(loss_B[: settings.copies].detach().mean())
+        return loss_B.detach()
 
     def _batch(self, sentences: Sequence[HeardSentence]) -> TrainBatch:
         """Return sentences as a batch, with noise, smoothed."""
@@ -275,6 +392,7 @@ class Learner:
             clear_padding=self.model.pads_last_patch,
         )
         day_B = torch.tensor([self.model.day(each.session) for each in sentences])
+        own_1 = torch.tensor([self.model.day(self._session)])
         return TrainBatch(
             x_BTC,
             day_B,
@@ -283,7 +401,7 @@ class Learner:
             labels_BU,
             n_labels_B,
             np.arange(len(sentences)),
-            torch.unique(day_B) if self.settings.whole_model else day_B[:1],
+            torch.unique(day_B) if self.settings.whole_model else own_1,
         )
 
     def _learning_config(self, config: TrainConfig) -> TrainConfig:

@@ -10,19 +10,16 @@ in its directory, so that it goes on after being killed at any moment:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import yaml
 
 from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset
-from cortext.decoding.log_probs import log_softmax
 from cortext.errors import RunError
 from cortext.evaluation.confidence import take_over_confidence
 from cortext.evaluation.fitted import take_over
@@ -39,9 +36,10 @@ from cortext.recalibration.chain import (
     verify_model,
 )
 from cortext.recalibration.forgetting import LEARNER, forget_in_store
-from cortext.recalibration.judging import Evidence, Judge, day_of
-from cortext.recalibration.labels import label_of, labelling_search, pseudo_label
-from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.judging import Evidence, Judge
+from cortext.recalibration.labeller import Labeller
+from cortext.recalibration.labels import labelling_search
+from cortext.recalibration.learner import Learner
 from cortext.recalibration.old_sentences import old_sentences
 from cortext.recalibration.promotion import (
     Comparison,
@@ -50,13 +48,17 @@ from cortext.recalibration.promotion import (
     decide,
     spent,
 )
-from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
-from cortext.recalibration.settings import ServiceSettings, method_settings
+from cortext.recalibration.recorded import LoggedSentences
+from cortext.recalibration.settings import SERVICE_METHODS, ServiceSettings, method_settings
 from cortext.recalibration.speaker import Ratings, reason_to_stop
 from cortext.recalibration.state import LearnerStore, Position
 from cortext.training.adapt import run_config
 from cortext.usage.writer import now
 
+FEWEST_OF_DAY = 5
+"""Fewest sentences of a new day that decide whether the day before it is left out."""
+SURE = 0.4
+"""Least mean confidence in these sentences of the model before: garbage decides nothing."""
 AUTOMATIC = "automatic"
 """Operator of a rollback that no person asked for."""
 
@@ -69,7 +71,7 @@ class Recalibration:
         log: Directory of the usage log, with the features of all utterances.
         lm: Language-model directory.
         out: Directory of the chain.
-        method: A key of `METHODS`.
+        method: A key of `SERVICE_METHODS`.
         overrides: `key=value` changes of the method's settings.
         settings: Settings of the service.
         rule: Bounds of promotion.
@@ -92,7 +94,7 @@ class Recalibration:
         lm: str | Path,
         out: str | Path,
         *,
-        method: str = "replay",
+        method: str = "together",
         overrides: Iterable[str] = (),
         settings: ServiceSettings = ServiceSettings(),
         rule: PromotionRule = PromotionRule(),
@@ -111,7 +113,7 @@ class Recalibration:
         self.out = Path(out)
         self.settings = settings
         self.rule = rule
-        self._learning = method_settings(method, overrides)
+        self._learning = method_settings(method, overrides, SERVICE_METHODS)
         self._method = method
         self._operator = operator
         self._seed = seed
@@ -124,8 +126,10 @@ class Recalibration:
             decoder, _ = labelling_search(model_folder(self.out, 0), lm, options)
             decoder.lm.require(base.inventory, base.language, theirs="the run")
             self._judge = Judge(decoder, pause)
-            self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
             self._sentences = LoggedSentences(Path(log), base.conventions, base.n_features)
+            self._labeller = Labeller(
+                decoder, self._sentences, self._learning, self.chain.id, pause
+            )
             self._evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
             self._store = LearnerStore(self.out / LEARNER)
             self._begin()
@@ -158,19 +162,25 @@ class Recalibration:
         self._start_again(self.chain.parent)
 
     def _start_again(self, number: int) -> None:
-        """Begin to learn from a model of the chain, without the sentences that led elsewhere."""
+        """Begin to learn from a model of the chain, without the sentences that led elsewhere.
+
+        Those of earlier days that the model knows are still replayed.
+        """
         entry = self.chain.model(number)
         folder = verify_model(self.out, entry)
         model = load_model(folder)
         config = run_config(folder, model)
+        earlier = getattr(self, "_learner", None)
         self._learner = Learner(model, config, self._learning, seed=self._seed)
+        if earlier is not None:
+            self._learner.take_over(earlier)
         if self._old_data is not None:
             days = load_model(model_folder(self.out, 0)).sessions
             most = self._learning.remembered // 2
             self._learner.remember(old_sentences(model, config, self._old_data, days, most))
         position = self._position
-        position.parent, position.fresh = self.chain.parent, 0
-        position.decoded, position.told = [], []
+        position.parent, position.fresh, position.latest = self.chain.parent, 0, number
+        position.decoded, position.told, position.today = [], [], []
         if number != self.chain.parent:
             learnt = entry.facts["learnt"]
             position.decoded, position.told = list(learnt["decoded"]), list(learnt["corrected"])
@@ -194,11 +204,21 @@ class Recalibration:
         if self._position.fresh >= self.settings.every:
             self._add_model()
             return True
-        sentence = self._next_sentence()
-        if sentence is None:
+        number = self._next_number()
+        if number is not None:
+            self._learn(number)
+        elif self._is_quiet():
+            self._add_model()
+        else:
             return False
-        self._learn(*sentence)
         return True
+
+    def _is_quiet(self) -> bool:
+        """Tell whether sentences wait to learn together, and no further ones came for a while."""
+        entries = self._sentences.log.entries
+        if not (self._learning.together and self._position.fresh and entries):
+            return False
+        return self._clock() - entries[-1].when >= timedelta(seconds=self.settings.quiet_s)
 
     def _follow_chain(self) -> None:
         """Begin again with the parent where a person has rolled back."""
@@ -227,15 +247,11 @@ class Recalibration:
         self._forgotten = deleted
 
     def is_reserved(self, number: int) -> bool:
-        """Tell whether an utterance, once it has a label, judges and is never learnt from.
+        """Tell whether an utterance, once it has a label, judges and is never learnt from."""
+        return self._labeller.is_reserved(number)
 
-        Half of them are, drawn by the chain, the log and the number.
-        """
-        name = f"{self.chain.id} {self._sentences.began} {number}"
-        return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
-
-    def _next_sentence(self) -> tuple[LoggedSentence, np.ndarray, bool] | None:
-        """Return a sentence to learn from, its label, int64 [U], and whether a person gave it."""
+    def _next_number(self) -> int | None:
+        """Return the next utterance to learn from; None if there is none, or it has to wait."""
         position, log = self._position, self._sentences.log
         for number, utterance in log.utterances.items():
             if number >= position.next:
@@ -243,53 +259,94 @@ class Recalibration:
             if number in position.corrected or utterance.label is None:
                 continue
             position.corrected.add(number)
-            if found := self._labelled(number):
-                return *found, True
-        while position.next < len(log.entries):
-            if position.next not in log.utterances:  # a partner's turn, or deleted
-                position.next += 1
-                continue
-            utterance = log.utterances[position.next]
-            age = self._clock() - utterance.when
-            if utterance.label is None and age < timedelta(seconds=self.settings.settle_s):
-                return None
-            number, position.next = position.next, position.next + 1
-            if utterance.label is not None:
-                position.corrected.add(number)
-            if found := self._labelled(number):
-                return *found, utterance.label is not None
-        return None
-
-    def _labelled(self, number: int) -> tuple[LoggedSentence, np.ndarray] | None:
-        """Return an utterance with a label to learn from, int64 [U]; None where there is none."""
-        sentence = self._sentences.sentence(number)
-        if sentence is None:
+            return number
+        while position.next < len(log.entries) and position.next not in log.utterances:
+            position.next += 1  # a partner's turn, or deleted
+        if position.next == len(log.entries):
             return None
-        model, text = self._learner.model, sentence.utterance.label
-        if text is not None:
-            if self.is_reserved(number):
-                return None
-            labels_U = label_of(text, model.conventions, self._lexicon)
-        else:
-            self._pause()
-            day = day_of(model, sentence.utterance.session)
-            log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
-            nbest = self._judge.decoder.decode(log_probs_PV, model.inventory)
-            least = self._learning.confidence
-            fewest = self._learner.fewest_tokens(len(sentence.features_TC))
-            labels_U = pseudo_label(nbest, least, model.conventions, self._lexicon, fewest)
-        return None if labels_U is None else (sentence, labels_U)
+        utterance = log.utterances[position.next]
+        age = self._clock() - utterance.when
+        if utterance.label is None and age < timedelta(seconds=self.settings.settle_s):
+            return None
+        number, position.next = position.next, position.next + 1
+        if utterance.label is not None:
+            position.corrected.add(number)
+        return number
 
-    def _learn(self, sentence: LoggedSentence, labels_U: np.ndarray, told: bool) -> None:
-        assert self._sentences.began is not None, "a sentence has a log"
-        entry = self._sentences.began, sentence.number
-        session = sentence.utterance.session
-        heard = HeardSentence(sentence.features_TC, session, labels_U, entry=entry)
+    def _learn(self, number: int) -> None:
+        """Learn from an utterance, or let it wait for others to learn together with."""
+        position = self._position
+        if self._learning.together:
+            label = self._sentences.log.utterances[number].label
+            if number not in position.today and not (label and self.is_reserved(number)):
+                position.today.append(number)
+                position.fresh += 1
+            return
+        heard = self._labeller.heard(number, self._learner)
+        if heard is None:
+            return
         learnt = self._learner.learn(heard, self._pause)
         if learnt.kept:  # even without a step: it is replayed in later ones
-            (self._position.told if told else self._position.decoded).append(sentence.number)
+            (position.told if heard.told else position.decoded).append(number)
         if learnt.steps:
-            self._position.fresh += 1
+            position.fresh += 1
+
+    def _learn_together(self) -> bool:
+        """Learn from the day so far, with labels by the model as it is now; tell whether it did.
+
+        While the day goes on there is a step for each new sentence. When it is quiet, the day's
+        sentences get the steps that are left, up to those of the settings for each.
+        """
+        position, utterances = self._position, self._sentences.log.utterances
+        position.today = sorted(number for number in position.today if number in utterances)
+        if not position.today:
+            return False
+        self._leave_bad_day()
+        learner = self._learner
+        found = {number: self._labeller.heard(number, learner) for number in position.today}
+        heard = {number: each for number, each in found.items() if each is not None}
+        steps = position.fresh
+        if self._is_quiet():
+            steps = max(steps, self._learning.steps * len(heard) - learner.steps_today)
+        steps = learner.learn_together(list(heard.values()), steps, self._pause)
+        for number, each in heard.items():
+            part = position.told if each.told else position.decoded
+            if number not in part:
+                part.append(number)
+        latest = utterances[position.today[-1]].session
+        position.today = [n for n in position.today if utterances[n].session == latest]
+        return steps > 0
+
+    def _leave_bad_day(self) -> None:
+        """When a new day begins, decide whether learning goes on from the end of the one before.
+
+        The model from before that day also decodes the first sentences of the new one. If it is
+        surer of them, as after a day of garbage or without an array, the day between is left out:
+        its last model is rejected, and its sentences are not replayed.
+        """
+        position, utterances = self._position, self._sentences.log.utterances
+        session = utterances[position.today[-1]].session
+        if session in self._learner.model.sessions:
+            return
+        before, latest = position.before, position.latest
+        position.before = latest
+        if before is None or latest is None or before not in self.chain.models:
+            return
+        if before == latest or before < self.chain.parent:  # a promotion since rests on labels
+            return
+        today = [number for number in position.today if utterances[number].session == session]
+        confidences = self._evidence.mean_confidences([latest, before], today)
+        if len(today) < FEWEST_OF_DAY or confidences is None or confidences[1] < SURE:
+            return
+        if confidences[1] - confidences[0] <= self.settings.lost_confidence:
+            return
+        found = f"confidence {confidences[1]:.2f}, not {confidences[0]:.2f}"
+        why = f"model {before} is surer of the first sentences of {session}: {found}"
+        with open_chain(self.out, now=self._clock) as chain:
+            chain.add("rejected", model=latest, why=why)
+            self.chain = chain.contents
+        self._start_again(before)
+        position.before, position.today = before, today
 
     def _save(self) -> None:
         corrected = sorted(self._position.corrected)
@@ -301,6 +358,9 @@ class Recalibration:
         The learner is saved first: where the rest fails, it is not learnt again.
         """
         position = self._position
+        if self._learning.together and not self._learn_together():
+            position.fresh = 0
+            return
         self._save()
         learnt = {
             "log": position.began,
@@ -318,6 +378,7 @@ class Recalibration:
                 operator=self._operator,
             )
             position.fresh = 0
+            position.latest = entry.number
             decision, found = self._judged(chain, entry)
             self._decided(chain, entry, decision, found)
             self._clear(chain)
@@ -478,6 +539,7 @@ class Recalibration:
         spoke = {
             each.model for each in contents.entries if each.kind in ("promoted", "provisional")
         }
+        spoke.add(self._position.before or 0)
         silent = [number for number in contents.models[1:] if number not in spoke]
         for number in silent[: -self.settings.kept]:
             chain.remove(number)

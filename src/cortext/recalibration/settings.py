@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from cortext.config import check_fields, with_overrides
@@ -38,6 +38,9 @@ class LearningSettings:
     """Mean loss of the sentence below which no further step is taken; 0 takes all steps."""
     confidence: float = 0.5
     """Lowest confidence of a decoded sentence that is learnt from; see `pseudo_label`."""
+    word_confidence: float = 0.0
+    """Lowest confidence of a decoded word that is learnt from. Frames of other words may be
+    anything (`wildcard`). 0 learns whole sentences; so does a model not trained with CTC."""
     least_rate: float = 0.5
     """Fewest tokens a second of a decoded sentence that is learnt from, as a share of those of
     labelled sentences; 0, or no labelled sentence for replay, trusts all. A model that learns from
@@ -46,15 +49,23 @@ class LearningSettings:
     """Sentences kept for replay: half are the latest ones, half come from labelled recordings."""
     whole_model: bool = False
     """Let all weights learn, not only those that the model says belong to the day."""
+    together: int = 0
+    """Different sentences of the day in a batch, which learn together before a model is made; 0
+    learns from each sentence by itself. See `Learner.learn_together`."""
+    weight_told: float = 3.0
+    """Weight of a corrected sentence in drawing them; a decoded one has 1."""
+    lr_floor: float = 1.0
+    """Share of the learning rate that is left at the last step before a model is made."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, least in (("copies", 1), ("replayed", 0), ("steps", 1), ("steps_per_day", 0)):
-            _require(getattr(self, name) >= least, name, getattr(self, name), f"{least} or more")
-        _require(self.remembered >= 2, "remembered", self.remembered, "2 or more")
-        for name in ("confidence", "least_rate"):
+        least = {"copies": 1, "replayed": 0, "steps": 1, "steps_per_day": 0, "together": 0}
+        for name, number in (least | {"remembered": 2}).items():
+            found = getattr(self, name)
+            _require(found >= number, name, found, f"{number} or more")
+        for name in ("confidence", "word_confidence", "least_rate", "lr_floor"):
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
-        for name in ("lr", "clip"):
+        for name in ("lr", "clip", "weight_told"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
         for each in fields(self):
             if each.type == "float":
@@ -84,21 +95,46 @@ METHODS = {
 sentence, 64 as published. `replay` is CORP (Fan et al. 2023): 60 % copies of the new sentence and
 40 % replayed ones, until the loss is below 4; up to 200 steps of 64 sentences as published.
 """
+SERVICE_METHODS = METHODS | {
+    "together": LearningSettings(
+        replayed=6,
+        white_noise_std=0.8,
+        lr=3e-3,
+        lr_floor=0.1,
+        steps=2,
+        steps_per_day=50,
+        confidence=0.0,
+        word_confidence=0.7,
+        whole_model=True,
+        together=10,
+    ),
+}
+"""Methods of the service by name.
+
+With `together` the sentences of a day are decoded again before a model is made, and learn together
+beside replayed ones, with noise (noisy student: Xie et al. 2020, arXiv 1911.04252). Only words that
+are likely right are learnt from.
+"""
 
 
-def method_settings(method: str, overrides: Iterable[str] = ()) -> LearningSettings:
+def method_settings(
+    method: str,
+    overrides: Iterable[str] = (),
+    methods: Mapping[str, LearningSettings] = METHODS,
+) -> LearningSettings:
     """Return the settings of a method with changes.
 
     Args:
-        method: A key of `METHODS`.
+        method: A key of `methods`.
         overrides: `key=value` changes.
+        methods: Settings of the methods by name.
 
     Raises:
         ConfigError: For an unknown method, key or value.
     """
-    if method not in METHODS:
-        raise ConfigError(f"unknown method {method!r}; {nearest(method, METHODS)}")
-    return with_overrides(METHODS[method], overrides)
+    if method not in methods:
+        raise ConfigError(f"unknown method {method!r}; {nearest(method, methods)}")
+    return with_overrides(methods[method], overrides)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +143,9 @@ class ServiceSettings:
 
     every: int = 20
     """Sentences that are learnt from between two models of the chain."""
+    quiet_s: float = 1800.0
+    """Seconds without a further utterance after which fewer sentences make a model, where those of
+    a day learn together."""
     settle_s: float = 60.0
     """Seconds that a sentence waits for its correction before its decoded text is learnt from."""
     judging: int = 300
@@ -125,6 +164,9 @@ class ServiceSettings:
         for name in ("every", "judging", "watched", "kept"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if not (0 <= self.settle_s < float("inf") and 0 <= self.lost_confidence <= 1):
-            found = f"settle_s is {self.settle_s}, lost_confidence {self.lost_confidence}"
-            raise ConfigError(found, fix="give seconds, and a share from 0 to 1")
+        for name in ("settle_s", "quiet_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 s or more")
+        if not 0 <= self.lost_confidence <= 1:
+            found = f"lost_confidence is {self.lost_confidence}"
+            raise ConfigError(found, fix="give a share from 0 to 1")

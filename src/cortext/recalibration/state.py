@@ -33,6 +33,8 @@ from cortext.training.config import TrainConfig
 
 FILE = "learner.safetensors"
 FORMAT_VERSION = "1"
+SENTENCES = ("known", "heard", "told", "today")
+"""Fields of `LearnerState` that hold sentences."""
 WHAT = "the saved learner"
 AGAIN = "begin again with the run that it learnt from, in an empty directory"
 """Advice for a directory that cannot be read."""
@@ -49,6 +51,9 @@ class Position:
         parent: Model of the chain that the learner comes from.
         decoded: Utterances that it has learnt from since, as they were decoded.
         told: Utterances that it has learnt from since, as they were corrected.
+        today: Utterances of the latest day, where those of a day learn together.
+        latest: Latest model of the chain that the learner made.
+        before: Latest one from before the day that it learnt from last.
     """
 
     began: int | None = None
@@ -57,8 +62,11 @@ class Position:
     parent: int = 0
     decoded: list[int] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
+    today: list[int] = field(default_factory=list)
+    latest: int | None = None
+    before: int | None = None
     fresh: int = 0
-    """Sentences that were learnt from since the latest model of the chain."""
+    """Sentences that were learnt from since the latest model of the chain, or wait to be."""
 
 
 class LearnerStore:
@@ -93,8 +101,8 @@ class LearnerStore:
         with disk_errors(self._sentences):
             self._sentences.mkdir(parents=True, exist_ok=True)
         names = {
-            part: [self._written(sentence) for sentence in sentences]
-            for part, sentences in (("known", state.known), ("heard", state.heard))
+            part: [self._written(sentence) for sentence in getattr(state, part)]
+            for part in SENTENCES
         }
         weights = state.model.network.state_dict()
         tensors = {f"model/{name}": tensor for name, tensor in weights.items()}
@@ -115,7 +123,7 @@ class LearnerStore:
             "progress": json.dumps(progress),
         }
         write_tensors(self.folder / FILE, tensors, metadata)
-        self._remove_all_but({*names["known"], *names["heard"]})
+        self._remove_all_but({name for each in names.values() for name in each})
 
     def load(self) -> tuple[Learner, dict[str, Any]] | None:
         """Return the learner and the note that were saved last; None where nothing was.
@@ -160,8 +168,10 @@ class LearnerStore:
             n_steps=int(progress["n_steps"]),
             session=progress["session"],
             steps_today=int(progress["steps_today"]),
-            known=tuple(map(self._read, progress["known"])),
-            heard=tuple(map(self._read, progress["heard"])),
+            known=self._read_all(progress["known"]),
+            heard=self._read_all(progress["heard"]),
+            told=self._read_all(progress.get("told", ())),
+            today=self._read_all(progress.get("today", ())),
             moments={
                 name.removeprefix("optimizer/"): tensor
                 for name, tensor in tensors.items()
@@ -177,13 +187,16 @@ class LearnerStore:
                 "features_TC": torch.from_numpy(np.ascontiguousarray(sentence.features_TC)),
                 "labels_U": torch.from_numpy(np.ascontiguousarray(sentence.labels_U, np.int64)),
             }
-            facts = {"session": sentence.session}
+            facts = {"session": sentence.session, "told": str(int(sentence.told))}
             if sentence.entry is not None:  # for `forgetting`
                 facts |= dict(zip(("log", "entry"), map(str, sentence.entry), strict=True))
             write_tensors(self._sentences / name, arrays, facts)
             self._names[sentence] = name
             self._next += 1
         return self._names[sentence]
+
+    def _read_all(self, names: Iterable[str]) -> tuple[HeardSentence, ...]:
+        return tuple(map(self._read, names))
 
     def _read(self, name: str) -> HeardSentence:
         path = self._sentences / Path(name).name
@@ -197,6 +210,7 @@ class LearnerStore:
             metadata["session"],
             arrays["labels_U"].numpy(),
             entry=entry,
+            told=metadata.get("told") == "1",
         )
         self._names[sentence] = path.name
         return sentence
