@@ -1,5 +1,8 @@
 """Capitals and marks by rules. Expected sentences were written by hand."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,3 +128,10 @@ def test_no_caser_changes_a_word(sentences, names, seed):
             assert len(pieces) == len(words)
             for word, piece in zip(words, pieces, strict=True):
                 assert piece.strip("¿¡").rstrip("".join(MARKS)).lower() == word
+
+
+def test_the_guide_prints_what_it_says(capsys):
+    guide = (Path(__file__).parents[2] / "docs/guides/casing.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == code.splitlines()[-1].removeprefix("# ")

@@ -46,6 +46,7 @@ from cortext.text.language import EN, Language
 Stage = Callable[[str], Progress | None]
 HELD_OUT, DECIDES = 0, 1
 """Parts of the sentences that are not learnt from."""
+LEAST_BATCHES = 1000
 _IGNORED = -100
 _TRUSTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 _UNKNOWN = 0.15
@@ -56,8 +57,8 @@ _UNKNOWN = 0.15
 class CasingOptions:
     """Settings of a training. Raises ConfigError for values out of bounds."""
 
-    epochs: int = 6
-    """Readings of the text."""
+    epochs: int | None = None
+    """Readings of the text; None: six, and of a short text as many as make 1,000 batches."""
     batch: int = 64
     """Sentences of a batch."""
     lr: float = 3e-3
@@ -80,7 +81,7 @@ class CasingOptions:
             ("seed", 0, (1 << 32) - 1),
         ):
             value = getattr(self, name)
-            if not low <= value <= high:
+            if value is not None and not low <= value <= high:
                 raise ConfigError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
 
 
@@ -224,10 +225,11 @@ class _Training:
         """Train; keep the weights with the smallest loss on the sentences that decide."""
         started = time.monotonic()
         per_epoch = math.ceil(len(self._learnt) / self._options.batch)
-        total = per_epoch * self._options.epochs
+        epochs = self._options.epochs or max(6, math.ceil(LEAST_BATCHES / max(per_epoch, 1)))
+        total = per_epoch * epochs
         losses = []
         step = 0
-        for _ in range(self._options.epochs):
+        for _ in range(epochs):
             self.network.train()
             for sentences in self._batches():
                 share = step / total

@@ -26,7 +26,10 @@ def train_case(
         str,
         typer.Option(metavar="NAME|FILE", help="Language: en, es, de, fr, nl, or a JSON file."),
     ] = "en",
-    epochs: Annotated[int, typer.Option(help="Readings of the texts.")] = 6,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Readings of the texts. Default: 6, of short texts more."),
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads to compute with.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the weights and the order of the text.")] = 0,
     as_json: bool = JSON,

@@ -111,7 +111,9 @@ def latest(
             break
         each = entry_of(number, entries[number])
         if each is not None and holds(each, wanted):
-            found.append(replace(each, shown=show(each.text)) if each.who == PARTICIPANT else each)
+            # The log has what people saw; of one that lacks it, the text is shown anew.
+            anew = each.who == PARTICIPANT and each.shown == each.text
+            found.append(replace(each, shown=show(each.text)) if anew else each)
     return found[::-1]
 
 
@@ -139,7 +141,7 @@ def entry_of(
         PARTICIPANT,
         entry.when,
         entry.text,
-        show(entry.text),
+        entry.shown or show(entry.text),
         entry.correction,
         entry.rating,
     )

@@ -3,10 +3,10 @@
 Lines are only ever appended, unless somebody deletes what was said (`usage.deletion`). A line is an
 utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
 and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, `language`
-where that is not English, `model` where a chain of them spoke, and `confidence`; or what a partner
-said, `{when, partner}`; or a person's feedback, `{id, when, correction}` or `{id, when, rating}`.
-An `id` means the last utterance above it that has it, and of several corrections or ratings the
-last one counts.
+where that is not English, `model` where a chain of them spoke, `confidence`, and `shown`, the text
+as people saw it with capitals and marks; or what a partner said, `{when, partner}`; or a person's
+feedback, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last utterance above it
+that has it, and of several corrections or ratings the last one counts.
 
 Utterances and partners' turns are the log's entries, numbered from 0. A deleted one leaves a line
 without its text, `{id, when, deleted}`, so that the others keep their numbers: kept features and
@@ -71,6 +71,7 @@ class LoggedUtterance:
         language: Language of its text.
         model: Name that a chain of models has for the one that spoke; None without a chain.
         confidence: Confidence of the text, 0 to 1; None where the log lacks it.
+        shown: The text as people saw it; None where the log lacks it.
     """
 
     id: str
@@ -85,6 +86,7 @@ class LoggedUtterance:
     language: Language = EN
     model: str | None = None
     confidence: float | None = None
+    shown: str | None = None
 
     @property
     def n_words(self) -> int:
@@ -300,9 +302,9 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
     ):
         raise ValueError(f"duration_s is {_found(duration_s)}")
     text = _text(line, "text")
-    source, degraded, model = (
+    source, degraded, model, seen = (
         None if line.get(key) is None else _text(line, key)
-        for key in ("source", "degraded", "model")
+        for key in ("source", "degraded", "model", "shown")
     )
     confidence = line.get("confidence")
     if confidence is not None and (
@@ -322,6 +324,7 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
         language=_language(json.dumps(line.get("language", EN.name))),
         model=model,
         confidence=None if confidence is None else float(confidence),
+        shown=seen,
     )
 
 

@@ -101,6 +101,7 @@ class UtteranceRecord:
         degraded: The part that was missing, such as a large model's scores; None for none.
         model: Name that a chain of models has for the one that spoke; None without a chain.
         confidence: Confidence of the text, 0 to 1; None where it is not known.
+        shown: The sentence as it was shown, with capitals and marks; None where it is not known.
 
     Raises:
         LiveError: A value that no log can hold.
@@ -116,6 +117,7 @@ class UtteranceRecord:
     degraded: str | None = None
     model: str | None = None
     confidence: float | None = None
+    shown: str | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -152,6 +154,8 @@ class UtteranceRecord:
             line["model"] = self.model
         if self.confidence is not None:
             line["confidence"] = round(self.confidence, 4)
+        if self.shown is not None and self.shown != self.text:
+            line["shown"] = self.shown
         return line if self.nbest is None else line | {"nbest": list(self.nbest)}
 
 

@@ -1,7 +1,12 @@
 """Sentences as people read and hear them, in the messages of the real server."""
 
+import json
+
 import pytest
 from serving import make_session, serving
+
+from cortext.live.core.log_writer import LogWriter
+from cortext.usage.writer import UsageLog
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +75,23 @@ def test_a_caser_that_fails_costs_capitals_and_no_sentence(page_root):
         "i see you",
         None,
     )
+
+
+def test_the_history_after_a_restart_has_what_people_saw(page_root, tmp_path):
+    def serve():
+        return serving(make_session(page_root, log_writer=LogWriter(UsageLog(tmp_path))))
+
+    with serve() as served, served.page() as page:
+        decoded(page, served)
+        served.post("hotwords", {"SeA": 12})
+        page.next("state", hotwords={"sea": 12.0})
+        decoded(page, served)
+        corrected = {"utterance": 2, "text": "I sea you, McGill!"}
+        assert served.post("correction", corrected).status_code == 200
+    lines = [json.loads(line) for line in (tmp_path / "utterances.jsonl").read_text().splitlines()]
+    assert [line.get("shown") for line in lines] == ["I see you.", "I SeA you.", None]
+    assert [line.get("text") for line in lines] == ["i see you", "i sea you", None]
+    with serve() as served, served.page() as page:
+        entries = page.next("history")["entries"]
+    assert [each["shown"] for each in entries] == ["I see you.", "I SeA you."]
+    assert entries[1]["correction"] == "I sea you, McGill!"  # as it was typed

@@ -210,7 +210,9 @@ def sentences_of(
     """
     size = _size(text)
     lines = (
-        text_lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
+        text_lines(text, lambda here: progress(here, size))
+        if isinstance(text, Path)
+        else iter(text)
     )
     name = str(text) if isinstance(text, Path) else "the given sentences"
     with damage_refused():

@@ -233,6 +233,7 @@ def record_of(
     source: str,
     model: str | None,
     when: datetime,
+    shown: str | None = None,
 ) -> UtteranceRecord:
     """Return the record of a decoded utterance.
 
@@ -244,6 +245,7 @@ def record_of(
         source: Where its features came from.
         model: Name of the model that decoded it; None without a chain of models.
         when: Time at which it ended.
+        shown: Its text as people saw it; None where nobody did.
     """
     return UtteranceRecord(
         number,
@@ -256,6 +258,7 @@ def record_of(
         degraded=nbest.degraded,
         model=model,
         confidence=nbest.confidence,
+        shown=shown,
     )
 
 

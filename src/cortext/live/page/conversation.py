@@ -61,10 +61,12 @@ class Conversation:
         self._next = len(entries)
         self._kept: deque[ConversationEntry] = deque(maxlen=MOST_KEPT)
         found = newest_conversation(entries, MOST_SENT)
-        texts = show([each.text for each in found if each.who == PARTICIPANT])
-        shown = iter(texts)
-        for each in found:
-            self._kept.append(replace(each, shown=next(shown)) if each.who == PARTICIPANT else each)
+        anew = [each.who == PARTICIPANT and each.shown == each.text for each in found]
+        shown = iter(
+            show([each.text for each, is_anew in zip(found, anew, strict=True) if is_anew])
+        )
+        for each, is_anew in zip(found, anew, strict=True):
+            self._kept.append(replace(each, shown=next(shown)) if is_anew else each)
         self._entry_of: dict[int, int] = {}
         self._private: set[int] = set()
 

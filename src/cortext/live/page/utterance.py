@@ -445,7 +445,7 @@ class UtteranceDecoder:
         if self._log_writer is not None and not utterance.private:
             features_TC = utterance.features_TC(self.days.pipeline.statistics)
             facts = utterance.id, utterance.session, body["duration_s"], nbest, self._source
-            make = partial(record_of, *facts, utterance.model)
+            make = partial(record_of, *facts, utterance.model, shown=body["shown"])
             self._log_writer.append(utterance.id, make, features_TC, self._say, when, entry)
         self.latest, self.chosen = Event("utterance", body), None
         self._readers.send(self.latest)
