@@ -85,6 +85,7 @@ LINES = [
     Line("an id of half a character", said(id="\ud800")),
     Line("an id that is a number", said(id=1)),
     Line("a degradation that is a number", said(degraded=1)),
+    Line("a shown text that is a list", said(shown=["I see."])),
     Line("a session above the folder", said(session="../../../etc")),
     Line("a session elsewhere", said(session="/etc")),
     Line("a session that is hidden", said(session=".ssh")),

@@ -5,8 +5,8 @@ utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, sou
 and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, `language`
 where that is not English, `model` where a chain of them spoke, `confidence`, and `shown`, the text
 as people saw it with capitals and marks; or what a partner said, `{when, partner}`; or a person's
-feedback, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last utterance above it
-that has it, and of several corrections or ratings the last one counts.
+feedback, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last utterance above
+it that has it, and of several corrections or ratings the last one counts.
 
 Utterances and partners' turns are the log's entries, numbered from 0. A deleted one leaves a line
 without its text, `{id, when, deleted}`, so that the others keep their numbers: kept features and
