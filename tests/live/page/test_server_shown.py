@@ -3,9 +3,17 @@
 import json
 
 import pytest
+from page_process import DAYS, N_FEATURES
+from random_casing import random_caser
+from refusals import complaint
 from serving import make_session, serving
+from untrained import untrained_run
 
+from cortext.casing.model import read_caser, write_caser
 from cortext.live.core.log_writer import LogWriter
+from cortext.live.page.settings import LiveSettings
+from cortext.live.page.setup import open_decoding
+from cortext.text.language import LANGUAGES
 from cortext.usage.writer import UsageLog
 
 
@@ -95,3 +103,39 @@ def test_the_history_after_a_restart_has_what_people_saw(page_root, tmp_path):
         entries = page.next("history")["entries"]
     assert [each["shown"] for each in entries] == ["I see you.", "I SeA you."]
     assert entries[1]["correction"] == "I sea you, McGill!"  # as it was typed
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return untrained_run(tmp_path_factory.mktemp("run"), DAYS, N_FEATURES)
+
+
+@pytest.mark.slow
+def test_a_model_of_serve_case_shows_the_sentences(page_root, run, tmp_path):
+    caser = random_caser(seed=1)
+    write_caser(tmp_path / "case.safetensors", caser)
+    settings = LiveSettings(
+        run,
+        page_root / "lm",
+        data=page_root / "data",
+        speed=float("inf"),
+        case=tmp_path / "case.safetensors",
+    )
+    with serving(open_decoding(settings)) as served, served.page() as page:
+        found = decoded(page, served)["nbest"]
+    texts = [each["text"] for each in found]
+    assert any(texts)
+    # The file has 16 bits a number: it is read as it was written.
+    caser = read_caser(tmp_path / "case.safetensors")
+    assert [each["shown"] for each in found] == caser.show(texts)
+
+
+def test_a_model_of_another_language_stops_the_start_of_serve(page_root, run, tmp_path, capsys):
+    file = tmp_path / "case.safetensors"
+    write_caser(file, random_caser(LANGUAGES["es"]))
+    for case, says in (
+        (file, "reads language 'es', and decoded text is 'en'"),
+        (tmp_path / "none.safetensors", "No such file"),
+    ):
+        given = "serve", run, "--lm", page_root / "lm", "--feed", "--port", 0, "--case", case
+        assert says in complaint(capsys, *given)
