@@ -108,6 +108,17 @@ LINES = [
     Line("a correction of a million words", about(correction="a " * 1_000_000)),
     Line("a correction that is a list", about(correction=["I see"])),
     Line("a rating of nobody", json.dumps(RATED | {"id": "\x1b[31m" + "b" * 10_000}).encode()),
+    Line("a deletion that is a number", about(deleted=1)),
+    Line("a deletion that is a text", about(deleted="true")),
+    Line("a deletion that is none", about(deleted=False)),
+    Line("a deletion without a time", b'{"id": "a", "deleted": true}'),
+    Line("a deletion of a number", json.dumps({"id": 1, "when": WHEN, "deleted": True}).encode()),
+    Line("a deletion of half a character", about(deleted=True).replace(b'"a"', b'"\\ud800"')),
+    Line("a turn without words", about(partner=" \n")),
+    Line("a turn that is a number", about(partner=7)),
+    Line("a turn of half a character", about(partner="\ud800")),
+    Line("a turn of 100,001 characters", about(partner="a" * 100_001)),
+    Line("a turn without a zone", about(partner="yes").replace(b"-08:00", b"")),
     Line("a list", b"[]"),
     Line("a number", b"1e999"),
     Line("UTF-16", json.dumps(SAID).encode("utf-16")),
@@ -221,6 +232,50 @@ def test_a_session_above_the_folder_costs_no_recording_there(
     ended = served(materials, log)
     ended.check_harmless()
     assert recording.read_bytes() == content
+
+
+TURNS = (
+    "=HYPERLINK(1)",
+    "\x1b]0;owned\x07\x1b[2J",
+    "\u202ereversed",
+    "two\nlines",
+    "a" * 100_000,
+    "(.*)[",
+)
+
+
+@pytest.mark.parametrize("form", ["text", "csv", "jsonl"])
+def test_a_hostile_conversation_is_exported_as_plain_text(tmp_path: Path, form: str) -> None:
+    log = write(
+        tmp_path / "log",
+        *[json.dumps({"when": WHEN, "partner": text}).encode() for text in TURNS],
+        *[line.content for line in LINES if len(line.content) < 100_000],
+    )
+    ended = run("log", "export", log, "--format", form)
+    ended.check_harmless(most_s=30)
+    assert ended.status == 0
+    if form == "jsonl":
+        found = [json.loads(line)["text"] for line in ended.stdout.splitlines()]
+        assert found[: len(TURNS)] == list(TURNS)
+    else:
+        assert len(ended.stdout.splitlines()) == len(TURNS) + (form == "csv")
+        assert not re.search(
+            "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", ended.stdout
+        )
+    searched = run("log", "export", log, "--search", "(.*)[")
+    searched.check_harmless(most_s=30)
+    assert len(searched.stdout.splitlines()) == 1
+
+
+def test_a_deletion_removes_damaged_lines_and_leaves_the_others(tmp_path: Path) -> None:
+    damaged = [line.content for line in LINES if len(line.content) < 100_000]
+    log = write(tmp_path / "log", said(), *damaged, said(id="b", text="we see"))
+    ended = run("log", "delete", log, "--entry", "0", "--yes")
+    ended.check_harmless(most_s=30)
+    assert ended.status == 0
+    gone = b'{"id": "a", "when": "2026-11-20T10:00:06.000-08:00", "deleted": true}'
+    written = (log / "utterances.jsonl").read_bytes().splitlines()
+    assert written == [gone, said(id="b", text="we see")]
 
 
 def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path) -> None:

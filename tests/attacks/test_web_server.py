@@ -392,6 +392,16 @@ BODIES = (
     Body("a day that is an object", "day", b'{"session": {}}', says="must be a string"),
     Body("a day with escapes", "day", b'{"session": "\\u001b]0;x\\u0007"}', says="unknown to the run"),
     Body("half a pair in a day", "day", b'{"session": "\\udc00"}', says=HALF_A_PAIR),
+    Body("a turn of 60,000 letters", "turn", b'{"text": "%s"}' % (b"x" * 60_000), says="at most 2000"),
+    Body("half a pair in a turn", "turn", b'{"text": "\\udc00"}', says=HALF_A_PAIR),
+    Body("NUL and escapes in a turn", "turn", b'{"text": "a\\u0000\\u001b[2J"}', status=0),
+    Body("an entry that is no number", "forget", b'{"entries": [NaN]}', says="no JSON"),
+    Body("an entry of 400 digits", "forget", b'{"entries": [1%s]}' % (b"0" * 400), says="there is no entry"),
+    Body("10,000 entries", "forget", b'{"entries": [%s9]}' % (b"9," * 10_000), says="there is no entry"),
+    Body("entries within entries", "forget", b'{"entries": [[1]]}', says="whole numbers"),
+    Body("a time of 60,000 letters", "forget", b'{"since": "%s"}' % (b"2" * 60_000), says="since is"),
+    Body("all as a text", "forget", b'{"all": "true"}', says="true or false"),
+    Body("private as a number", "private", b'{"on": 0}', says="true or false"),
     Body("a context without a model", "context", b'{"text": "x"}', status=409),
     Body("half a pair in a context", "context", b'{"text": "\\udc00"}', says=HALF_A_PAIR),
     Body("a text to speak of 1,001 letters", "speak", b'{"text": "%s"}' % (b"a" * 1001), says="at most 1000"),
@@ -427,6 +437,7 @@ def test_a_request_is_answered_in_one_line(server: Server, body: Body) -> None:
     server.check_whole()
 
 
+@pytest.mark.slow
 def test_clients_that_ask_for_sound_and_never_read_it_take_little_memory(server: Server) -> None:
     text = json.dumps({"text": ("well known cats " * 63)[:1000]}).encode()
     asks = b"POST /api/speak" + V + OURS_RAW + b"Content-Length: %d\r\n" % len(text) + END + text

@@ -15,11 +15,14 @@ from cortext.errors import RunError
 from cortext.files import disk_errors, exclusive, parse_json_object
 from cortext.models.storage import read_metadata, read_tensors, write_tensors
 from cortext.recalibration.chain import ChainContents, Entry, read_chain
+from cortext.recalibration.learner import Learner
 from cortext.recalibration.state import AGAIN, FILE, WHAT
 from cortext.usage.log import read_log
 
 LEARNER = "learner"
 SENTENCES = "sentences"
+PARTS = ("known", "heard", "told", "today")
+"""Fields of `LearnerState` that hold sentences."""
 KNOWN = "known"
 """Labelled sentences of other recordings: of an old learner they do not name an utterance."""
 
@@ -78,12 +81,25 @@ def models_that_learnt(
         for each in contents.lineage(number):
             learnt = contents.entries[each].facts.get("learnt")
             if learnt is not None and learnt["log"] == began:
-                told = (n for key in ("decoded", "corrected") for n in learnt[key])
-                if not wanted.isdisjoint(told):
+                parts = ("decoded", "corrected", "replayed")
+                if not wanted.isdisjoint(n for part in parts for n in learnt.get(part, ())):
                     return True
         return False
 
     return [contents.model(number) for number in contents.models if has_learnt(number)]
+
+
+def numbers_in(learner: Learner, began: int | None) -> list[int]:
+    """Return the numbers of a log's utterances that a learner replays.
+
+    Args:
+        learner: The learner.
+        began: Second of the log's first entry.
+    """
+    state = learner.state()
+    sentences = (each for part in PARTS for each in getattr(state, part, ()))
+    entries = (each.entry for each in sentences if each.entry is not None)
+    return sorted({number for log, number in entries if log == began})
 
 
 def forget_in_store(folder: Path, began: int, numbers: Collection[int]) -> bool:
@@ -101,14 +117,15 @@ def forget_in_store(folder: Path, began: int, numbers: Collection[int]) -> bool:
     """
     path = folder / FILE
     progress = _progress(path)
-    kept: dict[str, list[str]] = {}
-    for part, names in progress.items():
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            kept[part] = [
-                name
-                for name in names
-                if not _is_of(folder / SENTENCES / Path(name).name, part, began, numbers)
-            ]
+    kept = {
+        part: [
+            name
+            for name in progress[part]
+            if not _is_of(folder / SENTENCES / Path(name).name, part, began, numbers)
+        ]
+        for part in PARTS
+        if part in progress
+    }
     changed = any(kept[part] != progress[part] for part in kept)
     if changed:
         tensors, metadata, _ = read_tensors(path, WHAT)

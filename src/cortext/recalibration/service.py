@@ -35,7 +35,7 @@ from cortext.recalibration.chain import (
     read_chain,
     verify_model,
 )
-from cortext.recalibration.forgetting import LEARNER, forget_in_store
+from cortext.recalibration.forgetting import LEARNER, forget_in_store, numbers_in
 from cortext.recalibration.judging import Evidence, Judge
 from cortext.recalibration.labeller import Labeller
 from cortext.recalibration.labels import labelling_search
@@ -366,6 +366,7 @@ class Recalibration:
             "log": position.began,
             "decoded": list(position.decoded),
             "corrected": list(position.told),
+            "replayed": numbers_in(self._learner, position.began),
             "method": self._method,
             "settings": asdict(self._learning),
         }

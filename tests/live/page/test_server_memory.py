@@ -19,6 +19,7 @@ from cortext.live.page import conversation
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.sources import Replay
+from cortext.recalibration.chain import open_chain
 from cortext.usage import deletion
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.log import Deleted, read_log
@@ -377,6 +378,28 @@ def test_a_full_disk_is_named_and_the_pages_keep_what_is_kept(kept, monkeypatch)
     assert texts(history(served)) == ["i see you"]
     assert served.post("forget", {"all": True}).json()["deleted"] == 1
     assert history(served) == []
+
+
+def test_models_of_the_chain_that_learnt_from_it_are_named(kept, tmp_path):
+    served, page, folder = kept
+    for _ in range(2):
+        say(served, page, 0)
+    get(served, "conversation")  # answered when both are logged
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("a: 1")
+    learnt = {"log": read_log(folder).began, "decoded": [1], "corrected": []}
+    with open_chain(tmp_path / "chain", run) as chain:
+        write = lambda made: (made / "config.yaml").write_text("a: 2")  # noqa: E731
+        model = chain.add_model("candidate", write, parent=0, learnt=learnt)
+    served.session._chain = tmp_path / "chain"
+    assert served.post("forget", {"entries": [0]}).json()["models"] == []
+    assert served.post("forget", {"entries": [1]}).json()["models"] == [model.model_name]
+    (tmp_path / "chain" / "chain.jsonl").write_text("damaged\n")
+    say(served, page, 0)
+    answer = served.post("forget", {"entries": [2]}).json()
+    assert answer["deleted"] == 1
+    assert "line 1 of the chain is damaged" in answer["notes"][0]
 
 
 def test_memory_is_bounded(page_root):

@@ -92,7 +92,7 @@ class Conversation:
         """Tell whether nothing of an utterance is kept."""
         return utterance in self._private
 
-    def note(self, utterance: int, **feedback: str) -> None:
+    def note(self, utterance: int, **feedback: Any) -> None:
         """Add a correction or a rating of an utterance."""
         number = self._entry_of.get(utterance)
         for i, each in enumerate(self._kept):

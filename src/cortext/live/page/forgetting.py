@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.errors import CortextError, DataError
+from cortext.live.core.log import event
 from cortext.live.page.utterance import UtteranceDecoder
 from cortext.usage.deletion import Selection
 from cortext.usage.log import Deleted
@@ -101,6 +102,13 @@ def _forget_in_chain(chain: Path, folder: Path, numbers: set[int]) -> tuple[list
         return forget_in_chain(chain, folder, numbers)
     except CortextError as error:
         return [], [f"not deleted from {chain}: {error}"]
+
+
+def finish_forgetting(chain: Path, folder: Path) -> None:
+    """Delete from a chain what was deleted from the log by a process that was killed then."""
+    _, notes = _forget_in_chain(chain, folder, set())
+    for note in notes:
+        event("not_forgotten", "warning", note=note)
 
 
 def _check(selection: Selection, known: set[int]) -> None:

@@ -33,6 +33,7 @@ from cortext.live.core.on_final import FinalCommand
 from cortext.live.core.speech import Speech
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.forgetting import finish_forgetting
 from cortext.live.page.settings import LiveSettings
 from cortext.live.page.sources import Replay, Simulator, Source
 from cortext.models import load_model
@@ -91,6 +92,8 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
             days=settings.record_days,
         )
         days.pipeline.remember(log_writer.latest_features(ROLLING_TRIALS))
+        if settings.chain is not None:
+            finish_forgetting(settings.chain, settings.session_log)
     about: dict[str, Any] = {
         "version": __version__,
         "run": shown_name(settings.run),

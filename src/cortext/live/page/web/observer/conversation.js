@@ -172,6 +172,7 @@ export class Conversation {
   // Deletes nothing.
   keep(back = false) {
     $("talk-confirm").hidden = true;
+    $("talk-question").textContent = "";
     if (back && this.pending?.from.isConnected) this.pending.from.focus();
     this.pending = null;
   }
