@@ -52,7 +52,7 @@ class PageServer:
 
     def _end(self, how: signal.Signals) -> None:
         self._process.send_signal(how)
-        self._process.wait(10)
+        self._process.wait(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

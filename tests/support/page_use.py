@@ -29,7 +29,8 @@ EVERY_S = 20.0
 """Signal between two things that somebody does."""
 LEAST_PRIVATE = 10
 """Sentences of a private stretch."""
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
+"""A long run gets little of a busy machine."""
 HARMLESS = "Failed to load resource"
 """Beginning of a browser's complaint of a request that was refused."""
 WHOLE = ("i see you", "i see me", "you and me")
@@ -166,11 +167,17 @@ class LongUse:
         self.random = random.Random(self.seed)
         self.server = PageServer(self.root, "--speed", str(self.speed), "--loop").start()
         self.client = httpx.Client(
-            base_url=self.server.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+            base_url=self.server.url,
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            timeout=PATIENCE_S,
         )
         self.witness = Witness(self.server.port)
-        self.observers = Watched(self.browser, self.server.url).open().connected()
-        self.participants = Watched(self.browser, self.server.url)
+        # Small windows: drawing them takes most of the time.
+        window = {"viewport": {"width": 1000, "height": 640}}
+        self.observers = Watched(self.browser, self.server.url, **window).open().connected()
+        self.participants = Watched(self.browser, self.server.url, **window)
+        for view in (self.observers, self.participants):
+            view.page.set_default_timeout(1000 * PATIENCE_S)
         self.participants.page.goto(f"{self.server.url}participant#token={TOKEN}")
         self.views = {"observers": self.observers, "participant": self.participants}
         self.tools = {}

@@ -53,3 +53,27 @@ def test_observers_page_decodes_rates_and_corrects_with_the_keyboard(
         firefox.wait_for(f"document.querySelector('#{panel}-panel').matches(':popover-open')")
         firefox.press("Escape")
         firefox.wait_for(f"!document.querySelector('#{panel}-panel').matches(':popover-open')")
+
+
+def test_participants_view_shows_the_sentence_and_can_be_used_with_the_keyboard(
+    firefox_of_no_complaints, server
+):
+    firefox = firefox_of_no_complaints
+    firefox.size(820, 1180)  # a tablet
+    firefox.open(f"{server.url}participant#token={TOKEN}")
+    firefox.wait_for("document.querySelector('#state-text')?.innerText !== 'One moment'")
+    started = f"""fetch('api/start', {{method: 'POST', body: '{{"trial": 1}}', headers: {{
+        Authorization: 'Bearer {TOKEN}', 'Content-Type': 'application/json'}}}}).then((it) => it.status)"""
+    assert firefox.run(started) == 200
+    text = (
+        "document.querySelector('#sentence').innerText.toLowerCase().replace(/[^a-z ]/g, '').trim()"
+    )
+    firefox.wait_for(f"{text} === 'i see me'")
+    firefox.wait_for("!document.querySelector('#wrong').disabled")  # it is final
+    firefox.press("w")
+    firefox.wait_for("document.querySelector('#wrong').ariaPressed === 'true'")
+    assert firefox.run("document.documentElement.scrollWidth <= innerWidth")
+    firefox.press("s")
+    firefox.wait_for("document.querySelector('#settings-panel').matches(':popover-open')")
+    firefox.press("Escape")
+    firefox.wait_for("!document.querySelector('#settings-panel').matches(':popover-open')")
