@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from cortext.errors import plain
-from cortext.tables import csv_table
+from cortext.tables import csv_table, json_text
 from cortext.usage.log import MOST_CHARACTERS, Deleted, Entry, LoggedUtterance
 
 PARTICIPANT, PARTNER = "participant", "partner"
@@ -169,9 +168,7 @@ def export(entries: Iterable[ConversationEntry], form: str) -> bytes:
             server sends them.
     """
     if form == "jsonl":
-        return b"".join(
-            json.dumps(each.to_json(), ensure_ascii=False).encode() + b"\n" for each in entries
-        )
+        return b"".join(json_text(each.to_json()).encode() + b"\n" for each in entries)
     if form == "csv":
         return csv_table(
             COLUMNS,

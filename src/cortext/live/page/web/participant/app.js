@@ -126,6 +126,8 @@ function forgotten({ entries }) {
   conversation.forget(entries);
   if (last && (entries === null || entries.includes(last.entry))) {
     leave();
+    voice.forget();
+    announce("", "");
   }
   show();
 }
