@@ -164,3 +164,12 @@ def test_damage_names_the_first_lines_and_counts_them():
     places = [f"line {number}" for number in range(1, 6)]
     error = get_language("es").refused({"çã": places}, n_places=1234)
     assert str(error).startswith("line 1, line 2, line 3, line 4, line 5 and 1,229 more: language")
+
+
+def test_a_word_in_small_letters_keeps_all_else():
+    turkish = Language("tr", "a-z çğıöşü")
+    cased = Language("cased", "a-zA-Z", lower_case=False)
+    assert EN.small("McGill") == "mcgill"
+    assert get_language("es").small("A\u0301rbol\u202e") == "\u00e1rbol\u202e"  # refused later
+    assert turkish.small("IĞDIR") == "ığdır"
+    assert cased.small("McGill") == "McGill"

@@ -99,7 +99,8 @@ class Language:
 
     def small(self, word: str) -> str:
         """Return a word as decoded text writes its letters: in NFC, small unless capitals count."""
-        return _nfc(word).lower() if self.is_benchmark else self._plain(word)
+        found = _nfc(word)
+        return self._lower(found) if self.is_benchmark or self.lower_case else found
 
     def joined(self, words: Iterable[str]) -> str:
         """Return normalised words as people write them: `zh` has no blanks between them."""
@@ -220,11 +221,12 @@ class Language:
 
     def _plain(self, text: str) -> str:
         found = _nfc(text.translate(_same()) if _ODD.search(text) else text)
-        if not self.lower_case:
-            return found
+        return self._lower(found) if self.lower_case else found
+
+    def _lower(self, text: str) -> str:
         if "ı" in self._kept:  # Turkish and its relatives have two letters i
-            found = found.replace("I", "ı").replace("İ", "i")
-        return _nfc(found.lower())
+            text = text.replace("I", "ı").replace("İ", "i")
+        return _nfc(text.lower())
 
     def to_json(self) -> str | dict[str, Any]:
         """Return the name of a built-in language, else the fields."""
