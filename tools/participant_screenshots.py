@@ -55,8 +55,9 @@ def main() -> None:
             save(light, out / "participant-choose.png")
             dark = Scripted(browser, server.url, kept=SILENT, color_scheme="dark").greeted()
             dark.talk()
+            save(dark, out / "participant-dark.png")  # until the button has gone
             dark.forming("i would like", "some tea")
-            save(dark, out / "participant-dark.png")
+            save(dark, out / "participant-dark.png", rest_ms=150)
             phone = Scripted(browser, server.url, kept=SILENT, color_scheme="light")
             phone.page.set_viewport_size({"width": 390, "height": 844})
             phone.greeted().talk()

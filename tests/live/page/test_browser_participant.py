@@ -8,7 +8,7 @@ import json
 import urllib.request
 
 import pytest
-from page_browser import SEEN_TEXT, TOKEN, PageServer, axe, contrast
+from page_browser import SEEN_TEXT, TOKEN, PageServer, Watched, axe, contrast
 from page_participant import TALK, TEA, Participant, Scripted
 from page_worlds import CHINESE, HEBREW
 
@@ -78,6 +78,7 @@ def log_lines(root):
 
 def test_all_is_done_with_the_keyboard_alone(opened, server, root):
     page = opened(Participant).open().connected()
+    observers = opened(Watched).open().connected()
     press = page.page.keyboard.press
     decode(server, page, 0, "I see you.")
     assert page.text("#sentence") == "I see you."
@@ -87,6 +88,7 @@ def test_all_is_done_with_the_keyboard_alone(opened, server, root):
     press("2")
     page.wait_for_text("#sentence", second)
     page.until("document.querySelector('#choice').hidden")
+    observers.wait_for_text("#corrected", second)
     press("r")
     page.page.wait_for_selector("#right[aria-pressed=true]")
     kept = log_lines(root)

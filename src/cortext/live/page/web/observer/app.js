@@ -79,7 +79,7 @@ function connection(kind, text) {
 const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
 function receive(message) {
-  const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, error: ({ what }) => complain(what) };
+  const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, chosen, error: ({ what }) => complain(what) };
   receivers[message.type]?.(message);
   if (["history", "utterance", "turn", "forgotten"].includes(message.type)) conversation.changed(message);
 }
@@ -178,6 +178,11 @@ function corrected(text) {
   last.correction = text;
   if (sentence.stands) sentence.corrected(text);
   judge();
+}
+
+// Somebody chose another candidate: it stands as a correction does.
+function chosen({ utterance, shown }) {
+  if (last?.id === utterance) corrected(shown);
 }
 
 // Sentences were deleted (null: all): the last one leaves every part of the page.
