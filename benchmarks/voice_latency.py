@@ -46,11 +46,11 @@ def serving(demo: Path, *options: str) -> Iterator[int]:
     parts = ["serve", demo / "run", "--lm", demo / "lm", "--data", demo / "packed", "--loop"]
     command = [Path(sys.executable).with_name("cortext"), *map(str, parts), "--token", TOKEN]
     process = subprocess.Popen(
-        [*command, "--port", "0", "--json", *options], stdout=subprocess.PIPE, text=True
+        [*command, "--port", "0", *options], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
-        url = json.loads(process.stdout.readline())["url"]
+        url = next(line for line in process.stdout if "/#token=" in line)
         port = int(url.partition("/#")[0].rpartition(":")[2])
         with ask(port, "start", {}) as answer:
             answer.read()

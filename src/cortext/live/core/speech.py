@@ -31,7 +31,7 @@ START_S = 300.0
 """Seconds that opening the voice may take."""
 AGAIN_S = 5.0
 """Seconds from a start that failed to the next one."""
-NICENESS = 10
+NICENESS = 5
 """Decoding goes before speaking where both want the same core."""
 _TICK_S = 0.05
 
