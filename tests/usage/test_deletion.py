@@ -274,6 +274,15 @@ def test_a_full_disk_leaves_the_log_and_is_made_good_later(log, monkeypatch):
     assert not traces("thank", features(2), log)
 
 
+def test_nothing_to_delete_changes_nothing(log):
+    with (log / "utterances.jsonl").open("ab") as file:
+        file.write(b"damaged\n")
+    whole = (log / "utterances.jsonl").read_bytes()
+    with UsageLog(log) as opened:
+        assert opened.delete(Selection(since=NOON + timedelta(days=9))) == []
+    assert (log / "utterances.jsonl").read_bytes() == whole
+
+
 def test_damaged_recordings_are_named_and_the_log_still_opens(log):
     file = log / "recordings" / DAY / "data_train.hdf5"
     file.write_bytes(b"no HDF5")

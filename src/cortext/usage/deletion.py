@@ -95,6 +95,11 @@ class Selection:
         return [number for number, each in kept.items() if self.covers(each.when)]
 
 
+def is_pending(folder: Path) -> bool:
+    """Tell whether a deletion was begun and not finished."""
+    return (folder / JOURNAL).exists()
+
+
 def begin(folder: Path, log: LogContents, numbers: Iterable[int]) -> list[int]:
     """Write down that entries are to be deleted; from here on they will be.
 

@@ -270,6 +270,8 @@ class UsageLog:
         """
         with self._mutex:
             numbers = selection.of(self._log.entries)
+            if not (numbers or selection.everything or deletion.is_pending(self.folder)):
+                return []
             with deletion.failed_deletion(self._path):
                 pending = deletion.begin(self.folder, self._log, numbers)
                 self._labels.clear()

@@ -81,7 +81,7 @@ const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 function receive(message) {
   const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, chosen, error: ({ what }) => complain(what) };
   receivers[message.type]?.(message);
-  if (["history", "utterance", "turn", "forgotten"].includes(message.type)) conversation.changed(message);
+  if (["history", "utterance", "chosen", "turn", "forgotten"].includes(message.type)) conversation.changed(message);
 }
 
 function welcome(message) {
