@@ -133,6 +133,7 @@ def test_voice_that_crashes_is_a_line_to_who_asked_and_on_every_page(served):
     assert samples(served.post("speak", {"text": "after"}))[3] == SOUND
 
 
+@pytest.mark.slow
 def test_few_texts_wait_and_another_is_refused(served):
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with (
