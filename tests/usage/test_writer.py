@@ -23,9 +23,10 @@ from cortext.errors import LiveError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
 from cortext.text.inventory import RELEASE
-from cortext.usage import writer
+from cortext.usage import kept_recordings
+from cortext.usage.kept_recordings import HELD_UTTERANCES
 from cortext.usage.log import read_log
-from cortext.usage.writer import HELD_UTTERANCES, UsageLog, UtteranceRecord, session_of_today
+from cortext.usage.writer import UsageLog, UtteranceRecord, session_of_today
 
 DAY, NEW_DAY = "t15.2023.08.13", "t15.2023.08.20"
 NOON = datetime(2023, 8, 13, 12, 0, 0, tzinfo=timezone(timedelta(hours=-7)))
@@ -217,7 +218,7 @@ def test_features_wait_in_memory_only_for_the_latest_utterances(tmp_path):
 
 
 def test_features_that_wait_take_a_bounded_amount_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "HELD_BYTES", 3 * features().nbytes)
+    monkeypatch.setattr(kept_recordings, "HELD_BYTES", 3 * features().nbytes)
     with UsageLog(tmp_path) as log:
         for number in range(4):
             log.append(utterance(number), features(number))
@@ -299,7 +300,7 @@ def test_a_label_that_a_killed_process_was_changing_is_changed_by_the_next(tmp_p
         log.append(utterance(0), features())
         log.rate(0, "right")
         with monkeypatch.context() as patch:
-            patch.setattr(writer, "write_session", killed)
+            patch.setattr(kept_recordings, "write_session", killed)
             with pytest.raises(Killed):
                 log.correct(0, "I saw you")
     half = tmp_path / "recordings" / DAY / ".data_train.hdf5.1234.tmp"

@@ -25,9 +25,8 @@ import json
 import os
 import threading
 import unicodedata
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -36,18 +35,17 @@ from typing import Any
 import numpy as np
 
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
-from cortext.data.session_files import read_trials, write_session
-from cortext.data.trial import Session, Trial, make_trial
-from cortext.errors import CortextError, DataError, LiveError, TextError
-from cortext.files import lock, sync, unfinished
+from cortext.data.trial import Session
+from cortext.errors import LiveError
+from cortext.files import lock, sync
 from cortext.renamed import renamed
 from cortext.text.inventory import RELEASE
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
-from cortext.text.pronunciation import to_tokens
 from cortext.usage import deletion
-from cortext.usage.deletion import RECORDINGS, SESSION_FILE, Selection
+from cortext.usage.deletion import Selection
 from cortext.usage.heard import HeardFeatures
+from cortext.usage.kept_recordings import KeptRecordings, failures
 from cortext.usage.log import (
     LOG,
     MOST_LINE_BYTES,
@@ -60,11 +58,6 @@ from cortext.usage.log import (
     wrong_with,
     wrong_with_session,
 )
-
-HELD_UTTERANCES = 32
-"""Utterances that can still be corrected or confirmed with their features."""
-HELD_BYTES = 256 << 20
-"""Most memory of these features: about a megabyte each, but an utterance may be long."""
 
 
 def now() -> datetime:
@@ -190,23 +183,21 @@ class UsageLog:
         if conventions.inventory.is_published:  # session files are in the release's order
             conventions = replace(conventions, inventory=RELEASE)
         self._conventions = conventions
-        self._lexicon = lexicon
         self._path = self.folder / LOG
         self._mutex = threading.Lock()
-        self._held: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._labels: dict[str, dict[tuple[int, int], str]] = {}
-        with _failures(self._path):
+        self._recordings = KeptRecordings(self.folder, conventions, lexicon)
+        with failures(self._path):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._lock()
-            with _failures(self._path):
+            with failures(self._path):
                 notes = self._finish_deletion()
                 self._log: LogContents = read_log(self.folder)
                 self._log.notes += notes
                 self._end_torn_line()
                 sync(self.folder)
-            self._check_conventions()
+            self._recordings.check_conventions()
             self._tidy()
             if heard is not None:
                 heard.state(self._conventions)
@@ -247,12 +238,7 @@ class UsageLog:
             self._fill(number, utterance.when)
             self._write(utterance.to_json(self._conventions.language))
             if features_TC is not None:
-                self._held[len(self._log.entries) - 1] = features_TC
-                while (
-                    len(self._held) > HELD_UTTERANCES
-                    or sum(x.nbytes for x in self._held.values()) > HELD_BYTES
-                ):
-                    self._held.popitem(last=False)
+                self._recordings.hold(len(self._log.entries) - 1, features_TC)
 
     def add_turn(self, text: str, when: datetime, number: int | None = None) -> None:
         """Log what a partner said, as typed; `number` is that of `append`."""
@@ -274,9 +260,7 @@ class UsageLog:
                 return []
             with deletion.failed_deletion(self._path):
                 pending = deletion.begin(self.folder, self._log, numbers)
-                self._labels.clear()
-                for number in numbers:
-                    self._held.pop(number, None)
+                self._recordings.forget(numbers)
 
                 def reopened(descriptor: int) -> None:
                     self._descriptor = descriptor
@@ -348,22 +332,6 @@ class UsageLog:
             fix = "give another --session-log, or end that process"
             raise LiveError("another process is writing this log", where=self._path, fix=fix)
 
-    def _check_conventions(self) -> None:
-        """Raise LiveError where recordings that the log keeps have other conventions."""
-        root = self.folder / RECORDINGS
-        if not any(root.glob(f"*/{SESSION_FILE}")):
-            return
-        with _failures(root):
-            kept = Conventions.read(root)
-        self._conventions.require(
-            kept,
-            mine="the model",
-            theirs="the recordings of this log",
-            where=root,
-            error=LiveError,
-            fix="give another --session-log",
-        )
-
     def _finish_deletion(self) -> list[str]:
         """Finish what a killed process was deleting; return a note where that is not possible."""
 
@@ -385,10 +353,7 @@ class UsageLog:
 
     def _tidy(self) -> None:
         """Finish the work of a killed process: half-written session files, and its last label."""
-        for folder in self.folder.glob(f"{RECORDINGS}/*"):
-            for half in unfinished(folder):
-                with suppress(OSError):
-                    half.unlink()
+        self._recordings.tidy()
         if self._log.last is not None:
             try:
                 self._keep(self._log.last)
@@ -426,7 +391,7 @@ class UsageLog:
             parsed = self._log.check(line)
         except ValueError as error:
             raise LiveError(f"it cannot be logged: {error}", where=self._path) from None
-        with _failures(self._path):
+        with failures(self._path):
             if self._descriptor < 0 or not os.fstat(self._descriptor).st_nlink:
                 raise FileNotFoundError(2, "the log was closed or removed")
             size = os.fstat(self._descriptor).st_size
@@ -444,113 +409,16 @@ class UsageLog:
         self._log.add(parsed)
 
     def _keep(self, number: int) -> bool:
-        """Make the day's session file agree with the log; return whether the utterance is in it."""
-        entry = self._log.utterances[number]
-        # The time of the log's first entry is the block: a new log in the same folder counts
-        # from 0 again, and must not relabel the recordings of the one before.
-        key = (self._block, number)
-        try:
-            labels = self._labels_of(entry.session)
-            if key not in labels and number not in self._held:
-                return False
-            unspoken = self._unspoken(entry.label)
-            # A label without a pronunciation takes the recording's earlier one away.
-            label = None if unspoken else entry.label
-            if labels.get(key) != label:
-                self._rewrite(entry.session, key, labels, label)
-            if unspoken:
-                raise unspoken
-        except (CortextError, OSError) as error:
-            raise LiveError(f"it is logged, but its recording is not kept: {error}") from None
-        return entry.label is not None
+        """Make the recordings agree with the log; return whether they have the utterance."""
+        # The time of the log's first entry is the block: a new log in the same folder counts from 0
+        # again, and must not relabel the recordings of the one before.
+        return self._recordings.keep((self._block, number), self._log.utterances[number])
 
     @property
     def _block(self) -> int:
         """Second of the log's first entry."""
         assert self._log.began is not None, "nothing was logged yet"
         return self._log.began
-
-    def _unspoken(self, label: str | None) -> TextError | None:
-        """Return the error for a label with a word that the lexicon lacks."""
-        if label is None or self._lexicon is None:
-            return None
-        try:
-            to_tokens(label, self._conventions.inventory, self._conventions.language, self._lexicon)
-        except TextError as error:
-            return error
-        return None
-
-    def _file(self, session: str) -> Path:
-        return self.folder / RECORDINGS / session / SESSION_FILE
-
-    def _labels_of(self, session: str) -> dict[tuple[int, int], str]:
-        """Return the labels of a session file by block and trial number, read once."""
-        if session not in self._labels:
-            path = self._file(session)
-            trials = (
-                read_trials(path, labels_required=True, session=session) if path.exists() else ()
-            )
-            self._labels[session] = {
-                (trial.block, trial.trial): trial.sentence or "" for trial in trials
-            }
-        return self._labels[session]
-
-    def _rewrite(
-        self,
-        session: str,
-        key: tuple[int, int],
-        labels: dict[tuple[int, int], str],
-        label: str | None,
-    ) -> None:
-        """Write the session file again, with the utterance under its label, or without it."""
-        path = self._file(session)
-
-        def trials() -> Iterator[Trial]:
-            for trial in read_trials(path, labels_required=True, session=session) if labels else ():
-                if (trial.block, trial.trial) != key:
-                    yield trial
-                elif label is not None:
-                    yield self._trial(trial.features_TC, session, key, label)
-            if label is not None and key not in labels:
-                yield self._trial(self._held[key[1]], session, key, label)
-
-        for folder in (path.parents[1], path.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        left = {other: value for other, value in labels.items() if other != key}
-        if label is not None:
-            left[key] = label
-        if left:
-            write_session(path, trials())
-            path.chmod(0o600)  # until here its folder alone keeps others out
-        else:
-            path.unlink()
-        self._labels[session] = left
-
-    def _trial(
-        self, features_TC: np.ndarray, session: str, key: tuple[int, int], label: str
-    ) -> Trial:
-        return make_trial(
-            features_TC,
-            session,
-            *key,
-            label,
-            conventions=self._conventions,
-            lexicon=self._lexicon,
-        )
-
-
-@contextmanager
-def _failures(path: Path) -> Iterator[None]:
-    """Raise errors of the disk as LiveError."""
-    try:
-        yield
-    except OSError as error:
-        fix = "free some space or check the folder's permissions"
-        raise LiveError(
-            f"the log cannot be written: {error.strerror}", where=path, fix=fix
-        ) from None
-    except DataError as error:
-        raise LiveError(error.what, where=error.where) from None
 
 
 __getattr__ = renamed(__name__, {"SessionLog": "UsageLog", "Utterance": "UtteranceRecord"})
