@@ -6,8 +6,10 @@ Each utterance ends in a result or in a named error.
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -414,3 +416,22 @@ def test_a_full_disk_under_the_session_log_is_told_and_decoding_goes_on(tmp_path
     finally:
         process.terminate()
         process.communicate(timeout=20)
+
+
+def test_server_ends_while_a_page_that_does_not_read_is_leaving(page_root):
+    request = (
+        f"GET /ws?token={TOKEN} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    session = make_session(page_root, loop=True)
+    # The server ends first, and its errors fail the test.
+    with socket.socket() as page, serving(session, send_buffer=4096) as served:
+        page.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        page.connect(("127.0.0.1", served.port))
+        page.sendall(request.encode())
+        wait_until(lambda: len(session.readers) == 1, "the page is connected")
+        served.post("start")
+        time.sleep(0.5)  # more is waiting now than the connection holds
+        page.sendall(bytes([0x88, 0x82, 0, 0, 0, 0, 3, 232]))  # a close frame of code 1000
+        time.sleep(0.2)

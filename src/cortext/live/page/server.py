@@ -20,6 +20,7 @@ import uvicorn
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
+from websockets.protocol import State
 
 from cortext.errors import DataError, LiveError, shown
 from cortext.live.core.log import event, internal_error, repeated_event
@@ -413,6 +414,11 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._decoding.close)
+        # A page that is just leaving has said so: uvicorn would say it again, which is an error.
+        for connection in list(self.server_state.connections):
+            if getattr(getattr(connection, "conn", None), "state", None) is State.CLOSING:
+                cast(Any, connection).transport.abort()
+                self.server_state.connections.discard(connection)
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else they would be raised again: to end so is no error
 
