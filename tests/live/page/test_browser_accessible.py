@@ -131,3 +131,19 @@ def test_participants_view_is_one_link_away_with_the_same_token(watched):
         watched.page.click("#participant")
     assert opened.value.url.endswith("/participant#token=secret")
     opened.value.wait_for_selector("#sentence")
+
+
+def test_axe_finds_nothing_for_those_who_may_only_watch(browser, tmp_path):
+    server = PageServer(tmp_path, "--open-view", "--no-log").start()
+    watched = Watched(browser, server.url)
+    try:
+        watched.page.goto(server.url)
+        watched.connected()
+        assert axe(watched.page) == []
+        watched.page.evaluate("document.querySelector('#alert').hidden = false")
+        watched.page.evaluate("document.querySelector('#alert-text').textContent = 'a fault'")
+        assert axe(watched.page) == []
+    finally:
+        watched.context.close()
+        server.stop()
+    assert watched.complaints == []

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def test_ten_minutes_of_use_lose_nothing_keep_nothing_private_and_do_not_grow(browser, tmp_path):
-    use = LongUse(tmp_path, browser, speed=25)
+    use = LongUse(tmp_path, browser, speed=40)
     try:
         use.run(hours=1 / 6, n_measures=2)
         result = use.finish()
