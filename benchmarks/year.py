@@ -364,9 +364,11 @@ def main() -> None:
         },
         "day_after": day_after(results),
         "confidences": confidence_by_quarter(results),
+        "sentence_confidences": confidence_by_quarter(results, "sentences"),
     }
     print_tables(found)
     print_confidences(found["confidences"])
+    print_confidences(found["sentence_confidences"], "sentences")
     settings = {"simulation": overrides("usual"), "recipe": RECIPE, "daily": [DAILY, DAILY_RECIPE]}
     pieces = [without_words(each) for each in results]
     write_result(arguments.json, {**settings, **found, "pieces": pieces, **provenance()})

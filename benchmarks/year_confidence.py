@@ -1,8 +1,8 @@
 """Measures of confidences over the simulated year, by quarter.
 
-A piece of `year.py` has the confidence of each decoded word, as it was calibrated on the first six
-days, and the posterior of the search. Words of all participants are measured together, and each
-participant's alone.
+A piece of `year.py` has the confidence of each decoded word and sentence, as it was calibrated on
+the first six days, and the posterior of the search. Words of all participants are measured
+together, and each participant's alone; so are sentences.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from cortext.evaluation.calibration import Calibration, calibration
 from year_tables import QUARTERS
 
 KINDS = ("calibrated", "posterior")
-"""Confidences of a word in a piece, in their order."""
+"""Confidences of a word or sentence in a piece, in their order."""
+UNITS = {"confidences": "words", "sentences": "sentences"}
+"""Names of what has confidences, by its key in a day of a piece."""
 
 
-def confidence_by_quarter(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def confidence_by_quarter(
+    results: Sequence[Mapping[str, Any]], unit: str = "confidences"
+) -> list[dict[str, Any]]:
     """Return measures of confidences by method, kind and quarter.
 
     Args:
         results: Results of the pieces; those of the usual drift that have confidences count.
+        unit: A key of `UNITS`; for sentences, read "sentences" for "words" below.
 
     Returns:
         `method`, `kind`, `quarter` from 1, `participants`, and of all their words together `right`,
@@ -34,14 +39,14 @@ def confidence_by_quarter(results: Sequence[Mapping[str, Any]]) -> list[dict[str
         `least_skill`, and the `seed`s whose skill is not above 0.
     """
     pieces = [each for each in results if each["drift"] == "usual"]
-    pieces = [each for each in pieces if all("confidences" in day for day in each["days"])]
+    pieces = [each for each in pieces if all(unit in day for day in each["days"])]
     rows = []
     for method in dict.fromkeys(each["method"] for each in pieces):
         own = [each for each in pieces if each["method"] == method]
         if len(own[0]["days"]) < QUARTERS:
             continue
         for quarter in range(QUARTERS):
-            words = [_words(each, quarter) for each in own]
+            words = [_words(each, quarter, unit) for each in own]
             together = [np.concatenate(part) for part in zip(*words, strict=True)]
             for column, kind in enumerate(KINDS):
                 found = _measured(together, column)
@@ -69,16 +74,16 @@ MEASURES = ("n", "right", "mean", "brier_skill", "auroc", "ece", "ece_ci95")
 MEASURES += ("n_sure", "sure_right", "sure_right_ci95")
 
 
-def _words(piece: Mapping[str, Any], quarter: int) -> tuple[np.ndarray, np.ndarray]:
+def _words(piece: Mapping[str, Any], quarter: int, unit: str) -> tuple[np.ndarray, np.ndarray]:
     """Return confidences, posteriors and right ones, [N, 3], of a quarter, and each word's day."""
     days = np.array_split(np.arange(len(piece["days"])), QUARTERS)[quarter]
-    rows = [(*word, 1000 * piece["seed"] + n) for n in days for word in _of(piece, n)]
+    rows = [(*word, 1000 * piece["seed"] + n) for n in days for word in _of(piece, n, unit)]
     words_N4 = np.asarray(rows, np.float64)
     return words_N4[:, :3], words_N4[:, 3].astype(np.int64)
 
 
-def _of(piece: Mapping[str, Any], n: int) -> Sequence[tuple[float, float, int]]:
-    words: Sequence[tuple[float, float, int]] = piece["days"][n]["confidences"]
+def _of(piece: Mapping[str, Any], n: int, unit: str) -> Sequence[tuple[float, float, int]]:
+    words: Sequence[tuple[float, float, int]] = piece["days"][n][unit]
     return words
 
 
@@ -89,10 +94,10 @@ def _measured(words: Sequence[np.ndarray], column: int) -> Calibration:
     return calibration(p_N, words_N3[:, 2] > 0, day_N)
 
 
-def print_confidences(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_confidences(rows: Sequence[Mapping[str, Any]], unit: str = "confidences") -> None:
     """Print a table: a line for each method, quarter and kind."""
     columns = ["method", "quarter", "confidence", "right", "mean", "Brier skill", "AUROC", "ECE"]
-    columns += ["at 0.9 or more: words", "right"]
+    columns += [f"at 0.9 or more: {UNITS[unit]}", "right"]
     lines = []
     for row in rows:
         ece, sure = (
@@ -106,7 +111,7 @@ def print_confidences(rows: Sequence[Mapping[str, Any]]) -> None:
                 *(ece, row["n_sure"], sure),
             ]
         )
-    print(f"\nconfidences of words\n\n{markdown_table(columns, lines)}")
+    print(f"\nconfidences of {UNITS[unit]}\n\n{markdown_table(columns, lines)}")
 
 
 def _percent(share: float | None) -> str:

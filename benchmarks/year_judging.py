@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,14 @@ def judge(
     Returns:
         `phoneme_errors`, `phonemes`, `word_errors`, `words`; `by_sentence`, word errors and words
         of each sentence; `confidences`, of each decoded word its confidence, the posterior of the
-        search, and 1 if it is right.
+        search, and 1 if it is right; `sentences`, the same of each sentence, with the product of
+        its words' posteriors.
     """
     split = data.split("val").select(sessions=[session])
     errors = dict.fromkeys(("phoneme_errors", "phonemes", "word_errors", "words"), 0)
     by_sentence: list[tuple[int, int]] = []
     confidences: list[tuple[float, float, int]] = []
+    sentences: list[tuple[float, float, int]] = []
     for start in range(0, len(split), 16):
         rows = np.arange(start, min(start + 16, len(split)))
         batch = split.batch(rows)
@@ -61,6 +64,9 @@ def judge(
             errors["phonemes"] += of_phonemes.reference_length
             errors["word_errors"] += word_errors
             errors["words"] += len(said)
+            product = math.prod(word.confidence or 0.0 for word in own[0].words)
+            of_sentence = round(nbest.confidence or 0.0, 4), round(product, 4)
+            sentences.append((*of_sentence, int(word_errors == 0)))
             right = words_right(normalize(trial.sentence), nbest[0].words, decoder.language)
             confidences += [
                 (
@@ -72,4 +78,5 @@ def judge(
                     nbest[0].words, own[0].words, right, strict=True
                 )
             ]
-    return {**errors, "by_sentence": by_sentence, "confidences": confidences}
+    lists_of = {"by_sentence": by_sentence, "confidences": confidences, "sentences": sentences}
+    return errors | lists_of

@@ -135,6 +135,15 @@ def test_confidences_are_measured_by_quarter_and_kind():
     assert posterior["not_above_0"] == [3]
 
 
+def test_sentences_are_measured_as_words_are():
+    days = [{"confidences": [(1.0, 1.0, 1)] * 4, "sentences": [(0.9, 0.5, 1), (0.1, 0.5, 0)]}] * 4
+    rows = confidence_by_quarter([piece("service", days)], "sentences")
+    assert len(rows) == 8
+    assert rows[0]["n"] == 2
+    assert rows[0]["brier_skill"] == pytest.approx(1 - 0.01 / 0.25)
+    assert rows[1]["brier_skill"] == pytest.approx(0.0)
+
+
 def test_disturbances_change_one_day_as_they_say():
     happened = [[]] * 9 + [["garbage"], [], [], [], []]
     course = {"data": None, "stranger": None, "base": None, "known": [], "lm": None}
@@ -166,12 +175,13 @@ def test_all_participants_are_in_all_parts():
     parts = year.study()
     assert set(parts) == {
         *("frozen", "daily", "frozen-half", "frozen-double", "daily-half", "daily-double"),
-        *("one-step", "replay", "service", "corrected-5", "corrected-0", "no-gate", "no-replay"),
+        *("one-step", "replay", "service", "service-replay", "corrected-5", "corrected-0"),
+        *("no-gate", "no-replay"),
         *("after-garbage", "after-lost", "after-stranger"),
     }
     assert {len(pieces) for pieces in parts.values()} == {10}
     names = [piece.path(year.Path()) for pieces in parts.values() for piece in pieces]
-    assert len(set(names)) == 160
+    assert len(set(names)) == 170
 
 
 @pytest.mark.slow

@@ -57,10 +57,14 @@ def test_the_loss_is_the_sum_over_all_paths(label):
         assert float(loss) == pytest.approx(by_all_paths(probs_PV, each), rel=1e-4)
 
 
-def test_frames_of_unknown_words_have_no_gradient():
-    """The first token is sure in frame 0; the rest may be anything."""
+def test_other_tokens_in_the_place_of_unknown_words_are_left_as_they_are():
+    """The first token is sure in frame 0, and another one in the frames of `ANY`."""
     logits_BPV = torch.zeros(1, 4, 3)
-    logits_BPV[0, 0, 1] = 30.0
+    logits_BPV[0, 0, 1] = logits_BPV[0, 1:, 2] = 30.0
     logits_BPV.requires_grad_(True)
     loss_of(logits_BPV, [[1, ANY]], [4]).sum().backward()
-    assert float(logits_BPV.grad[0, 3].norm()) < 1e-6
+    assert float(logits_BPV.grad.norm()) < 1e-6
+    # Without `ANY` these frames would have to become blanks.
+    logits_BPV.grad = None
+    loss_of(logits_BPV, [[1]], [4]).sum().backward()
+    assert float(logits_BPV.grad[0, 1:].norm()) > 1.0
