@@ -191,6 +191,8 @@ def test_everything_fits_is_read_and_can_be_pressed_at_every_size(opened, size, 
     width, height = SIZES[size]
     page = opened(color_scheme=theme, kept={"voice.on.participant": "no"})
     page.page.set_viewport_size({"width": width, "height": height})
+    # the button does not fade while it is looked at
+    page.page.add_init_script("setInterval(() => dispatchEvent(new Event('pointermove')), 200)")
     page.greeted()
     seen, faults = [], []
 
@@ -458,6 +460,7 @@ def test_settings_are_changed_by_dwelling_alone(opened):
     mode = "#voice-settings select[data-voice=mode]"
     move_to(page, "#settings-down")
     page.until(f"document.querySelector('{mode}').getBoundingClientRect().bottom < 600")
+    move_to(page, "#settings-title")  # or it scrolls on
     move_to(page, mode)
     page.until("localStorage.getItem('cortext.voice.mode') === 'pause'")
     move_to(page, "#settings-close")
