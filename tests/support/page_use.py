@@ -323,8 +323,18 @@ class LongUse:
 
     def forget_entry(self, entry: dict[str, Any]) -> None:
         number = entry["entry"]
-        assert self.ask("forget", entries=[number])["deleted"] == 1
+        assert self.forget(entries=[number])["deleted"] == 1
         self.dropped([number])
+
+    def forget(self, **what: Any) -> dict[str, Any]:
+        """Delete while nobody speaks: the log is rewritten, and may wait for the disk.
+
+        In fast motion more sentences would end meanwhile than may wait for the log.
+        """
+        self.ask("stop")
+        answer = self.ask("forget", **what)
+        self.ask("start")
+        return answer
 
     def do_forget_stretch(self) -> None:
         """All from one time to another, which lie between entries."""
@@ -336,7 +346,7 @@ class LongUse:
             (when[i - 1] + (when[i] - when[i - 1]) / 2).isoformat(timespec="microseconds")
             for i in (first, end)
         ]
-        self.ask("forget", since=between[0], until=between[1])
+        self.forget(since=between[0], until=between[1])
         self.dropped([each["entry"] for each in said[first:end]])
 
     def dropped(self, numbers: list[int]) -> None:
