@@ -24,12 +24,12 @@ from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.speech import Speech
-from cortext.live.page.access import Access
+from cortext.live.page.access.rules import Access
+from cortext.live.page.access.tls import load_tls
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.server import listen, run_server
 from cortext.live.page.sources import Replay
-from cortext.live.page.tls import load_tls
 from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
 from cortext.usage.writer import UsageLog

@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from cortext.decoding import Decoder
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.live.core.gate import IdleGate
-from cortext.live.page.access import Access
+from cortext.live.page.access.rules import Access
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.server import listen, make_server

@@ -30,7 +30,7 @@ from cortext.settings import Setting
 if TYPE_CHECKING:
     import ssl
 
-    from cortext.live.page.access import Access
+    from cortext.live.page.access.rules import Access
     from cortext.live.page.decoding_thread import DecodingThread
     from cortext.usage.statistics import UseStatistics
 
@@ -71,7 +71,7 @@ class PageServer:
         if self.token is not None and quote(self.token, safe="") != self.token:
             raise ConfigError("the token holds more than letters, digits and -._~", fix=fix)
         if self.public_url is not None:
-            from cortext.live.page.access import public_address
+            from cortext.live.page.access.rules import public_address
 
             public_address(self.public_url)
 
@@ -136,8 +136,8 @@ def _load_tls(page: PageServer) -> ssl.SSLContext | None:
     """Load the certificate; warn of what browsers will object to. None without --tls."""
     from urllib.parse import urlsplit
 
-    from cortext.live.page.access import address
-    from cortext.live.page.tls import certificate_faults, load_tls
+    from cortext.live.page.access.rules import address
+    from cortext.live.page.access.tls import certificate_faults, load_tls
 
     if page.tls is None:
         return None
@@ -150,8 +150,8 @@ def _load_tls(page: PageServer) -> ssl.SSLContext | None:
 
 def _access(page: PageServer, port: int) -> tuple[Access, str]:
     """Return the rules of access, and the address that the owner opens."""
-    from cortext.live.page.access import Access, address, is_loopback, public_address
-    from cortext.live.page.tokens import new_token
+    from cortext.live.page.access.rules import Access, address, is_loopback, public_address
+    from cortext.live.page.access.tokens import new_token
 
     here = address(page.host, port, page.tls is not None)
     outside = None
@@ -201,7 +201,7 @@ def _announce(
     decoding: DecodingThread, settings: LiveSettings, page: PageServer, url: str, as_json: bool
 ) -> None:
     """Print the day, the look-ahead and the page's address."""
-    from cortext.live.page.access import is_loopback
+    from cortext.live.page.access.rules import is_loopback
 
     if not is_loopback(page.host) and page.tls is None:
         print_lines(

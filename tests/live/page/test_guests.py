@@ -18,9 +18,9 @@ from websockets.sync.client import connect
 from cortext.cli import run as run_command
 from cortext.errors import ConfigError
 from cortext.live.core.log_writer import LogWriter
-from cortext.live.page.access import MAX_GUEST_READERS, MAX_READERS, Access, public_address
+from cortext.live.page.access.rules import MAX_GUEST_READERS, MAX_READERS, Access, public_address
+from cortext.live.page.access.tokens import MAX_GUEST_PAGES, MAX_GUESTS, Guests
 from cortext.live.page.requests import NEEDS
-from cortext.live.page.tokens import MAX_GUEST_PAGES, MAX_GUESTS, Guests
 from cortext.usage.writer import UsageLog
 
 OUTSIDE = "https://lab.example"

@@ -12,8 +12,8 @@ from serving import DEADLINE_S, HTTP, TOKEN, make_session, serving, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from cortext.live.page.access import MAX_BODY, MAX_READERS, Access, address, is_loopback
-from cortext.live.page.tokens import new_token
+from cortext.live.page.access.rules import MAX_BODY, MAX_READERS, Access, address, is_loopback
+from cortext.live.page.access.tokens import new_token
 
 OURS = {"Authorization": f"Bearer {TOKEN}"}
 

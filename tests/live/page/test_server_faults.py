@@ -24,7 +24,7 @@ from websockets.sync.client import connect
 from cortext.decoding import Decoder
 from cortext.live.core.log import open_log
 from cortext.live.page import server
-from cortext.live.page.access import MAX_MESSAGE
+from cortext.live.page.access.rules import MAX_MESSAGE
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.sources import Replay

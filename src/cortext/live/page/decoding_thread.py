@@ -20,13 +20,13 @@ from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.on_final import FinalCommand
 from cortext.live.core.speech import Speech
+from cortext.live.page.access.tokens import Right
 from cortext.live.page.conversation import MOST_KEPT
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.forgetting import Memory, forget, forget_in_memory
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
 from cortext.live.page.sources import Source
-from cortext.live.page.tokens import Right
 from cortext.live.page.utterance import UtteranceDecoder
 from cortext.usage.conversation import ConversationEntry, latest
 from cortext.usage.deletion import Selection

@@ -20,7 +20,8 @@ from starlette.requests import ClientDisconnect
 from cortext.errors import CortextError, LiveError
 from cortext.extras import need
 from cortext.live.core.log import event, internal_error, repeated_event
-from cortext.live.page.access import MAX_BODY, Access
+from cortext.live.page.access.rules import MAX_BODY, Access
+from cortext.live.page.access.tokens import Right
 from cortext.live.page.conversation import (
     MOST_LISTED,
     checked_turn,
@@ -29,7 +30,6 @@ from cortext.live.page.conversation import (
     whole_number,
 )
 from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.tokens import Right
 from cortext.usage.conversation import FORMATS, MEDIA_TYPES, export
 from cortext.usage.log import RATINGS
 from cortext.usage.writer import now

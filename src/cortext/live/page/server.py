@@ -24,7 +24,8 @@ from websockets.protocol import State
 
 from cortext.errors import DataError, LiveError, shown
 from cortext.live.core.log import event, internal_error, repeated_event
-from cortext.live.page.access import (
+from cortext.live.page.access.connections import Listener
+from cortext.live.page.access.rules import (
     MAX_GUEST_READERS,
     MAX_MESSAGE,
     MAX_READERS,
@@ -32,7 +33,7 @@ from cortext.live.page.access import (
     Access,
     Guard,
 )
-from cortext.live.page.connections import Listener
+from cortext.live.page.access.tokens import MAY, Holder, Right
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.drift import DriftReports
 from cortext.live.page.messages import Reader
@@ -50,7 +51,6 @@ from cortext.live.page.requests import (
     read_body,
 )
 from cortext.live.page.speech import speak
-from cortext.live.page.tokens import MAY, Holder, Right
 
 WEB = Path(__file__).parent / "web"
 TYPES = {

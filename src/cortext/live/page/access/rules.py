@@ -1,7 +1,4 @@
-"""Access to the server: tokens and their rights, host names, origins, sizes and rates.
-
-`cortext.live.page.connections` bounds the connections and their time.
-"""
+"""Rules of access: whose token allows a request, from which host names and origins, how large."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cortext.errors import ConfigError, LiveError
-from cortext.live.page.tokens import Guests, Holder, Right
+from cortext.live.page.access.tokens import Guests, Holder, Right
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -209,7 +206,7 @@ def _hostname(host: str | None) -> str | None:
 class Guard:
     """Rejects requests against the rules, and adds the headers that keep a browser strict.
 
-    `scope["state"]["connection"]` is the `cortext.live.page.connections.Connection` of the request.
+    `scope["state"]["connection"]` is the request's `Connection` (`access/connections.py`).
     """
 
     def __init__(self, app: App, access: Access) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from cortext.errors import DataError, LiveError
 
 if TYPE_CHECKING:
-    from cortext.live.page.connections import Connection
+    from cortext.live.page.access.connections import Connection
 
 Right = Literal["read", "rate", "control"]
 RIGHTS: tuple[Right, ...] = ("read", "rate", "control")
