@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,6 +16,7 @@ from serving import HTTP, TOKEN, make_session, serving, wait_until
 
 from cortext.data import open_packed
 from cortext.decoding import Decoder
+from cortext.errors import LiveError
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.page import conversation
 from cortext.live.page.day_pipeline import DayPipeline
@@ -285,6 +288,56 @@ def test_an_hour_and_all_are_deleted(kept):
     assert page.next("forgotten")["entries"] is None
     assert all(isinstance(entry, Deleted) for entry in read_log(folder).entries)
     assert served.post("forget", {"all": True}).json()["deleted"] == 0
+
+
+def test_what_was_said_while_a_deletion_waits_is_deleted_or_stays_everywhere(kept, monkeypatch):
+    """Words that pages were told are deleted must not be written to the log after that."""
+    served, _, folder = kept
+    session, busy = served.session, threading.Event()
+    session._jobs.ask(busy.wait)  # as long as a large model takes for the last sentence
+    session.add_turn("Giraffes?")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(served.post, "forget", {"all": True})
+        wait_until(lambda: session._jobs._asked.qsize() > 1, "the request has come")
+        busy.set()
+        assert answer.result().json()["deleted"] == 1
+    get(served, "conversation")  # answered when the disk has what was said before
+    assert not traces("Giraffes", (), folder)
+
+    delete = UsageLog.delete
+    said = []
+
+    def slow(log, selection):
+        found = delete(log, selection)
+        said.append(session.add_turn("Zebras?").result())
+        return found
+
+    session.add_turn("Giraffes?").result()
+    monkeypatch.setattr(UsageLog, "delete", slow)
+    assert served.post("forget", {"all": True}).json()["deleted"] == 1
+    kept_there = get(served, "conversation").json()["entries"]
+    assert texts(kept_there) == texts(history(served)) == ["Zebras?"]
+    assert [each["entry"] for each in kept_there] == said
+
+
+def test_a_number_of_an_earlier_run_means_no_other_sentence(page_root, tmp_path, monkeypatch):
+    folder = tmp_path / "log"
+    with serving(logging(page_root, folder)) as served, served.page() as page:
+        first = say(served, page, 0)
+    append = UsageLog.append
+    with serving(logging(page_root, folder)) as served, served.page() as page:
+        monkeypatch.setattr(UsageLog, "append", full_disk)
+        lost = say(served, page, 2)
+        monkeypatch.setattr(UsageLog, "append", append)
+        refused = served.post("correction", {"utterance": lost["id"], "text": "you and I"})
+        assert refused.status_code == 409, refused.text
+        assert served.post("rating", {"utterance": first["id"], "rating": "right"}).is_success
+    (entry,) = read_log(folder).entries
+    assert (entry.text, entry.correction, entry.rating) == ("i see you", None, "right")
+
+
+def full_disk(*_, **__):
+    raise LiveError("the disk is full")
 
 
 def test_nothing_of_a_private_sentence_is_kept(kept, page_root):

@@ -99,9 +99,9 @@ class Conversation:
             if each.entry == number:
                 self._kept[i] = replace(each, **feedback)
 
-    def forget(self, numbers: Collection[int] | None) -> None:
-        """Forget entries; None forgets all."""
-        kept = [] if numbers is None else [e for e in self._kept if e.entry not in numbers]
+    def forget(self, numbers: Collection[int]) -> None:
+        """Forget entries."""
+        kept = [each for each in self._kept if each.entry not in numbers]
         self._kept = deque(kept, MOST_KEPT)
         left = {each.entry for each in kept}
         self._entry_of = {u: n for u, n in self._entry_of.items() if n in left}

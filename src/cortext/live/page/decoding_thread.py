@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from cortext.live.core.speech import Speech
 from cortext.live.page.access.tokens import Right
 from cortext.live.page.conversation import MOST_KEPT
 from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.forgetting import Memory, forget, forget_in_memory
+from cortext.live.page.forgetting import forget, forget_in_memory
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
 from cortext.live.page.sources import Source
@@ -298,17 +299,24 @@ class DecodingThread:
         """Log a rating; return whether the recording is kept."""
         return self._feedback(utterance, rating=rating)
 
-    def forget(self, selection: Selection) -> Future[dict[str, Any]]:
+    async def forget(self, selection: Selection) -> dict[str, Any]:
         """Delete entries wherever they are kept; see `forgetting.forget`.
 
         Returns:
             The fields of the answer: how many, models that learnt from them, and notes.
         """
-        memory = Memory(self._jobs.ask, self._utterances)
+        utterances, chain, ask = self._utterances, self._chain, self._jobs.ask
         if self.log_writer is None:
-            return self._jobs.ask(lambda: forget_in_memory(memory, selection))
-        chain = self._chain
-        return self.log_writer.ask(lambda log: forget(log, memory, chain, selection))
+            return await asyncio.wrap_future(ask(lambda: forget_in_memory(utterances, selection)))
+        # Asked first: what is known by now waits for the log's thread before the deletion does.
+        known = await asyncio.wrap_future(ask(lambda: utterances.conversation.selected(selection)))
+
+        def forget_numbers(numbers: set[int], everything: bool) -> None:
+            ask(lambda: utterances.forget(numbers, everything)).result()
+
+        return await asyncio.wrap_future(
+            self.log_writer.ask(lambda log: forget(log, known, forget_numbers, chain, selection))
+        )
 
     def found(
         self, search: str = "", before: int | None = None, most: int | None = None

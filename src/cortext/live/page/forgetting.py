@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +14,32 @@ from cortext.usage.log import Deleted
 from cortext.usage.writer import UsageLog
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What a server knows of the conversation without its log.
-
-    Attributes:
-        ask: Does something in the decoding thread.
-        utterances: Belongs to that thread.
-    """
-
-    ask: Callable[[Callable[[], Any]], Future[Any]]
-    utterances: UtteranceDecoder
-
-    def selected(self, selection: Selection) -> set[int]:
-        """Return the numbers of the selected entries that are in memory."""
-        found: set[int] = self.ask(
-            lambda: self.utterances.conversation.selected(selection)
-        ).result()
-        return found
-
-    def forget(self, numbers: set[int] | None) -> None:
-        """Forget entries, and tell pages to; None forgets all."""
-        self.ask(lambda: self.utterances.forget(numbers)).result()
-
-
-def forget_in_memory(memory: Memory, selection: Selection) -> dict[str, Any]:
+def forget_in_memory(utterances: UtteranceDecoder, selection: Selection) -> dict[str, Any]:
     """Forget entries of a server without a usage log; for the decoding thread.
 
     Raises:
         DataError: There is no such entry.
     """
-    numbers = memory.utterances.conversation.selected(selection)
+    numbers = utterances.conversation.selected(selection)
     _check(selection, numbers)
-    memory.utterances.forget(None if selection.everything else numbers)
+    utterances.forget(numbers, selection.everything)
     return {"deleted": len(numbers), "models": [], "notes": []}
 
 
 def forget(
-    log: UsageLog, memory: Memory, chain: Path | None, selection: Selection
+    log: UsageLog,
+    known: set[int],
+    forget_numbers: Callable[[set[int], bool], None],
+    chain: Path | None,
+    selection: Selection,
 ) -> dict[str, Any]:
     """Delete entries from the log, then from memory and pages, then from a chain; for its thread.
 
     Args:
         log: The usage log.
-        memory: Has the latest entries, also those that could not be logged.
+        known: The selected entries that are in memory, also those that could not be logged. Where
+            they can be, they were: else a sentence would be logged after it was deleted.
+        forget_numbers: Forgets entries in memory; see `UtteranceDecoder.forget`.
         chain: Directory of the chain of models that is followed; None for none.
         selection: The entries.
 
@@ -72,7 +52,6 @@ def forget(
     """
     entries = log.entries
     logged = {n for n, each in enumerate(entries) if not isinstance(each, Deleted)}
-    known = memory.selected(selection)
     _check(selection, logged | known)
     on_disk = selection
     if selection.entries is not None:
@@ -83,10 +62,9 @@ def forget(
     finally:
         gone = {n for n, each in enumerate(log.entries) if isinstance(each, Deleted)}
         rest = known - logged
-        if selection.everything and gone >= numbers:
-            memory.forget(None)
-        elif found := (numbers & gone) | rest:
-            memory.forget(found)
+        everything = selection.everything and gone >= numbers
+        if (found := (numbers & gone) | rest) or everything:
+            forget_numbers(found, everything)
     models: list[str] = []
     notes: list[str] = []
     if chain is not None:

@@ -168,7 +168,7 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
 
     async def forget(body: dict[str, Any]) -> dict[str, Any]:
         _check_fields(body, entries=list, since=str, until=str, all=bool)
-        return await asyncio.wrap_future(decoding.forget(selection_of(body)))
+        return await decoding.forget(selection_of(body))
 
     def gate(body: dict[str, Any]) -> Future[None]:
         _check_fields(body, threshold=(int, float))

@@ -35,6 +35,7 @@ from cortext.live.core.statistics import RunningStatistics, words_per_minute
 from cortext.live.page.conversation import Conversation
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.messages import Event, Fanout, StepMessage, shown_bins, shown_posteriors
+from cortext.usage.log import Entry
 from cortext.usage.writer import now, session_of_today
 
 STEP_MS = 80
@@ -235,7 +236,8 @@ class UtteranceDecoder:
         self.conversation = Conversation(entries, self.shown)
         self._utterance: PageUtterance | None = None
         self._next_model: ChainModel | None = None
-        self._n_utterances = 0
+        # Feedback names an utterance by its number: one of an earlier run is never used again.
+        self._n_utterances = max(map(_number, entries), default=0)
         self._n_refused = 0
         self._stats_sent_s = 0.0
 
@@ -356,13 +358,19 @@ class UtteranceDecoder:
         if on and self._utterance is not None:
             self._utterance.make_private()
 
-    def forget(self, numbers: set[int] | None) -> None:
-        """Forget entries of the conversation, and tell pages to; None forgets all."""
+    def forget(self, numbers: set[int], everything: bool = False) -> None:
+        """Forget entries of the conversation, and tell pages to.
+
+        Args:
+            numbers: The entries.
+            everything: They are all, but for those that were added meanwhile.
+        """
         self.conversation.forget(numbers)
-        if self.latest and (numbers is None or self.latest.body["entry"] in numbers):
+        everything = everything and not self.conversation.history()
+        if self.latest and (everything or self.latest.body["entry"] in numbers):
             self.latest = self.chosen = None
         self.read_conversation()
-        entries = None if numbers is None else sorted(numbers)
+        entries = None if everything else sorted(numbers)
         self._readers.send(Event("forgotten", {"entries": entries}))
 
     def read_conversation(self) -> None:
@@ -459,6 +467,12 @@ class UtteranceDecoder:
     def _send_statistics(self) -> None:
         self._stats_sent_s = time.monotonic()
         self._readers.send(Event("stats", self.statistics.to_json()))
+
+
+def _number(entry: Entry) -> int:
+    """Return the number of a logged utterance; 0 for a turn, and for an id that is no number."""
+    id_ = getattr(entry, "id", None) or ""
+    return int(id_) if id_.isascii() and id_.isdecimal() and len(id_) <= 15 else 0
 
 
 def _refused(n: int) -> str:
