@@ -340,6 +340,13 @@ def full_disk(*_, **__):
     raise LiveError("the disk is full")
 
 
+def test_a_browser_stores_no_words(talk):
+    served, _ = talk
+    for path in ("state", "conversation?search=see", "export?format=text"):
+        assert get(served, path).headers["cache-control"] == "no-store"
+    assert HTTP.get(served.url("/")).headers["cache-control"] == "no-cache"
+
+
 def test_nothing_of_a_private_sentence_is_kept(kept, page_root):
     served, page, folder = kept
     say(served, page, 0)

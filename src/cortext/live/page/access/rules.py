@@ -224,7 +224,7 @@ class Guard:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         reason = self._refusal(scope)
         if reason is None:
-            await self._app(scope, receive, _with_headers(send))
+            await self._app(scope, receive, _with_headers(scope, send))
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
@@ -234,7 +234,7 @@ class Guard:
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
             ]
-            send = _with_headers(send)
+            send = _with_headers(scope, send)
             await send({"type": "http.response.start", "status": 403, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
@@ -250,8 +250,12 @@ class Guard:
         return None
 
 
-def _with_headers(send: Send) -> Send:
-    extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+def _with_headers(scope: Scope, send: Send) -> Send:
+    headers = HEADERS
+    if scope["path"].startswith("/api/"):
+        # A browser would keep what was said in its cache, where deleting does not reach.
+        headers = HEADERS | {"Cache-Control": "no-store"}
+    extra = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def wrapped(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
