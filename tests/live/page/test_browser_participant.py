@@ -167,6 +167,15 @@ def test_a_lost_connection_is_told_in_plain_words_and_comes_back(browser, root):
         server.kill()
 
 
+def test_a_connection_that_stays_lost_is_told(opened):
+    page = opened().stopped().greeted()
+    page.pass_ms(100)
+    page.sockets[-1].close()
+    page.wait_for_text("#state", "One moment")
+    page.pass_ms(11_000)
+    page.wait_for_text("#state", "One moment: no connection")
+
+
 def test_who_may_only_read_gets_no_targets_and_a_wrong_token_is_told(opened, server):
     reading = opened(Participant, confidence=0.2).open(token="").connected()
     rating = opened(Participant).open().connected()
@@ -369,7 +378,7 @@ def test_without_a_choice_the_voice_says_the_best_one_after_the_pause(opened):
     page.page.keyboard.press("Shift")
     page.pass_ms(100)
     page.decided(*TEA, confidence=0.2)
-    assert page.text("#choice-wait") == "1 is taken in 2 s"
+    assert page.text("#choice-wait") == "Number 1 is taken in 2 s"
     page.pass_ms(1500)
     page.page.mouse.move(300, 300)  # somebody is about to choose: the pause begins anew
     page.pass_ms(1500)
@@ -379,6 +388,20 @@ def test_without_a_choice_the_voice_says_the_best_one_after_the_pause(opened):
     assert page.spoken() == [TEA[0]]
     assert page.page.is_hidden("#choice")
     assert page.asked == []
+
+
+@pytest.mark.parametrize("key", ["n", "Escape"])
+def test_a_sentence_that_is_none_of_these_is_not_said(opened, key):
+    page = opened(kept={"alternatives.wait": "2"}).stopped().greeted()
+    page.page.keyboard.press("Shift")
+    page.pass_ms(100)
+    page.decided(*TEA, confidence=0.2)
+    page.page.keyboard.press(key)
+    page.pass_ms(5000)
+    assert page.page.is_hidden("#choice")
+    assert page.spoken() == []
+    page.page.keyboard.press("y")  # asked for, it is said
+    page.until("spoken.length === 1")
 
 
 def test_the_next_words_close_the_alternatives_and_the_best_one_stands(opened):

@@ -72,7 +72,7 @@ export class Alternatives {
   }
 
   count(left_s) {
-    $("choice-wait").textContent = left_s ? `1 is taken in ${Math.ceil(left_s)}\u202fs` : "";
+    $("choice-wait").textContent = left_s ? `Number 1 is taken in ${Math.ceil(left_s)}\u202fs` : "";
   }
 
   choose(i) {

@@ -16,6 +16,7 @@ import { KEYS, LEAST, Settings } from "./settings.js";
 const $ = (id) => document.getElementById(id);
 const THINKS_MS = 600; // without a step for so long, an utterance in progress waits for its last words
 const COMPLAINT_MS = 10_000;
+const AWAY_MS = 10_000; // a connection that is lost for so long wants somebody to look
 const PRIVATE = "private: nothing is kept";
 
 let hello = null;
@@ -23,6 +24,8 @@ let state = null;
 let last = null; // the last sentence: { id, entry (its name in the conversation), isKept, text, shown, nbest, rating }
 let forming = null; // number of the utterance that is forming
 let connected = "connecting";
+let isAway = false;
+let away = null; // the timer until then
 let refusal = "";
 let complaint = "";
 let announced = "";
@@ -166,6 +169,11 @@ function announce(key, text) {
 }
 
 function connection(kind, text) {
+  if (kind === "away") away ??= setTimeout(() => show((isAway = true)), AWAY_MS);
+  else if (kind !== "connecting") {
+    clearTimeout(away);
+    [away, isAway] = [null, false];
+  }
   connected = kind;
   refusal = kind === "refused" ? text : "";
   forming = kind === "open" ? forming : null;
@@ -233,7 +241,7 @@ function complain(text) {
 function condition() {
   const { kind, text } = voice.state;
   if (connected === "refused") return ["refused", "This page needs a new link. Please ask for one."];
-  if (connected !== "open") return ["moment", "One moment"];
+  if (connected !== "open") return ["moment", isAway ? "One moment: no connection" : "One moment"];
   if (complaint) return ["refused", complaint];
   if (kind === "speaking" && forming === null) return ["speaking", "Speaking"];
   if (alternatives.isOpen) return ["ready", "Please choose"];
@@ -278,14 +286,17 @@ function apply() {
 
 voice.onchange = () => show();
 $("others").addEventListener("click", () => offer(true));
-$("none").addEventListener("click", () => alternatives.close());
+$("none").addEventListener("click", () => {
+  voice.cancel(); // what is none of these is not said
+  alternatives.close();
+});
 $("hush").addEventListener("click", () => voice.stop());
 $("say").addEventListener("click", () => (voice.state.waiting === null ? voice.repeat() : voice.go()));
 for (const [id, by] of [["settings-up", -0.5], ["settings-down", 0.5]]) // who points with the eyes has no wheel
   $(id).addEventListener("click", () => $("settings-panel").scrollBy(0, by * $("settings-panel").clientHeight));
 for (const rating of ["right", "wrong"]) $(rating).addEventListener("click", () => rate(rating));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !document.querySelector("#settings-panel:popover-open")) alternatives.close();
+  if (event.key === "Escape" && alternatives.isOpen && !document.querySelector("#settings-panel:popover-open")) $("none").click();
 });
 keys(KEYS);
 theme(() => {});

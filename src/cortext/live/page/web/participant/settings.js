@@ -75,11 +75,11 @@ export class Settings {
     for (const [name, setting] of Object.entries(values))
       Object.defineProperty(this, name, { get: () => (isNaN(setting.get()) ? setting.get() : Number(setting.get())) });
     oneOf($("reading"), "Conversation", talk, SIZES, changed);
-    oneOf($("choosing"), "Right and Wrong", rate, [["on", "Shown"], ["off", "Hidden"]], changed);
-    steps($("choosing"), "Unsure below", below, BELOW, (it) => (it === "0" ? "never" : `${Math.round(100 * it)}\u202f%`), changed);
-    oneOf($("choosing"), "Sentences", most, [["2", "2"], ["3", "3"], ["4", "4"]], changed);
+    oneOf($("choosing"), "Buttons Right and Wrong", rate, [["on", "Shown"], ["off", "Hidden"]], changed);
+    steps($("choosing"), "Ask if less sure than", below, BELOW, (it) => (it === "0" ? "never" : `${Math.round(100 * it)}\u202f%`), changed);
+    oneOf($("choosing"), "How many sentences", most, [["2", "2"], ["3", "3"], ["4", "4"]], changed);
     steps($("choosing"), "Time to choose", wait, WAITS, (it) => (it === "0" ? "no end" : `${it}\u202fs`), changed);
-    steps($("dwelling"), "Rest for", dwell, DWELL, (it) => (it === "0" ? "off" : `${it}\u202fs`), changed);
+    steps($("dwelling"), "Press after", dwell, DWELL, (it) => (it === "0" ? "off" : `${it}\u202fs`), changed);
   }
 }
 
