@@ -328,6 +328,7 @@ def test_a_number_of_an_earlier_run_means_no_other_sentence(page_root, tmp_path,
     with serving(logging(page_root, folder)) as served, served.page() as page:
         monkeypatch.setattr(UsageLog, "append", full_disk)
         lost = say(served, page, 2)
+        get(served, "conversation")  # answered when it was tried
         monkeypatch.setattr(UsageLog, "append", append)
         refused = served.post("correction", {"utterance": lost["id"], "text": "you and I"})
         assert refused.status_code == 409, refused.text
