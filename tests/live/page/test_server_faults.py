@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 from cortext.decoding import Decoder
 from cortext.live.core.log import open_log
-from cortext.live.page import server
+from cortext.live.page import web_sockets
 from cortext.live.page.access.rules import MAX_MESSAGE
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.decoding_thread import DecodingThread
@@ -60,7 +60,7 @@ def test_a_browser_that_leaves_in_mid_sentence_disturbs_nobody(page_root):
 
 
 def test_a_browser_that_does_not_read_is_forgotten(page_root, monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(web_sockets, "PATIENCE_S", 0.3)
     with (
         serving(make_session(page_root, loop=True), send_buffer=4096) as served,
         served.page(max_queue=1, close_timeout=0.1),

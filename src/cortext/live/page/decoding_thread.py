@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -17,6 +15,7 @@ from cortext.casing import Caser
 from cortext.errors import DataError, LiveError
 from cortext.live.core.acoustic_stream import check_bins
 from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenModel
+from cortext.live.core.jobs import Jobs
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.on_final import FinalCommand
@@ -28,88 +27,12 @@ from cortext.live.page.forgetting import forget, forget_in_memory
 from cortext.live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext.live.page.messages import Event, Fanout, Reader, greeting
 from cortext.live.page.sources import Source
-from cortext.live.page.utterance import UtteranceDecoder
+from cortext.live.page.utterance_decoder import UtteranceDecoder
 from cortext.usage.conversation import ConversationEntry, latest
 from cortext.usage.deletion import Selection
 from cortext.usage.writer import UsageLog, now
 
 Result = TypeVar("Result")
-
-
-class Jobs:
-    """A thread that does jobs in order, and has work of its own in between. It begins at once.
-
-    Args:
-        name: Name of the thread.
-        wait_s: Returns in how many seconds its own work is due; None: when a job was done, ask
-            again.
-        work: Does that work; it may not raise.
-        last: Ends the thread's work; it may not raise.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        wait_s: Callable[[], float | None],
-        work: Callable[[], None],
-        last: Callable[[], None],
-    ) -> None:
-        self._wait_s = wait_s
-        self._work = work
-        self._last = last
-        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._mutex = threading.Lock()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def ask(
-        self, work: Callable[[], Result], then: Callable[[], None] | None = None
-    ) -> Future[Result]:
-        """Queue a job, and a job `then` unless it fails.
-
-        Returns:
-            The result; it is there after both.
-        """
-        answer: Future[Result] = Future()
-
-        def job() -> None:
-            if not answer.set_running_or_notify_cancel():  # its client has left meanwhile
-                return
-            try:
-                result = work()
-            except BaseException as error:
-                answer.set_exception(error)
-                return
-            if then:
-                then()
-            answer.set_result(result)
-
-        with self._mutex:
-            if self._closing:
-                answer.set_exception(LiveError("the server is stopping"))
-            else:
-                self._asked.put(job)
-        return answer
-
-    def close(self, timeout_s: float) -> None:
-        """Do the jobs that are queued, and end the thread."""
-        with self._mutex:
-            self._closing = True
-        self._asked.put(None)
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                job = self._asked.get(timeout=self._wait_s())
-            except queue.Empty:
-                self._work()
-                continue
-            if job is None:
-                self._last()
-                return
-            job()
 
 
 class DecodingThread:
@@ -293,11 +216,11 @@ class DecodingThread:
 
     def correct(self, utterance: int, text: str) -> Future[bool]:
         """Log the sentence that was meant; return whether the recording is kept with it."""
-        return self._feedback(utterance, correction=text)
+        return self._feedback(utterance, lambda log: log.correct(utterance, text), correction=text)
 
     def rate(self, utterance: int, rating: str) -> Future[bool]:
         """Log a rating; return whether the recording is kept."""
-        return self._feedback(utterance, rating=rating)
+        return self._feedback(utterance, lambda log: log.rate(utterance, rating), rating=rating)
 
     async def forget(self, selection: Selection) -> dict[str, Any]:
         """Delete entries wherever they are kept; see `forgetting.forget`.
@@ -325,14 +248,16 @@ class DecodingThread:
 
         Without a usage log only those in memory.
         """
-        conversation, shown = self._utterances.conversation, self._utterances.shown
+        conversation = self._utterances.conversation
         if self.log_writer is None:
             return self._jobs.ask(lambda: conversation.found(search, before, most or MOST_KEPT))
+
+        def show(text: str) -> str:
+            return self._utterances.shown([text])[0]
 
         def find(log: UsageLog) -> list[ConversationEntry]:
             entries = log.entries
             wanted = len(entries) if most is None else most
-            show = lambda text: shown([text])[0]  # noqa: E731
             return latest(entries, wanted, before=before, search=search, show=show)
 
         return self.log_writer.ask(find)
@@ -390,7 +315,16 @@ class DecodingThread:
         self.readers.send(Event("turn", said))
         return entry
 
-    def _feedback(self, utterance: int, **said: str) -> Future[bool]:
+    def _feedback(
+        self, utterance: int, write: Callable[[UsageLog], bool], **said: str
+    ) -> Future[bool]:
+        """Log feedback on an utterance, then add it to the conversation in memory.
+
+        Args:
+            utterance: Number of the utterance.
+            write: Writes it to the log; returns whether the recording is kept.
+            said: The correction or the rating, as `Conversation.note` takes it.
+        """
         if self.log_writer is None:
             fix = "start the server with --session-log DIR"
             raise LiveError("there is no usage log", fix=fix)
@@ -399,8 +333,7 @@ class DecodingThread:
             raise LiveError("the sentence was private: nothing of it is kept")
 
         def log(writer: UsageLog) -> bool:
-            give = writer.correct if "correction" in said else writer.rate
-            kept = give(utterance, *said.values())
+            kept = write(writer)
             self._jobs.ask(lambda: conversation.note(utterance, **said))
             return kept
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from cortext.errors import CortextError, DataError
 from cortext.live.core.log import event
-from cortext.live.page.utterance import UtteranceDecoder
+from cortext.live.page.utterance_decoder import UtteranceDecoder
 from cortext.usage.deletion import Selection
 from cortext.usage.log import Deleted
 from cortext.usage.writer import UsageLog
 
 
 def forget_in_memory(utterances: UtteranceDecoder, selection: Selection) -> dict[str, Any]:
-    """Forget entries of a server without a usage log; for the decoding thread.
+    """Forget entries of a server without a usage log. Runs in the decoding thread.
 
     Raises:
         DataError: There is no such entry.
@@ -33,7 +33,9 @@ def forget(
     chain: Path | None,
     selection: Selection,
 ) -> dict[str, Any]:
-    """Delete entries from the log, then from memory and pages, then from a chain; for its thread.
+    """Delete entries from the log, then from memory and pages, then from a chain.
+
+    Runs in the thread of the log, and waits for the decoding thread.
 
     Args:
         log: The usage log.

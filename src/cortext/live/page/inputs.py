@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol
 from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError
 from cortext.live.page.sources import Source
-from cortext.live.page.utterance import CHUNK_BINS, BinOrigin, UtteranceDecoder
+from cortext.live.page.utterance import BinOrigin
+from cortext.live.page.utterance_decoder import CHUNK_BINS, UtteranceDecoder
 
 State = Literal["idle", "running", "ended"]
 PAUSE_S = 1.0

@@ -1,4 +1,4 @@
-"""Handlers of requests that change something: bodies, checks, answers.
+"""Requests under /api/: whose token allows them, their bodies, what they do, and their answers.
 
 Every error is one line of JSON, with a status that tells whose it is: 400 for a wrong request, 409
 for one that the server cannot do now, 500 for an error of ours.
@@ -15,13 +15,13 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 
 from cortext.errors import CortextError, LiveError
 from cortext.extras import need
 from cortext.live.core.log import event, internal_error, repeated_event
 from cortext.live.page.access.rules import MAX_BODY, Access
-from cortext.live.page.access.tokens import Right
+from cortext.live.page.access.tokens import MAY, Holder, Right
 from cortext.live.page.conversation import (
     MOST_LISTED,
     checked_turn,
@@ -60,6 +60,8 @@ NEEDS: dict[str, Right] = {
     "speak": "read",
 }
 """Right that each request under /api/ needs, asked for by GET or by POST. Others are not served."""
+COUNTED = ("conversation", "export")
+"""Requests by GET that count as changes do: they may read the whole log."""
 KINDS: dict[Any, str] = {str: "a string", bool: "true or false", list: "a list"}
 """Types of fields in words; all others are numbers."""
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -74,20 +76,55 @@ class Refused(Exception):
         self.status = status
 
 
+def holder_of(client: HTTPConnection, token: str | None, access: Access) -> Holder | None:
+    """Return who has the token, and trust the connection if somebody has.
+
+    Raises Refused where one guest asks for too much at a time.
+    """
+    holder = access.holder(token)
+    if holder is not None:
+        if len(holder.connections) >= holder.most_requests:
+            raise Refused(429, "too many requests with this token at a time")
+        client.state.connection.trust(holder.connections)
+    return holder
+
+
+def check_token(request: Request, access: Access, needed: Right) -> Holder:
+    """Return who has the request's token. Raises Refused unless it has the right."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    holder = holder_of(request, token.strip() if scheme.lower() == "bearer" else None, access)
+    if holder is None:
+        raise Refused(401, "the token is missing or wrong")
+    if not holder.may(needed):
+        raise Refused(403, f"this token may only {MAY[holder.rights]}")
+    return holder
+
+
+def check_rate(holder: Holder) -> None:
+    """Count a request. Raises Refused where its sender asks too often."""
+    if not holder.allows_another_change():
+        raise Refused(429, "too many requests; wait a second")
+
+
 async def answer(result: Awaitable[dict[str, Any] | Response]) -> Response:
     """Return the result of a request, or one line about its error."""
     try:
         found = await result
-        return found if isinstance(found, Response) else JSONResponse(found)
-    except Refused as refused:
-        return error_response(refused.status, str(refused))
-    except LiveError as error:
-        return error_response(409, str(error))
-    except CortextError as error:
-        return error_response(400, str(error))
     except Exception as error:
-        repeated_event("request_failed", "error", error=internal_error(error))
-        return error_response(500, internal_error(error))
+        return error_answer(error)
+    return found if isinstance(found, Response) else JSONResponse(found)
+
+
+def error_answer(error: Exception) -> JSONResponse:
+    """Return the answer to a request that has failed."""
+    if isinstance(error, Refused):
+        return error_response(error.status, str(error))
+    if isinstance(error, LiveError):
+        return error_response(409, str(error))
+    if isinstance(error, CortextError):
+        return error_response(400, str(error))
+    repeated_event("request_failed", "error", error=internal_error(error))
+    return error_response(500, internal_error(error))
 
 
 def error_response(status: int, what: str) -> JSONResponse:
@@ -128,14 +165,22 @@ def _no_constant(name: str) -> None:
 
 
 def handlers(decoding: DecodingThread) -> dict[str, Handler]:
-    """Return the handler of each request by its name."""
+    """Return the handler of each request to the decoding thread by its name."""
+    return _control_handlers(decoding) | _conversation_handlers(decoding)
 
-    def handle(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
-        async def handler(body: dict[str, Any]) -> dict[str, Any]:
-            result = await asyncio.wrap_future(ask(body))
-            return {"kept": result} if isinstance(result, bool) else {}
 
-        return handler
+def _waits_for(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
+    """Return a handler that answers when the future of `ask` is done."""
+
+    async def handler(body: dict[str, Any]) -> dict[str, Any]:
+        result = await asyncio.wrap_future(ask(body))
+        return {"kept": result} if isinstance(result, bool) else {}
+
+    return handler
+
+
+def _control_handlers(decoding: DecodingThread) -> dict[str, Handler]:
+    """Return the handlers of requests about decoding and its settings."""
 
     def start(body: dict[str, Any]) -> Future[None]:
         _check_fields(body, trial=int, session=str)
@@ -157,22 +202,24 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
             raise Refused(400, "text and conversation are given; give one of them")
         return decoding.read_conversation(body["conversation"])
 
-    def private(body: dict[str, Any]) -> Future[None]:
-        _check_fields(body, on=bool)
-        return decoding.set_private(_required(body, "on"))
-
-    async def turn(body: dict[str, Any]) -> dict[str, Any]:
-        _check_fields(body, text=str)
-        text = checked_turn(_required(body, "text"))
-        return {"entry": await asyncio.wrap_future(decoding.add_turn(text))}
-
-    async def forget(body: dict[str, Any]) -> dict[str, Any]:
-        _check_fields(body, entries=list, since=str, until=str, all=bool)
-        return await decoding.forget(selection_of(body))
-
     def gate(body: dict[str, Any]) -> Future[None]:
         _check_fields(body, threshold=(int, float))
         return decoding.set_gate_threshold(_required(body, "threshold"))
+
+    asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
+        "start": start,
+        "stop": stop,
+        "options": decoding.set_options,
+        "hotwords": decoding.change_hotwords,
+        "context": context,
+        "day": day,
+        "gate": gate,
+    }
+    return {action: _waits_for(ask) for action, ask in asks.items()}
+
+
+def _conversation_handlers(decoding: DecodingThread) -> dict[str, Handler]:
+    """Return the handlers of requests about what was said."""
 
     def correction(body: dict[str, Any]) -> Future[bool]:
         _check_fields(body, utterance=int, text=str)
@@ -192,20 +239,27 @@ def handlers(decoding: DecodingThread) -> dict[str, Handler]:
             return {}
         return {"kept": await asyncio.wrap_future(decoding.correct(utterance, text))}
 
-    asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
-        "start": start,
-        "stop": stop,
-        "options": decoding.set_options,
-        "hotwords": decoding.change_hotwords,
-        "context": context,
-        "day": day,
-        "gate": gate,
-        "correction": correction,
-        "rating": rating,
-        "private": private,
+    def private(body: dict[str, Any]) -> Future[None]:
+        _check_fields(body, on=bool)
+        return decoding.set_private(_required(body, "on"))
+
+    async def turn(body: dict[str, Any]) -> dict[str, Any]:
+        _check_fields(body, text=str)
+        text = checked_turn(_required(body, "text"))
+        return {"entry": await asyncio.wrap_future(decoding.add_turn(text))}
+
+    async def forget(body: dict[str, Any]) -> dict[str, Any]:
+        _check_fields(body, entries=list, since=str, until=str, all=bool)
+        return await decoding.forget(selection_of(body))
+
+    return {
+        "correction": _waits_for(correction),
+        "rating": _waits_for(rating),
+        "private": _waits_for(private),
+        "choose": choose,
+        "turn": turn,
+        "forget": forget,
     }
-    answers: dict[str, Handler] = {"choose": choose, "turn": turn, "forget": forget}
-    return {action: handle(ask) for action, ask in asks.items()} | answers
 
 
 async def conversation_page(decoding: DecodingThread, request: Request) -> dict[str, Any]:
@@ -237,7 +291,7 @@ def guest_handlers(access: Access) -> dict[str, Handler]:
     async def invite(body: dict[str, Any]) -> dict[str, Any]:
         _check_fields(body, rights=str, name=str)
         rights, name = _required(body, "rights"), _required(body, "name")
-        access.outside  # noqa: B018 - raises where a guest could not come
+        access.check_outside()
         segno = need("segno", "live")
         guest = access.guests.invite(rights, name)
         event("guest_invited", guest=guest.id, rights=guest.rights)
@@ -261,10 +315,11 @@ def guest_handlers(access: Access) -> dict[str, Handler]:
 
 def guest_list(access: Access) -> dict[str, Any]:
     """Return the guests, without their tokens, and why none can be invited, or null."""
+    refusal = None
     try:
-        reason = None if access.outside else ""
+        access.check_outside()
     except LiveError as error:
-        reason = str(error)
+        refusal = str(error)
     guests = [
         {
             "id": guest.id,
@@ -275,7 +330,7 @@ def guest_list(access: Access) -> dict[str, Any]:
         }
         for guest in access.guests
     ]
-    return {"guests": guests, "refusal": reason}
+    return {"guests": guests, "refusal": refusal}
 
 
 def to_speak(body: dict[str, Any]) -> tuple[str, float, float]:

@@ -1,4 +1,4 @@
-"""The web server: the page, web sockets to watch and to feed, requests to control.
+"""The web server: its addresses, its socket, and its process.
 
 The page loads nothing from other servers. This module needs the extra `live`; callers check it
 (`cortext.extras.need`).
@@ -7,41 +7,30 @@ The page loads nothing from other servers. This module needs the extra `live`; c
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import uvicorn
-from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
+from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import Response
-from starlette.requests import HTTPConnection
 from websockets.protocol import State
 
-from cortext.errors import DataError, LiveError, shown
-from cortext.live.core.log import event, internal_error, repeated_event
+from cortext.errors import LiveError
+from cortext.live.core.log import internal_error, repeated_event
 from cortext.live.page.access.connections import Listener
-from cortext.live.page.access.rules import (
-    MAX_GUEST_READERS,
-    MAX_MESSAGE,
-    MAX_READERS,
-    MAX_STRANGE_READERS,
-    Access,
-    Guard,
-)
-from cortext.live.page.access.tokens import MAY, Holder, Right
+from cortext.live.page.access.rules import MAX_MESSAGE, Access, Guard
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.drift import DriftReports
-from cortext.live.page.messages import Reader
 from cortext.live.page.requests import (
+    COUNTED,
     NEEDS,
-    Handler,
     Refused,
     answer,
+    check_rate,
+    check_token,
     conversation_file,
     conversation_page,
     error_response,
@@ -50,7 +39,8 @@ from cortext.live.page.requests import (
     handlers,
     read_body,
 )
-from cortext.live.page.speech import speak
+from cortext.live.page.speech import sound_of
+from cortext.live.page.web_sockets import serve_feed, serve_page
 
 WEB = Path(__file__).parent / "web"
 TYPES = {
@@ -63,17 +53,11 @@ TYPES = {
 """Media types of the files that are served: these of the page's folders, and no others."""
 VIEWS = {"": "index.html", "participant": "participant.html"}
 """Files of the views by their addresses."""
-POLICY_VIOLATION = 1008
-TRY_AGAIN = 1013
-PATIENCE_S = 30.0
-"""Seconds that one message may wait for a client that does not read."""
 
 
 def build_app(decoding: DecodingThread, access: Access) -> Guard:
     """Return the application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    actions = handlers(decoding) | guest_handlers(access)
-    drift = DriftReports(decoding.log_writer.folder if decoding.log_writer else None)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
     pages = {
         file.relative_to(WEB).as_posix(): (file.read_bytes(), TYPES[file.suffix])
@@ -81,42 +65,15 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
         if file.suffix in TYPES
     }
     pages |= {address: pages[name] for address, name in VIEWS.items()}
-
-    @app.get("/api/state")
-    async def state(request: Request) -> Response:
-        return await answer(_state(request, decoding, access))
-
-    @app.get("/api/drift")
-    async def drift_report(request: Request) -> Response:
-        return await answer(_drift(request, drift, access))
-
-    @app.get("/api/guests")
-    async def guests(request: Request) -> Response:
-        return await answer(_guests(request, access))
-
-    @app.post("/api/speak")
-    async def sound(request: Request) -> Response:
-        return await speak(decoding.speech, _asked("speak", request, access))
-
-    @app.get("/api/conversation")
-    async def conversation(request: Request) -> Response:
-        return await answer(_conversation(request, decoding, access))
-
-    @app.get("/api/export")
-    async def exported(request: Request) -> Response:
-        return await answer(_export(request, decoding, access))
-
-    @app.post("/api/{action}")
-    async def change(action: str, request: Request) -> Response:
-        return await answer(_change(action, request, access, actions))
+    _add_requests(app, decoding, access)
 
     @app.websocket("/ws")
     async def page_socket(ws: WebSocket) -> None:
-        await _serve_page(ws, decoding, access)
+        await serve_page(ws, decoding, access)
 
     @app.websocket("/feed")
     async def feed_socket(ws: WebSocket) -> None:
-        await _serve_feed(ws, decoding, access)
+        await serve_feed(ws, decoding, access)
 
     @app.get("/{name:path}")
     async def page(name: str) -> Response:
@@ -128,241 +85,49 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
     return Guard(app, access)
 
 
-def _holder(client: HTTPConnection, token: str | None, access: Access) -> Holder | None:
-    """Return who has the token, and trust the connection if somebody has.
+def _add_requests(app: FastAPI, decoding: DecodingThread, access: Access) -> None:
+    """Add what GET and POST do under /api/."""
+    changes = handlers(decoding) | guest_handlers(access)
+    drift = DriftReports(decoding.log_writer.folder if decoding.log_writer else None)
 
-    Raises Refused where one guest asks for too much at a time.
-    """
-    holder = access.holder(token)
-    if holder is not None:
-        if len(holder.connections) >= holder.most_requests:
-            raise Refused(429, "too many requests with this token at a time")
-        client.state.connection.trust(holder.connections)
-    return holder
+    async def guests(_: Request) -> dict[str, Any]:
+        return guest_list(access)
 
+    readings: dict[str, Callable[[Request], Awaitable[dict[str, Any] | Response]]] = {
+        "state": lambda _: asyncio.wrap_future(decoding.state()),
+        "drift": lambda _: drift.report(),
+        "guests": guests,
+        "conversation": lambda request: conversation_page(decoding, request),
+        "export": lambda request: conversation_file(decoding, request),
+    }
 
-def _check_token(request: Request, access: Access, needed: Right = "control") -> Holder:
-    """Return who has the token. Raises Refused unless it allows what needs this right."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    holder = _holder(request, token.strip() if scheme.lower() == "bearer" else None, access)
-    if holder is None:
-        raise Refused(401, "the token is missing or wrong")
-    if not holder.may(needed):
-        raise Refused(403, f"this token may only {MAY[holder.rights]}")
-    return holder
+    async def read(action: str, request: Request) -> dict[str, Any] | Response:
+        holder = check_token(request, access, NEEDS[action])
+        if action in COUNTED:
+            check_rate(holder)
+        return await readings[action](request)
 
+    async def speak(request: Request) -> Response:
+        check_rate(check_token(request, access, NEEDS["speak"]))
+        return sound_of(decoding.speech, await read_body(request))
 
-# Requests
+    async def change(action: str, request: Request) -> dict[str, Any]:
+        known = action in changes
+        holder = check_token(request, access, NEEDS[action] if known else "read")
+        if not known:
+            raise Refused(404, "no such request")
+        check_rate(holder)
+        return {"ok": True, **await changes[action](await read_body(request))}
 
+    @app.get("/api/{action}")
+    async def get(action: str, request: Request) -> Response:
+        if action not in readings:
+            return error_response(404, "no such page")
+        return await answer(read(action, request))
 
-async def _state(request: Request, decoding: DecodingThread, access: Access) -> dict[str, Any]:
-    _check_token(request, access, NEEDS["state"])
-    return await asyncio.wrap_future(decoding.state())
-
-
-async def _drift(request: Request, drift: DriftReports, access: Access) -> dict[str, Any]:
-    _check_token(request, access, NEEDS["drift"])
-    return await drift.report()
-
-
-async def _guests(request: Request, access: Access) -> dict[str, Any]:
-    _check_token(request, access, NEEDS["guests"])
-    return guest_list(access)
-
-
-async def _conversation(
-    request: Request, decoding: DecodingThread, access: Access
-) -> dict[str, Any]:
-    _check_rate(_check_token(request, access, NEEDS["conversation"]))
-    return await conversation_page(decoding, request)
-
-
-async def _export(request: Request, decoding: DecodingThread, access: Access) -> Response:
-    _check_rate(_check_token(request, access, NEEDS["export"]))
-    return await conversation_file(decoding, request)
-
-
-def _check_rate(holder: Holder) -> None:
-    if not holder.allows_another_change():
-        raise Refused(429, "too many requests; wait a second")
-
-
-async def _change(
-    action: str, request: Request, access: Access, actions: dict[str, Handler]
-) -> dict[str, Any]:
-    known = action in actions
-    holder = _check_token(request, access, NEEDS[action] if known else "read")
-    if not known:
-        raise Refused(404, "no such request")
-    if not holder.allows_another_change():
-        raise Refused(429, "too many requests; wait a second")
-    return {"ok": True, **await actions[action](await read_body(request))}
-
-
-async def _asked(action: str, request: Request, access: Access) -> dict[str, Any]:
-    """Return the body of a request, where its sender may ask for that."""
-    if not _check_token(request, access, NEEDS[action]).allows_another_change():
-        raise Refused(429, "too many requests; wait a second")
-    return await read_body(request)
-
-
-# The web socket of a page
-
-
-async def _serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    try:
-        holder = _holder(ws, ws.query_params.get("token"), access)
-    except Refused:
-        await ws.close(TRY_AGAIN)
-        return
-    if holder is None:
-        if not access.open_view:
-            await ws.close(POLICY_VIOLATION)
-            return
-        holder = Holder("", "read")  # a stranger, who may watch
-        most = MAX_STRANGE_READERS
-        ws.state.connection.trust(holder.connections)
-    else:
-        most = MAX_READERS if holder.may("control") else MAX_GUEST_READERS
-    reader = Reader(asyncio.get_running_loop())
-    most_of_holder = holder.pages >= holder.most_pages
-    if most_of_holder or not decoding.readers.admit(reader, most):
-        n_open = holder.pages if most_of_holder else most
-        await ws.accept()
-        await ws.close(TRY_AGAIN, f"{n_open} pages are open already")
-        return
-    tasks: list[asyncio.Task[Any]] = []
-    withdrawn = asyncio.Event()
-    ws.state.connection.when_withdrawn(withdrawn.set)
-    holder.pages += 1
-    try:
-        await ws.accept()
-        await asyncio.wrap_future(decoding.subscribe(reader, holder.rights, not holder.token))
-        event("page_connected", pages=len(decoding.readers))
-        jobs = (_send(ws, reader), _until_it_leaves(ws), withdrawn.wait())
-        tasks += [asyncio.create_task(job) for job in jobs]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if withdrawn.is_set():
-            decoding.readers.remove(reader)
-            tasks[0].cancel()
-            await _close_withdrawn(ws, tasks[1])
-    finally:
-        holder.pages -= 1
-        decoding.readers.remove(reader)
-        for task in tasks:
-            task.cancel()
-        event("page_disconnected", pages=len(decoding.readers))
-
-
-async def _until_it_leaves(ws: WebSocket) -> None:
-    while (await ws.receive())["type"] != "websocket.disconnect":
-        pass  # a page has nothing to say here
-
-
-async def _close_withdrawn(ws: WebSocket, leaving: asyncio.Task[None]) -> None:
-    """Tell a page that its access was withdrawn; its connection soon ends, if it does not read."""
-    with suppress(WebSocketDisconnect, RuntimeError):  # it has left
-        await ws.close(POLICY_VIOLATION, "access was withdrawn")
-        await leaving
-
-
-async def _send(ws: WebSocket, reader: Reader) -> None:
-    """Send the reader's messages until the page leaves or is given up."""
-    with suppress(WebSocketDisconnect, RuntimeError):  # it has left
-        try:
-            while True:
-                text = await reader.get()
-                async with asyncio.timeout(PATIENCE_S):
-                    await ws.send_text(text)
-        except TimeoutError:
-            repeated_event("page_too_slow")
-        except LiveError as error:
-            repeated_event("page_too_slow")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    await ws.close(TRY_AGAIN, str(error))
-
-
-# The web socket of a feed
-
-
-async def _serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    try:
-        holder = _holder(ws, ws.query_params.get("token"), access)
-    except Refused:
-        holder = None  # a guest's, which may not feed
-    if holder is None or not holder.may("control"):
-        await ws.close(POLICY_VIOLATION)
-        return
-    await ws.accept()
-    try:
-        _check_bins_of_feed(ws.query_params.get("bin_ms"), decoding.bin_ms)
-        await asyncio.wrap_future(decoding.open_feed(ws))
-    except (LiveError, DataError) as error:
-        repeated_event("feed_refused")
-        may_come_again = decoding.is_feed and isinstance(error, LiveError)
-        await ws.close(TRY_AGAIN if may_come_again else POLICY_VIOLATION, str(error))
-        return
-    event("feed_connected")
-    why: str | None = "the feed was disconnected in mid-utterance"
-    try:
-        while (message := await ws.receive())["type"] != "websocket.disconnect":
-            ws.state.connection.received_whole()
-            await _take_in(ws, decoding, message)
-        if message.get("code") == 1009:
-            why = f"the feed sent a message of more than {MAX_MESSAGE} bytes and was disconnected"
-    except TimeoutError:
-        why = "the feed did not read its answers and was disconnected"
-    except (WebSocketDisconnect, RuntimeError):
-        pass
-    finally:
-        event("feed_disconnected")
-        decoding.close_feed(ws, why)  # not awaited: it is to happen even if this task is cancelled
-
-
-def _check_bins_of_feed(stated: str | None, bin_ms: float) -> None:
-    """Raise DataError for a feed that states bins of another length than the model's."""
-    try:
-        same = stated is None or float(stated) == bin_ms
-    except ValueError:
-        same = False
-    if not same:
-        found = f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms"
-        raise DataError(found, fix="join bins before they are sent")
-
-
-async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> None:
-    """Take one message of a feed: bins, or the end of its utterance; answer errors."""
-    try:
-        content = message.get("bytes")
-        if content is not None:
-            await asyncio.wrap_future(decoding.feed(_bins(content, decoding.n_features)))
-        elif _is_end(message.get("text")):
-            await asyncio.wrap_future(decoding.end_fed_utterance())
-        else:
-            raise DataError('a text message of the feed is not {"end": true}')
-    except DataError as error:
-        repeated_event(
-            "feed_message_refused", n_bytes=len(message.get("bytes") or message.get("text") or "")
-        )
-        await asyncio.wrap_future(decoding.refuse_fed(str(error)))
-        async with asyncio.timeout(PATIENCE_S):
-            await ws.send_json({"type": "error", "what": str(error)})
-
-
-def _bins(content: bytes, n_features: int) -> np.ndarray:
-    """Return the bins [T, C] of a message: float32, little-endian."""
-    if len(content) % (4 * n_features):
-        found = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
-        raise DataError(f"{found} ({n_features} float32 a bin)")
-    return np.frombuffer(content, dtype="<f4").astype(np.float32).reshape(-1, n_features)
-
-
-def _is_end(text: str | None) -> bool:
-    try:
-        return bool(json.loads(text or "") == {"end": True})
-    except (ValueError, RecursionError):
-        return False
+    @app.post("/api/{action}")
+    async def post(action: str, request: Request) -> Response:
+        return await answer(speak(request) if action == "speak" else change(action, request))
 
 
 # The process

@@ -28,7 +28,7 @@ from cortext.live.core.chain_follower import speaking_run
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.gate import gate_for
 from cortext.live.core.log import event
-from cortext.live.core.log_writer import open_log
+from cortext.live.core.log_writer import LogWriter, open_log
 from cortext.live.core.on_final import FinalCommand
 from cortext.live.core.speech import Speech
 from cortext.live.page.day_pipeline import DayPipeline
@@ -80,20 +80,7 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     gate = gate_for(settings.run, stepper, settings.gate_threshold) if settings.gate else None
     days = DayPipeline(stepper, decoder, options, settings.day, settings.context, gate, name)
     source = _source(settings, days, progress)
-    log_writer = None
-    if settings.session_log is not None:
-        log_writer = open_log(
-            settings.session_log,
-            days.pipeline.conventions,
-            options.normalise,
-            decoder,
-            record_all=settings.record_all,
-            quota_gb=settings.record_quota_gb,
-            days=settings.record_days,
-        )
-        days.pipeline.remember(log_writer.latest_features(ROLLING_TRIALS))
-        if settings.chain is not None:
-            finish_forgetting(settings.chain, settings.session_log)
+    log_writer = _usage_log(settings, days, options, decoder)
     about: dict[str, Any] = {
         "version": __version__,
         "run": shown_name(settings.run),
@@ -115,6 +102,27 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
     if settings.chain is not None:
         decoding.follow(settings.chain, lambda run: (_stepper(settings, run), calibrator_of(run)))
     return decoding
+
+
+def _usage_log(
+    settings: LiveSettings, days: DayPipeline, options: PipelineOptions, decoder: Decoder
+) -> LogWriter | None:
+    """Open the usage log, and continue where the server before ended; None without a log."""
+    if settings.session_log is None:
+        return None
+    log_writer = open_log(
+        settings.session_log,
+        days.pipeline.conventions,
+        options.normalise,
+        decoder,
+        record_all=settings.record_all,
+        quota_gb=settings.record_quota_gb,
+        days=settings.record_days,
+    )
+    days.pipeline.remember(log_writer.latest_features(ROLLING_TRIALS))
+    if settings.chain is not None:
+        finish_forgetting(settings.chain, settings.session_log)
+    return log_writer
 
 
 def shown_name(folder: Path) -> str:

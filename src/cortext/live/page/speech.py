@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from cortext.errors import CortextError, LiveError
 from cortext.live.core.log import repeated_event
 from cortext.live.core.speech import Request, Speech
-from cortext.live.page.requests import Refused, answer, to_speak
+from cortext.live.page.requests import Refused, error_answer, to_speak
 
 MOST_OPEN = 8
 """Answers at a time whose sound has not been taken wholly."""
@@ -33,26 +32,23 @@ def wav_header(samples_per_s: int) -> bytes:
     return b"RIFF" + size + b"WAVE" + format_ + b"\x02\0\x10\0" + b"data" + data
 
 
-async def speak(speech: Speech | None, body: Awaitable[dict[str, Any]]) -> Response:
-    """Return the answer to a request to speak: sound, or one line about its error.
+def sound_of(speech: Speech | None, body: dict[str, Any]) -> Sound:
+    """Return the answer to a request to speak.
 
     Args:
         speech: The server's voice.
-        body: The body of the request, of which somebody has checked who sends it.
+        body: The body of the request.
+
+    Raises:
+        Refused: Too many sounds are on their way.
+        CortextError: There is no voice, or see `Speech.ask`.
     """
-    made: list[Sound] = []
-
-    async def ask() -> dict[str, Any]:
-        text, rate, pitch = to_speak(await body)
-        if speech is None:
-            raise LiveError("the server has no voice", fix="start it with --voice")
-        if Sound.n_open >= MOST_OPEN:
-            raise Refused(429, "too many sounds at a time; wait until one has been played")
-        made.append(Sound(speech, text, rate, pitch))
-        return {}
-
-    refusal = await answer(ask())
-    return made[0] if made else refusal
+    text, rate, pitch = to_speak(body)
+    if speech is None:
+        raise LiveError("the server has no voice", fix="start it with --voice")
+    if Sound.n_open >= MOST_OPEN:
+        raise Refused(429, "too many sounds at a time; wait until one has been played")
+    return Sound(speech, text, rate, pitch)
 
 
 class Sound(Response):
@@ -99,7 +95,7 @@ class Sound(Response):
         first = await self._pieces.get()
         if not isinstance(first, int):
             failed = first if isinstance(first, CortextError) else LiveError("there is no sound")
-            await (await answer(_raise(failed)))(scope, receive, send)
+            await error_answer(failed)(scope, receive, send)
             return
         head = [(b"content-type", b"audio/wav")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
@@ -121,7 +117,3 @@ async def _left(receive: Receive) -> None:
     with suppress(ClientDisconnect):
         while (await receive())["type"] != "http.disconnect":
             pass
-
-
-async def _raise(error: CortextError) -> dict[str, Any]:
-    raise error

@@ -24,11 +24,9 @@ from typing import Any, cast
 from cortext.live.core.log import repeated_event
 
 HEAD_S = 10.0
-"""In this time a whole request head must have come, from the connection or from the last answer
-on.
-"""
+"""Seconds in which a whole request head must come, from the connection or the last answer on."""
 ANSWER_S = 30.0
-"""In this time a client without the token must have taken its answer."""
+"""Seconds in which a client without the token must take its answer."""
 MAX_STRANGERS = 64
 """Connections at a time whose request in progress has not shown the token, or that have no
 request in progress.
@@ -36,9 +34,7 @@ request in progress.
 SPARE_FILES = 32
 """File descriptors that connections leave to the work: recordings, the usage log, libraries."""
 MAX_UNREAD = 2 * 1024 * 1024
-"""Bytes of answers that may wait for a client that goes on sending and does not read (pings,
-say).
-"""
+"""Bytes of answers that may wait for a client that goes on sending and does not read."""
 MAX_RECEIVED = 2 * 1024 * 1024
 """Bytes that may come between one whole request or message and the next.
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cortext.errors import ConfigError, LiveError
-from cortext.live.page.access.tokens import Guests, Holder, Right
+from cortext.live.page.access.tokens import Guests, Holder
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -136,18 +136,8 @@ class Access:
         """
         return next(iter([each for each in (self.owner, *self.guests) if each.shows(token)]), None)
 
-    def rights(self, token: str | None) -> Right | None:
-        """Return what a token allows; None for a wrong one."""
-        holder = self.holder(token)
-        return None if holder is None else holder.rights
-
-    def invitation(self, token: str) -> str:
-        """Return the address that a guest opens; the fragment with the token is never sent."""
-        return f"{self.outside}/participant#token={token}"
-
-    @property
-    def outside(self) -> str:
-        """Encrypted address of the page for other devices. Raises LiveError where they have none.
+    def check_outside(self) -> None:
+        """Raise LiveError where other devices have no encrypted way to the page.
 
         A token that is sent unencrypted could be read on the way.
         """
@@ -156,7 +146,11 @@ class Access:
                 "other devices have no encrypted way to this page",
                 fix="start the server with --host ADDRESS --tls CERT KEY, or with --public-url",
             )
-        return self._outside
+
+    def invitation(self, token: str) -> str:
+        """Return the address that a guest opens; the fragment with the token is never sent."""
+        self.check_outside()
+        return f"{self._outside}/participant#token={token}"
 
     def allows_host(self, host: str | None) -> bool:
         """Return whether a request that names this host was meant for us.
