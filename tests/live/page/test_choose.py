@@ -85,6 +85,7 @@ def test_the_best_sentence_may_be_chosen_and_so_confirmed(logged):
 def test_what_is_no_choice_is_refused_and_changes_nothing(logged, body, status, says):
     served, page, folder = logged
     utterance = decoded(served, page, trial=2)
+    served.session.log_writer.ask(lambda log: None).result()  # it is written after the message
     before = (folder / "utterances.jsonl").read_bytes()
     answer = served.post("choose", {"utterance": utterance["id"], "text": utterance["text"]} | body)
     assert (answer.status_code, says in answer.json()["error"]) == (status, True), answer.json()
