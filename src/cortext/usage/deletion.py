@@ -24,6 +24,7 @@ from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError, shown
 from cortext.files import atomic_path, lock, read_json, sync, unfinished
 from cortext.usage.heard import HeardFeatures
+from cortext.usage.kept_recordings import RECORDINGS, SESSION_FILE
 from cortext.usage.log import (
     LOG,
     Deleted,
@@ -37,15 +38,13 @@ from cortext.usage.log import (
 )
 
 JOURNAL = "deleting.json"
-RECORDINGS = "recordings"
-SESSION_FILE = "data_train.hdf5"
 PACKED = ".*packed*"
 """Copies that training made of the recordings, beside them, and unfinished ones."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Entries to delete: some by their numbers, those of a time, or all.
+    """Entries to delete: some by their numbers, those of a span of time, or all.
 
     Attributes:
         entries: Numbers.
@@ -72,7 +71,7 @@ class Selection:
                 raise DataError(f"{name} is {shown(str(when), 40)}, {problem}")
 
     def covers(self, when: datetime) -> bool:
-        """Tell whether a time is selected; of numbers none is."""
+        """Tell whether a time is selected; a selection by numbers selects none."""
         if self.everything:
             return True
         if self.entries is not None:
@@ -133,7 +132,7 @@ def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> No
         LiveError: The recordings are damaged.
     """
     for half in (*unfinished(folder, LOG), *unfinished(folder, JOURNAL)):
-        half.unlink(missing_ok=True)  # a killed deletion's: the log's has all texts
+        half.unlink(missing_ok=True)  # of a killed deletion; half a log still has all texts
     journal = _journal(folder)
     if journal is None:
         return
@@ -289,29 +288,40 @@ def delete(folder: str | Path, selection: Selection) -> list[int]:
     folder = Path(folder)
     read_log(folder)  # says what is wrong, and takes no lock
     path = folder / LOG
-    with closing_descriptor(path) as held, failed_deletion(path):
-        finish(folder, held[0], lambda new: held.__setitem__(0, new))
+    with locked_log(path) as locked, failed_deletion(path):
+        finish(folder, locked.descriptor, locked.replace)
         log = read_log(folder)
         numbers = selection.of(log.entries)
         if numbers or (selection.everything and log.damaged):
             begin(folder, log, numbers)
-            finish(folder, held[0], lambda new: held.__setitem__(0, new))
+            finish(folder, locked.descriptor, locked.replace)
     return numbers
 
 
+@dataclass
+class LockedLog:
+    """A log that this process holds open and locked."""
+
+    descriptor: int
+
+    def replace(self, descriptor: int) -> None:
+        """Take the descriptor of a new log, locked, in place of the old one."""
+        self.descriptor = descriptor
+
+
 @contextmanager
-def closing_descriptor(path: Path) -> Iterator[list[int]]:
-    """Give a locked descriptor of a log in a list of one, where a new one may take its place."""
+def locked_log(path: Path) -> Iterator[LockedLog]:
+    """Open and lock a log, and close it in the end. Raises LiveError while a server writes it."""
     with failed_deletion(path):
-        held = [os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)]
+        locked = LockedLog(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
     try:
-        if not (lock(held[0]) and is_current(held[0], path)):
+        if not (lock(locked.descriptor) and is_current(locked.descriptor, path)):
             fix = "delete on the page, or stop the server"
             raise LiveError("a server is writing this log", where=path, fix=fix)
-        yield held
+        yield locked
     finally:
         with suppress(OSError):
-            os.close(held[0])
+            os.close(locked.descriptor)
 
 
 @contextmanager

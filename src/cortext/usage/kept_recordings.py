@@ -21,9 +21,10 @@ from cortext.errors import CortextError, DataError, LiveError, TextError
 from cortext.files import unfinished
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
-from cortext.usage.deletion import RECORDINGS, SESSION_FILE
 from cortext.usage.log import LoggedUtterance
 
+RECORDINGS = "recordings"
+SESSION_FILE = "data_train.hdf5"
 HELD_UTTERANCES = 32
 """Utterances that can still be corrected or confirmed with their features."""
 HELD_BYTES = 256 << 20

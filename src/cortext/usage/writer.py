@@ -303,7 +303,7 @@ class UsageLog:
             raise LiveError(
                 "a correction needs at least one word", fix="rate the utterance 'wrong' instead"
             )
-        return self._say(id_, {"correction": text})
+        return self._log_feedback(id_, {"correction": text})
 
     def rate(self, id_: str | int, rating: str) -> bool:
         """Log a rating, one of `RATINGS`; return whether the recording is kept."""
@@ -311,7 +311,7 @@ class UsageLog:
             raise LiveError(
                 f"unknown rating {rating!r}; one of {', '.join(map(repr, RATINGS))} is needed"
             )
-        return self._say(id_, {"rating": rating})
+        return self._log_feedback(id_, {"rating": rating})
 
     def close(self) -> None:
         """Unlock and close the log."""
@@ -360,7 +360,8 @@ class UsageLog:
             except LiveError as error:
                 self._log.notes.append(str(error))
 
-    def _say(self, id_: str | int, what: dict[str, str]) -> bool:
+    def _log_feedback(self, id_: str | int, feedback: dict[str, str]) -> bool:
+        """Log a correction or a rating; return whether the recording is kept with it."""
         with self._mutex:
             number = self._log.find(str(id_))
             fix = "give the id of a logged one"
@@ -368,7 +369,8 @@ class UsageLog:
                 raise LiveError(f"no utterance {id_!r}", where=self._path, fix=fix)
             if number not in self._log.utterances:
                 raise LiveError(f"utterance {id_!r} was deleted", where=self._path, fix=fix)
-            self._write({"id": str(id_), "when": now().isoformat(timespec="milliseconds"), **what})
+            when = now().isoformat(timespec="milliseconds")
+            self._write({"id": str(id_), "when": when, **feedback})
             return self._keep(number)
 
     def _fill(self, number: int | None, when: datetime) -> None:
