@@ -20,11 +20,16 @@ from cortext.errors import ConfigError, CortextError, DataError, LiveError, firs
 from cortext.live.core.log import event, internal_error
 from cortext.text.language import EN, Language
 
+PROGRAMS = ("espeak-ng", "formant")
+"""Voices that are no files."""
 MOST_WAITING = 4
 """Texts that wait while one is spoken."""
 MOST_CHARACTERS = 1000
+"""Characters of a text."""
 SLOWEST, FASTEST = 0.5, 2.0
+"""Bounds of the rate, as multiples of the voice's own."""
 HIGHEST = 2.0
+"""Upper bound of the pitch, as a multiple of the voice's own; the lower one is 0."""
 SILENT_S = 15.0
 """Seconds without sound after which the process is killed: it hangs."""
 START_S = 300.0
@@ -37,6 +42,18 @@ _TICK_S = 0.05
 
 Put = Callable[[int | bytes | CortextError | None], None]
 """Takes the samples per second, then the sound piece by piece, then None; or what went wrong."""
+
+
+def voice_named(name: str) -> str:
+    """Return the voice as `open_voice` takes it. Raises ConfigError where there is none."""
+    if name in PROGRAMS:
+        return name
+    path = Path(name)
+    folder = path.parent if path.is_file() else path
+    if name and folder.is_dir():
+        return str(folder)
+    what = f"--voice: no voice {name!r}"
+    raise ConfigError(what, fix=f"give {', '.join(PROGRAMS)}, or the folder of a VITS model")
 
 
 class Request:
@@ -192,17 +209,17 @@ class Speech:
     def _speak(self, request: Request) -> str | None:
         """Pass on the sound of a text; return why the process must be killed, if it must."""
         self._link.send((request.text, request.rate, request.pitch))
-        heard_s, told = time.monotonic(), False
+        last_message_s, cancel_sent = time.monotonic(), False
         while not self._closing:
-            if request.is_cancelled and not told:
+            if request.is_cancelled and not cancel_sent:
                 self._link.send(None)
-                told = True
+                cancel_sent = True
             if not self._link.poll(_TICK_S):
-                if time.monotonic() - heard_s > self._silent_s:
+                if time.monotonic() - last_message_s > self._silent_s:
                     return f"made no sound for {self._silent_s:g} s"
                 continue
             kind, content = self._link.recv()
-            heard_s = time.monotonic()
+            last_message_s = time.monotonic()
             if not request.is_cancelled:
                 request.put(DataError(content) if kind == "error" else content)
             if kind in ("end", "error"):
@@ -221,7 +238,7 @@ class Speech:
         refusal = None
         try:
             self._start()
-            kind, content = self._first_word()
+            kind, content = self._first_message()
             if kind == "ready":
                 self.takes = content
             else:
@@ -257,7 +274,8 @@ class Speech:
         # At the first start nothing is decoded yet: the server waits for the voice.
         self._link.send((self._voice, self._language, self._was_ready))
 
-    def _first_word(self) -> tuple[str, Any]:
+    def _first_message(self) -> tuple[str, Any]:
+        """Return what the process says of itself: that it is ready, or why it refuses."""
         while time.monotonic() - self._started_s < START_S and not self._closing:
             if self._link.poll(_TICK_S):
                 kind, content = self._link.recv()
@@ -274,22 +292,6 @@ class Speech:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         self._link.close()
-
-
-PROGRAMS = ("espeak-ng", "formant")
-"""Voices that are no files."""
-
-
-def voice_named(name: str) -> str:
-    """Return the voice as `open_voice` takes it. Raises ConfigError where there is none."""
-    if name in PROGRAMS:
-        return name
-    path = Path(name)
-    folder = path.parent if path.is_file() else path
-    if name and folder.is_dir():
-        return str(folder)
-    what = f"--voice: no voice {name!r}"
-    raise ConfigError(what, fix=f"give {', '.join(PROGRAMS)}, or the folder of a VITS model")
 
 
 def _ignore(problem: str) -> None:
