@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cortext.casing import NoCasing, RuleCaser
-from cortext.casing.large import _PROBES, REST, LargeCaser
+from cortext.casing.large import _PROBES, SKIPPED, LargeCaser
 from cortext.errors import LanguageModelError
 
 
@@ -60,7 +60,7 @@ def test_after_a_fault_the_other_caser_shows_some_sentences_alone(fault):
     caser = LargeCaser(RuleCaser(), score, 1.0)
     first = caser.show_final(["you are coming"])
     assert first == (["You are coming."] if fault == "fails" else ["You are coming?"])
-    for _ in range(REST):
+    for _ in range(SKIPPED):
         assert caser.show_final(["you are coming"]) == ["You are coming."]
     assert len(asked) == 1
     caser.show_final(["you are coming"])

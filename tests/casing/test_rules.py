@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_casing import random_caser
 
 from cortext.casing import NoCasing, RuleCaser, caser_for
-from cortext.casing.writing import MARKS, capital, is_spelling, joined, large, named
+from cortext.casing.writing import MARKS, capital, is_spelling, joined, named, upper
 from cortext.text.language import EN, LANGUAGES
 
 
@@ -77,7 +77,7 @@ def test_other_languages_are_shown_as_they_are_with_their_names():
     ],
 )
 def test_capitals_lead_back_to_the_word(word, first, all_letters):
-    assert (capital(word), large(word)) == (first, all_letters)
+    assert (capital(word), upper(word)) == (first, all_letters)
 
 
 def test_a_word_with_capitals_gets_no_other_ones():

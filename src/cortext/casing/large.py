@@ -17,8 +17,8 @@ from cortext.errors import CortextError
 
 BUDGET_MS = 100.0
 """Milliseconds that a choice may hold up the final text."""
-REST = 20
-"""Sentences that are left to the other caser after a choice took longer."""
+SKIPPED = 20
+"""Sentences that are left to the other caser after a choice took too long, or failed."""
 Score = Callable[[Sequence[str]], Sequence[float]]
 """Natural log-probabilities of texts."""
 _PROBES = (
@@ -48,7 +48,7 @@ class LargeCaser:
         self._inner = inner
         self._score = score
         self._budget_ms = budget_ms
-        self._rest = 0
+        self._n_to_skip = 0
         self.last_ms = 0.0
 
     @property
@@ -78,16 +78,16 @@ class LargeCaser:
     def show_final(self, texts: Sequence[str], names: Mapping[str, str] = {}) -> list[str]:
         """Return the candidates of an utterance as they are shown; the model chooses the first."""
         shown = self.show(texts, names)
-        if self._rest:
-            self._rest -= 1
+        if self._n_to_skip:
+            self._n_to_skip -= 1
         elif texts and texts[0]:
             others = RuleCaser().show(texts[:1], names) if self.language == "en" else []
             try:
                 shown[0] = self._choose(shown[0], [shown[0], *others])
             except CortextError:
-                self._rest = REST
+                self._n_to_skip = SKIPPED
             if self.last_ms > self._budget_ms:
-                self._rest = REST
+                self._n_to_skip = SKIPPED
         return shown
 
     def _choose(self, first: str, texts: Sequence[str]) -> str:

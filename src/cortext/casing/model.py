@@ -1,12 +1,13 @@
-"""A small network that gives each word of a decoded sentence its capitals and the mark after it.
+"""Truecasing and punctuation restoration: a small network chooses each word's capitals and mark.
 
 A word is read as an embedding of itself, where it is known, and the mean embedding of its pieces
-of letters. A bidirectional GRU (Cho et al., 2014) reads the words of a sentence; a linear layer
-chooses among kinds of capitals and among marks. For English, what the rules would do is read, too,
-and is what an untrained network does: it learns where the rules are wrong.
+(character n-grams). A bidirectional GRU (Cho et al., 2014) reads the words of a sentence; a linear
+layer chooses among kinds of capitals and among marks. For English, the choices of the rules are an
+input, too, and an untrained network repeats them: it learns where the rules are wrong.
 
-N words of a batch, B sentences, L pieces of letters, D embedding, H units of a direction,
-K kinds of capitals, M marks, R hints of the rules.
+N words of a batch, B sentences, T words of the longest of them, L pieces of all words, D embedding,
+H hidden units of both directions, K kinds of capitals, M marks, C = K + M choices, R choices of the
+rules.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from cortext.casing.writing import (
     capital,
     is_spelling,
     joined,
-    large,
     named,
+    upper,
 )
 from cortext.errors import CortextError, TextError
 from cortext.files import check_file, parse_json_object
@@ -41,7 +42,7 @@ from cortext.models.storage import check_finite, read_tensors, write_tensors
 from cortext.text.language import Language
 
 FORMAT_VERSION = 1
-KINDS = ("small", "capital", "large", "mixed")
+KINDS = ("lower", "capital", "upper", "mixed")
 """Kinds of capitals of a word: none, the first letter, all letters, or a spelling of its own."""
 MOST_BYTES = 8 << 20
 """Largest file that is read; training writes 2 MB."""
@@ -66,9 +67,9 @@ class CasingCard:
         language: The language whose decoded text it reads.
         known: Words with an embedding of their own, in the order of the rows.
         spellings: Spellings of words with capitals in the middle, such as `mcdonald: McDonald`.
-        n_pieces: Rows of the embedding of pieces of letters; pieces share them by a hash.
+        n_pieces: Rows of the embedding of pieces; pieces share them by a hash.
         width: D.
-        units: H.
+        units: Hidden units of a direction, H / 2.
         rules: Whether the rules of English are an input.
         facts: How it was trained and what was measured.
     """
@@ -84,7 +85,7 @@ class CasingCard:
 
     @cached_property
     def row_of(self) -> dict[str, int]:
-        """Row of a known word; row 0 is that of all others."""
+        """Rows of the known words; all others have row 0."""
         return {word: row for row, word in enumerate(self.known, start=1)}
 
     def to_json(self) -> str:
@@ -169,7 +170,7 @@ class Batch:
 
     Attributes:
         known_N: Row of each word, int64.
-        pieces_L: Rows of the pieces of letters of all words, int64.
+        pieces_L: Rows of the pieces of all words, int64.
         offsets_N: Place of each word's first piece, int64.
         hints_NR: What the rules would do, float32: kind and mark, one-hot.
         lengths: Number of words of each sentence; none is empty.
@@ -253,15 +254,16 @@ class Encoder:
 def kind_of(word: str, spelling: str) -> str:
     """Return the kind of capitals that a word has in a spelling."""
     if spelling == word:
-        return "small"
+        return "lower"
     if spelling == capital(word):
         return "capital"
-    return "large" if spelling == _all_large(word) else "mixed"
+    return "upper" if spelling == _in_capitals(word) else "mixed"
 
 
-def _all_large(word: str) -> str:
+def _in_capitals(word: str) -> str:
+    """Return a word in capitals, but for the end of a possessive: `NASA's`."""
     stem = word.removesuffix(_POSSESSIVE)
-    return large(stem) + word[len(stem) :]
+    return upper(stem) + word[len(stem) :]
 
 
 class ModelCaser:
@@ -326,10 +328,10 @@ class ModelCaser:
         return found
 
     def _spelling(self, word: str, kind: str) -> str:
-        if kind == "small":
+        if kind == "lower":
             return word
-        if kind == "large":
-            return _all_large(word)
+        if kind == "upper":
+            return _in_capitals(word)
         spelt = named(word, self.card.spellings) if kind == "mixed" else None
         return spelt or capital(word)
 

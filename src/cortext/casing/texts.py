@@ -95,7 +95,7 @@ def _check(sentences: Sequence[Sentence], n_lines: int, paths: Sequence[Path]) -
         what = f"{len(sentences):,} different sentences of {n_lines:,} lines can be used"
         fix = f"give text with at least {LEAST_SENTENCES}, a sentence a line"
         raise TextError(what, where=where, fix=fix)
-    capitals = sum(_begins_large(sentence) for sentence in sentences) / len(sentences)
+    capitals = sum(_begins_with_capital(sentence) for sentence in sentences) / len(sentences)
     if capitals < LEAST_CAPITALS:
         what = f"{capitals:.0%} of the sentences begin with a capital"
         raise TextError(what, where=where, fix="give text as people write it, with capitals")
@@ -105,7 +105,7 @@ def _check(sentences: Sequence[Sentence], n_lines: int, paths: Sequence[Path]) -
         raise TextError(what, where=where, fix="give text as people write it, with its marks")
 
 
-def _begins_large(sentence: Sentence) -> bool:
+def _begins_with_capital(sentence: Sentence) -> bool:
     letters = [letter for letter in sentence.shown[0].spelling if letter.isalpha()]
     return bool(letters) and letters[0] != letters[0].lower()
 

@@ -99,7 +99,7 @@ def capital(word: str) -> str:
     return word
 
 
-def large(word: str) -> str:
+def upper(word: str) -> str:
     """Return a word in capitals; letters whose capital does not lead back stay."""
     found = "".join(_checked(letter.upper(), letter) for letter in word)
     return _checked(found, word)
