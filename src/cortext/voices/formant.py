@@ -154,13 +154,13 @@ class FormantVoice(Voice):
 
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. Commas and stops make pauses, a question mark a rise."""
-        return self._at(text, 1.0, 1.0)
+        return self._wave(text, 1.0, 1.0)
 
-    def _at(self, text: str, rate: float, pitch: float) -> np.ndarray:
-        at = tracks(text)
+    def _wave(self, text: str, rate: float, pitch: float) -> np.ndarray:
+        spoken = tracks(text)
         if (rate, pitch) != (1.0, 1.0):
-            at = _changed(at, rate, pitch)
-        return synthesise(at, np.random.default_rng(zlib.crc32(text.encode())))
+            spoken = _changed(spoken, rate, pitch)
+        return synthesise(spoken, np.random.default_rng(zlib.crc32(text.encode())))
 
 
 def tracks(text: str) -> Tracks:

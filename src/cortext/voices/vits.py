@@ -81,23 +81,22 @@ class VitsVoice(Voice):
 
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. The silence at the ends is cut."""
-        rate = self._network.config.sampling_rate
-        return resampled(self._wave(text), rate)
+        return resampled(self._own_wave(text), self.aloud_sample_rate)
 
     @property
-    def aloud_rate(self) -> int:
-        """See `Voice.aloud_rate`."""
+    def aloud_sample_rate(self) -> int:
+        """See `Voice.aloud_sample_rate`."""
         return int(self._network.config.sampling_rate)
 
-    def _at(self, text: str, rate: float, pitch: float) -> np.ndarray:
+    def _wave(self, text: str, rate: float, pitch: float) -> np.ndarray:
         own = self._network.speaking_rate
         self._network.speaking_rate = own * rate
         try:
-            return self._wave(text)
+            return self._own_wave(text)
         finally:
             self._network.speaking_rate = own
 
-    def _wave(self, text: str) -> np.ndarray:
+    def _own_wave(self, text: str) -> np.ndarray:
         """Return the wave of a text at the model's own sample rate, without silence at its ends."""
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.default_generator.manual_seed(zlib.crc32(text.encode()))
@@ -106,7 +105,7 @@ class VitsVoice(Voice):
                 .waveform[0]
                 .numpy()
             )
-        return trimmed(wave, self._network.config.sampling_rate)
+        return trimmed(wave, self.aloud_sample_rate)
 
     def _prepared(self, text: str) -> str:
         with explained(self.name, "its tokenizer cannot read the text"):

@@ -17,6 +17,7 @@ SAMPLE_RATE = 16_000
 """Samples a second of what every voice speaks."""
 _EDGE_S, _SILENT = 0.03, 0.003
 _PIECE = 200
+"""Most characters of a piece of a sentence."""
 
 
 class Voice(ABC):
@@ -59,15 +60,15 @@ class Voice(ABC):
             Samples per second, and the wave piece by piece: 16 bits, little-endian, one channel.
         """
         pieces = [piece for piece in _pieces(text) if self.can_speak(piece)]
-        return self.aloud_rate, (pcm(self._at(piece, rate, pitch)) for piece in pieces)
+        return self.aloud_sample_rate, (pcm(self._wave(piece, rate, pitch)) for piece in pieces)
 
     @property
-    def aloud_rate(self) -> int:
+    def aloud_sample_rate(self) -> int:
         """Samples per second of what `aloud` returns."""
         return self.sample_rate
 
-    def _at(self, text: str, rate: float, pitch: float) -> np.ndarray:
-        """Return the wave of a sentence at a speed and a pitch, at `aloud_rate`."""
+    def _wave(self, text: str, rate: float, pitch: float) -> np.ndarray:
+        """Return the wave of a sentence at a speed and a pitch, at `aloud_sample_rate`."""
         raise NotImplementedError
 
 
