@@ -314,12 +314,8 @@ def gru(
         or state_LBD.dtype == torch.float64
     ):
         if n_patches_B is not None and torch.is_grad_enabled() and in_16_bits_on_cuda(x_BPI):
-            chosen = layers or range(module.num_layers)
-            p = module.dropout if module.training else 0.0
-            weights = [_weights(module, layer) for layer in chosen]
-            # Between layers, as nn.GRU does.
-            input_BPI = dropout(x_BPI, p, module.training) if chosen.start else x_BPI
-            if found := graphed(module, input_BPI, state_LBD, weights, p):
+            found = _graphed(module, x_BPI, state_LBD, layers or range(module.num_layers))
+            if found is not None:
                 return found
         if layers is not None:
             return _some_layers(module, x_BPI, state_LBD, layers)
@@ -339,6 +335,17 @@ def gru(
         x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), lengths, state_BD, w_hh, b_hh)
         last.append(x_NI[ends_B - 1])
     return with_padding(x_NI, lengths, n_patches), torch.stack(last)
+
+
+def _graphed(
+    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, layers: range
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Run layers of a GRU as a CUDA graph; None where there are too many graphs; see `gru`."""
+    p = module.dropout if module.training else 0.0
+    if layers.start:  # between layers, as nn.GRU does
+        x_BPI = dropout(x_BPI, p, module.training)
+    weights = [_weights(module, layer) for layer in layers]
+    return graphed(module, x_BPI, state_LBD, weights, p)
 
 
 def _some_layers(
