@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -52,6 +52,11 @@ class ConversationEntry:
         """The sentence that was meant, as far as it is known."""
         return self.shown if self.correction is None else self.correction
 
+    @property
+    def is_as_decoded(self) -> bool:
+        """Whether it is a sentence whose capitals and marks the log lacks."""
+        return self.who == PARTICIPANT and self.shown == self.text
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; a correction and a rating only where there are."""
         found = {
@@ -68,21 +73,6 @@ class ConversationEntry:
 def as_it_is(text: str) -> str:
     """Return a text."""
     return text
-
-
-def conversation(
-    entries: Sequence[Entry], show: Callable[[str], str] = as_it_is
-) -> Iterator[ConversationEntry]:
-    """Yield what was said, in the order of the log, without utterances that gave no words.
-
-    Args:
-        entries: Entries of a log by their numbers; see `LogContents.entries`.
-        show: Returns a decoded sentence as it is shown.
-    """
-    for number in range(len(entries)):
-        found = entry_of(number, entries[number], show)
-        if found is not None:
-            yield found
 
 
 def latest(
@@ -108,11 +98,9 @@ def latest(
     for number in range(end - 1, -1, -1):
         if len(found) == most:
             break
-        each = entry_of(number, entries[number])
+        each = _entry_of(number, entries[number])
         if each is not None and holds(each, wanted):
-            # The log has what people saw; of one that lacks it, the text is shown anew.
-            anew = each.who == PARTICIPANT and each.shown == each.text
-            found.append(replace(each, shown=show(each.text)) if anew else each)
+            found.append(replace(each, shown=show(each.text)) if each.is_as_decoded else each)
     return found[::-1]
 
 
@@ -125,9 +113,7 @@ def newest_conversation(entries: Sequence[Entry], most: int) -> list[Conversatio
     return found
 
 
-def entry_of(
-    number: int, entry: Entry, show: Callable[[str], str] = as_it_is
-) -> ConversationEntry | None:
+def _entry_of(number: int, entry: Entry) -> ConversationEntry | None:
     """Return an entry of a log; None for a deleted one, and for an utterance without words."""
     if isinstance(entry, Deleted):
         return None
@@ -140,7 +126,7 @@ def entry_of(
         PARTICIPANT,
         entry.when,
         entry.text,
-        entry.shown or show(entry.text),
+        entry.shown or entry.text,
         entry.correction,
         entry.rating,
     )
