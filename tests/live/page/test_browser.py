@@ -170,7 +170,9 @@ def test_a_candidate_opens_as_a_correction(watched):
     text = " ".join(second.inner_text().split())
     second.click()
     assert watched.page.input_value("#correction") == text
-    watched.page.keyboard.press("Escape")
+    watched.page.locator("#run").focus()
+    watched.page.keyboard.press("Escape")  # cancels wherever the focus is
+    assert watched.page.is_hidden("#editor")
     assert watched.text("#sentence") == "i see you"
 
 

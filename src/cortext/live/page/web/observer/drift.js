@@ -29,7 +29,7 @@ export class Drift {
   }
 
   async load() {
-    $("drift-state").textContent = this.report ? "Reading what is new\u2026" : "Reading the usage log\u2026";
+    $("drift-state").textContent = `${this.report ? "Reading what is new" : "Reading the usage log"}\u2026 Decoding goes first: this takes long while the computer is busy.`;
     try {
       this.report = await this.get("drift");
       $("drift-state").textContent = "";

@@ -14,10 +14,12 @@ export class Editor {
     });
     $("editor-cancel").addEventListener("click", () => this.close());
     $("correction").addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey) {
-        event.preventDefault();
-        this.keep();
-      } else if (event.key === "Escape") this.close();
+      if (event.key !== "Enter" || event.shiftKey) return;
+      event.preventDefault();
+      this.keep();
+    });
+    document.addEventListener("keydown", ({ key }) => {
+      if (key === "Escape" && this.utterance && !document.querySelector(":popover-open")) this.close();
     });
   }
 
