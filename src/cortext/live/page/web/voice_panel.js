@@ -1,24 +1,19 @@
 // The settings of a Voice as controls. A view links voice.css, gives an element, and calls show() when the server has greeted.
 
+import { element } from "./dom.js";
 import { MODES } from "./voice.js";
 
 const WHEN = { "at once": "at once", pause: "after a pause to cancel", key: "on a key or a touch" };
 const SAMPLE = "This is how sentences will be spoken.";
 const percent = (value) => `${Math.round(100 * value)}\u2009%`;
 
-const make = (name, fields = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), fields);
-  made.append(...children);
-  return made;
-};
-
 export class VoicePanel {
-  constructor(element, voice) {
+  constructor(box, voice) {
     this.voice = voice;
     this.rows = {};
-    this.note = make("p", { className: "note" });
-    element.classList.add("voice");
-    element.append(
+    this.note = element("p", { className: "note" });
+    box.classList.add("voice");
+    box.append(
       this.check("on", "Speak each sentence"),
       this.select("source", "Voice of"), this.select("browserVoice", "Voice"), this.select("mode", "When"),
       this.range("pause_s", "Pause", 0.5, 10, 0.5, (value) => `${value} s`),
@@ -27,7 +22,7 @@ export class VoicePanel {
       this.range("rate", "Speed", 0.5, 2, 0.05, percent),
       this.range("pitch", "Pitch", 0, 2, 0.05, percent),
       this.note,
-      make("p", { className: "buttons" },
+      element("p", { className: "buttons" },
         this.button("Try it", () => voice.sample(SAMPLE)), this.button("Repeat the last", () => voice.repeat()), this.button("Stop", () => voice.stop())),
     );
     this.rows.on.control.autofocus = true;
@@ -36,7 +31,7 @@ export class VoicePanel {
   }
 
   button(text, press) {
-    const made = make("button", { type: "button", textContent: text });
+    const made = element("button", { type: "button", textContent: text });
     made.addEventListener("click", press);
     return made;
   }
@@ -48,23 +43,23 @@ export class VoicePanel {
       this.voice[name] = value();
       this.show();
     });
-    return (this.rows[name] = { control, row: make("label", {}, text, ...more, control) }).row;
+    return (this.rows[name] = { control, row: element("label", {}, text, ...more, control) }).row;
   }
 
   check(name, text) {
-    const box = make("input", { type: "checkbox" }), row = this.field(name, "", box, () => box.checked);
+    const box = element("input", { type: "checkbox" }), row = this.field(name, "", box, () => box.checked);
     row.className = "check";
     row.append(text);
     return row;
   }
 
   select(name, text) {
-    const list = make("select");
+    const list = element("select");
     return this.field(name, text, list, () => list.value);
   }
 
   range(name, text, min, max, step, shown) {
-    const slider = make("input", { type: "range", min, max, step }), value = make("span", { className: "value" });
+    const slider = element("input", { type: "range", min, max, step }), value = element("span", { className: "value" });
     value.ariaHidden = "true"; // the slider says it
     const row = this.field(name, text, slider, () => slider.value, value);
     this.rows[name].shown = (now) => (slider.ariaValueText = value.textContent = shown(now));

@@ -1,5 +1,6 @@
 // The conversation: what the participant and the partner said, found, saved as a file, deleted; and the switch that keeps nothing.
 
+import { element } from "../dom.js";
 import { said, written } from "../language.js";
 
 const $ = (id) => document.getElementById(id);
@@ -7,12 +8,6 @@ const AT_ONCE = 100; // entries that are asked for
 const SOON_MS = 150; // several messages are one question to the server
 const HOUR_MS = 3600e3;
 const WHO = { participant: "Participant", partner: "Partner" };
-
-const element = (name, attributes = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), attributes);
-  made.append(...children);
-  return made;
-};
 
 const count = (n) => `${n} ${n === 1 ? "entry" : "entries"}`;
 

@@ -1,14 +1,10 @@
 // Other devices that show the participant's view: invited by a QR code, listed, and revoked.
 
+import { element } from "../dom.js";
+
 const $ = (id) => document.getElementById(id);
 const LOOK_MS = 2000; // how often the list is asked for while it is seen
 const RIGHTS = { read: "reads", rate: "reads and rates" };
-
-const element = (name, attributes = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), attributes);
-  made.append(...children);
-  return made;
-};
 
 export class Devices {
   // link asks the server; its errors are lines to show.

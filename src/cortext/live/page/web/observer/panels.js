@@ -1,6 +1,6 @@
 // The most likely sentences, latency and the totals since the server started. Rows are made once and filled again.
 
-import { align } from "./align.js";
+import { align } from "../align.js";
 import { isOfCharacters, said, words } from "../language.js";
 import { showWords } from "./sentence.js";
 

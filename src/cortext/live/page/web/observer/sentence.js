@@ -1,6 +1,6 @@
 // The sentence: forming, decided, compared with its reference. A decided one stays until the next can be read.
 
-import { align } from "./align.js";
+import { align } from "../align.js";
 import { gap, isOfCharacters, joined, said, words } from "../language.js";
 
 const $ = (id) => document.getElementById(id);

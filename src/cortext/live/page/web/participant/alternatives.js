@@ -1,7 +1,7 @@
 // Other candidates of the last sentence in large type, to choose by key, touch or dwelling.
 
 import { bare, gap, said, words, written } from "../language.js";
-import { align } from "../observer/align.js";
+import { align } from "../align.js";
 import { fit } from "./sentence.js";
 
 const $ = (id) => document.getElementById(id);

@@ -1,14 +1,9 @@
 // The settings of the participant's view, all made of buttons, which keys, fingers and dwelling press alike.
 
+import { element } from "../dom.js";
 import { remembered } from "../preferences.js";
 
 const $ = (id) => document.getElementById(id);
-
-const element = (name, facts = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), facts);
-  made.append(...children);
-  return made;
-};
 
 function row(box, label, ...controls) {
   const name = element("span", { textContent: label, id: `setting-${label.toLowerCase().replaceAll(" ", "-")}` });

@@ -1,6 +1,6 @@
 // Which words of two sentences do not match, by the alignment with the fewest edits.
 
-import { bare } from "../language.js";
+import { bare } from "./language.js";
 
 // -> { wrong: of each word of `said`, missed: of each word of `meant`, errors }
 export function align(said, meant) {
