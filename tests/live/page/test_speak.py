@@ -9,12 +9,13 @@ import wave
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import httpx
 import pytest
 from fake_espeak import SOUND, FakeEspeak
 from serving import HTTP, TOKEN, make_session, serving, wait_until
 
 from cortext.live.core.speech import Speech
-from cortext.live.page.speech import wav_header
+from cortext.live.page.speech import Sound, wav_header
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,7 +39,7 @@ def speech(espeak):
 def served(page_root, speech):
     session = make_session(page_root)
     session.use_voice(speech)
-    with serving(session, open_view=True) as served:
+    with serving(session, open_view=True, outside="https://lab.example", is_proxied=True) as served:
         yield served
 
 
@@ -149,6 +150,31 @@ def test_few_texts_wait_and_another_is_refused(served):
         assert first.json()["error"].startswith("4 texts wait for the voice already")
         slow.close()
         assert sorted(each.result().status_code for each in answers) == [200] * 4 + [409]
+
+
+def test_guests_cannot_take_the_voice_from_the_owner(served):
+    guests = [served.post("invite", {"rights": "read", "name": name}).json() for name in "ab"]
+    headers = [{"Authorization": f"Bearer {g['url'].partition('#token=')[2]}"} for g in guests]
+
+    def ask(i):
+        return served.post("speak", {"text": "slow"}, headers=headers[i])
+
+    with ThreadPoolExecutor(6) as pool:
+        waiting = []
+        for n_open, i in ((1, 0), (2, 0), (3, 1)):
+            waiting.append(pool.submit(ask, i))
+            wait_until(lambda: Sound.n_open == n_open, "a guest's text waits")  # noqa: B023
+        for i in (0, 1):  # two of one guest, three of all
+            refused = ask(i)
+            assert refused.status_code == 429
+            assert refused.json()["error"].startswith("too many sounds of guests at a time")
+        mine = [pool.submit(served.post, "speak", {"text": "mine"}) for _ in range(2)]
+        wait_until(lambda: Sound.n_open == 5, "the owner's texts wait")
+        for each in guests:
+            served.post("revoke", {"id": each["id"]})
+        assert [samples(each.result())[3] for each in mine] == [SOUND] * 2
+        assert all(isinstance(each.exception(), httpx.HTTPError) for each in waiting)
+    wait_until(lambda: Sound.n_open == 0, "the end of all")
 
 
 def test_program_of_the_documentation_speaks_each_new_sentence_once(served, espeak, monkeypatch):

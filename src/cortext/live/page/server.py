@@ -108,8 +108,9 @@ def _add_requests(app: FastAPI, decoding: DecodingThread, access: Access) -> Non
         return await readings[action](request)
 
     async def speak(request: Request) -> Response:
-        check_rate(check_token(request, access, NEEDS["speak"]))
-        return sound_of(decoding.speech, await read_body(request))
+        holder = check_token(request, access, NEEDS["speak"])
+        check_rate(holder)
+        return sound_of(decoding.speech, await read_body(request), holder)
 
     async def change(action: str, request: Request) -> dict[str, Any]:
         known = action in changes

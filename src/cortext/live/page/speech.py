@@ -13,10 +13,13 @@ from starlette.types import Receive, Scope, Send
 from cortext.errors import CortextError, LiveError
 from cortext.live.core.log import repeated_event
 from cortext.live.core.speech import Request, Speech
+from cortext.live.page.access.tokens import Holder
 from cortext.live.page.requests import Refused, error_answer, to_speak
 
 MOST_OPEN = 8
 """Answers at a time whose sound has not been taken wholly."""
+MOST_OPEN_GUESTS = 3
+"""Those of guests among them: fewer than wait for the voice, so that the owner's always get in."""
 PATIENCE_S = 30.0
 """Seconds that a piece of sound may wait for a client that does not read."""
 _UNKNOWN = 0x7FFFF000
@@ -32,12 +35,13 @@ def wav_header(samples_per_s: int) -> bytes:
     return b"RIFF" + size + b"WAVE" + format_ + b"\x02\0\x10\0" + b"data" + data
 
 
-def sound_of(speech: Speech | None, body: dict[str, Any]) -> Sound:
+def sound_of(speech: Speech | None, body: dict[str, Any], holder: Holder) -> Sound:
     """Return the answer to a request to speak.
 
     Args:
         speech: The server's voice.
         body: The body of the request.
+        holder: Who asks.
 
     Raises:
         Refused: Too many sounds are on their way.
@@ -48,7 +52,9 @@ def sound_of(speech: Speech | None, body: dict[str, Any]) -> Sound:
         raise LiveError("the server has no voice", fix="start it with --voice")
     if Sound.n_open >= MOST_OPEN:
         raise Refused(429, "too many sounds at a time; wait until one has been played")
-    return Sound(speech, text, rate, pitch)
+    if holder.sounds >= holder.most_sounds or (holder.id and Sound.n_guests >= MOST_OPEN_GUESTS):
+        raise Refused(429, "too many sounds of guests at a time; wait until one has been played")
+    return Sound(speech, text, rate, pitch, holder)
 
 
 class Sound(Response):
@@ -58,15 +64,20 @@ class Sound(Response):
 
     Attributes:
         n_open: Number of these answers that have not ended.
+        n_guests: Number of those that guests asked for.
 
     Raises:
         CortextError: See `Speech.ask`.
     """
 
     n_open = 0
+    n_guests = 0
 
-    def __init__(self, speech: Speech, text: str, rate: float, pitch: float) -> None:
+    def __init__(
+        self, speech: Speech, text: str, rate: float, pitch: float, holder: Holder
+    ) -> None:
         super().__init__(media_type="audio/wav")
+        self._holder = holder
         self._pieces: asyncio.Queue[int | bytes | CortextError | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -78,18 +89,23 @@ class Sound(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the sound while it is made."""
-        Sound.n_open += 1
+        self._count(1)
         leaving = asyncio.create_task(_left(receive))
         sending = asyncio.create_task(self._send(scope, receive, send))
         try:
             await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            Sound.n_open -= 1
+            self._count(-1)
             self._request.cancel()
             for task in (leaving, sending):
                 task.cancel()
         if sending.done() and not sending.cancelled():
             sending.result()
+
+    def _count(self, n: int) -> None:
+        Sound.n_open += n
+        Sound.n_guests += n if self._holder.id else 0
+        self._holder.sounds += n
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         first = await self._pieces.get()

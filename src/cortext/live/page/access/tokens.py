@@ -33,6 +33,8 @@ MAX_GUEST_PAGES = 4
 """Pages that one guest may watch at a time."""
 MAX_GUEST_REQUESTS = 16
 """Requests and pages of one guest at a time."""
+MAX_GUEST_SOUNDS = 2
+"""Sounds of the server's voice that one guest may ask for at a time."""
 REQUESTS_PER_S = 20.0
 """Changes a second that each holder of a token is let through in the long run."""
 REQUESTS_AT_ONCE = 60.0
@@ -53,6 +55,7 @@ class Holder:
         invited: Time of the invitation, in ISO 8601.
         connections: Those whose request in progress has shown the token.
         pages: Pages that watch with it.
+        sounds: Sounds of the server's voice that are on their way to it.
     """
 
     token: str = field(repr=False)
@@ -62,6 +65,7 @@ class Holder:
     invited: str = ""
     connections: set[Connection] = field(default_factory=set, repr=False)
     pages: int = 0
+    sounds: int = 0
     _changes: float = REQUESTS_AT_ONCE
     _last_s: float = field(default_factory=time.monotonic)
 
@@ -74,6 +78,11 @@ class Holder:
     def most_requests(self) -> float:
         """Requests and pages that may show this token at a time."""
         return MAX_GUEST_REQUESTS if self.id else math.inf
+
+    @property
+    def most_sounds(self) -> float:
+        """Sounds that may be on their way to this holder at a time."""
+        return MAX_GUEST_SOUNDS if self.id else math.inf
 
     def may(self, needed: Right) -> bool:
         """Return whether the token allows what needs this right."""
