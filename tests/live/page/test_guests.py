@@ -6,6 +6,7 @@ Asked of the real server.
 import json
 import re
 import socket
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 
@@ -281,6 +282,18 @@ def test_revoking_ends_the_guests_pages_at_once_and_no_others(served):
         for still in (owners, others):
             still.next("stats")
             assert still.socket.ping().wait(5)
+
+
+def test_a_guest_who_is_revoked_while_it_connects_is_sent_nothing(served):
+    go_on = threading.Event()
+    busy = served.session._jobs.ask(lambda: go_on.wait(DEADLINE_S))
+    with guest(served) as (token, number), served.page(token=token) as page:
+        revoked = served.post("revoke", {"id": number}).status_code
+        go_on.set()
+        assert (revoked, busy.result(DEADLINE_S)) == (200, True)
+        with pytest.raises(ConnectionClosed) as closed:
+            page.read()
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "access was withdrawn")
 
 
 def test_revoking_ends_an_answer_in_progress(served):

@@ -67,7 +67,7 @@ async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) ->
         await ws.accept()
         await asyncio.wrap_future(decoding.subscribe(reader, holder.rights, not holder.token))
         event("page_connected", pages=len(decoding.readers))
-        jobs = (_send(ws, reader), _until_it_leaves(ws), withdrawn.wait())
+        jobs = (_send(ws, reader, withdrawn), _until_it_leaves(ws), withdrawn.wait())
         tasks += [asyncio.create_task(job) for job in jobs]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if withdrawn.is_set():
@@ -94,12 +94,14 @@ async def _close_withdrawn(ws: WebSocket, leaving: asyncio.Task[None]) -> None:
         await leaving
 
 
-async def _send(ws: WebSocket, reader: Reader) -> None:
-    """Send the reader's messages until the page leaves or is given up."""
+async def _send(ws: WebSocket, reader: Reader, withdrawn: asyncio.Event) -> None:
+    """Send the reader's messages until the page leaves, is given up or loses its access."""
     with suppress(WebSocketDisconnect, RuntimeError):  # it has left
         try:
             while True:
                 text = await reader.get()
+                if withdrawn.is_set():  # perhaps before the first message
+                    return
                 async with asyncio.timeout(PATIENCE_S):
                     await ws.send_text(text)
         except TimeoutError:
