@@ -129,6 +129,22 @@ def test_a_stranger_who_may_watch_is_not_sent_the_past(page_root, tmp_path):
             assert stranger.next("history")["entries"] == []
 
 
+def test_a_stranger_who_may_watch_is_not_sent_the_context(page_root):
+    session = make_session(page_root)
+    session._days.context = "how are you"  # as a large model reads it
+    with (
+        serving(session, open_view=True) as served,
+        served.page() as page,
+        served.page(token=None) as stranger,
+    ):
+        served.post("options", {"beam": 13})
+        for each, expected in ((page, "how are you"), (stranger, None)):
+            assert each.next("hello").get("context") == expected
+            state = each.next("state")
+            assert state["options"]["beam"] == 13
+            assert state.get("context") == expected
+
+
 def test_without_a_log_memory_alone_is_asked(page_root):
     with serving(make_session(page_root)) as served, served.page() as page:
         say(served, page, 0)

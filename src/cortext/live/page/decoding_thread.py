@@ -158,9 +158,9 @@ class DecodingThread:
         if self.log_writer is not None:
             self.log_writer.close()
 
-    def subscribe(self, reader: Reader, rights: Right, is_stranger: bool = False) -> Future[None]:
+    def subscribe(self, reader: Reader, rights: Right) -> Future[None]:
         """Send a reader the greeting, the latest utterance, the statistics, and then everything."""
-        return self._jobs.ask(lambda: self._greet(reader, rights, is_stranger))
+        return self._jobs.ask(lambda: self._greet(reader, rights))
 
     def state(self) -> Future[dict[str, Any]]:
         """Return the body of a `state` message."""
@@ -366,7 +366,7 @@ class DecodingThread:
             self._input.abort()
             self._send_state()
 
-    def _greet(self, reader: Reader, rights: Right, is_stranger: bool) -> None:
+    def _greet(self, reader: Reader, rights: Right) -> None:
         hello = self._state() | self._greeting
         hello |= {"rights": rights, "can_control": rights == "control"}
         hello["session_log"] = self.log_writer is not None
@@ -379,7 +379,7 @@ class DecodingThread:
         statistics = Event("stats", self._utterances.statistics.to_json())
         latest = (last, self._utterances.chosen) if last else ()
         # Who may watch without a token is sent what is said from now on.
-        entries = [] if is_stranger else self._utterances.conversation.history()
+        entries = [] if reader.is_stranger else self._utterances.conversation.history()
         history = Event("history", {"entries": entries})
         for message in (Event("hello", hello), history, *latest, statistics):
             if message is not None:

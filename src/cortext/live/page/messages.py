@@ -45,6 +45,13 @@ class Event:
         return self.kind in ("state", "stats")
 
     @cached_property
+    def for_strangers(self) -> Event:
+        """The message without what was typed for the large model alone."""
+        if "context" not in self.body:
+            return self
+        return replace(self, body={k: v for k, v in self.body.items() if k != "context"})
+
+    @cached_property
     def text(self) -> str:
         """The message as JSON; made once for all readers."""
         return json.dumps({"type": self.kind, **self.body}, allow_nan=False, separators=(",", ":"))
@@ -219,9 +226,14 @@ class Reader:
     At most one step waits, in which all unsent ones are joined, and one message of each kind of
     which only the latest matters. Sentences and errors all wait, up to `MAX_WAITING`: then the
     reader is given up.
+
+    Args:
+        loop: The event loop.
+        is_stranger: Whether the page has shown no token.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_stranger: bool = False) -> None:
+        self.is_stranger = is_stranger
         self._loop = loop
         self._ready = asyncio.Event()
         self._mutex = threading.Lock()
@@ -230,6 +242,8 @@ class Reader:
 
     def put(self, message: Message) -> None:
         """Add a message; from any thread, without waiting."""
+        if self.is_stranger and isinstance(message, Event):
+            message = message.for_strangers
         with self._mutex:
             if self._overrun:
                 return

@@ -52,7 +52,7 @@ async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) ->
         ws.state.connection.trust(holder.connections)
     else:
         most = MAX_READERS if holder.may("control") else MAX_GUEST_READERS
-    reader = Reader(asyncio.get_running_loop())
+    reader = Reader(asyncio.get_running_loop(), is_stranger=not holder.token)
     most_of_holder = holder.pages >= holder.most_pages
     if most_of_holder or not decoding.readers.admit(reader, most):
         n_open = holder.pages if most_of_holder else most
@@ -65,7 +65,7 @@ async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) ->
     holder.pages += 1
     try:
         await ws.accept()
-        await asyncio.wrap_future(decoding.subscribe(reader, holder.rights, not holder.token))
+        await asyncio.wrap_future(decoding.subscribe(reader, holder.rights))
         event("page_connected", pages=len(decoding.readers))
         jobs = (_send(ws, reader, withdrawn), _until_it_leaves(ws), withdrawn.wait())
         tasks += [asyncio.create_task(job) for job in jobs]

@@ -91,7 +91,7 @@ export class Options {
     for (const input of $("options-fields").querySelectorAll("input[name]"))
       if (input !== document.activeElement) input.value = valueOf(options, input.name);
     if ($("day") !== document.activeElement) $("day").value = day ?? "";
-    if (llm && $("context") !== document.activeElement) $("context").value = context;
+    if (llm && $("context") !== document.activeElement) $("context").value = context ?? "";
   }
 
   list(days) {
