@@ -1,5 +1,6 @@
 // What has drifted in daily use, as the server's report tells it: sentences, a picture by day or block, a table of days.
 
+import { element } from "../dom.js";
 import { scales } from "./colour.js";
 
 const $ = (id) => document.getElementById(id);
@@ -9,12 +10,6 @@ const MAPS = [
   { kind: "dead", name: "Dead electrodes", full: 1, low: "none", high: "all" },
 ];
 const LINES = [["confidence", "confidence"], ["corrected", "corrected"]];
-
-const element = (name, attributes = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), attributes);
-  made.append(...children);
-  return made;
-};
 
 const percent = (value) => (value === null || value === undefined ? "\u2013" : `${Math.round(100 * value)}\u2009%`);
 
