@@ -314,6 +314,30 @@ def test_nothing_stays_on_the_screen_of_a_device_whose_access_was_withdrawn(open
     assert page.page.is_hidden("#choice")
 
 
+def test_a_deleted_sentence_is_not_said_though_the_next_one_forms(opened):
+    page = opened().greeted()
+    page.decided(*TEA)
+    page.page.click("#others")
+    page.page.click("#none")
+    page.forming("the next", utterance=11)
+    page.wait_for_text("#sentence", "the next")
+    page.send(type="forgotten", entries=[10])
+    page.until("document.querySelector('#announce').textContent === ''")
+    assert "tea" not in page.page.evaluate("document.body.textContent").lower()
+    before = page.spoken()
+    page.page.keyboard.press("y")
+    page.page.wait_for_timeout(200)
+    assert page.spoken() == before
+
+
+def test_a_deleted_turn_leaves_the_announcement(opened):
+    page = opened().greeted()
+    page.send(type="turn", entry=12, text="Some tea?", when="2026-01-05T10:00:00.000")
+    page.wait_for_text("#conversation", "Partner: Some tea?")
+    page.send(type="forgotten", entries=[12])
+    page.until("!document.body.textContent.includes('Some tea?')")
+
+
 def test_what_is_private_leaves_the_screen_when_that_ends(opened):
     page = opened().greeted(private=True)
     page.decided("A secret.", entry=None)

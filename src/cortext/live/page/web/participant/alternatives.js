@@ -93,7 +93,10 @@ export class Alternatives {
     if (document.activeElement.closest("#choice, #none")) $("place").focus(); // what has the focus is about to go
     $("choice").hidden = true;
     delete document.body.dataset.choice;
-    for (const button of this.buttons) button.disabled = true;
+    for (const button of this.buttons) {
+      button.disabled = true;
+      button.lastElementChild.replaceChildren(); // words that are deleted later are not kept here
+    }
   }
 
   fit() {

@@ -18,10 +18,12 @@ const THINKS_MS = 600; // without a step for so long, an utterance in progress w
 const COMPLAINT_MS = 10_000;
 const AWAY_MS = 10_000; // a connection that is lost for so long wants somebody to look
 const PRIVATE = "private: nothing is kept";
+const UNPRIVATE = "No longer private: sentences are kept again";
 
 let hello = null;
 let state = null;
 let last = null; // the last sentence: { id, entry (its name in the conversation), isKept, text, shown, nbest, rating }
+let heard = null; // the last sentence that the voice had, wherever it is now
 let forming = null; // number of the utterance that is forming
 let connected = "connecting";
 let isAway = false;
@@ -29,6 +31,7 @@ let away = null; // the timer until then
 let refusal = "";
 let complaint = "";
 let announced = "";
+let told = null; // what was announced, a sentence or a turn: its entry
 
 const link = new Link(receive, connection);
 const sentence = new Sentence();
@@ -55,13 +58,15 @@ function welcome(message) {
   setLanguage(message.language);
   voice.greet(message);
   voicePanel.show();
+  const wasPrivate = state?.private;
   changed(message);
+  if (wasPrivate && !message.private) complain(UNPRIVATE); // a server that was restarted keeps sentences
 }
 
 function changed(message) {
   if (state?.private && message.private === false) { // what was private leaves the screen
     conversation.forgetPrivate();
-    if (last && !last.isKept) leave();
+    drop(({ entry }) => typeof entry !== "number");
   }
   state = { ...state, ...message };
   show();
@@ -103,9 +108,10 @@ function decided(utterance) {
   const isAgain = last?.id === id && last.text === text; // sent again after a connection came back
   const name = isAgain ? last.entry : conversation.add(entry, "participant", shown);
   last = { id, entry: name, isKept: typeof entry === "number", text, shown, nbest, rating: isAgain ? last.rating : null };
+  heard = last;
   conversation.setCurrent(name);
   sentence.decided(shown);
-  announce(`${id} ${text}`, shown);
+  announce(`${id} ${text}`, shown, last);
   if (conversation.isAnswered) moveUp();
   else if (!isAgain && isUnsure(utterance)) offer(false);
   voice.final(utterance);
@@ -114,25 +120,32 @@ function decided(utterance) {
 
 function history({ entries }) {
   conversation.reset(entries);
+  // What was deleted while this page was away is not there any more; the latest sentence follows.
+  drop(({ id, entry }) => id !== hello.latest && !entries.some((it) => it.entry === entry));
   if (conversation.isAnswered) moveUp();
   show();
 }
 
 function turn({ entry, text }) {
   if (!alternatives.isOpen && forming === null) moveUp();
-  conversation.add(entry, "partner", text);
-  announce(`turn ${entry}`, `Partner: ${text}`);
+  const name = conversation.add(entry, "partner", text);
+  announce(`turn ${entry}`, `Partner: ${text}`, { entry: name });
   show();
 }
 
 function forgotten({ entries }) {
   conversation.forget(entries);
-  if (last && (entries === null || entries.includes(last.entry))) {
-    leave();
-    voice.forget();
-    announce("", "");
-  }
+  drop(({ entry }) => entries === null || entries.includes(entry));
   show();
+}
+
+// What is gone leaves the screen, the voice and the announcement.
+function drop(isGone) {
+  if (last && isGone(last)) leave();
+  if (told && isGone(told)) announce("", "", null);
+  if (!heard || !isGone(heard)) return;
+  heard = null;
+  voice.forget();
 }
 
 // The sentence leaves the screen, and is not said.
@@ -158,13 +171,13 @@ function chosen({ utterance, entry, text, shown }) {
 function take({ text, shown }) {
   Object.assign(last, { text, shown });
   sentence.decided(shown);
-  announce(`${last.id} ${text}`, shown);
+  announce(`${last.id} ${text}`, shown, last);
 }
 
 // Each sentence once, though the server sends the last one again when a connection comes back.
-function announce(key, text) {
+function announce(key, text, whose) {
   if (key === announced) return;
-  announced = key;
+  [announced, told] = [key, whose];
   $("announce").textContent = text;
 }
 
@@ -179,7 +192,7 @@ function connection(kind, text) {
   forming = kind === "open" ? forming : null;
   if (refusal) { // whose access was withdrawn goes on reading nothing
     conversation.forget(null);
-    leave();
+    drop(() => true);
     sentence.clear();
   }
   show();
