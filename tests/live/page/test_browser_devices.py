@@ -74,6 +74,25 @@ def test_a_device_is_invited_seen_and_revoked_with_the_keyboard_alone(browser, s
     device.context.close()
 
 
+def test_words_leave_the_page_of_a_device_that_is_revoked(browser, server):
+    owner = opened(browser, server)
+    address = invite(owner, "wall")
+    device = Watched(browser, base(server), ignore_https_errors=True)
+    device.page.goto(address.replace("/participant#", "/#"))
+    device.connected()
+    owner.wait_for_text("#devices-state", "wall is connected")
+    owner.page.keyboard.press("Escape")
+    owner.decode(0)
+    device.wait_for_text("#sentence", "i see you")
+    owner.page.keyboard.press("g")
+    owner.page.get_by_role("button", name="Revoke wall").click()
+    device.page.wait_for_selector('#link[data-link="refused"]')
+    device.wait_for_text("#alert-text", "Access was withdrawn.")
+    assert "see you" not in device.page.evaluate("document.body.textContent").lower()
+    owner.context.close()
+    device.context.close()
+
+
 def test_the_code_goes_when_the_panel_closes(browser, server):
     owner = opened(browser, server)
     invite(owner, "phone")

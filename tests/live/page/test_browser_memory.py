@@ -7,7 +7,9 @@ import json
 import pytest
 from disk_search import files_with
 from page_browser import PageServer, Watched, axe
+from page_participant import Participant
 
+from cortext.usage.deletion import Selection, delete
 from cortext.usage.log import Deleted, read_log
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -212,3 +214,38 @@ def test_the_panel_fits_every_screen(browser, server, width, scheme):
     assert inner
     assert axe(watched.page) == []
     watched.context.close()
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_what_is_deleted_or_was_private_leaves_pages_that_were_away(browser, tmp_path, is_private):
+    server = PageServer(tmp_path, "--speed", "20").start()
+    observer = Watched(browser, server.url).open().connected()
+    participant = Participant(browser, server.url).open().connected()
+    pages = (observer.page, participant.page)
+    says = "() => document.body.textContent.toLowerCase().includes('see you')"
+    try:
+        if is_private:
+            observer.page.keyboard.press("c")
+            observer.page.check("#private")
+            observer.page.keyboard.press("Escape")
+        observer.decode(0)
+        for page in pages:
+            page.wait_for_function(says)
+        if not is_private:
+            observer.page.click("#correct")
+        server.stop()
+        if not is_private:
+            assert delete(log_of(server), Selection(everything=True)) == [0]
+        server.start()
+        for page in pages:
+            page.wait_for_function(f"() => !({says})()")
+        assert observer.page.is_hidden("#editor")
+        line = "No longer private: sentences are kept again"
+        if is_private:
+            observer.wait_for_text("#alert-text", line)
+            participant.wait_for_text("#state", line)
+        assert observer.page.is_visible("#alert") == is_private
+    finally:
+        for each in (observer, participant):
+            each.context.close()
+        server.stop()

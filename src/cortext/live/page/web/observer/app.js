@@ -25,6 +25,7 @@ let hello = null;
 let state = null;
 let current = null; // id of the utterance that is forming
 let last = null; // the last that was decided
+let heard = null; // the last with words, also from before the connection came back: the page and its voice have them
 let announced = ""; // the one that a screen reader was told last
 
 const sentence = new Sentence();
@@ -70,6 +71,7 @@ async function ask(action, body) {
 function connection(kind, text) {
   $("link").dataset.link = kind;
   $("link-text").textContent = text;
+  if (kind === "refused" && hello) withdraw();
   if (kind === "refused")
     complain(text === WITHDRAWN ? `${text}.` : `${text}. Open the address that cortext serve printed; it ends in #token=\u2026`);
   else if (kind === "open") complain("");
@@ -79,7 +81,7 @@ function connection(kind, text) {
 const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
 function receive(message) {
-  const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, chosen, error: ({ what }) => complain(what) };
+  const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, history, chosen, error: ({ what }) => complain(what) };
   receivers[message.type]?.(message);
   if (["history", "utterance", "chosen", "turn", "forgotten"].includes(message.type)) conversation.changed(message);
 }
@@ -97,8 +99,10 @@ function welcome(message) {
   timeline?.end();
   timeline = makeTimeline(message);
   current = last = null; // numbers of utterances begin anew with the server, which sends the last one again
+  const wasPrivate = state?.private;
   changed(message);
   judge();
+  if (wasPrivate && !message.private) complain("No longer private: sentences are kept again"); // after a restart of the server
 }
 
 // What decodes, in words.
@@ -165,6 +169,7 @@ function decided(utterance) {
   if (utterance.id === current) timeline.addWords(utterance.words);
   current = null;
   last = { ...utterance, rating: null };
+  if (utterance.text) heard = last;
   sentence.decided(utterance);
   showCandidates(utterance.nbest, (text) => editor.open(last, text));
   if (utterance.error) complain(utterance.error);
@@ -185,12 +190,21 @@ function chosen({ utterance, shown }) {
   if (last?.id === utterance) corrected(shown);
 }
 
-// Sentences were deleted (null: all): the last one leaves every part of the page.
+// What was deleted while this page was away is not there any more; the latest sentence follows.
+function history({ entries }) {
+  drop(({ id, entry }) => id !== hello.latest && !entries.some((it) => it.entry === entry));
+}
+
+// Sentences were deleted (null: all).
 function forgotten(entries) {
-  const gone = (utterance) => utterance && (!entries || entries.includes(utterance.entry));
-  if (gone(editor.utterance)) editor.close();
-  if (!gone(last)) return;
-  last = null;
+  drop(({ entry }) => !entries || entries.includes(entry));
+}
+
+// Sentences that are gone leave every part of the page, and its voice.
+function drop(isGone) {
+  if (editor.utterance && isGone(editor.utterance)) editor.close();
+  if (![last, heard].some((it) => it && isGone(it))) return;
+  last = heard = null;
   announced = "";
   say("");
   $("nbest").replaceChildren();
@@ -200,6 +214,16 @@ function forgotten(entries) {
   if (sentence.stands) sentence.waiting("Deleted");
   showTrial();
   judge();
+}
+
+// Whose access was withdrawn goes on reading nothing.
+function withdraw() {
+  current = null;
+  drop(() => true);
+  timeline.end();
+  timeline = makeTimeline(hello);
+  sentence.waiting("");
+  conversation.clear();
 }
 
 // Each sentence once: the server sends the last one again when the connection comes back.

@@ -64,6 +64,14 @@ export class Conversation {
     if (this.isOpen) this.soon();
   }
 
+  // Takes every entry off the page.
+  clear() {
+    this.asked += 1; // an answer that is on its way is dropped
+    this.entries = [];
+    $("talk-list").replaceChildren();
+    this.keep();
+  }
+
   get isOpen() {
     return $("conversation-panel").matches(":popover-open");
   }

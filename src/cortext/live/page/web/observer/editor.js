@@ -41,6 +41,8 @@ export class Editor {
 
   close() {
     this.utterance = null;
+    for (const id of ["editor-quoted", "editor-prompt"]) $(id).textContent = ""; // words that are deleted later are not kept here
+    $("correction").value = "";
     $("editor").hidden = true;
     $("correct").focus();
   }
