@@ -61,7 +61,9 @@ def test_participants_view_shows_the_sentence_and_can_be_used_with_the_keyboard(
     firefox = firefox_of_no_complaints
     firefox.size(820, 1180)  # a tablet
     firefox.open(f"{server.url}participant#token={TOKEN}")
-    firefox.wait_for("document.querySelector('#state-text')?.innerText.startsWith('One moment') === false")
+    firefox.wait_for(
+        "document.querySelector('#state-text')?.innerText.startsWith('One moment') === false"
+    )
     started = f"""fetch('api/start', {{method: 'POST', body: '{{"trial": 1}}', headers: {{
         Authorization: 'Bearer {TOKEN}', 'Content-Type': 'application/json'}}}}).then((it) => it.status)"""
     assert firefox.run(started) == 200
