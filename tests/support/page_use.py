@@ -87,6 +87,7 @@ class Witness(threading.Thread):
 
     Attributes:
         said: The entries of the conversation by their numbers.
+        wordless: Entries of sentences without words, which a correction takes into it.
         counts: What it saw.
         errors: Faults that the server reported.
     """
@@ -94,6 +95,7 @@ class Witness(threading.Thread):
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
         self.said: dict[int, dict[str, Any]] = {}
+        self.wordless: dict[int, dict[str, Any]] = {}
         self.entry_of: dict[int, int | None] = {}
         self.private: list[int] = []
         self.counts = Counts()
@@ -132,8 +134,8 @@ class Witness(threading.Thread):
         self.entry_of[number] = entry = message["entry"]
         if entry is None:
             self.private.append(number)
-        elif text:
-            self.said[entry] = {
+        else:
+            (self.said if text else self.wordless)[entry] = {
                 "entry": entry,
                 "who": "participant",
                 "when": message["when"],
@@ -284,7 +286,10 @@ class LongUse:
             assert entry is None or entry not in self.witness.said, response.text()
             return False
         with self.witness.lock:
-            self.witness.said[self.witness.entry_of[number]] |= feedback
+            entry = self.witness.entry_of[number]
+            if "correction" in feedback and entry in self.witness.wordless:
+                self.witness.said[entry] = self.witness.wordless.pop(entry)
+            (self.witness.wordless | self.witness.said)[entry].update(feedback)
         return True
 
     def do_reload(self) -> None:
