@@ -11,7 +11,9 @@ export class Devices {
   constructor(link) {
     this.link = link;
     this.invited = null; // id of the device whose code is shown
-    $("devices-panel").addEventListener("toggle", ({ newState }) => (newState === "open" ? this.open() : this.close()));
+    // "toggle" comes later, and once where the panel is closed and opened at once: the code would stay.
+    $("devices-panel").addEventListener("beforetoggle", ({ newState }) => newState === "closed" && this.close());
+    $("devices-panel").addEventListener("toggle", ({ newState }) => newState === "open" && this.open());
     $("device-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.invite();
@@ -21,6 +23,7 @@ export class Devices {
   }
 
   open() {
+    clearInterval(this.timer);
     $("devices-state").textContent = "";
     this.look();
     this.timer = setInterval(() => this.look(), LOOK_MS);
