@@ -64,13 +64,16 @@ def test_participants_view_shows_the_sentence_and_can_be_used_with_the_keyboard(
     firefox.wait_for(
         "document.querySelector('#state-text')?.innerText.startsWith('One moment') === false"
     )
-    started = f"""fetch('api/start', {{method: 'POST', body: '{{"trial": 1}}', headers: {{
+    started = f"""fetch('api/start', {{method: 'POST', body: '{{"trial": 2}}', headers: {{
         Authorization: 'Bearer {TOKEN}', 'Content-Type': 'application/json'}}}}).then((it) => it.status)"""
     assert firefox.run(started) == 200
     text = (
         "document.querySelector('#sentence').innerText.toLowerCase().replace(/[^a-z ]/g, '').trim()"
     )
-    firefox.wait_for(f"{text} === 'i see me'")
+    firefox.wait_for(f"{text} === 'you and me'")
+    ended = f"""fetch('api/state', {{headers: {{Authorization: 'Bearer {TOKEN}'}}}}).then((it) => it.json())
+        .then(({{ state }}) => state !== 'running')"""
+    firefox.wait_for(ended)
     firefox.wait_for("!document.querySelector('#wrong').disabled")  # it is final
     firefox.press("w")
     firefox.wait_for("document.querySelector('#wrong').ariaPressed === 'true'")
