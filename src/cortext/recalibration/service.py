@@ -28,37 +28,26 @@ from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model
 from cortext.recalibration.chain import (
     Chain,
-    ChainContents,
     Entry,
     model_folder,
     open_chain,
     read_chain,
     verify_model,
 )
+from cortext.recalibration.deciding import Decider
 from cortext.recalibration.forgetting import LEARNER, forget_in_store, numbers_in
 from cortext.recalibration.judging import Evidence, Judge
 from cortext.recalibration.labeller import Labeller
 from cortext.recalibration.labels import labelling_search
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.old_sentences import old_sentences
-from cortext.recalibration.promotion import (
-    Comparison,
-    Decision,
-    PromotionRule,
-    decide,
-    spent,
-)
+from cortext.recalibration.promotion import Decision, PromotionRule
 from cortext.recalibration.recorded import LoggedSentences
 from cortext.recalibration.settings import SERVICE_METHODS, ServiceSettings, method_settings
-from cortext.recalibration.speaker import Ratings, reason_to_stop
 from cortext.recalibration.state import LearnerStore, Position
 from cortext.training.adapt import run_config
 from cortext.usage.writer import now
 
-FEWEST_OF_DAY = 5
-"""Fewest sentences of a new day that decide whether the day before it is left out."""
-SURE = 0.4
-"""Least mean confidence in these sentences of the model before: garbage decides nothing."""
 AUTOMATIC = "automatic"
 """Operator of a rollback that no person asked for."""
 
@@ -130,7 +119,10 @@ class Recalibration:
             self._labeller = Labeller(
                 decoder, self._sentences, self._learning, self.chain.id, pause
             )
-            self._evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
+            evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
+            self._decider = Decider(
+                evidence, self._sentences, self.is_reserved, rule, settings, clock
+            )
             self._store = LearnerStore(self.out / LEARNER)
             self._begin()
         except BaseException:
@@ -204,7 +196,8 @@ class Recalibration:
         if self._position.fresh >= self.settings.every:
             self._add_model()
             return True
-        number = self._next_number()
+        settle = timedelta(seconds=self.settings.settle_s)
+        number = self._position.next_utterance(self._sentences.log, self._clock() - settle)
         if number is not None:
             self._learn(number)
         elif self._is_quiet():
@@ -249,29 +242,6 @@ class Recalibration:
     def is_reserved(self, number: int) -> bool:
         """Tell whether an utterance, once it has a label, judges and is never learnt from."""
         return self._labeller.is_reserved(number)
-
-    def _next_number(self) -> int | None:
-        """Return the next utterance to learn from; None if there is none, or it has to wait."""
-        position, log = self._position, self._sentences.log
-        for number, utterance in log.utterances.items():
-            if number >= position.next:
-                break
-            if number in position.corrected or utterance.label is None:
-                continue
-            position.corrected.add(number)
-            return number
-        while position.next < len(log.entries) and position.next not in log.utterances:
-            position.next += 1  # a partner's turn, or deleted
-        if position.next == len(log.entries):
-            return None
-        utterance = log.utterances[position.next]
-        age = self._clock() - utterance.when
-        if utterance.label is None and age < timedelta(seconds=self.settings.settle_s):
-            return None
-        number, position.next = position.next, position.next + 1
-        if utterance.label is not None:
-            position.corrected.add(number)
-        return number
 
     def _learn(self, number: int) -> None:
         """Learn from an utterance, or let it wait for others to learn together with."""
@@ -318,11 +288,9 @@ class Recalibration:
         return steps > 0
 
     def _leave_bad_day(self) -> None:
-        """When a new day begins, decide whether learning goes on from the end of the one before.
+        """When a new day begins, leave the one before out if it did harm.
 
-        The model from before that day also decodes the first sentences of the new one. If it is
-        surer of them, as after a day of garbage or without an array, the day between is left out:
-        its last model is rejected, and its sentences are not replayed.
+        Its last model is rejected, and its sentences are not replayed.
         """
         position, utterances = self._position, self._sentences.log.utterances
         session = utterances[position.today[-1]].session
@@ -335,13 +303,9 @@ class Recalibration:
         if before == latest or before < self.chain.parent:  # a promotion since rests on labels
             return
         today = [number for number in position.today if utterances[number].session == session]
-        confidences = self._evidence.mean_confidences([latest, before], today)
-        if len(today) < FEWEST_OF_DAY or confidences is None or confidences[1] < SURE:
+        why = self._decider.reason_to_leave(session, latest, before, today)
+        if why is None:
             return
-        if confidences[1] - confidences[0] <= self.settings.lost_confidence:
-            return
-        found = f"confidence {confidences[1]:.2f}, not {confidences[0]:.2f}"
-        why = f"model {before} is surer of the first sentences of {session}: {found}"
         with open_chain(self.out, now=self._clock) as chain:
             chain.add("rejected", model=latest, why=why)
             self.chain = chain.contents
@@ -380,8 +344,7 @@ class Recalibration:
             )
             position.fresh = 0
             position.latest = entry.number
-            decision, found = self._judged(chain, entry)
-            self._decided(chain, entry, decision, found)
+            decision = self._decider.judge(chain, entry)
             self._clear(chain)
             self.chain = chain.contents
         self._go_on(entry, decision)
@@ -411,8 +374,7 @@ class Recalibration:
             return False
         entry = self.chain.entries[number]
         with open_chain(self.out, now=self._clock) as chain:
-            decision, found = self._judged(chain, entry)
-            self._decided(chain, entry, decision, found)
+            decision = self._decider.judge(chain, entry)
             self.chain = chain.contents
         self._waits = state
         self._go_on(entry, decision)
@@ -431,36 +393,17 @@ class Recalibration:
 
     def _check_speaker(self) -> bool:
         """Check the model that speaks; its parent speaks again where it proves worse."""
-        utterances = self._sentences.log.utterances
         entry = self.chain.entries[self.chain.speaking(self._clock())]
-        checks = self.chain.of(entry.number, "checked")
-        since = [n for n, each in utterances.items() if each.when >= entry.when]
-        news = len(since) - (checks[-1].facts["said"] if checks else 0)
-        if entry.kind != "candidate" or news < self.settings.every:
+        facts = self._decider.check(self.chain, entry)
+        if facts is None:
             return False
-        level = self.rule.level(len(checks) + 1)
-        found = self._evidence.comparison(entry, since, level)
-        fewest = min(self.rule.fewest, self.settings.watched)
-        confidences = self._evidence.confidences(entry, since, fewest)
-        parent = self.chain.entries[entry.facts["parent"]]
-        said = utterances.values()
-        ratings = [Ratings.of(said, each.model_name) for each in (parent, entry)]
-        reason = reason_to_stop(
-            found, confidences, (ratings[0], ratings[1]), self.settings.lost_confidence, 1 - level
-        )
+        reason = facts["reason"]
         with open_chain(self.out, now=self._clock) as chain:
-            chain.add(
-                "checked",
-                model=entry.number,
-                said=len(since),
-                comparison=None if found is None else asdict(found),
-                confidence=confidences,
-                ratings=[asdict(each) for each in ratings],
-                reason=reason,
-            )
+            chain.add("checked", model=entry.number, **facts)
             if reason and chain.contents.parent == entry.number:
-                verify_model(self.out, parent)
-                chain.roll_back(parent.number, reason, AUTOMATIC)
+                parent = entry.facts["parent"]
+                verify_model(self.out, chain.contents.model(parent))
+                chain.roll_back(parent, reason, AUTOMATIC)
             elif reason:
                 chain.add("rejected", model=entry.number, why=reason)
             self.chain = chain.contents
@@ -468,71 +411,6 @@ class Recalibration:
             self._start_again(self.chain.parent)
             self._save()
         return True
-
-    def _judged(self, chain: Chain, entry: Entry) -> tuple[Decision, Comparison | None]:
-        """Compare a candidate with its parent, and write down the result."""
-        judging = self._judging_sentences(chain.contents, entry)
-        earlier = self._judgements(chain.contents, entry.facts["parent"])
-        found = self._evidence.comparison(entry, judging, self.rule.level(earlier + 1))
-        everything = list(self._sentences.log.utterances)
-        confidences = self._evidence.confidences(entry, everything)
-        uppers = [
-            each.facts["upper"]
-            for each in chain.contents.entries
-            if each.kind == "promoted" and each.facts.get("upper") is not None
-        ]
-        decision = decide(found, self.rule, spent(uppers))
-        spoke = chain.contents.provisional
-        beside = None
-        if spoke not in (None, entry.number):
-            beside = self._evidence.comparison(entry, judging, self.rule.level(earlier + 1), spoke)
-        if found is None and self.settings.allow_provisional:
-            decision = Decision("speak", f"allowed by the operator; {decision.reason}")
-        if beside is not None and beside.lower > 0:
-            why = f"at least {beside.lower:.1f} points more word errors than model {spoke}"
-            why = f"on {beside.sentences} sentences it makes {why}, which spoke last"
-            decision = Decision("reject", why)
-        if (
-            confidences is not None
-            and confidences[0] - confidences[1] > self.settings.lost_confidence
-            and decision.action != "reject"
-        ):
-            before, after = confidences
-            why = (
-                f"the confidence of sentences without labels fell from {before:.2f} to {after:.2f}"
-            )
-            decision = Decision("wait", why)
-        chain.add(
-            "judged",
-            model=entry.number,
-            comparison=None if found is None else asdict(found),
-            confidence=confidences,
-            action=decision.action,
-            reason=decision.reason,
-        )
-        return decision, found
-
-    @staticmethod
-    def _judgements(contents: ChainContents, parent: int) -> int:
-        """Return how many candidates were compared with a parent."""
-        return sum(
-            each.kind == "judged"
-            and each.facts["comparison"] is not None
-            and contents.entries[each.model].facts["parent"] == parent
-            for each in contents.entries
-        )
-
-    def _decided(
-        self, chain: Chain, entry: Entry, decision: Decision, found: Comparison | None
-    ) -> None:
-        number = entry.number
-        if decision.action == "promote":
-            chain.add("promoted", model=number, upper=None if found is None else found.upper)
-        elif decision.action == "speak":
-            until = self._clock() + timedelta(hours=self.rule.hours)
-            chain.add("provisional", model=number, until=until.isoformat(timespec="seconds"))
-        elif decision.action == "reject":
-            chain.add("rejected", model=number, why=decision.reason)
 
     def _clear(self, chain: Chain) -> None:
         """Remove the files of old models that never spoke."""
@@ -544,25 +422,3 @@ class Recalibration:
         silent = [number for number in contents.models[1:] if number not in spoke]
         for number in silent[: -self.settings.kept]:
             chain.remove(number)
-
-    def _judging_sentences(self, contents: ChainContents, entry: Entry) -> list[int]:
-        """Return the reserved utterances with labels that may judge a candidate.
-
-        They were spoken after its parent was made: of earlier days both have the same layers. A
-        sentence that got its label late, when it had been learnt from as it was decoded, is none.
-        """
-        parent, *ancestors = contents.lineage(entry.number)[1:]
-        learnt = set[int]()
-        for number in (entry.number, parent, *ancestors):
-            facts = contents.entries[number].facts.get("learnt")
-            if facts is not None and facts["log"] == self._position.began:
-                learnt.update(facts["decoded"], facts["corrected"])
-        made = contents.entries[parent].when
-        return [
-            number
-            for number, each in self._sentences.log.utterances.items()
-            if each.label is not None
-            and each.when >= made
-            and number not in learnt
-            and self.is_reserved(number)
-        ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,6 +31,7 @@ from cortext.models.storage import read_tensors, write_tensors
 from cortext.recalibration.learner import HeardSentence, Learner, LearnerState
 from cortext.recalibration.settings import LearningSettings
 from cortext.training.config import TrainConfig
+from cortext.usage.log import LogContents
 
 FILE = "learner.safetensors"
 FORMAT_VERSION = "1"
@@ -67,6 +69,32 @@ class Position:
     before: int | None = None
     fresh: int = 0
     """Sentences that were learnt from since the latest model of the chain, or wait to be."""
+
+    def next_utterance(self, log: LogContents, settled: datetime) -> int | None:
+        """Return the next utterance to learn from; None if there is none, or it has to wait.
+
+        Args:
+            log: The log.
+            settled: An utterance after this time may still be corrected.
+        """
+        for number, utterance in log.utterances.items():
+            if number >= self.next:
+                break
+            if number in self.corrected or utterance.label is None:
+                continue
+            self.corrected.add(number)
+            return number
+        while self.next < len(log.entries) and self.next not in log.utterances:
+            self.next += 1  # a partner's turn, or deleted
+        if self.next == len(log.entries):
+            return None
+        utterance = log.utterances[self.next]
+        if utterance.label is None and utterance.when > settled:
+            return None
+        number, self.next = self.next, self.next + 1
+        if utterance.label is not None:
+            self.corrected.add(number)
+        return number
 
 
 class LearnerStore:

@@ -1,0 +1,198 @@
+"""Decides which models of a chain may speak, and which day is left out, from what a log holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from cortext.recalibration.chain import Chain, ChainContents, Entry
+from cortext.recalibration.judging import Evidence
+from cortext.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
+from cortext.recalibration.recorded import LoggedSentences
+from cortext.recalibration.settings import ServiceSettings
+from cortext.recalibration.speaker import Ratings, reason_to_stop
+
+FEWEST_OF_DAY = 5
+"""Fewest sentences of a new day that decide whether the day before it is left out."""
+SURE = 0.4
+"""Least mean confidence in these sentences of the model before: garbage decides nothing."""
+
+
+class Decider:
+    """Decides about models of a chain.
+
+    Args:
+        evidence: Word errors and confidences of its models.
+        sentences: Sentences of the usage log.
+        is_reserved: Tells of an utterance whether, once it has a label, it judges.
+        rule: Bounds of promotion.
+        settings: Settings of the service.
+        clock: Returns the time.
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        sentences: LoggedSentences,
+        is_reserved: Callable[[int], bool],
+        rule: PromotionRule,
+        settings: ServiceSettings,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._evidence = evidence
+        self._sentences = sentences
+        self._is_reserved = is_reserved
+        self._rule = rule
+        self._settings = settings
+        self._clock = clock
+
+    def judge(self, chain: Chain, entry: Entry) -> Decision:
+        """Compare a candidate with its parent; write down the result and what follows from it."""
+        contents = chain.contents
+        judging = self._judging_sentences(contents, entry)
+        level = self._rule.level(1 + _judgements(contents, entry.facts["parent"]))
+        found = self._evidence.comparison(entry, judging, level)
+        confidences = self._evidence.confidences(entry, list(self._sentences.log.utterances))
+        decision = self._decision(contents, found)
+        spoke = contents.provisional
+        if spoke not in (None, entry.number):
+            beside = self._evidence.comparison(entry, judging, level, spoke)
+            if beside is not None and beside.lower > 0:
+                why = f"at least {beside.lower:.1f} points more word errors than model {spoke}"
+                why = f"on {beside.sentences} sentences it makes {why}, which spoke last"
+                decision = Decision("reject", why)
+        if decision.action != "reject" and confidences is not None and self._fell(*confidences):
+            before, after = confidences
+            why = "the confidence of sentences without labels fell from"
+            decision = Decision("wait", f"{why} {before:.2f} to {after:.2f}")
+        chain.add(
+            "judged",
+            model=entry.number,
+            comparison=None if found is None else asdict(found),
+            confidence=confidences,
+            action=decision.action,
+            reason=decision.reason,
+        )
+        self._carry_out(chain, entry.number, decision, found)
+        return decision
+
+    def _decision(self, contents: ChainContents, found: Comparison | None) -> Decision:
+        """Return what the rule says of a comparison, with the budget that is left."""
+        uppers = [
+            each.facts["upper"]
+            for each in contents.entries
+            if each.kind == "promoted" and each.facts.get("upper") is not None
+        ]
+        decision = decide(found, self._rule, spent(uppers))
+        if found is None and self._settings.allow_provisional:
+            return Decision("speak", f"allowed by the operator; {decision.reason}")
+        return decision
+
+    def _carry_out(
+        self, chain: Chain, number: int, decision: Decision, found: Comparison | None
+    ) -> None:
+        """Write down what a decision does to a model."""
+        if decision.action == "promote":
+            chain.add("promoted", model=number, upper=None if found is None else found.upper)
+        elif decision.action == "speak":
+            until = self._clock() + timedelta(hours=self._rule.hours)
+            chain.add("provisional", model=number, until=until.isoformat(timespec="seconds"))
+        elif decision.action == "reject":
+            chain.add("rejected", model=number, why=decision.reason)
+
+    def _fell(self, before: float, after: float) -> bool:
+        """Tell whether a mean confidence fell by more than is allowed."""
+        return before - after > self._settings.lost_confidence
+
+    def _judging_sentences(self, contents: ChainContents, entry: Entry) -> list[int]:
+        """Return the reserved utterances with labels that may judge a candidate.
+
+        They were spoken after its parent was made: of earlier days both have the same layers. A
+        sentence that got its label late, when it had been learnt from as it was decoded, is none.
+        """
+        parent, *ancestors = contents.lineage(entry.number)[1:]
+        learnt = set[int]()
+        for number in (entry.number, parent, *ancestors):
+            facts = contents.entries[number].facts.get("learnt")
+            if facts is not None and facts["log"] == self._sentences.began:
+                learnt.update(facts["decoded"], facts["corrected"])
+        made = contents.entries[parent].when
+        return [
+            number
+            for number, each in self._sentences.log.utterances.items()
+            if each.label is not None
+            and each.when >= made
+            and number not in learnt
+            and self._is_reserved(number)
+        ]
+
+    def check(self, contents: ChainContents, entry: Entry) -> dict[str, Any] | None:
+        """Check the model that speaks beside its parent.
+
+        Args:
+            contents: The chain.
+            entry: The entry of the model that speaks.
+
+        Returns:
+            The facts of a `checked` entry; their `reason` is empty where it may go on speaking.
+            None for a model without a parent, or where too little was said since the last check.
+        """
+        utterances = self._sentences.log.utterances
+        checks = contents.of(entry.number, "checked")
+        since = [number for number, each in utterances.items() if each.when >= entry.when]
+        news = len(since) - (checks[-1].facts["said"] if checks else 0)
+        if entry.kind != "candidate" or news < self._settings.every:
+            return None
+        level = self._rule.level(len(checks) + 1)
+        found = self._evidence.comparison(entry, since, level)
+        fewest = min(self._rule.fewest, self._settings.watched)
+        confidences = self._evidence.confidences(entry, since, fewest)
+        parent = contents.entries[entry.facts["parent"]]
+        of_parent, own = (
+            Ratings.of(utterances.values(), each.model_name) for each in (parent, entry)
+        )
+        lost_confidence = self._settings.lost_confidence
+        return {
+            "said": len(since),
+            "comparison": None if found is None else asdict(found),
+            "confidence": confidences,
+            "ratings": [asdict(of_parent), asdict(own)],
+            "reason": reason_to_stop(
+                found, confidences, (of_parent, own), lost_confidence, 1 - level
+            ),
+        }
+
+    def reason_to_leave(
+        self, session: str, latest: int, before: int, today: Sequence[int]
+    ) -> str | None:
+        """Return why learning goes on from before the latest day; None where it goes on from it.
+
+        The model from before that day also decodes the first sentences of the new one. If it is
+        surer of them, as after a day of garbage or without an array, the day between did harm.
+
+        Args:
+            session: The new day.
+            latest: Model from the end of the day before it.
+            before: Model from the end of an earlier day.
+            today: Utterances of the new day so far.
+        """
+        confidences = self._evidence.mean_confidences([latest, before], today)
+        if len(today) < FEWEST_OF_DAY or confidences is None:
+            return None
+        of_latest, of_before = confidences
+        if of_before < SURE or not self._fell(of_before, of_latest):
+            return None
+        found = f"confidence {of_before:.2f}, not {of_latest:.2f}"
+        return f"model {before} is surer of the first sentences of {session}: {found}"
+
+
+def _judgements(contents: ChainContents, parent: int) -> int:
+    """Return how many candidates were compared with a parent."""
+    return sum(
+        each.kind == "judged"
+        and each.facts["comparison"] is not None
+        and contents.entries[each.model].facts["parent"] == parent
+        for each in contents.entries
+    )
