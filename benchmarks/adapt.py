@@ -44,7 +44,7 @@ from cortext.decoding.log_probs import greedy
 from cortext.decoding.ngram import LanguageModel
 from cortext.models import load_model
 from cortext.provenance import provenance
-from cortext.recalibration.learner import Learner, heard_sentence
+from cortext.recalibration.learner import Learner, labelled_sentence
 from cortext.recalibration.online import Place, Unlabelled
 from cortext.recalibration.settings import METHODS as LEARNING
 from cortext.recalibration.settings import method_settings
@@ -263,7 +263,7 @@ def timed(
     known = data.split("train").select(sessions=model.sessions)
     labels = [known.labels(i) for i in range(0, len(known), 4)]
     learner.remember(
-        heard_sentence(known, 4 * i, each) for i, each in enumerate(labels) if each is not None
+        labelled_sentence(known, 4 * i, each) for i, each in enumerate(labels) if each is not None
     )
     way = Unlabelled(learner, Decoder.from_dir(lm))
     seconds = []

@@ -16,7 +16,7 @@ from cortext.errors import CortextError
 from cortext.models import load_model, save_model
 from cortext.models.card import Smoothing
 from cortext.recalibration.adapting import adapt_unlabelled
-from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.learner import LabelledSentence, Learner
 from cortext.recalibration.settings import METHODS
 from cortext.training.config import read_run_config
 
@@ -61,7 +61,7 @@ def taught_by_hand(participant, trials, settings, known=(), trusts=True):
                 continue
             # The published pronunciations, as they are in the labels of recordings.
             label_U = make_trial(np.zeros((1, 1)), DRIFTED, 0, 0, best.text).phoneme_ids
-        learner.learn(HeardSentence(trial.features_TC.astype(np.float32), DRIFTED, label_U))
+        learner.learn(LabelledSentence(trial.features_TC.astype(np.float32), DRIFTED, label_U))
     return learner.model.network.state_dict()
 
 
@@ -91,7 +91,7 @@ def test_replay_mixes_in_labelled_trials_of_known_days(participant, tmp_path):
     )
     # The first trial of each day: the two known days have one each.
     known = [
-        HeardSentence(trial.features_TC.astype(np.float32), session, trial.phoneme_ids)
+        LabelledSentence(trial.features_TC.astype(np.float32), session, trial.phoneme_ids)
         for session in KNOWN
         for trial in recorded(participant, session)[:1]
     ]

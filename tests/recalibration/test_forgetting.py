@@ -20,7 +20,7 @@ from cortext.recalibration.forgetting import (
     models_that_learnt,
     numbers_in,
 )
-from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.learner import LabelledSentence, Learner
 from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.service import Recalibration
 from cortext.recalibration.settings import ServiceSettings, method_settings
@@ -39,7 +39,7 @@ DAY = "t15.2023.08.20"
 
 def sentence(seed, entry, day=DAY):
     labels_U = np.random.default_rng(seed).integers(1, 40, 5)
-    return HeardSentence(trial(60 + seed % 7, seed), day, labels_U, entry=entry)
+    return LabelledSentence(trial(60 + seed % 7, seed), day, labels_U, entry=entry)
 
 
 SAID = [

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from cortext.features import smooth
 from cortext.models import GRUConfig, TransformerConfig
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.transformer import EmbeddingConfig
-from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.learner import LabelledSentence, Learner
 from cortext.recalibration.settings import METHODS, LearningSettings, method_settings
 from cortext.training.config import DatasetConfig, TrainConfig
 
@@ -40,7 +42,7 @@ def learner_of(config=GRU, seed=0, random_cut=0, **changes):
 
 
 def sentence(seed=0, session=NEW_DAY, n_bins=60):
-    return HeardSentence(trial(n_bins, seed), session, LABELS)
+    return LabelledSentence(trial(n_bins, seed), session, LABELS)
 
 
 def weights(model):
@@ -200,11 +202,11 @@ def test_an_unknown_method_is_named():
     "heard",
     [
         # 60 bins, of which augmentation may cut 2, are 28 patches of 4 bins every 2 bins.
-        HeardSentence(trial(60), NEW_DAY, np.arange(29) + 1),
-        HeardSentence(trial(60), NEW_DAY, np.full(15, 7)),  # 14 blanks between equal tokens
-        HeardSentence(trial(5), NEW_DAY, LABELS[:1]),  # cut, it has no frame
-        HeardSentence(trial(60), NEW_DAY, LABELS[:0]),
-        HeardSentence(np.full_like(trial(60), np.nan), NEW_DAY, LABELS),
+        LabelledSentence(trial(60), NEW_DAY, np.arange(29) + 1),
+        LabelledSentence(trial(60), NEW_DAY, np.full(15, 7)),  # 14 blanks between equal tokens
+        LabelledSentence(trial(5), NEW_DAY, LABELS[:1]),  # cut, it has no frame
+        LabelledSentence(trial(60), NEW_DAY, LABELS[:0]),
+        LabelledSentence(np.full_like(trial(60), np.nan), NEW_DAY, LABELS),
     ],
     ids=["too long", "too many equal tokens", "too few bins", "no label", "features not finite"],
 )
@@ -223,7 +225,7 @@ def test_nothing_is_learnt_from_a_sentence_that_has_no_finite_loss(heard):
 
 def test_a_label_that_just_fits_is_learnt():
     learner = learner_of(copies=2)
-    heard = HeardSentence(trial(60), NEW_DAY, np.arange(29) + 1)  # uncut, there are 29 frames
+    heard = LabelledSentence(trial(60), NEW_DAY, np.arange(29) + 1)  # uncut, there are 29 frames
     assert learner.learn(heard).steps == 1
     assert np.isfinite(learner.learn(heard).loss)
 
@@ -271,9 +273,9 @@ def test_sentences_that_learn_together_are_different_and_are_replayed_on_later_d
 
 
 def test_corrected_sentences_are_drawn_more_often(monkeypatch):
-    learner = learner_of(together=1, weight_told=3.0, **QUIET)
+    learner = learner_of(together=1, corrected_weight=3.0, **QUIET)
     batches = drawn(learner, monkeypatch)
-    told = HeardSentence(trial(60, 1), NEW_DAY, LABELS, told=True)
+    told = LabelledSentence(trial(60, 1), NEW_DAY, LABELS, corrected=True)
     learner.learn_together([sentence(), told], 400)
     share = np.mean([batch[0] is told for batch in batches])
     # 3 of 4; the standard deviation of the share is 0.022.
@@ -295,20 +297,31 @@ def test_the_learning_rate_falls_before_a_model_is_made(monkeypatch):
     assert rates == pytest.approx([0.01, 0.007, 0.004, 0.001])
 
 
-def test_sentences_of_two_days_learn_together():
+def test_a_day_that_learnt_together_is_replayed_once():
     learner = together()
-    learner.learn_together([sentence(0), sentence(1), sentence(2, NEXT_DAY)], 2)
-    assert learner.model.sessions[-2:] == (NEW_DAY, NEXT_DAY)
-    assert learner.session == NEXT_DAY
-    assert learner.steps_today == 2
+    for _ in range(3):
+        learner.learn_together([sentence(0), sentence(1)], 2)
+    learner.learn_together([sentence(2, NEXT_DAY)], 1)
+    assert [each.session for each in learner.state().decoded] == [NEW_DAY] * 2
 
 
-def test_a_learner_takes_over_the_days_that_its_model_had_learnt_whole():
+def test_a_correction_takes_the_place_of_what_was_decoded():
+    learner = together()
+    decoded = [replace(sentence(n), entry=(1, n)) for n in range(3)]
+    corrected = replace(sentence(5), entry=(1, 1), corrected=True)
+    learner.learn_together(decoded, 1)
+    learner.learn_together([sentence(2, NEXT_DAY)], 1)
+    learner.learn_together([corrected], 1)
+    learner.begin_day("t15.2023.08.24")
+    state = learner.state()
+    assert [each.entry for each in state.decoded] == [(1, 0), (1, 2), None]
+    assert [each.entry for each in state.corrected] == [(1, 1)]
+
+
+def test_a_learner_takes_over_what_its_model_had_learnt():
     other = together()
-    for session in (NEW_DAY, NEXT_DAY, "t15.2023.08.24"):
-        other.learn_together([sentence(1, session)], 1)
-    model = other.model
-    other.learn_together([sentence(1, "t15.2023.08.26")], 1)
-    learner = Learner(model, TrainConfig(model=GRU), other.settings)
-    learner.take_over(other)
-    assert [each.session for each in learner.state().heard] == [NEW_DAY, NEXT_DAY]
+    for number, session in enumerate((NEW_DAY, NEXT_DAY, "t15.2023.08.24")):
+        other.learn_together([replace(sentence(1, session), entry=(7, number))], 1)
+    learner = Learner(other.model, TrainConfig(model=GRU), other.settings)
+    learner.take_over(other, {(7, 0), (7, 2), (8, 1)})
+    assert [each.entry for each in learner.state().decoded] == [(7, 0), (7, 2)]

@@ -15,7 +15,7 @@ from small_models import SESSIONS, make_model, trial
 from cortext.errors import RunError
 from cortext.models import GRUConfig
 from cortext.models.storage import read_tensors, write_tensors
-from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.learner import LabelledSentence, Learner
 from cortext.recalibration.settings import LearningSettings, method_settings
 from cortext.recalibration.state import LearnerStore
 from cortext.training.config import TrainConfig
@@ -35,7 +35,7 @@ def learner_of(**changes):
 
 def sentence(seed, session=NEW_DAY):
     labels_U = np.random.default_rng(seed).integers(1, 40, 5)
-    return HeardSentence(trial(60 + seed % 7, seed), session, labels_U)
+    return LabelledSentence(trial(60 + seed % 7, seed), session, labels_U)
 
 
 def days(first, end):
@@ -76,7 +76,7 @@ def test_a_learner_goes_on_whose_sentences_learn_together(tmp_path, stopped):
     changes = {"together": 4, "lr_floor": 0.1, "whole_model": True, "remembered": 12}
 
     def learn_from(learner, first, end):
-        told = [replace(each, told=number % 3 == 0) for number, each in enumerate(days(0, 18))]
+        told = [replace(each, corrected=number % 3 == 0) for number, each in enumerate(days(0, 18))]
         for number in range(first, end):
             today = [each for each in told[: number + 1] if each.session == told[number].session]
             learner.learn_together(today, 2)
@@ -189,7 +189,7 @@ def damaged(folder, what):
     elif what == "a changed number":
         file.write_bytes(content[:-3] + b"\x42" + content[-2:])
     elif what == "another version":
-        file.write_bytes(content.replace(b'"version":"1"', b'"version":"9"'))
+        file.write_bytes(content.replace(b'"version":"2"', b'"version":"9"'))
     elif what == "empty":
         file.write_bytes(b"")
     elif what == "no sentence":

@@ -126,6 +126,10 @@ def _hash(number: int, when: datetime, kind: str, facts: dict[str, Any], previou
 class ChainContents:
     """The entries of a chain, and what follows from them.
 
+    A candidate's `parent` is the model that it is compared with; `after` is the one whose weights
+    it learnt on from, the parent where there is none, and `learnt` names what it has learnt from
+    since.
+
     Attributes:
         entries: All entries.
         parent: Number of the model that was promoted last, or that the chain began with or was
@@ -136,6 +140,7 @@ class ChainContents:
     parent: int = 0
     _provisional: tuple[int, datetime] | None = None
     _models: dict[int, Entry] = field(default_factory=dict)
+    _left: set[int] = field(default_factory=set)
 
     @property
     def head(self) -> str:
@@ -209,6 +214,34 @@ class ChainContents:
             found.append(entry.facts["parent"])
         return found
 
+    def descent(self, number: int) -> list[int]:
+        """Return a model, the one whose weights it learnt on from, and so on back to the base."""
+        found = [number]
+        while (entry := self.entries[found[-1]]).kind == "candidate":
+            found.append(entry.facts.get("after", entry.facts["parent"]))
+        return found
+
+    def learnt(self, number: int) -> set[tuple[int, int]]:
+        """Return the utterances that a model or any in its descent has learnt from or replayed.
+
+        An utterance is the second of its log's first entry, and its number there.
+        """
+        found = set[tuple[int, int]]()
+        for each in self.descent(number):
+            learnt = self.entries[each].facts.get("learnt")
+            if learnt is not None and "log" in learnt:
+                parts = ("decoded", "corrected", "replayed")
+                found.update((learnt["log"], n) for part in parts for n in learnt.get(part, ()))
+        return found
+
+    def may_go_on(self, number: int) -> bool:
+        """Tell whether learning may go on from a model.
+
+        It descends from the parent, was not rejected, and no rollback has left it behind.
+        """
+        descent = self.descent(number)
+        return self.parent in descent and self._left.isdisjoint(descent)
+
     def add(self, entry: Entry) -> None:
         """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
         self.check(entry)
@@ -222,6 +255,9 @@ class ChainContents:
         elif entry.kind in ("rejected", "rolled_back"):
             if entry.kind == "rolled_back" or self._speaks_provisionally(number):
                 self._provisional = None
+            self._left |= {number} if entry.kind == "rejected" else set(self._models)
+            if entry.kind == "rolled_back":
+                self._left -= set(self.descent(number))
         elif entry.kind == "removed":
             del self._models[number]
         if entry.kind in ("promoted", "rolled_back"):
@@ -245,9 +281,13 @@ class ChainContents:
             raise ValueError("its time has no offset from UTC")
         if entry.kind in ADDS and not isinstance(entry.facts.get("digest"), str):
             raise ValueError("its model has no digest")
-        about = entry.facts.get("parent") if entry.kind == "candidate" else entry.facts.get("model")
-        if entry.kind != "base" and about not in self._models:
-            raise ValueError(f"it is about model {about!r}, which the chain does not have")
+        facts = entry.facts
+        about = [facts.get("parent" if entry.kind == "candidate" else "model")]
+        if "after" in facts:
+            about.append(facts["after"])
+        for model in about if entry.kind != "base" else ():
+            if model not in self._models:
+                raise ValueError(f"it is about model {model!r}, which the chain does not have")
         if entry.kind == "provisional":
             until = datetime.fromisoformat(str(entry.facts.get("until")))
             if until.utcoffset() is None:
@@ -267,6 +307,15 @@ def read_chain(folder: str | Path) -> ChainContents:
         RunError: There is no chain, or an entry is damaged; it names the line.
     """
     return _read(as_path(folder, "folder") / FILE)[0]
+
+
+def chain_state(folder: str | Path) -> tuple[int, int, int] | None:
+    """Return what changes with each entry that is added; None where there is no chain."""
+    try:
+        found = (as_path(folder, "folder") / FILE).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _read(path: Path) -> tuple[ChainContents, int]:
@@ -342,7 +391,7 @@ def verify_model(folder: str | Path, entry: Entry) -> Path:
     with disk_errors(path):
         if not path.is_dir() or digest_of(path) != entry.facts["digest"]:
             what = f"model {entry.number} of the chain is damaged or missing"
-            raise RunError(what, where=path, fix="roll back to another: recalibrate --rollback")
+            raise RunError(what, where=path, fix="roll back to another: cortext chain rollback")
     return path
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,8 +16,54 @@ from cortext.recalibration.speaker import Ratings, reason_to_stop
 
 FEWEST_OF_DAY = 5
 """Fewest sentences of a new day that decide whether the day before it is left out."""
+FEWEST_UNLEARNT = 5
+"""Fewest sentences without labels whose confidence may veto a model."""
 SURE = 0.4
 """Least mean confidence in these sentences of the model before: garbage decides nothing."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found about a candidate, and what becomes of it.
+
+    Attributes:
+        model: Its number.
+        decision: The decision.
+        comparison: Its word errors beside its parent's; None with too few sentences.
+        confidence: Mean confidence of the parent and its own, on sentences it has not learnt from.
+        labelled: Number of sentences with labels that may judge it.
+        said: Number of sentences in the log.
+        until: End of its time, where it speaks provisionally.
+    """
+
+    model: int
+    decision: Decision
+    comparison: Comparison | None
+    confidence: tuple[float, float] | None
+    labelled: int
+    said: int
+    until: datetime
+
+    def write(self, chain: Chain) -> None:
+        """Add it to the chain, and what follows from it."""
+        action, reason = self.decision.action, self.decision.reason
+        chain.add(
+            "judged",
+            model=self.model,
+            comparison=None if self.comparison is None else asdict(self.comparison),
+            confidence=self.confidence,
+            labelled=self.labelled,
+            said=self.said,
+            action=action,
+            reason=reason,
+        )
+        if action == "promote" and self.comparison is not None:
+            chain.add("promoted", model=self.model, upper=self.comparison.upper)
+        elif action == "speak":
+            until = self.until.isoformat(timespec="seconds")
+            chain.add("provisional", model=self.model, until=until)
+        elif action == "reject":
+            chain.add("rejected", model=self.model, why=reason)
 
 
 class Decider:
@@ -48,13 +94,13 @@ class Decider:
         self._settings = settings
         self._clock = clock
 
-    def judge(self, chain: Chain, entry: Entry) -> Decision:
-        """Compare a candidate with its parent; write down the result and what follows from it."""
-        contents = chain.contents
-        judging = self._judging_sentences(contents, entry)
+    def judge(self, contents: ChainContents, entry: Entry) -> Judgement:
+        """Compare a candidate with its parent; see `Judgement.write`."""
+        unlearnt = self._unlearnt(contents, entry)
+        judging = self._judging_sentences(unlearnt)
         level = self._rule.level(1 + _judgements(contents, entry.facts["parent"]))
         found = self._evidence.comparison(entry, judging, level)
-        confidences = self._evidence.confidences(entry, list(self._sentences.log.utterances))
+        confidences = self._evidence.confidences(entry, unlearnt, FEWEST_UNLEARNT)
         decision = self._decision(contents, found)
         spoke = contents.provisional
         if spoke not in (None, entry.number):
@@ -67,65 +113,64 @@ class Decider:
             before, after = confidences
             why = "the confidence of sentences without labels fell from"
             decision = Decision("wait", f"{why} {before:.2f} to {after:.2f}")
-        chain.add(
-            "judged",
-            model=entry.number,
-            comparison=None if found is None else asdict(found),
-            confidence=confidences,
-            action=decision.action,
-            reason=decision.reason,
-        )
-        self._carry_out(chain, entry.number, decision, found)
-        return decision
+        until = self._clock() + timedelta(hours=self._rule.hours)
+        said = len(self._sentences.log.utterances)
+        return Judgement(entry.number, decision, found, confidences, len(judging), said, until)
+
+    def has_news(self, contents: ChainContents, entry: Entry) -> bool:
+        """Tell whether a model that was judged before may be judged again.
+
+        Each comparison makes the next one's bound wider. So a tenth more sentences must have
+        labels; or none were compared, and the operator lets the model go on without.
+        """
+        last = contents.of(entry.number, "judged")[-1].facts
+        labelled = len(self._judging_sentences(self._unlearnt(contents, entry)))
+        if labelled >= max(self._rule.fewest, last["labelled"] + 1, 1.1 * last["labelled"]):
+            return True
+        if last["comparison"] is not None:
+            return False
+        more = last["said"] < len(self._sentences.log.utterances)
+        return bool(last["action"] == "speak" or (more and self._settings.allow_provisional))
 
     def _decision(self, contents: ChainContents, found: Comparison | None) -> Decision:
-        """Return what the rule says of a comparison, with the budget that is left."""
+        """Return what the rule says of a comparison, with the budget that the promotions left.
+
+        Those that a rollback has undone count no longer.
+        """
+        speakers = contents.lineage(contents.parent)
         uppers = [
             each.facts["upper"]
             for each in contents.entries
-            if each.kind == "promoted" and each.facts.get("upper") is not None
+            if each.kind == "promoted" and each.model in speakers
         ]
         decision = decide(found, self._rule, spent(uppers))
         if found is None and self._settings.allow_provisional:
             return Decision("speak", f"allowed by the operator; {decision.reason}")
         return decision
 
-    def _carry_out(
-        self, chain: Chain, number: int, decision: Decision, found: Comparison | None
-    ) -> None:
-        """Write down what a decision does to a model."""
-        if decision.action == "promote":
-            chain.add("promoted", model=number, upper=None if found is None else found.upper)
-        elif decision.action == "speak":
-            until = self._clock() + timedelta(hours=self._rule.hours)
-            chain.add("provisional", model=number, until=until.isoformat(timespec="seconds"))
-        elif decision.action == "reject":
-            chain.add("rejected", model=number, why=decision.reason)
-
     def _fell(self, before: float, after: float) -> bool:
         """Tell whether a mean confidence fell by more than is allowed."""
         return before - after > self._settings.lost_confidence
 
-    def _judging_sentences(self, contents: ChainContents, entry: Entry) -> list[int]:
-        """Return the reserved utterances with labels that may judge a candidate.
+    def _judging_sentences(self, unlearnt: Iterable[int]) -> list[int]:
+        """Return the reserved ones with labels among utterances."""
+        utterances = self._sentences.log.utterances
+        return [n for n in unlearnt if utterances[n].label is not None and self._is_reserved(n)]
 
-        They were spoken after its parent was made: of earlier days both have the same layers. A
+    def _unlearnt(self, contents: ChainContents, entry: Entry) -> list[int]:
+        """Return the utterances that a candidate, its parent and what speaks have not learnt from.
+
+        They were spoken after the parent was made: of earlier days both have the same layers. A
         sentence that got its label late, when it had been learnt from as it was decoded, is none.
         """
-        parent, *ancestors = contents.lineage(entry.number)[1:]
-        learnt = set[int]()
-        for number in (entry.number, parent, *ancestors):
-            facts = contents.entries[number].facts.get("learnt")
-            if facts is not None and facts["log"] == self._sentences.began:
-                learnt.update(facts["decoded"], facts["corrected"])
-        made = contents.entries[parent].when
+        parent = contents.entries[entry.facts["parent"]]
+        learnt = contents.learnt(entry.number) | contents.learnt(parent.number)
+        if contents.provisional is not None:
+            learnt |= contents.learnt(contents.provisional)
         return [
             number
             for number, each in self._sentences.log.utterances.items()
-            if each.label is not None
-            and each.when >= made
-            and number not in learnt
-            and self._is_reserved(number)
+            if each.when >= parent.when and (self._sentences.began, number) not in learnt
         ]
 
     def check(self, contents: ChainContents, entry: Entry) -> dict[str, Any] | None:
@@ -141,15 +186,16 @@ class Decider:
         """
         utterances = self._sentences.log.utterances
         checks = contents.of(entry.number, "checked")
-        since = [number for number, each in utterances.items() if each.when >= entry.when]
+        since = {number for number, each in utterances.items() if each.when >= entry.when}
         news = len(since) - (checks[-1].facts["said"] if checks else 0)
         if entry.kind != "candidate" or news < self._settings.every:
             return None
         level = self._rule.level(len(checks) + 1)
-        found = self._evidence.comparison(entry, since, level)
-        fewest = min(self._rule.fewest, self._settings.watched)
-        confidences = self._evidence.confidences(entry, since, fewest)
         parent = contents.entries[entry.facts["parent"]]
+        unlearnt = [number for number in self._unlearnt(contents, entry) if number in since]
+        found = self._evidence.comparison(entry, unlearnt, level)
+        fewest = min(self._rule.fewest, self._settings.watched)
+        confidences = self._evidence.confidences(entry, unlearnt, fewest)
         of_parent, own = (
             Ratings.of(utterances.values(), each.model_name) for each in (parent, entry)
         )

@@ -26,7 +26,7 @@ from cortext.models import load_model
 from cortext.models.participants import run_for
 from cortext.processes import Progress
 from cortext.recalibration.labels import labelling_search
-from cortext.recalibration.learner import HeardSentence, Learner, heard_sentence
+from cortext.recalibration.learner import LabelledSentence, Learner, labelled_sentence
 from cortext.recalibration.online import (
     LABELLED_PER_DAY,
     DailyLabels,
@@ -177,7 +177,7 @@ def _ways(
 
 def _known_sentences(
     sessions: Sequence[str], data: PackedDataset, most: int
-) -> list[HeardSentence]:
+) -> list[LabelledSentence]:
     """Return labelled training trials of days that the model knows, evenly spread."""
     if "train" not in data.splits:
         return []
@@ -189,7 +189,7 @@ def _known_sentences(
     }
     every = np.linspace(0, len(labelled) - 1, min(most, len(labelled))).astype(np.int64)
     known = list(labelled)
-    return [heard_sentence(split, known[i], labelled[known[i]]) for i in every]
+    return [labelled_sentence(split, known[i], labelled[known[i]]) for i in every]
 
 
 def _compared(

@@ -16,13 +16,11 @@ from cortext.files import disk_errors, exclusive, parse_json_object
 from cortext.models.storage import read_metadata, read_tensors, write_tensors
 from cortext.recalibration.chain import ChainContents, Entry, read_chain
 from cortext.recalibration.learner import Learner
-from cortext.recalibration.state import AGAIN, FILE, WHAT
+from cortext.recalibration.state import AGAIN, FILE, PARTS, WHAT
 from cortext.usage.log import read_log
 
 LEARNER = "learner"
 SENTENCES = "sentences"
-PARTS = ("known", "heard", "told", "today")
-"""Fields of `LearnerState` that hold sentences."""
 KNOWN = "known"
 """Labelled sentences of other recordings: of an old learner they do not name an utterance."""
 
@@ -68,25 +66,19 @@ def forget_in_chain(
 def models_that_learnt(
     contents: ChainContents, began: int, numbers: Collection[int]
 ) -> list[Entry]:
-    """Return the kept models that have learnt from utterances, themselves or by their parents.
+    """Return the kept models that have learnt from utterances, themselves or in their descent.
 
     Args:
         contents: The chain.
         began: Second of the log's first entry.
         numbers: Numbers of the utterances in the log.
     """
-    wanted = set(numbers)
-
-    def has_learnt(number: int) -> bool:
-        for each in contents.lineage(number):
-            learnt = contents.entries[each].facts.get("learnt")
-            if learnt is not None and learnt["log"] == began:
-                parts = ("decoded", "corrected", "replayed")
-                if not wanted.isdisjoint(n for part in parts for n in learnt.get(part, ())):
-                    return True
-        return False
-
-    return [contents.model(number) for number in contents.models if has_learnt(number)]
+    wanted = {(began, number) for number in numbers}
+    return [
+        contents.model(number)
+        for number in contents.models
+        if not wanted.isdisjoint(contents.learnt(number))
+    ]
 
 
 def numbers_in(learner: Learner, began: int | None) -> list[int]:

@@ -35,6 +35,9 @@ class Judge:
         before_sentence: Is called before each sentence; it may wait.
     """
 
+    MOST = 4000
+    """Decoded sentences that are kept, the latest ones."""
+
     def __init__(self, decoder: Decoder, before_sentence: Callable[[], None]) -> None:
         self.decoder = decoder
         self._before_sentence = before_sentence
@@ -50,6 +53,8 @@ class Judge:
             model: The model.
             sentences: The sentences.
         """
+        for key in list(self._found)[: -self.MOST]:
+            del self._found[key]
         for each in sentences:
             if (number, each.number) not in self._found:
                 self._before_sentence()

@@ -11,7 +11,7 @@ from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
 from cortext.recalibration.judging import day_of
 from cortext.recalibration.labels import label_of, pseudo_label
-from cortext.recalibration.learner import HeardSentence, Learner
+from cortext.recalibration.learner import LabelledSentence, Learner
 from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
 from cortext.recalibration.settings import LearningSettings
 
@@ -47,10 +47,26 @@ class Labeller:
 
         Half of them are, drawn by the chain, the log and the number.
         """
-        name = f"{self._chain} {self._sentences.began} {number}"
-        return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
+        return self._drawn(number) % 2 == 0
 
-    def heard(self, number: int, learner: Learner) -> HeardSentence | None:
+    def is_watched(self, number: int) -> bool:
+        """Tell whether an utterance is never learnt from as it was decoded.
+
+        A tenth of them, all reserved, so that some sentences without a label tell the confidence of
+        a model that has not learnt from them.
+        """
+        return self._drawn(number) % 10 == 0
+
+    def _drawn(self, number: int) -> int:
+        name = f"{self._chain} {self._sentences.began} {number}"
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
+
+    def may_teach(self, number: int) -> bool:
+        """Tell whether an utterance of the log may be learnt from, with the label that it has."""
+        labelled = self._sentences.log.utterances[number].label is not None
+        return not (self.is_reserved(number) if labelled else self.is_watched(number))
+
+    def labelled(self, number: int, learner: Learner) -> LabelledSentence | None:
         """Return an utterance with the label to learn from; None where there is none.
 
         Args:
@@ -58,23 +74,21 @@ class Labeller:
             learner: Its model decodes an utterance without a correction.
         """
         sentence, began = self._sentences.sentence(number), self._sentences.began
-        if sentence is None or began is None:
+        if sentence is None or began is None or not self.may_teach(number):
             return None
-        text, conventions = sentence.utterance.label, learner.model.conventions
+        text = sentence.utterance.label
         if text is None:
             labels_U = self._decoded(sentence, learner)
-        elif self.is_reserved(number):
-            return None
         else:
-            labels_U = label_of(text, conventions, self._lexicon)
+            labels_U = label_of(text, learner.model.conventions, self._lexicon)
         if labels_U is None:
             return None
-        return HeardSentence(
+        return LabelledSentence(
             sentence.features_TC,
             sentence.utterance.session,
             labels_U,
             entry=(began, number),
-            told=text is not None,
+            corrected=text is not None,
         )
 
     def _decoded(self, sentence: LoggedSentence, learner: Learner) -> np.ndarray | None:
@@ -84,11 +98,8 @@ class Labeller:
         day = day_of(model, sentence.utterance.session)
         log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
         nbest = self._decoder.decode(log_probs_PV, model.inventory)
-        return pseudo_label(
-            nbest,
-            self._learning.confidence,
-            model.conventions,
-            self._lexicon,
-            learner.fewest_tokens(len(sentence.features_TC)),
-            self._learning.word_confidence if learner.knows_wildcards else 0.0,
-        )
+        least, least_word = self._learning.confidence, self._learning.word_confidence
+        if not learner.knows_wildcards:  # then no word is left out of a label, and all are trusted
+            least, least_word = max(least, least_word), 0.0
+        fewest = learner.fewest_tokens(len(sentence.features_TC))
+        return pseudo_label(nbest, least, model.conventions, self._lexicon, fewest, least_word)

@@ -9,7 +9,7 @@ Shapes: B sentences, T bins, C features, U labels.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from cortext.training.optim import Optimizer
 
 
 @dataclass(frozen=True, eq=False)
-class HeardSentence:
+class LabelledSentence:
     """A sentence as it was recorded, and its label.
 
     Attributes:
@@ -39,21 +39,21 @@ class HeardSentence:
         labels_U: int64 [U], its tokens: decoded, corrected or known. `ANY` stands for unknown ones.
         entry: Second of the first entry of its usage log, and its number there; block and trial of
             a recording.
-        told: A person gave the label.
+        corrected: A person gave the label.
     """
 
     features_TC: np.ndarray
     session: str
     labels_U: np.ndarray
     entry: tuple[int, int] | None = None
-    told: bool = False
+    corrected: bool = False
 
 
-def heard_sentence(split: PackedSplit, i: int, labels_U: np.ndarray) -> HeardSentence:
+def labelled_sentence(split: PackedSplit, i: int, labels_U: np.ndarray) -> LabelledSentence:
     """Return trial `i` of a split with a label, int64 [U]."""
     features_TC = np.asarray(split.features(i), np.float32)
     entry = int(split.block_N[i]), int(split.trial_N[i])
-    return HeardSentence(features_TC, split.session(i), labels_U, entry=entry)
+    return LabelledSentence(features_TC, split.session(i), labels_U, entry=entry)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class LearnerState:
         session: The recording day that was begun last.
         steps_today: Steps taken on that day.
         known: Labelled sentences of earlier days that are kept for replay, the oldest first.
-        heard: Sentences that were learnt from and are kept for replay, the oldest first.
-        told: Corrected ones among those that learnt together, the oldest first.
+        decoded: Sentences that were learnt from as they were decoded, kept for replay likewise.
+        corrected: Corrected ones, kept likewise.
         today: Sentences of the day that learnt together last.
         moments: The optimiser's tensors by name; see `Optimizer.state`.
     """
@@ -97,10 +97,10 @@ class LearnerState:
     n_steps: int
     session: str
     steps_today: int
-    known: tuple[HeardSentence, ...]
-    heard: tuple[HeardSentence, ...]
-    told: tuple[HeardSentence, ...]
-    today: tuple[HeardSentence, ...]
+    known: tuple[LabelledSentence, ...]
+    decoded: tuple[LabelledSentence, ...]
+    corrected: tuple[LabelledSentence, ...]
+    today: tuple[LabelledSentence, ...]
     moments: dict[str, torch.Tensor]
 
 
@@ -142,10 +142,10 @@ class Learner:
         if self.knows_wildcards and settings.word_confidence:
             self._loss = WildcardCTC()
         half = settings.remembered // 2
-        self._known: deque[HeardSentence] = deque(maxlen=half)
-        self._heard: deque[HeardSentence] = deque(maxlen=settings.remembered - half)
-        self._told: deque[HeardSentence] = deque(maxlen=settings.remembered - half)
-        self._today: tuple[HeardSentence, ...] = ()
+        self._known: deque[LabelledSentence] = deque(maxlen=half)
+        self._decoded: deque[LabelledSentence] = deque(maxlen=settings.remembered - half)
+        self._corrected: deque[LabelledSentence] = deque(maxlen=settings.remembered - half)
+        self._today: tuple[LabelledSentence, ...] = ()
         self._steps_today = 0
         self._start(model.sessions[-1])
 
@@ -160,8 +160,8 @@ class Learner:
         learner.begin_day(state.session)
         learner._optimizer.load(state.moments)
         learner._known.extend(state.known)
-        learner._heard.extend(state.heard)
-        learner._told.extend(state.told)
+        learner._decoded.extend(state.decoded)
+        learner._corrected.extend(state.corrected)
         learner._today = state.today
         learner._steps_today = state.steps_today
         learner.n_steps = state.n_steps
@@ -178,13 +178,13 @@ class Learner:
             session=self._session,
             steps_today=self._steps_today,
             known=tuple(self._known),
-            heard=tuple(self._heard),
-            told=tuple(self._told),
+            decoded=tuple(self._decoded),
+            corrected=tuple(self._corrected),
             today=self._today,
             moments=self._optimizer.state(),
         )
 
-    def remember(self, sentences: Iterable[HeardSentence]) -> None:
+    def remember(self, sentences: Iterable[LabelledSentence]) -> None:
         """Keep labelled sentences of earlier days for replay, the last ones given if too many.
 
         Those that nothing can be learnt from are left out; see `learn`.
@@ -201,11 +201,15 @@ class Learner:
         """Steps taken on that day."""
         return self._steps_today
 
-    def take_over(self, other: Learner) -> None:
-        """Keep for replay what another learner keeps of days that this model had learnt whole."""
-        days = set(self.model.sessions[:-1]) - {other.session}
-        self._heard.extend(each for each in other._heard if each.session in days)
-        self._told.extend(each for each in other._told if each.session in days)
+    def take_over(self, other: Learner, learnt: Collection[tuple[int, int] | None]) -> None:
+        """Keep for replay what another learner keeps, as far as this model has learnt from it.
+
+        Args:
+            other: The other learner.
+            learnt: Entries (`LabelledSentence.entry`) that the model has learnt from.
+        """
+        kept = (*other._decoded, *other._corrected, *other._today)
+        self._keep(each for each in kept if each.entry in learnt)
 
     def fewest_tokens(self, n_bins: int) -> float:
         """Return the fewest tokens that a decoded sentence of so many bins is trusted with.
@@ -222,7 +226,7 @@ class Learner:
             self._start(session)
 
     def learn(
-        self, sentence: HeardSentence, before_step: Callable[[], None] = lambda: None
+        self, sentence: LabelledSentence, before_step: Callable[[], None] = lambda: None
     ) -> Learnt:
         """Learn from a sentence, and keep it for replay.
 
@@ -250,26 +254,26 @@ class Learner:
                     break
         self.model.network.eval()
         self._steps_today += steps
-        self._heard.append(sentence)
+        self._keep([sentence])
         return Learnt(steps, loss)
 
     def learn_together(
         self,
-        sentences: Sequence[HeardSentence],
+        sentences: Sequence[LabelledSentence],
         steps: int,
         before_step: Callable[[], None] = lambda: None,
     ) -> int:
-        """Learn from the sentences of a day so far, different ones in each batch.
+        """Learn from the sentences of one day so far, different ones in each batch.
 
         Call it again when the day has grown, with all its sentences and labels made anew by the
         model that has learnt: those of the last call are kept for replay when the next day begins.
-        A batch has up to `together` sentences, drawn by `weight_told`, and `replayed` ones: half of
-        labelled recordings, half of earlier days. Without copies of one sentence, few steps see
-        the whole day, and a wrong label is one of many.
+        A batch has up to `together` sentences, drawn by `corrected_weight`, and `replayed` ones:
+        half of labelled recordings, half of earlier days. Without copies of one sentence, few steps
+        see the whole day, and a wrong label is one of many.
 
         Args:
-            sentences: The sentences in the order of time; the last one's day learns. Those that
-                nothing can be learnt from are left out; see `learn`.
+            sentences: The sentences in the order of time. Those that nothing can be learnt from are
+                left out; see `learn`.
             steps: Steps to take, as far as the day has any left.
             before_step: Is called before each step; it may wait.
 
@@ -279,9 +283,6 @@ class Learner:
         fitting = [sentence for sentence in sentences if self._fits(sentence)]
         if not fitting:
             return 0
-        for session in dict.fromkeys(each.session for each in fitting):
-            if session not in self.model.sessions:
-                self.begin_day(session)
         self.begin_day(fitting[-1].session)
         if self.settings.steps_per_day:
             steps = min(steps, self.settings.steps_per_day - self._steps_today)
@@ -291,22 +292,23 @@ class Learner:
                 self._train(self._drawn_together(fitting), self._share_of_lr(number, steps))
         self.model.network.eval()
         self._steps_today += steps
-        self._today = tuple(each for each in fitting if each.session == self._session)
-        self._keep(each for each in fitting if each.session != self._session)
+        self._today = tuple(fitting)
         return steps
 
-    def _drawn_together(self, sentences: Sequence[HeardSentence]) -> list[HeardSentence]:
+    def _drawn_together(self, sentences: Sequence[LabelledSentence]) -> list[LabelledSentence]:
         """Return the sentences of a batch: different ones of the day, and replayed ones."""
         settings = self.settings
         drawn = np.random.default_rng((self.seed, self.n_steps))
-        weight_S = np.array([settings.weight_told if each.told else 1.0 for each in sentences])
+        weight_S = np.array(
+            [settings.corrected_weight if each.corrected else 1.0 for each in sentences]
+        )
         chosen = drawn.choice(
             len(sentences),
             min(settings.together, len(sentences)),
             replace=False,
             p=weight_S / weight_S.sum(),
         )
-        earlier = [*self._told, *self._heard]
+        earlier = [*self._corrected, *self._decoded]
         n_earlier = min(settings.replayed // 2, len(earlier))
         n_known = min(settings.replayed - n_earlier, len(self._known))
         return [
@@ -319,12 +321,16 @@ class Learner:
         """Return the share of the learning rate at one of some steps: it falls in a line."""
         return 1.0 - (1.0 - self.settings.lr_floor) * number / max(1, steps - 1)
 
-    def _keep(self, sentences: Iterable[HeardSentence]) -> None:
-        """Keep sentences that learnt together for replay."""
+    def _keep(self, sentences: Iterable[LabelledSentence]) -> None:
+        """Keep sentences for replay; a correction takes the place of what was decoded."""
         for sentence in sentences:
-            (self._told if sentence.told else self._heard).append(sentence)
+            if sentence.corrected:
+                for each in [each for each in self._decoded if each.entry == sentence.entry]:
+                    if each.entry is not None:
+                        self._decoded.remove(each)
+            (self._corrected if sentence.corrected else self._decoded).append(sentence)
 
-    def _fits(self, sentence: HeardSentence) -> bool:
+    def _fits(self, sentence: LabelledSentence) -> bool:
         """Tell whether the label fits into the frames that augmentation leaves."""
         cut = max(0, self._config.dataset.data_transforms.random_cut - 1)
         n_frames = self.model.n_patches(len(sentence.features_TC) - cut, smooth=False)
@@ -344,17 +350,19 @@ class Learner:
         self._keep(self._today)
         self._today = ()
 
-    def _step(self, sentence: HeardSentence) -> float:
+    def _step(self, sentence: LabelledSentence) -> float:
         """Take one step; return the mean loss of the sentence's copies before it."""
         settings = self.settings
         drawn = np.random.default_rng((self.seed, self.n_steps))
-        kept = [*self._known, *self._heard]
+        kept = [*self._known, *self._decoded, *self._corrected]
         count = min(settings.replayed, len(kept))
         replayed = [kept[i] for i in drawn.choice(len(kept), count, replace=False)] if count else []
         loss_B = self._train([*[sentence] * settings.copies, *replayed])
         return float(loss_B[: settings.copies].mean())
 
-    def _train(self, sentences: Sequence[HeardSentence], share_of_lr: float = 1.0) -> torch.Tensor:
+    def _train(
+        self, sentences: Sequence[LabelledSentence], share_of_lr: float = 1.0
+    ) -> torch.Tensor:
         """Take one step on a batch; return its losses before it, float32 [B]."""
         batch = self._batch(sentences)
         network = self.model.network.train()
@@ -369,7 +377,7 @@ class Learner:
         self.n_steps += 1
         return loss_B.detach()
 
-    def _batch(self, sentences: Sequence[HeardSentence]) -> TrainBatch:
+    def _batch(self, sentences: Sequence[LabelledSentence]) -> TrainBatch:
         """Return sentences as a batch, with noise, smoothed."""
         n_bins_B = torch.tensor([len(each.features_TC) for each in sentences])
         n_labels_B = torch.tensor([len(each.labels_U) for each in sentences])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cortext.data.packed import PackedDataset
 from cortext.models import AcousticModel
-from cortext.recalibration.learner import HeardSentence, heard_sentence
+from cortext.recalibration.learner import LabelledSentence, labelled_sentence
 from cortext.training.adapt_trials import opened, trials_of_old_days
 from cortext.training.config import TrainConfig
 from cortext.training.progress import reading_bar
@@ -23,7 +23,7 @@ def old_sentences(
     *,
     skip_bad: bool = False,
     progress: bool = False,
-) -> list[HeardSentence]:
+) -> list[LabelledSentence]:
     """Return labelled training sentences of days that a model knows, evenly spread.
 
     Args:
@@ -42,4 +42,4 @@ def old_sentences(
         labelled = with_labels(opened(data, model, ("train",), skip_bad, bar, progress))
     split = trials_of_old_days(labelled, days, most, config).split("train")
     labels = [split.labels(i) for i in range(len(split))]
-    return [heard_sentence(split, i, each) for i, each in enumerate(labels) if each is not None]
+    return [labelled_sentence(split, i, each) for i, each in enumerate(labels) if each is not None]

@@ -23,7 +23,7 @@ from cortext.evaluation.recognise import unfit_trial
 from cortext.models import AcousticModel, load_model
 from cortext.processes import Progress
 from cortext.recalibration.labels import confidence_of, pseudo_label
-from cortext.recalibration.learner import Learner, Learnt, heard_sentence
+from cortext.recalibration.learner import Learner, Learnt, labelled_sentence
 from cortext.training.adapt import adapt, with_day
 
 LABELLED_PER_DAY = 20
@@ -192,7 +192,7 @@ class Unlabelled:
             confidence, labels_U = self._pseudo_label(logits_PV, n_bins)
         learnt = None
         if labels_U is not None:
-            learnt = self.learner.learn(heard_sentence(split, place.index, labels_U))
+            learnt = self.learner.learn(labelled_sentence(split, place.index, labels_U))
         self.heard.append(Heard(place, confidence, learnt))
 
     def _pseudo_label(self, logits_PV: np.ndarray, n_bins: int) -> tuple[float, np.ndarray | None]:

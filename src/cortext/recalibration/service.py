@@ -10,11 +10,13 @@ in its directory, so that it goes on after being killed at any moment:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -27,8 +29,10 @@ from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model
 from cortext.recalibration.chain import (
+    DAMAGED,
     Chain,
     Entry,
+    chain_state,
     model_folder,
     open_chain,
     read_chain,
@@ -41,7 +45,7 @@ from cortext.recalibration.labeller import Labeller
 from cortext.recalibration.labels import labelling_search
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.old_sentences import old_sentences
-from cortext.recalibration.promotion import Decision, PromotionRule
+from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.recorded import LoggedSentences
 from cortext.recalibration.settings import SERVICE_METHODS, ServiceSettings, method_settings
 from cortext.recalibration.state import LearnerStore, Position
@@ -97,7 +101,7 @@ class Recalibration:
         self._pause = pause
         self._clock = clock
         self._old_data = old_data
-        self._waits: tuple[int | None, int] | None = None
+        self._seen: tuple[int, int, int] | None = None
         self._forgotten = set[int]()
         self.out = Path(out)
         self.settings = settings
@@ -145,37 +149,40 @@ class Recalibration:
         )
 
     def _begin(self) -> None:
+        """Go on with the saved learner; with its model, where it learnt with other settings."""
         saved = self._store.load()
-        if saved is not None:
-            self._learner, note = saved
-            self._position = Position(**note | {"corrected": set(note["corrected"])})
-            return
         self._position = Position()
-        self._start_again(self.chain.parent)
+        if saved is None:
+            self._start_again(self.chain.parent)
+            return
+        self._learner, note = saved
+        self._position = Position.of_note(note["position"])
+        if self._learner.settings != self._learning or note["from"] != self._from():
+            self._start_again(self._position.latest)
+
+    def _from(self) -> dict[str, Any]:
+        """Return what else than settings a learner begins with, as plain values."""
+        old = self._old_data
+        path = old.path if isinstance(old, PackedDataset) else old
+        return {"seed": self._seed, "old_data": None if path is None else str(path)}
 
     def _start_again(self, number: int) -> None:
         """Begin to learn from a model of the chain, without the sentences that led elsewhere.
 
-        Those of earlier days that the model knows are still replayed.
+        Those that the model has learnt from are still replayed.
         """
-        entry = self.chain.model(number)
-        folder = verify_model(self.out, entry)
+        folder = verify_model(self.out, self.chain.model(number))
         model = load_model(folder)
         config = run_config(folder, model)
         earlier = getattr(self, "_learner", None)
         self._learner = Learner(model, config, self._learning, seed=self._seed)
         if earlier is not None:
-            self._learner.take_over(earlier)
+            self._learner.take_over(earlier, self.chain.learnt(number))
         if self._old_data is not None:
             days = load_model(model_folder(self.out, 0)).sessions
             most = self._learning.remembered // 2
             self._learner.remember(old_sentences(model, config, self._old_data, days, most))
-        position = self._position
-        position.parent, position.fresh, position.latest = self.chain.parent, 0, number
-        position.decoded, position.told, position.today = [], [], []
-        if number != self.chain.parent:
-            learnt = entry.facts["learnt"]
-            position.decoded, position.told = list(learnt["decoded"]), list(learnt["corrected"])
+        self._position.begin(number)
 
     def work(self) -> bool:
         """Do a piece of work: learn from a sentence, or make and judge a model.
@@ -191,42 +198,62 @@ class Recalibration:
         self._follow_chain()
         self._follow_log()
         self._forget_deleted()
-        if self._judge_again() or self._check_speaker():
+        if self._judge_candidate() or self._check_speaker():
             return True
-        if self._position.fresh >= self.settings.every:
-            self._add_model()
+        position = self._position
+        day_ends = self._day_ends()
+        if position.pending or position.fresh >= self.settings.every or day_ends:
+            self._add_model(day_ends)
             return True
-        settle = timedelta(seconds=self.settings.settle_s)
-        number = self._position.next_utterance(self._sentences.log, self._clock() - settle)
+        settled = self._clock() - timedelta(seconds=self.settings.settle_s)
+        number = position.next_utterance(self._sentences.log, settled)
         if number is not None:
             self._learn(number)
-        elif self._is_quiet():
-            self._add_model()
-        else:
-            return False
-        return True
+        return number is not None
 
-    def _is_quiet(self) -> bool:
-        """Tell whether sentences wait to learn together, and no further ones came for a while."""
-        entries = self._sentences.log.entries
-        if not (self._learning.together and self._position.fresh and entries):
+    def _day_ends(self) -> bool:
+        """Tell whether the sentences of a day wait for its last steps.
+
+        Another day has begun, or no further ones came for a while.
+        """
+        position, log = self._position, self._sentences.log
+        position.today = [each for each in position.today if each in log.utterances]
+        if not position.today or position.rested:
             return False
-        return self._clock() - entries[-1].when >= timedelta(seconds=self.settings.quiet_s)
+        first, last = (log.utterances[position.today[k]].session for k in (0, -1))
+        quiet = timedelta(seconds=self.settings.quiet_s)
+        waits = position.next < len(log.entries)
+        return first != last or (not waits and self._clock() - log.entries[-1].when >= quiet)
 
     def _follow_chain(self) -> None:
-        """Begin again with the parent where a person has rolled back."""
-        self.chain = read_chain(self.out)
-        if self.chain.parent != self._position.parent:
-            self._start_again(self.chain.parent)
+        """Begin again where a decision about the chain has left the learner's model behind.
+
+        A person rolled back, or this process was killed after it wrote a decision.
+        """
+        seen = chain_state(self.out)
+        if seen != self._seen:
+            self.chain, self._seen = read_chain(self.out), seen
+        if not self.chain.may_go_on(self._position.latest):
+            self._start_again(self._speaker())
             self._save()
 
+    def _speaker(self) -> int:
+        """Return the model that speaks provisionally or did so last, or else the parent."""
+        spoke = self.chain.provisional
+        return spoke if spoke is not None and self.chain.may_go_on(spoke) else self.chain.parent
+
     def _follow_log(self) -> None:
-        """Begin at the first utterance of a log that is another than before."""
-        if self._position.began != self._sentences.began:
-            self._position.began = self._sentences.began
-            self._position.next, self._position.corrected = 0, set()
-            self._forgotten = set()
-            self._judge.forget_all_but([])
+        """Begin at the first new utterance of a log that is another than before."""
+        position, began = self._position, self._sentences.began
+        if position.began == began:
+            return
+        if position.decoded or position.corrected or position.today:
+            self._start_again(position.latest)
+        known = (number for model in self.chain.entries for number in _learnt(model, began))
+        position.began, position.next = began, 1 + max(known, default=-1)
+        position.considered = set(range(position.next))
+        self._forgotten = set()
+        self._judge.forget_all_but([])
 
     def _forget_deleted(self) -> None:
         """Drop utterances that were deleted from the log, in memory and on the disk."""
@@ -247,143 +274,167 @@ class Recalibration:
         """Learn from an utterance, or let it wait for others to learn together with."""
         position = self._position
         if self._learning.together:
-            label = self._sentences.log.utterances[number].label
-            if number not in position.today and not (label and self.is_reserved(number)):
-                position.today.append(number)
-                position.fresh += 1
+            self._wait_for_others(number)
             return
-        heard = self._labeller.heard(number, self._learner)
-        if heard is None:
+        labelled = self._labeller.labelled(number, self._learner)
+        if labelled is None:
             return
-        learnt = self._learner.learn(heard, self._pause)
+        learnt = self._learner.learn(labelled, self._pause)
         if learnt.kept:  # even without a step: it is replayed in later ones
-            (position.told if heard.told else position.decoded).append(number)
+            (position.corrected if labelled.corrected else position.decoded).append(number)
         if learnt.steps:
             position.fresh += 1
 
-    def _learn_together(self) -> bool:
+    def _wait_for_others(self, number: int) -> None:
+        """Add an utterance to those of its day, in place of those of a day that is done."""
+        position, utterances = self._position, self._sentences.log.utterances
+        sessions = {utterances[each].session for each in position.today}
+        if position.rested and sessions != {utterances[number].session}:
+            position.today = []
+        if number not in position.today and self._labeller.may_teach(number):
+            position.today.append(number)
+            position.fresh += 1
+            position.rested = False
+
+    def _learn_together(self, day_ends: bool) -> bool:
         """Learn from the day so far, with labels by the model as it is now; tell whether it did.
 
-        While the day goes on there is a step for each new sentence. When it is quiet, the day's
-        sentences get the steps that are left, up to those of the settings for each.
+        When the day ends, its sentences get the steps that are left, in several rounds, before
+        each of which they are decoded again.
         """
-        position, utterances = self._position, self._sentences.log.utterances
-        position.today = sorted(number for number in position.today if number in utterances)
-        if not position.today:
-            return False
-        self._leave_bad_day()
-        learner = self._learner
-        found = {number: self._labeller.heard(number, learner) for number in position.today}
-        heard = {number: each for number, each in found.items() if each is not None}
-        steps = position.fresh
-        if self._is_quiet():
-            steps = max(steps, self._learning.steps * len(heard) - learner.steps_today)
-        steps = learner.learn_together(list(heard.values()), steps, self._pause)
-        for number, each in heard.items():
-            part = position.told if each.told else position.decoded
+        utterances = self._sentences.log.utterances
+        session = utterances[self._position.today[0]].session
+        numbers = sorted(n for n in self._position.today if utterances[n].session == session)
+        self._leave_bad_day(session, numbers)
+        settings, position = self._learning, self._position
+        if day_ends:
+            rounds = settings.rounds
+            steps = settings.steps * len(numbers) - self._learner.steps_today
+        else:
+            rounds, steps = 1, ceil(settings.steps_at_once * position.fresh)
+        taken = 0
+        for number in range(rounds):
+            taken += self._one_round(numbers, max(1, steps // rounds + (number < steps % rounds)))
+        return taken > 0
+
+    def _one_round(self, numbers: Sequence[int], steps: int) -> int:
+        """Decode utterances of a day and learn from them; return the steps that were taken."""
+        position, learner = self._position, self._learner
+        found = {number: self._labeller.labelled(number, learner) for number in numbers}
+        labelled = {number: each for number, each in found.items() if each is not None}
+        taken = learner.learn_together(list(labelled.values()), steps, self._pause)
+        for number, each in labelled.items():
+            part = position.corrected if each.corrected else position.decoded
             if number not in part:
                 part.append(number)
-        latest = utterances[position.today[-1]].session
-        position.today = [n for n in position.today if utterances[n].session == latest]
-        return steps > 0
+        return taken
 
-    def _leave_bad_day(self) -> None:
+    def _leave_bad_day(self, session: str, numbers: Sequence[int]) -> None:
         """When a new day begins, leave the one before out if it did harm.
 
         Its last model is rejected, and its sentences are not replayed.
         """
-        position, utterances = self._position, self._sentences.log.utterances
-        session = utterances[position.today[-1]].session
+        position = self._position
         if session in self._learner.model.sessions:
             return
         before, latest = position.before, position.latest
         position.before = latest
-        if before is None or latest is None or before not in self.chain.models:
+        # A promotion since rests on labels.
+        if before is None or before == latest or not self.chain.may_go_on(before):
             return
-        if before == latest or before < self.chain.parent:  # a promotion since rests on labels
-            return
-        today = [number for number in position.today if utterances[number].session == session]
-        why = self._decider.reason_to_leave(session, latest, before, today)
+        why = self._decider.reason_to_leave(session, latest, before, numbers)
         if why is None:
             return
         with open_chain(self.out, now=self._clock) as chain:
             chain.add("rejected", model=latest, why=why)
             self.chain = chain.contents
+        today, fresh = position.today, position.fresh
         self._start_again(before)
-        position.before, position.today = before, today
+        position.before, position.today, position.fresh = before, today, fresh
 
     def _save(self) -> None:
-        corrected = sorted(self._position.corrected)
-        self._store.save(self._learner, asdict(self._position) | {"corrected": corrected})
+        note = {"position": self._position.to_note(), "from": self._from()}
+        self._store.save(self._learner, note)
 
-    def _add_model(self) -> None:
-        """Add the learner's model to the chain, judge it, and do what the rule says.
+    def _add_model(self, day_ends: bool = False) -> None:
+        """Add the learner's model to the chain.
 
-        The learner is saved first: where the rest fails, it is not learnt again.
+        The learner is saved before and after: what fails between is done again, to the bit, and
+        nothing is learnt twice.
         """
         position = self._position
-        if self._learning.together and not self._learn_together():
-            position.fresh = 0
-            return
-        self._save()
-        learnt = {
-            "log": position.began,
-            "decoded": list(position.decoded),
-            "corrected": list(position.told),
-            "replayed": numbers_in(self._learner, position.began),
-            "method": self._method,
-            "settings": asdict(self._learning),
+        if not position.pending:
+            if self._learning.together and not self._learn_together(day_ends):
+                self._rest(day_ends)
+                position.fresh = 0
+                return
+            position.pending = True
+            self._save()
+        began = position.began
+        own = {(began, number) for number in (*position.decoded, *position.corrected)}
+        known = own | self.chain.learnt(position.latest)
+        replayed = numbers_in(self._learner, began)
+        facts = {
+            "parent": self.chain.parent,
+            "after": position.latest,
+            "steps": self._learner.n_steps,
+            "learnt": {
+                "log": position.began,
+                "decoded": list(position.decoded),
+                "corrected": list(position.corrected),
+                "replayed": [number for number in replayed if (began, number) not in known],
+                "method": self._method,
+                "settings": asdict(self._learning),
+            },
+            "operator": self._operator,
         }
         with open_chain(self.out, now=self._clock) as chain:
-            entry = chain.add_model(
-                "candidate",
-                self._write_model,
-                parent=position.parent,
-                learnt=learnt,
-                operator=self._operator,
-            )
-            position.fresh = 0
-            position.latest = entry.number
-            decision = self._decider.judge(chain, entry)
-            self._clear(chain)
+            entry = chain.contents.entries[chain.contents.models[-1]]
+            if {name: entry.facts.get(name) for name in facts} != facts:  # killed before saving
+                entry = chain.add_model("candidate", self._write_model, **facts)
+            self._clear(chain, entry)
             self.chain = chain.contents
-        self._go_on(entry, decision)
+        today = position.today
+        position.begin(entry.number)
+        position.today = today
+        self._rest(day_ends)
         self._save()
 
-    def _go_on(self, entry: Entry, decision: Decision) -> None:
-        """Learn on from a model that was promoted, or from what spoke before a rejected one."""
-        position = self._position
-        if decision.action == "promote":
-            learnt = entry.facts["learnt"]
-            position.parent = entry.number
-            position.decoded = [n for n in position.decoded if n not in learnt["decoded"]]
-            position.told = [n for n in position.told if n not in learnt["corrected"]]
-        elif decision.action == "reject":
-            spoke = self.chain.provisional
-            self._start_again(self.chain.parent if spoke is None else spoke)
-        self._judge.forget_all_but([position.parent, self.chain.speaking(self._clock())])
+    def _rest(self, day_ends: bool) -> None:
+        """Note that a day's last steps were taken; those of another day wait on."""
+        position, utterances = self._position, self._sentences.log.utterances
+        if day_ends and position.today:
+            session = utterances[position.today[0]].session
+            others = [n for n in position.today if utterances[n].session != session]
+            position.rested = not others
+            position.today = others or position.today
+            position.fresh = len(others)
 
-    def _judge_again(self) -> bool:
-        """Judge a model anew whose provisional day is over; tell whether there was one.
+    def _judge_candidate(self) -> bool:
+        """Judge the latest model, or anew one whose provisional time is over; tell whether.
 
-        One that may not go on speaking waits for further utterances.
+        The chain is not locked meanwhile: a person may roll back.
         """
-        number = self.chain.lapsed(self._clock())
-        state = number, len(self._sentences.log.entries)
-        if number is None or state == self._waits:
+        contents = self.chain
+        latest, lapsed = self._position.latest, contents.lapsed(self._clock())
+        silent = latest not in (contents.parent, contents.provisional)
+        if silent and not contents.of(latest, "judged"):
+            entry = contents.entries[latest]
+        elif lapsed is not None and self._decider.has_news(contents, contents.entries[lapsed]):
+            entry = contents.entries[lapsed]
+        else:
             return False
-        entry = self.chain.entries[number]
+        judgement = self._decider.judge(contents, entry)
         with open_chain(self.out, now=self._clock) as chain:
-            decision = self._decider.judge(chain, entry)
-            self.chain = chain.contents
-        self._waits = state
-        self._go_on(entry, decision)
-        self._save()
+            if chain.contents.head == contents.head:
+                judgement.write(chain)
+        self._follow_chain()
+        self._judge.forget_all_but([self.chain.parent, self.chain.speaking(self._clock())])
         return True
 
     def _write_model(self, folder: Path) -> None:
         """Write the learner's model as a run, with what was fitted to its parent."""
-        parent = model_folder(self.out, self._position.parent)
+        parent = model_folder(self.out, self.chain.parent)
         model = self._learner.model
         text = yaml.safe_dump(to_mapping(run_config(parent, model)), sort_keys=False)
         atomic_write(folder / "config.yaml", text.encode())
@@ -392,33 +443,58 @@ class Recalibration:
         take_over_confidence(parent, folder)
 
     def _check_speaker(self) -> bool:
-        """Check the model that speaks; its parent speaks again where it proves worse."""
+        """Check the model that speaks; an earlier one speaks again where it proves worse."""
         entry = self.chain.entries[self.chain.speaking(self._clock())]
-        facts = self._decider.check(self.chain, entry)
-        if facts is None:
-            return False
-        reason = facts["reason"]
-        with open_chain(self.out, now=self._clock) as chain:
-            chain.add("checked", model=entry.number, **facts)
-            if reason and chain.contents.parent == entry.number:
-                parent = entry.facts["parent"]
-                verify_model(self.out, chain.contents.model(parent))
-                chain.roll_back(parent, reason, AUTOMATIC)
-            elif reason:
-                chain.add("rejected", model=entry.number, why=reason)
-            self.chain = chain.contents
-        if reason:
-            self._start_again(self.chain.parent)
-            self._save()
+        last = [each for each in self.chain.entries if each.model == entry.number][-1]
+        if last.kind != "checked" or not last.facts["reason"]:
+            facts = self._decider.check(self.chain, entry)
+            if facts is None:
+                return False
+            with open_chain(self.out, now=self._clock) as chain:
+                if chain.contents.head == self.chain.head:
+                    last = chain.add("checked", model=entry.number, **facts)
+                self.chain = chain.contents
+        if last.kind == "checked" and last.facts["reason"]:
+            self._silence(entry, last.facts["reason"])
         return True
 
-    def _clear(self, chain: Chain) -> None:
-        """Remove the files of old models that never spoke."""
-        contents = chain.contents
-        spoke = {
-            each.model for each in contents.entries if each.kind in ("promoted", "provisional")
-        }
-        spoke.add(self._position.before or 0)
-        silent = [number for number in contents.models[1:] if number not in spoke]
-        for number in silent[: -self.settings.kept]:
+    def _silence(self, entry: Entry, reason: str) -> None:
+        """Let a model speak no longer that proved worse than its parent."""
+        with open_chain(self.out, now=self._clock) as chain:
+            if chain.contents.parent == entry.number:
+                to = self._latest_intact(chain.contents.lineage(entry.number)[1:])
+                chain.roll_back(to, reason, AUTOMATIC)
+            else:
+                chain.add("rejected", model=entry.number, why=reason)
+            self.chain = chain.contents
+        self._start_again(self.chain.parent)
+        self._save()
+
+    def _latest_intact(self, lineage: list[int]) -> int:
+        """Return the first model of a lineage whose files are as they were written."""
+        for number in lineage:
+            try:
+                verify_model(self.out, self.chain.model(number))
+            except RunError:
+                continue
+            return number
+        what = "no earlier model can speak in the place of one that proved worse"
+        raise RunError(what, where=self.out, fix=DAMAGED)
+
+    def _clear(self, chain: Chain, entry: Entry) -> None:
+        """Remove the files of old models that no decision or rollback needs."""
+        contents, position = chain.contents, self._position
+        needed = {entry.number, contents.speaking(self._clock()), position.before or 0}
+        for number in (contents.parent, entry.number, contents.provisional):
+            needed.update(() if number is None else contents.lineage(number))
+        others = [number for number in contents.models if number not in needed]
+        for number in others[: -self.settings.kept]:
             chain.remove(number)
+
+
+def _learnt(entry: Entry, began: int | None) -> list[int]:
+    """Return the utterances of a log that a model has learnt from, by its entry alone."""
+    learnt = entry.facts.get("learnt")
+    if learnt is None or learnt["log"] != began:
+        return []
+    return [*learnt["decoded"], *learnt["corrected"]]

@@ -32,6 +32,11 @@ class LearningSettings:
     """Largest norm of the gradient."""
     steps: int = 1
     """Most steps for a sentence."""
+    steps_at_once: float = 1.0
+    """Steps for a new sentence while the day goes on, where those of a day learn together."""
+    rounds: int = 1
+    """Rounds in which the other steps are taken when the day ends. Before each, its sentences are
+    decoded again."""
     steps_per_day: int = 0
     """Most steps of a recording day; 0 sets no bound beyond one step for each sentence."""
     stop_loss: float = 0.0
@@ -52,7 +57,7 @@ class LearningSettings:
     together: int = 0
     """Different sentences of the day in a batch, which learn together before a model is made; 0
     learns from each sentence by itself. See `Learner.learn_together`."""
-    weight_told: float = 3.0
+    corrected_weight: float = 3.0
     """Weight of a corrected sentence in drawing them; a decoded one has 1."""
     lr_floor: float = 1.0
     """Share of the learning rate that is left at the last step before a model is made."""
@@ -60,12 +65,13 @@ class LearningSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         least = {"copies": 1, "replayed": 0, "steps": 1, "steps_per_day": 0, "together": 0}
+        least |= {"rounds": 1}
         for name, number in (least | {"remembered": 2}).items():
             found = getattr(self, name)
             _require(found >= number, name, found, f"{number} or more")
         for name in ("confidence", "word_confidence", "least_rate", "lr_floor"):
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
-        for name in ("lr", "clip", "weight_told"):
+        for name in ("lr", "clip", "corrected_weight"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
         for each in fields(self):
             if each.type == "float":
@@ -102,6 +108,8 @@ SERVICE_METHODS = METHODS | {
         lr=3e-3,
         lr_floor=0.1,
         steps=2,
+        steps_at_once=0.5,
+        rounds=3,
         steps_per_day=50,
         confidence=0.0,
         word_confidence=0.7,

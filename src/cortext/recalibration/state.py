@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,14 @@ from cortext.models import AcousticModel
 from cortext.models.acoustic import network_of
 from cortext.models.card import CARD, card_of
 from cortext.models.storage import read_tensors, write_tensors
-from cortext.recalibration.learner import HeardSentence, Learner, LearnerState
+from cortext.recalibration.learner import LabelledSentence, Learner, LearnerState
 from cortext.recalibration.settings import LearningSettings
 from cortext.training.config import TrainConfig
 from cortext.usage.log import LogContents
 
 FILE = "learner.safetensors"
-FORMAT_VERSION = "1"
-SENTENCES = ("known", "heard", "told", "today")
+FORMAT_VERSION = "2"
+PARTS = ("known", "decoded", "corrected", "today")
 """Fields of `LearnerState` that hold sentences."""
 WHAT = "the saved learner"
 AGAIN = "begin again with the run that it learnt from, in an empty directory"
@@ -49,51 +49,66 @@ class Position:
     Attributes:
         began: Second of the log's first utterance; None before there is one.
         next: First utterance that was not considered yet.
-        corrected: Utterances whose correction was learnt from.
-        parent: Model of the chain that the learner comes from.
-        decoded: Utterances that it has learnt from since, as they were decoded.
-        told: Utterances that it has learnt from since, as they were corrected.
-        today: Utterances of the latest day, where those of a day learn together.
-        latest: Latest model of the chain that the learner made.
+        considered: Earlier utterances whose correction was considered, too.
+        latest: Model of the chain that the learner goes on from.
         before: Latest one from before the day that it learnt from last.
+        decoded: Utterances that it has learnt from since `latest`, as they were decoded.
+        corrected: Utterances that it has learnt from since, as they were corrected.
+        today: Utterances of the latest day, where those of a day learn together.
+        fresh: Sentences that were learnt from since `latest`, or wait to be.
+        rested: The last steps of that day were taken.
+        pending: The learner has learnt what the next model of the chain has to.
     """
 
     began: int | None = None
     next: int = 0
-    corrected: set[int] = field(default_factory=set)
-    parent: int = 0
-    decoded: list[int] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)
-    today: list[int] = field(default_factory=list)
-    latest: int | None = None
+    considered: set[int] = field(default_factory=set)
+    latest: int = 0
     before: int | None = None
+    decoded: list[int] = field(default_factory=list)
+    corrected: list[int] = field(default_factory=list)
+    today: list[int] = field(default_factory=list)
     fresh: int = 0
-    """Sentences that were learnt from since the latest model of the chain, or wait to be."""
+    rested: bool = False
+    pending: bool = False
+
+    def to_note(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self) | {"considered": sorted(self.considered)}
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any]) -> Position:
+        """Return the position of `to_note`."""
+        return cls(**{**note, "considered": set(note["considered"])})
+
+    def begin(self, model: int) -> None:
+        """Go on from a model of the chain; what was learnt since another one counts no longer."""
+        self.latest, self.fresh, self.rested, self.pending = model, 0, False, False
+        self.decoded, self.corrected, self.today = [], [], []
 
     def next_utterance(self, log: LogContents, settled: datetime) -> int | None:
         """Return the next utterance to learn from; None if there is none, or it has to wait.
 
         Args:
             log: The log.
-            settled: An utterance after this time may still be corrected.
+            settled: An utterance after this time may still be corrected, unless a later one is
+                older: clocks are set.
         """
         for number, utterance in log.utterances.items():
-            if number >= self.next:
-                break
-            if number in self.corrected or utterance.label is None:
-                continue
-            self.corrected.add(number)
-            return number
+            if number < self.next and number not in self.considered and utterance.label is not None:
+                self.considered.add(number)
+                return number
         while self.next < len(log.entries) and self.next not in log.utterances:
             self.next += 1  # a partner's turn, or deleted
-        if self.next == len(log.entries):
+        if self.next >= len(log.entries):
             return None
         utterance = log.utterances[self.next]
-        if utterance.label is None and utterance.when > settled:
+        since = min(entry.when for entry in log.entries[self.next :])
+        if utterance.label is None and since > settled:
             return None
         number, self.next = self.next, self.next + 1
         if utterance.label is not None:
-            self.corrected.add(number)
+            self.considered.add(number)
         return number
 
 
@@ -110,7 +125,7 @@ class LearnerStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = as_path(folder, "folder")
         self._sentences = self.folder / "sentences"
-        self._names: WeakKeyDictionary[HeardSentence, str] = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[LabelledSentence, str] = WeakKeyDictionary()
         numbers = (int(path.stem) for path in self._sentences.glob(f"{'[0-9]' * 8}.safetensors"))
         self._next = 1 + max(numbers, default=-1)
 
@@ -129,8 +144,7 @@ class LearnerStore:
         with disk_errors(self._sentences):
             self._sentences.mkdir(parents=True, exist_ok=True)
         names = {
-            part: [self._written(sentence) for sentence in getattr(state, part)]
-            for part in SENTENCES
+            part: [self._written(sentence) for sentence in getattr(state, part)] for part in PARTS
         }
         weights = state.model.network.state_dict()
         tensors = {f"model/{name}": tensor for name, tensor in weights.items()}
@@ -197,9 +211,9 @@ class LearnerStore:
             session=progress["session"],
             steps_today=int(progress["steps_today"]),
             known=self._read_all(progress["known"]),
-            heard=self._read_all(progress["heard"]),
-            told=self._read_all(progress.get("told", ())),
-            today=self._read_all(progress.get("today", ())),
+            decoded=self._read_all(progress["decoded"]),
+            corrected=self._read_all(progress["corrected"]),
+            today=self._read_all(progress["today"]),
             moments={
                 name.removeprefix("optimizer/"): tensor
                 for name, tensor in tensors.items()
@@ -207,7 +221,7 @@ class LearnerStore:
             },
         )
 
-    def _written(self, sentence: HeardSentence) -> str:
+    def _written(self, sentence: LabelledSentence) -> str:
         """Return the name of a sentence's file, which is written where it is not yet."""
         if sentence not in self._names:
             name = f"{self._next:08d}.safetensors"
@@ -215,7 +229,7 @@ class LearnerStore:
                 "features_TC": torch.from_numpy(np.ascontiguousarray(sentence.features_TC)),
                 "labels_U": torch.from_numpy(np.ascontiguousarray(sentence.labels_U, np.int64)),
             }
-            facts = {"session": sentence.session, "told": str(int(sentence.told))}
+            facts = {"session": sentence.session, "corrected": str(int(sentence.corrected))}
             if sentence.entry is not None:  # for `forgetting`
                 facts |= dict(zip(("log", "entry"), map(str, sentence.entry), strict=True))
             write_tensors(self._sentences / name, arrays, facts)
@@ -223,22 +237,22 @@ class LearnerStore:
             self._next += 1
         return self._names[sentence]
 
-    def _read_all(self, names: Iterable[str]) -> tuple[HeardSentence, ...]:
+    def _read_all(self, names: Iterable[str]) -> tuple[LabelledSentence, ...]:
         return tuple(map(self._read, names))
 
-    def _read(self, name: str) -> HeardSentence:
+    def _read(self, name: str) -> LabelledSentence:
         path = self._sentences / Path(name).name
         try:
             arrays, metadata, _ = read_tensors(path, "a sentence kept for replay")
         except FileNotFoundError:
             raise RunError("a sentence kept for replay is missing", where=path, fix=AGAIN) from None
         entry = (int(metadata["log"]), int(metadata["entry"])) if "log" in metadata else None
-        sentence = HeardSentence(
+        sentence = LabelledSentence(
             arrays["features_TC"].numpy(),
             metadata["session"],
             arrays["labels_U"].numpy(),
             entry=entry,
-            told=metadata.get("told") == "1",
+            corrected=metadata["corrected"] == "1",
         )
         self._names[sentence] = path.name
         return sentence
