@@ -22,6 +22,7 @@ from page_process import DAYS, N_FEATURES, prepare
 from untrained import untrained_run
 
 from cortext.data import make_trial, write_session
+from cortext.usage.log_lines import numbered
 
 WHEN = "2026-11-20T10:00:06-08:00"
 SAID = {
@@ -48,6 +49,11 @@ def about(**what: object) -> bytes:
 def raw(field: str, value: bytes) -> bytes:
     """An utterance's line with bytes as a value."""
     return json.dumps(SAID | {field: "HERE"}).encode().replace(b'"HERE"', value)
+
+
+def with_number(line: bytes) -> bytes:
+    """A line that says that it is about the first entry."""
+    return numbered(line, 0, int(datetime.fromisoformat(WHEN).timestamp())).rstrip(b"\n")
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The report of a log for each line: an utterance, the line, and a rating of the utterance."""
     root = tmp_path_factory.mktemp("logs")
     logs = [
-        write(root / str(n), said(), line.content, json.dumps(RATED).encode())
+        write(root / str(n), with_number(said()), line.content, with_number(about(rating="right")))
         for n, line in enumerate(LINES)
     ]
     page = root / "use.html"
@@ -273,9 +279,13 @@ def test_a_deletion_removes_damaged_lines_and_leaves_the_others(tmp_path: Path) 
     ended = run("log", "delete", log, "--entry", "0", "--yes")
     ended.check_harmless(most_s=30)
     assert ended.status == 0
-    gone = b'{"id": "a", "when": "2026-11-20T10:00:06.000-08:00", "deleted": true}'
-    written = (log / "utterances.jsonl").read_bytes().splitlines()
-    assert written == [gone, said(id="b", text="we see")]
+    written = [json.loads(line) for line in (log / "utterances.jsonl").read_bytes().splitlines()]
+    gone = {"id": "a", "when": "2026-11-20T10:00:06.000-08:00", "deleted": True}
+    assert gone.items() <= written[0].items()
+    assert (SAID | {"id": "b", "text": "we see"}).items() <= written[-1].items()
+    for line in written[1:-1]:  # damaged entries keep their numbers
+        assert line.keys() <= {"id", "when", "damaged", "entry", "log", "crc"}
+    assert [line["entry"] for line in written] == list(range(len(written)))
 
 
 def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path) -> None:
@@ -284,7 +294,7 @@ def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path
         tmp_path / "log",
         said(),
         *[line for line in many if len(line) < 100_000],
-        json.dumps(RATED).encode(),
+        with_number(json.dumps(RATED).encode()),
     )
     n_damaged = len((log / "utterances.jsonl").read_bytes().split(b"\n")) - 3
     ended = run("report", "use", log)

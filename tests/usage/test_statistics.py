@@ -241,7 +241,7 @@ def test_a_damaged_line_is_passed_over_with_a_note(tmp_path, line, why):
         about("a", rating="right"),
     )
     found = read_log(log)
-    assert [(entry.id, entry.rating) for entry in found.entries] == [("a", "right")]
+    assert [(each.id, each.rating) for each in found.utterances.values()] == [("a", "right")]
     (note,) = found.notes
     assert note.startswith(f"{log}/utterances.jsonl: line 2 passed over: ")
     assert why in note

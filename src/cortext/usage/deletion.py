@@ -5,7 +5,8 @@
 A deletion begins with that file and ends with its removal. What a kill interrupts is finished by
 the next process that opens the log: until then the log is whole, or without the entries. Each
 deleted entry leaves a line with its time (`usage.log.Deleted`). Lines that cannot be read are
-removed, too: nobody can tell what they hold.
+removed, too: nobody can tell what they hold. A line without a text keeps the number of such an
+entry (`usage.log.Damaged`), until it is deleted as well: its features may be there.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from pathlib import Path
 from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError, shown
-from cortext.files import atomic_path, lock, read_json, sync, unfinished
+from cortext.files import atomic_path, lock, parse_json_object, read_json, sync, unfinished
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.kept_recordings import RECORDINGS, SESSION_FILE
 from cortext.usage.log import (
     LOG,
+    MOST_LINE_BYTES,
+    Damaged,
     Deleted,
     Entry,
     Feedback,
@@ -36,6 +39,7 @@ from cortext.usage.log import (
     wrong_with,
     wrong_with_session,
 )
+from cortext.usage.log_lines import KEYS, MOST_ENTRIES, NUMBER_BYTES, numbered
 
 JOURNAL = "deleting.json"
 PACKED = ".*packed*"
@@ -85,7 +89,7 @@ class Selection:
         Raises:
             DataError: A number has no entry, or a deleted one.
         """
-        kept = {n: each for n, each in enumerate(entries) if not isinstance(each, Deleted)}
+        kept = {n: each for n, each in enumerate(entries) if type(each) is not Deleted}
         for number in self.entries or ():
             if number not in kept:
                 raise DataError(f"there is no entry {number}, or it was deleted")
@@ -112,7 +116,10 @@ def begin(folder: Path, log: LogContents, numbers: Iterable[int]) -> list[int]:
     if earlier is None or earlier.began != log.began:
         earlier = _Journal(log.began, [], [])
     numbers = sorted({*numbers, *earlier.entries})
-    found = (log.utterances[number].session for number in numbers if number in log.utterances)
+    found = {log.utterances[number].session for number in numbers if number in log.utterances}
+    if any(type(log.entries[n]) is Damaged for n in numbers if n < len(log.entries)):
+        folders = (path.parent.name for path in (folder / RECORDINGS).glob(f"*/{SESSION_FILE}"))
+        found |= {name for name in folders if not wrong_with_session(name)}  # nobody knows the day
     journal = _Journal(log.began, numbers, sorted({*found, *earlier.sessions}))
     with _private(folder / JOURNAL) as temporary:
         temporary.write_bytes(json.dumps(asdict(journal)).encode())
@@ -137,13 +144,13 @@ def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> No
     if journal is None:
         return
     log, numbers = read_log(folder), journal.entries
-    if journal.began == log.began and (not numbers or numbers[-1] < len(log.entries)):
+    if log.began in (None, journal.began):  # None: all of its lines may be damaged
         if log.damaged or not log.deleted.issuperset(numbers):
-            _rewrite(folder / LOG, set(numbers), descriptor, reopened)
-        if log.began is not None:
-            _delete_features(folder, log.began, numbers)
+            _rewrite(folder / LOG, journal, descriptor, reopened)
+        if journal.began is not None:
+            _delete_features(folder, journal.began, numbers)
             for session in journal.sessions:
-                _delete_recordings(folder, session, log.began, set(numbers))
+                _delete_recordings(folder, session, journal.began, set(numbers))
     (folder / JOURNAL).unlink(missing_ok=True)
     sync(folder)
 
@@ -171,7 +178,7 @@ def _journal(folder: Path) -> _Journal | None:
         journal = _Journal(found["began"], found["entries"], found["sessions"])
         usable = (
             (journal.began is None or type(journal.began) is int)
-            and all(type(number) is int and number >= 0 for number in journal.entries)
+            and all(type(n) is int and 0 <= n < MOST_ENTRIES for n in journal.entries)
             and journal.entries == sorted(set(journal.entries))
             and all(not wrong_with_session(name) for name in journal.sessions)
         )
@@ -186,29 +193,55 @@ def _journal(folder: Path) -> _Journal | None:
 
 
 def _rewrite(
-    path: Path, numbers: set[int], descriptor: int, reopened: Callable[[int], None]
+    path: Path, journal: _Journal, descriptor: int, reopened: Callable[[int], None]
 ) -> None:
     """Write the log anew, without the text of some entries and without damaged lines."""
-    log, new = LogContents(), -1
+    new = -1
     try:
         with _private(path) as temporary:
             # Locked before it has its name: no other process can take it for itself meanwhile.
             new = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             lock(new)
             with os.fdopen(os.dup(new), "wb") as file:
-                for raw, parsed in read_lines(path, log):
-                    is_feedback = isinstance(parsed, Feedback)
-                    about = log.last if is_feedback else len(log.entries) - 1
-                    if about not in numbers:
-                        file.write(raw if raw.endswith(b"\n") else raw + b"\n")
-                    elif not isinstance(parsed, Feedback):
-                        file.write(tombstone(parsed))
+                file.writelines(_lines_left(path, journal))
     except BaseException:
         if new >= 0:
             os.close(new)
         raise
     reopened(new)
     os.close(descriptor)
+
+
+def _lines_left(path: Path, journal: _Journal) -> Iterator[bytes]:
+    """Yield the lines of a log without the text of some entries, each with its number."""
+    log, numbers, n_written = LogContents(), set(journal.entries), 0
+    if (began := journal.began) is None:
+        return  # no line can be read
+
+    def line(number: int, entry: Entry) -> bytes:
+        kind = "deleted" if number in numbers or type(entry) is Deleted else "damaged"
+        return numbered(_without_text(entry, kind), number, began)
+
+    for number, raw, parsed in read_lines(path, log):
+        if isinstance(parsed, Feedback):
+            if number not in numbers:
+                yield _numbered(raw, number, began)
+            continue
+        for missing in range(n_written, number):
+            yield line(missing, log.entries[missing])
+        n_written = number + 1
+        yield line(number, parsed) if number in numbers else _numbered(raw, number, began)
+    log.settle(1 + max(numbers, default=-1))
+    for missing in range(n_written, len(log.entries)):
+        yield line(missing, log.entries[missing])
+
+
+def _numbered(raw: bytes, number: int, began: int) -> bytes:
+    """Return a line of a log with its number."""
+    raw = raw.rstrip(b"\n")
+    is_old = not any(key in parse_json_object(raw) for key in KEYS)
+    short = len(raw) <= MOST_LINE_BYTES - NUMBER_BYTES
+    return numbered(raw, number, began) if is_old and short else raw + b"\n"
 
 
 def is_current(descriptor: int, path: Path) -> bool:
@@ -219,12 +252,12 @@ def is_current(descriptor: int, path: Path) -> bool:
         return False
 
 
-def tombstone(entry: Entry) -> bytes:
-    """Return the line that stands for a deleted entry."""
+def _without_text(entry: Entry, kind: str) -> bytes:
+    """Return the line that stands for an entry that is `deleted` or `damaged`."""
     id_ = getattr(entry, "id", None)
     line = {} if id_ is None else {"id": id_}
     when = entry.when.isoformat(timespec="milliseconds")
-    return json.dumps(line | {"when": when, "deleted": True}).encode() + b"\n"
+    return json.dumps(line | {"when": when, kind: True}).encode()
 
 
 def _delete_features(folder: Path, began: int, numbers: Iterable[int]) -> None:
@@ -291,6 +324,7 @@ def delete(folder: str | Path, selection: Selection) -> list[int]:
     with locked_log(path) as locked, failed_deletion(path):
         finish(folder, locked.descriptor, locked.replace)
         log = read_log(folder)
+        log.settle()
         numbers = selection.of(log.entries)
         if numbers or (selection.everything and log.damaged):
             begin(folder, log, numbers)

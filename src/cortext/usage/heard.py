@@ -25,6 +25,7 @@ from cortext.data.conventions import FILE as CONVENTIONS
 from cortext.data.conventions import Conventions
 from cortext.errors import ConfigError, DataError, LiveError
 from cortext.files import atomic_path, unfinished
+from cortext.usage.log_lines import MOST_ENTRIES
 
 HEARD = "heard"
 DAY_NS = 86_400 * 10**9
@@ -117,6 +118,12 @@ class HeardFeatures:
             return None
         usable = found.dtype == np.float32 and found.ndim == 2 and np.isfinite(found).all()
         return found if usable else None
+
+    def next_number(self, block: int) -> int:
+        """Return the number after the last one of a block that has features; 0 for none."""
+        stems = (path.stem.split("-") for path in self.folder.glob(f"{block}-*.safetensors"))
+        numbers = (int(stem[-1]) for stem in stems if stem[-1].isdecimal())
+        return 1 + max((n for n in numbers if n < MOST_ENTRIES - 1), default=-1)
 
     def tidy(self) -> None:
         """Delete features that are too old or too much, and what a killed process left."""

@@ -51,6 +51,7 @@ from cortext.usage.log import (
     MOST_LINE_BYTES,
     MOST_SECONDS,
     RATINGS,
+    Damaged,
     Entry,
     LogContents,
     read_log,
@@ -58,6 +59,7 @@ from cortext.usage.log import (
     wrong_with,
     wrong_with_session,
 )
+from cortext.usage.log_lines import NUMBER_BYTES, numbered
 
 
 def now() -> datetime:
@@ -194,6 +196,7 @@ class UsageLog:
             with failures(self._path):
                 notes = self._finish_deletion()
                 self._log: LogContents = read_log(self.folder)
+                self._settle()
                 self._log.notes += notes
                 self._end_torn_line()
                 sync(self.folder)
@@ -332,6 +335,13 @@ class UsageLog:
             fix = "give another --session-log, or end that process"
             raise LiveError("another process is writing this log", where=self._path, fix=fix)
 
+    def _settle(self) -> None:
+        """Leave the numbers alone that damaged lines at the end may have had."""
+        if (began := self._log.began) is None:
+            self._log.settle()
+        else:
+            self._log.settle(HeardFeatures(self.folder).next_number(began))
+
     def _finish_deletion(self) -> list[str]:
         """Finish what a killed process was deleting; return a note where that is not possible."""
 
@@ -368,9 +378,10 @@ class UsageLog:
             if number is None:
                 raise LiveError(f"no utterance {id_!r}", where=self._path, fix=fix)
             if number not in self._log.utterances:
-                raise LiveError(f"utterance {id_!r} was deleted", where=self._path, fix=fix)
+                lost = "is damaged" if type(self._log.entries[number]) is Damaged else "was deleted"
+                raise LiveError(f"utterance {id_!r} {lost}", where=self._path, fix=fix)
             when = now().isoformat(timespec="milliseconds")
-            self._write({"id": str(id_), "when": when, **feedback})
+            self._write({"id": str(id_), "when": when, **feedback}, number)
             return self._keep(number)
 
     def _fill(self, number: int | None, when: datetime) -> None:
@@ -378,17 +389,28 @@ class UsageLog:
         while number is not None and len(self._log.entries) < number:
             self._write({"when": when.isoformat(timespec="milliseconds"), "deleted": True})
 
-    def _write(self, line: dict[str, Any]) -> None:
-        """Append a line that readers accept and flush it, or leave the file as it was."""
+    def _write(self, line: dict[str, Any], entry: int | None = None) -> None:
+        """Append a line that readers accept and flush it, or leave the file as it was.
+
+        Args:
+            line: The line.
+            entry: Number of the entry that it is about; None for a new entry.
+        """
+        entry = len(self._log.entries) if entry is None else entry
         try:
-            content = json.dumps(line, allow_nan=False).encode() + b"\n"
+            content = json.dumps(line, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             raise LiveError(
                 f"the utterance cannot be written as JSON: {error}", where=self._path
             ) from None
-        if len(content) > MOST_LINE_BYTES:
+        if len(content) > MOST_LINE_BYTES - NUMBER_BYTES:
             # Hours of speech: its candidates are no loss beside its text
-            content = json.dumps(line | {"nbest": None}).encode() + b"\n"
+            content = json.dumps(line | {"nbest": None}).encode()
+        began = self._log.began
+        if began is None:
+            began = int(datetime.fromisoformat(line["when"]).timestamp())
+        content = numbered(content, entry, began)
+        line = line | {"entry": entry, "log": began}
         try:
             parsed = self._log.check(line)
         except ValueError as error:
@@ -408,7 +430,7 @@ class UsageLog:
                 with suppress(OSError):
                     os.ftruncate(self._descriptor, size)
                 raise
-        self._log.add(parsed)
+        self._log.add(parsed, line)
 
     def _keep(self, number: int) -> bool:
         """Make the recordings agree with the log; return whether they have the utterance."""
