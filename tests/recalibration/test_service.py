@@ -482,7 +482,7 @@ def test_the_sentences_of_a_day_learn_together(participant, tmp_path):
         reserved = [number for number in range(0, 60, 2) if running.is_reserved(number)]
     contents = verify_chain(tmp_path / "chain")
     taught = 60 - len(reserved) - len([n for n in range(1, 60, 2) if n in watched])
-    assert steps == 5 * (taught // 10), "half a step for each, while the day goes on"
+    assert steps == 3 * (taught // 10), "three for ten, while the day goes on"
     for entry in contents.entries:
         if entry.kind == "candidate":
             learnt = entry.facts["learnt"]
@@ -500,7 +500,7 @@ def test_when_it_is_quiet_fewer_sentences_make_a_model(participant, tmp_path):
         say(tmp_path / "log", trials, ["i see you"] * 13)
         work(running)
         assert kinds(tmp_path / "chain").count("candidate") == 1
-        assert running._learner.steps_today == 5
+        assert running._learner.steps_today == 3
         time_now[0] += QUIET
         work(running)
         assert kinds(tmp_path / "chain").count("candidate") == 2
