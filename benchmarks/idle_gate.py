@@ -176,7 +176,10 @@ def main() -> None:
     options = parser.parse_args()
     results = []
     for modulation in MODULATIONS:
-        piece = options.data / f"gate-{modulation:g}-{options.hours}h.json"
+        piece = (
+            options.data
+            / f"gate-{modulation:g}-{options.hours}h-{options.starts}-{options.seed}.json"
+        )
         if not piece.exists():
             found = judge(options.data, options.seed, modulation, options.hours, options.starts)
             piece.write_text(json.dumps(found, indent=1))

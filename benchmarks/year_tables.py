@@ -28,10 +28,6 @@ COLOURS = {
     "daily": "tab:blue",
 }
 """Colours of the methods that are drawn."""
-GOAL_WER = 3.0
-"""Points of word errors that the last quarter may have more than with daily labels."""
-GOAL_WORSE = 2.0
-"""Points by which a promoted model may be worse than its parent for longer than a day."""
 
 
 def rate(days: Sequence[Mapping[str, Any]], unit: str) -> float:

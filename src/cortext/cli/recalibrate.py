@@ -17,9 +17,9 @@ Operator = Annotated[
     str | None, typer.Option(help="Name that the chain gets; that of the account by default.")
 ]
 WAIT_S = 2.0
-"""Seconds between two looks at a log without news."""
+"""Seconds between two readings of a log without news."""
 PAUSE_S = 0.05
-"""Seconds between two looks whether somebody still speaks."""
+"""Seconds between two checks whether somebody still speaks."""
 
 
 def recalibrate(
@@ -171,7 +171,10 @@ def verify(chain: ChainFolder, as_json: bool = JSON) -> None:
 def rollback(
     chain: ChainFolder,
     to: Annotated[
-        int | None, typer.Argument(help="Number of the model; the parent's parent by default.")
+        int | None,
+        typer.Argument(
+            help="Number of the model; by default the parent if another one speaks, or else its parent."
+        ),
     ] = None,
     why: Annotated[str, typer.Option(help="Reason, for the chain.")] = "",
     operator: Operator = None,

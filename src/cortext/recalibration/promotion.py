@@ -6,6 +6,8 @@ learnt. A decision rests on an upper bound of the difference of their word error
 - below 5 points (which takes about 40 sentences): the candidate speaks provisionally, for a day
 - below 2 points (about 150): it is promoted
 
+A candidate whose lower bound is above 0 is surely worse, and rejected, whatever its upper bound is.
+
 The bound of the k-th judgement of a parent's candidates has the level 1 - 0.05 / (k (k + 1)). So
 the probability that any candidate that is worse by 2 points or more takes the place of one parent
 is at most 5 %, however many are judged (the levels' errors add up to 0.05).
@@ -204,7 +206,7 @@ def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 
 
 
 def needed(found: Comparison, bound: float) -> str:
-    """Return about how many sentences a bound would take, in words; empty if none would do.
+    """Return about how many more sentences must judge for a bound, in words; empty if none do.
 
     Assumes that the difference stays as it is. The distance of its bound shrinks with the root of
     the number of sentences.
@@ -213,4 +215,4 @@ def needed(found: Comparison, bound: float) -> str:
         return ""
     total = found.sentences * ((found.upper - found.difference) / (bound - found.difference)) ** 2
     more = int(np.ceil(total)) - found.sentences
-    return f", which takes about {more} more" if more > 0 else ""
+    return f", which takes about {more} more that judge" if more > 0 else ""

@@ -38,7 +38,7 @@ class LearningSettings:
     """Rounds in which the other steps are taken when the day ends. Before each, its sentences are
     decoded again."""
     steps_per_day: int = 0
-    """Most steps of a recording day; 0 sets no bound beyond one step for each sentence."""
+    """Most steps of a recording day; 0 sets no bound beyond `steps` for each sentence."""
     stop_loss: float = 0.0
     """Mean loss of the sentence below which no further step is taken; 0 takes all steps."""
     confidence: float = 0.5
@@ -51,7 +51,8 @@ class LearningSettings:
     labelled sentences; 0, or no labelled sentence for replay, trusts all. A model that learns from
     too short sentences decodes shorter and shorter ones, and is sure of them."""
     remembered: int = 400
-    """Sentences kept for replay: half are the latest ones, half come from labelled recordings."""
+    """Sentences kept for replay: half come from labelled recordings, and half are the latest ones
+    that were decoded. As many corrected ones are kept besides."""
     whole_model: bool = False
     """Let all weights learn, not only those that the model says belong to the day."""
     together: int = 0

@@ -1,7 +1,7 @@
 """The model that speaks is watched in use, and stops where it proves worse than its parent.
 
-Promotion allows for small harm, and a model may grow worse than its parent later. Three signs of
-sentences that were said since the model was made, of which neither has learnt anything:
+Promotion allows for small harm, and a model may grow worse than its parent later. Three signs, the
+first two of sentences that were said since the model was made and that neither has learnt from:
 
 - corrections: both decode the corrected sentences, and the model surely makes more word errors
 - confidence: both decode the latest sentences, and the model's mean confidence has fallen

@@ -47,7 +47,7 @@ class Position:
     """The part of a log that was learnt from; saved with the learner.
 
     Attributes:
-        began: Second of the log's first utterance; None before there is one.
+        began: Second of the log's first entry, which tells one log from another; None before it.
         next: First utterance that was not considered yet.
         considered: Earlier utterances whose correction was considered, too.
         latest: Model of the chain that the learner goes on from.

@@ -24,7 +24,7 @@ def watch(
         service: The service.
         stop: Ends the work.
         say: Gets `model`, `action` and `reason` of each judgement, and `error` of each problem.
-        wait_s: Seconds between two looks at a log without news.
+        wait_s: Seconds between two readings of a log without news.
         once: End when there is nothing more to do, and raise errors.
     """
     known, problem = len(service.chain.entries), ""
