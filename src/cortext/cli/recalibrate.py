@@ -173,7 +173,7 @@ def rollback(
     to: Annotated[
         int | None,
         typer.Argument(
-            help="Number of the model; by default the parent if another one speaks, or else its parent."
+            help="Number of the model; the parent by default, or its parent where it speaks."
         ),
     ] = None,
     why: Annotated[str, typer.Option(help="Reason, for the chain.")] = "",
