@@ -123,7 +123,10 @@ class Decider:
         Each comparison makes the next one's bound wider. So a tenth more sentences must have
         labels; or none were compared, and the operator lets the model go on without.
         """
-        last = contents.of(entry.number, "judged")[-1].facts
+        judged = contents.of(entry.number, "judged")
+        if not judged:
+            return True
+        last = judged[-1].facts
         labelled = len(self._judging_sentences(self._unlearnt(contents, entry)))
         if labelled >= max(self._rule.fewest, last["labelled"] + 1, 1.1 * last["labelled"]):
             return True

@@ -191,6 +191,12 @@ class Learner:
         """
         self._known.extend(sentence for sentence in sentences if self._fits(sentence))
 
+    def keep(self, sentence: LabelledSentence) -> bool:
+        """Keep a sentence of an earlier day for replay; tell whether it can be learnt from."""
+        fits = self._fits(sentence)
+        self._keep([sentence] if fits else [])
+        return fits
+
     @property
     def session(self) -> str:
         """The recording day that was begun last."""

@@ -286,15 +286,28 @@ class Recalibration:
             position.fresh += 1
 
     def _wait_for_others(self, number: int) -> None:
-        """Add an utterance to those of its day, in place of those of a day that is done."""
+        """Add an utterance to those of its day, in place of those of a day that is done.
+
+        One of an earlier day that was corrected late is only replayed.
+        """
         position, utterances = self._position, self._sentences.log.utterances
-        sessions = {utterances[each].session for each in position.today}
-        if position.rested and sessions != {utterances[number].session}:
+        session = utterances[number].session
+        late = number < position.next - 1
+        if late and session not in (self._learner.session, *self._sessions_of_today()):
+            labelled = self._labeller.labelled(number, self._learner)
+            if labelled is not None and self._learner.keep(labelled):
+                position.corrected.append(number)
+            return
+        if position.rested and self._sessions_of_today() != {session}:
             position.today = []
         if number not in position.today and self._labeller.may_teach(number):
             position.today.append(number)
             position.fresh += 1
             position.rested = False
+
+    def _sessions_of_today(self) -> set[str]:
+        utterances = self._sentences.log.utterances
+        return {utterances[number].session for number in self._position.today}
 
     def _learn_together(self, day_ends: bool) -> bool:
         """Learn from the day so far, with labels by the model as it is now; tell whether it did.
@@ -303,6 +316,8 @@ class Recalibration:
         each of which they are decoded again.
         """
         utterances = self._sentences.log.utterances
+        if not self._position.today:
+            return False
         session = utterances[self._position.today[0]].session
         numbers = sorted(n for n in self._position.today if utterances[n].session == session)
         self._leave_bad_day(session, numbers)
