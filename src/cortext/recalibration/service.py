@@ -294,7 +294,8 @@ class Recalibration:
         session = utterances[number].session
         late = number < position.next - 1
         if late and session not in (self._learner.session, *self._sessions_of_today()):
-            labelled = self._labeller.labelled(number, self._learner)
+            known = session in self._learner.model.sessions  # unless that day was left out
+            labelled = self._labeller.labelled(number, self._learner) if known else None
             if labelled is not None and self._learner.keep(labelled):
                 position.corrected.append(number)
             return
