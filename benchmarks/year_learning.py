@@ -35,7 +35,7 @@ from year_tables import DISTURBED
 
 CORRECTED = 0.2
 """Share of the sentences that are corrected or confirmed, drawn at random."""
-EVERY = 10
+EVERY = 20
 """Sentences that are learnt from between two models (`cortext recalibrate --every`)."""
 BATCH = 10
 """Sentences between two turns of the service."""
