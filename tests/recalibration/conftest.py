@@ -2,6 +2,8 @@ import pytest
 import torch
 from drifted_day import Participant, make_participant
 
+from cortext.recalibration.labeller import Labeller
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -14,3 +16,10 @@ def one_thread():
 @pytest.fixture(scope="session")
 def participant(tmp_path_factory) -> Participant:
     return make_participant(tmp_path_factory.mktemp("drifted"))
+
+
+@pytest.fixture
+def drawn_by_number(monkeypatch):
+    """Draw utterances by their numbers: even ones are reserved, and every tenth is watched."""
+    monkeypatch.setattr(Labeller, "is_reserved", lambda self, number: number % 2 == 0)
+    monkeypatch.setattr(Labeller, "is_watched", lambda self, number: number % 10 == 0)

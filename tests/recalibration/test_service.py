@@ -15,6 +15,20 @@ import pytest
 import torch
 from commands import Command
 from drifted_day import DRIFTED, KNOWN
+from recalibrating import (
+    NOTHING_LEARNT,
+    QUIET,
+    RULE,
+    SETTINGS,
+    TOGETHER,
+    kinds,
+    recorded,
+    say,
+    service,
+    spoil,
+    weights,
+    work,
+)
 
 from cortext.cli import run as cortext
 from cortext.data import make_trial, open_packed
@@ -31,53 +45,11 @@ from cortext.recalibration.chain import (
 from cortext.recalibration.learner import LabelledSentence, Learner
 from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.service import Recalibration
-from cortext.recalibration.settings import METHODS, ServiceSettings
+from cortext.recalibration.settings import METHODS
 from cortext.text.metrics import edit_counts
 from cortext.training.config import read_run_config
-from cortext.usage.heard import HeardFeatures
 from cortext.usage.speaking import note_speaking
 from cortext.usage.writer import UsageLog, UtteranceRecord
-
-SETTINGS = ServiceSettings(every=10, settle_s=0.0)
-RULE = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
-"""With few sentences bounds are wide."""
-
-
-def recorded(participant):
-    trials = open_packed(participant.data).trials("train", [DRIFTED])
-    return sorted(trials, key=lambda trial: (trial.block, trial.trial))
-
-
-def say(folder, trials, texts, corrections=(), session=DRIFTED):
-    """Write utterances into a usage log, some with corrections."""
-    with UsageLog(folder, heard=HeardFeatures(folder)) as log:
-        start = len(log._log.entries)
-        for number, (trial, text) in enumerate(zip(trials, texts, strict=True), start):
-            features_TC = trial.features_TC.astype(np.float32)
-            log.append(UtteranceRecord(number, session, 2.0, text), features_TC)
-            log.keep_features(features_TC)
-            if number in corrections:
-                log.correct(number, trial.sentence)
-
-
-def service(participant, tmp_path, **changes):
-    changes = {"settings": SETTINGS, "rule": RULE, "method": "one-step"} | changes
-    return Recalibration(
-        participant.run, tmp_path / "log", participant.lm, tmp_path / "chain", **changes
-    )
-
-
-def work(running):
-    while running.work():
-        pass
-
-
-def kinds(folder):
-    return [entry.kind for entry in read_chain(folder).entries]
-
-
-def weights(run):
-    return load_model(run).network.state_dict()
 
 
 def test_it_learns_is_judged_and_promoted(participant, tmp_path):
@@ -367,23 +339,6 @@ def test_two_services_are_refused(participant, tmp_path):
             pass  # a person may still roll back
 
 
-def spoil(chain, run):
-    """Promote a model that gives all tokens the same probability, so that no word is decoded."""
-
-    def write(folder):
-        copy_run(run, folder)
-        model = load_model(run)
-        with torch.no_grad():
-            for each in model.network.parameters():
-                each.zero_()
-        save_model(model, folder)
-
-    facts = {"log": None, "decoded": [], "corrected": []}
-    entry = chain.add_model("candidate", write, parent=0, learnt=facts)
-    chain.add("promoted", model=entry.number, upper=0.0)
-    return entry.number
-
-
 @pytest.mark.parametrize("corrected", [True, False])
 def test_a_promoted_model_that_is_worse_is_rolled_back(participant, tmp_path, corrected):
     """Its word errors show that; without corrections, its confidence does."""
@@ -417,8 +372,7 @@ def test_a_provisional_model_that_people_call_wrong_stops(participant, tmp_path)
         for number in range(17):
             if number == 5:
                 write = partial(copy_run, participant.run)
-                facts = {"log": None, "decoded": [], "corrected": []}
-                entry = chain.add_model("candidate", write, parent=0, learnt=facts)
+                entry = chain.add_model("candidate", write, parent=0, learnt=NOTHING_LEARNT)
                 until = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
                 chain.add("provisional", model=entry.number, until=until)
                 names.append(entry.model_name)
@@ -447,9 +401,8 @@ def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant,
     with Recalibration(*call, **changes):
         pass
     with open_chain(tmp_path / "chain") as chain:
-        facts = {"log": None, "decoded": [], "corrected": []}
         write = partial(copy_run, participant.run)
-        spoke = chain.add_model("candidate", write, parent=0, learnt=facts)
+        spoke = chain.add_model("candidate", write, parent=0, learnt=NOTHING_LEARNT)
         until = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
         chain.add("provisional", model=spoke.number, until=until)
     say(tmp_path / "log", recorded(participant), ["i see you"] * 60, range(0, 60, 2))
@@ -466,10 +419,6 @@ def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant,
     for name, tensor in weights(participant.run).items():
         if found[name].shape == tensor.shape:  # the day layers have another day
             torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=0)
-
-
-QUIET = timedelta(seconds=SETTINGS.quiet_s)
-TOGETHER = {"method": "together", "overrides": ["white_noise_std=0.2", "lr=0.01", "replayed=0"]}
 
 
 def test_the_sentences_of_a_day_learn_together(participant, tmp_path):
