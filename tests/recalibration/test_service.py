@@ -87,6 +87,23 @@ def phoneme_errors(run, trials):
     return total
 
 
+def test_one_of_four_judges_and_one_of_twelve_never_teaches_as_decoded(participant, tmp_path):
+    drawn = []
+    for name in ("one chain", "another"):
+        folder = tmp_path / name
+        folder.mkdir()
+        with service(participant, folder, operator=name) as running:
+            say(folder / "log", recorded(participant)[:1], ["x"])
+            running._sentences.refresh()
+            reserved = [n for n in range(120) if running.is_reserved(n)]
+            watched = [n for n in range(120) if running._labeller.is_watched(n)]
+        assert [n // 4 for n in reserved] == list(range(30))
+        assert [n // 12 for n in watched] == list(range(10))
+        assert set(watched) < set(reserved)
+        drawn.append(reserved)
+    assert drawn[0] != drawn[1]
+
+
 def test_the_weights_are_those_of_a_learner_fed_by_hand(participant, tmp_path):
     trials = recorded(participant)[:12]
     with service(participant, tmp_path, settings=replace(SETTINGS, every=4)) as running:
@@ -190,6 +207,7 @@ def test_known_sentences_are_replayed(participant, tmp_path):
     assert any(not torch.equal(alone[name], with_old[name]) for name in alone)
 
 
+@pytest.mark.usefixtures("drawn_by_number")
 def test_a_worse_model_is_rejected_and_forgotten(participant, tmp_path):
     """Wrong corrections poison the learner; true ones, which judge it, show that."""
     trials = recorded(participant)
@@ -387,6 +405,7 @@ def test_a_provisional_model_that_people_call_wrong_stops(participant, tmp_path)
     assert contents.speaking(datetime.now(UTC)) == 0
 
 
+@pytest.mark.usefixtures("drawn_by_number")
 def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant, tmp_path):
     """The parent has forgotten everything, as the candidate has; the model that speaks has not."""
     blank = tmp_path / "blank"

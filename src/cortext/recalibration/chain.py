@@ -395,6 +395,22 @@ def verify_model(folder: str | Path, entry: Entry) -> Path:
     return path
 
 
+def intact_ancestor(folder: str | Path, entry: Entry, contents: ChainContents) -> int:
+    """Return a model's parent; where its files are damaged, that one's parent, and so on.
+
+    Raises:
+        RunError: None of them is as it was written.
+    """
+    for number in contents.lineage(entry.number)[1:]:
+        try:
+            verify_model(folder, contents.model(number))
+        except RunError:
+            continue
+        return number
+    what = f"no model that was promoted before model {entry.number} is as it was written"
+    raise RunError(what, where=as_path(folder, "folder"), fix=DAMAGED)
+
+
 class Chain:
     """A chain that this process writes; see `open_chain`.
 

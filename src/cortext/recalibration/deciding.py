@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from cortext.recalibration.chain import Chain, ChainContents, Entry
+from cortext.recalibration.chain import Chain, ChainContents, Entry, intact_ancestor
 from cortext.recalibration.judging import Evidence
 from cortext.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
 from cortext.recalibration.recorded import LoggedSentences
@@ -31,6 +32,7 @@ class Judgement:
         decision: The decision.
         comparison: Its word errors beside its parent's; None with too few sentences.
         confidence: Mean confidence of the parent and its own, on sentences it has not learnt from.
+        log: Second of the log's first entry.
         labelled: Number of sentences with labels that may judge it.
         said: Number of sentences in the log.
         until: End of its time, where it speaks provisionally.
@@ -40,6 +42,7 @@ class Judgement:
     decision: Decision
     comparison: Comparison | None
     confidence: tuple[float, float] | None
+    log: int | None
     labelled: int
     said: int
     until: datetime
@@ -52,6 +55,7 @@ class Judgement:
             model=self.model,
             comparison=None if self.comparison is None else asdict(self.comparison),
             confidence=self.confidence,
+            log=self.log,
             labelled=self.labelled,
             said=self.said,
             action=action,
@@ -70,6 +74,7 @@ class Decider:
     """Decides about models of a chain.
 
     Args:
+        chain: Directory of the chain.
         evidence: Word errors and confidences of its models.
         sentences: Sentences of the usage log.
         is_reserved: Tells of an utterance whether, once it has a label, it judges.
@@ -80,6 +85,7 @@ class Decider:
 
     def __init__(
         self,
+        chain: Path,
         evidence: Evidence,
         sentences: LoggedSentences,
         is_reserved: Callable[[int], bool],
@@ -87,6 +93,7 @@ class Decider:
         settings: ServiceSettings,
         clock: Callable[[], datetime],
     ) -> None:
+        self._chain = chain
         self._evidence = evidence
         self._sentences = sentences
         self._is_reserved = is_reserved
@@ -114,8 +121,8 @@ class Decider:
             why = "the confidence of sentences without labels fell from"
             decision = Decision("wait", f"{why} {before:.2f} to {after:.2f}")
         until = self._clock() + timedelta(hours=self._rule.hours)
-        said = len(self._sentences.log.utterances)
-        return Judgement(entry.number, decision, found, confidences, len(judging), said, until)
+        log, said = self._sentences.began, len(self._sentences.log.utterances)
+        return Judgement(entry.number, decision, found, confidences, log, len(judging), said, until)
 
     def has_news(self, contents: ChainContents, entry: Entry) -> bool:
         """Tell whether a model that was judged before may be judged again.
@@ -124,7 +131,7 @@ class Decider:
         labels; or none were compared, and the operator lets the model go on without.
         """
         judged = contents.of(entry.number, "judged")
-        if not judged:
+        if not judged or judged[-1].facts.get("log") != self._sentences.began:
             return True
         last = judged[-1].facts
         labelled = len(self._judging_sentences(self._unlearnt(contents, entry)))
@@ -132,7 +139,7 @@ class Decider:
             return True
         if last["comparison"] is not None:
             return False
-        more = last["said"] < len(self._sentences.log.utterances)
+        more = len(self._sentences.log.utterances) - last["said"] >= self._settings.every
         return bool(last["action"] == "speak" or (more and self._settings.allow_provisional))
 
     def _decision(self, contents: ChainContents, found: Comparison | None) -> Decision:
@@ -190,20 +197,23 @@ class Decider:
         utterances = self._sentences.log.utterances
         checks = contents.of(entry.number, "checked")
         since = {number for number, each in utterances.items() if each.when >= entry.when}
-        news = len(since) - (checks[-1].facts["said"] if checks else 0)
+        began = self._sentences.began
+        told = checks[-1].facts if checks and checks[-1].facts.get("log") == began else None
+        news = len(since) - (0 if told is None else told["said"])
         if entry.kind != "candidate" or news < self._settings.every:
             return None
         level = self._rule.level(len(checks) + 1)
-        parent = contents.entries[entry.facts["parent"]]
+        parent = contents.entries[intact_ancestor(self._chain, entry, contents)]
         unlearnt = [number for number in self._unlearnt(contents, entry) if number in since]
-        found = self._evidence.comparison(entry, unlearnt, level)
+        found = self._evidence.comparison(entry, unlearnt, level, parent.number)
         fewest = min(self._rule.fewest, self._settings.watched)
-        confidences = self._evidence.confidences(entry, unlearnt, fewest)
+        confidences = self._evidence.confidences(entry, unlearnt, fewest, parent.number)
         of_parent, own = (
             Ratings.of(utterances.values(), each.model_name) for each in (parent, entry)
         )
         lost_confidence = self._settings.lost_confidence
         return {
+            "log": began,
             "said": len(since),
             "comparison": None if found is None else asdict(found),
             "confidence": confidences,

@@ -130,7 +130,7 @@ class Evidence:
         return compare(of_other, own, n_words, level)
 
     def confidences(
-        self, entry: Entry, numbers: Sequence[int], fewest: int = 1
+        self, entry: Entry, numbers: Sequence[int], fewest: int = 1, other: int | None = None
     ) -> tuple[float, float] | None:
         """Return mean confidences on the latest unlabelled ones of some utterances.
 
@@ -138,6 +138,7 @@ class Evidence:
             entry: The model's.
             numbers: The utterances, in the order of time.
             fewest: Number of sentences that are needed.
+            other: Number of another model than the parent to compare it with.
 
         Returns:
             That of the parent, and the model's own; None for too few sentences.
@@ -149,7 +150,7 @@ class Evidence:
             return None
         of_parent, own = (
             float(np.mean([confidence_of(each) for each in found]))
-            for found in self._both(entry, sentences)
+            for found in self._both(entry, sentences, other)
         )
         return of_parent, own
 

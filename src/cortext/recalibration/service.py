@@ -29,10 +29,10 @@ from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model
 from cortext.recalibration.chain import (
-    DAMAGED,
     Chain,
     Entry,
     chain_state,
+    intact_ancestor,
     model_folder,
     open_chain,
     read_chain,
@@ -125,7 +125,7 @@ class Recalibration:
             )
             evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
             self._decider = Decider(
-                evidence, self._sentences, self.is_reserved, rule, settings, clock
+                self.out, evidence, self._sentences, self.is_reserved, rule, settings, clock
             )
             self._store = LearnerStore(self.out / LEARNER)
             self._begin()
@@ -158,7 +158,12 @@ class Recalibration:
         self._learner, note = saved
         self._position = Position.of_note(note["position"])
         if self._learner.settings != self._learning or note["from"] != self._from():
-            self._start_again(self._position.latest)
+            position = self._position
+            waiting = [*position.decoded, *position.corrected, *position.today]
+            position.next = min([position.next, *waiting])
+            position.considered = {n for n in position.considered if n < position.next}
+            goes_on = self.chain.may_go_on(position.latest)
+            self._start_again(position.latest if goes_on else self._speaker())
 
     def _from(self) -> dict[str, Any]:
         """Return what else than settings a learner begins with, as plain values."""
@@ -310,7 +315,7 @@ class Recalibration:
         utterances = self._sentences.log.utterances
         return {utterances[number].session for number in self._position.today}
 
-    def _learn_together(self, day_ends: bool) -> bool:
+    def _learn_together(self) -> bool:
         """Learn from the day so far, with labels by the model as it is now; tell whether it did.
 
         When the day ends, its sentences get the steps that are left, in several rounds, before
@@ -323,7 +328,7 @@ class Recalibration:
         numbers = sorted(n for n in self._position.today if utterances[n].session == session)
         self._leave_bad_day(session, numbers)
         settings, position = self._learning, self._position
-        if day_ends:
+        if position.ends:
             rounds = settings.rounds
             steps = settings.steps * len(numbers) - self._learner.steps_today
         else:
@@ -362,6 +367,8 @@ class Recalibration:
         if why is None:
             return
         with open_chain(self.out, now=self._clock) as chain:
+            if chain.contents.head != self.chain.head:  # a person has rolled back meanwhile
+                return
             chain.add("rejected", model=latest, why=why)
             self.chain = chain.contents
         today, fresh = position.today, position.fresh
@@ -380,9 +387,9 @@ class Recalibration:
         """
         position = self._position
         if not position.pending:
-            if self._learning.together and not self._learn_together(day_ends):
-                self._rest(day_ends)
-                position.fresh = 0
+            position.ends = day_ends
+            if self._learning.together and not self._learn_together():
+                self._rest()
                 return
             position.pending = True
             self._save()
@@ -410,16 +417,18 @@ class Recalibration:
                 entry = chain.add_model("candidate", self._write_model, **facts)
             self._clear(chain, entry)
             self.chain = chain.contents
-        today = position.today
+        today, ends = position.today, position.ends
         position.begin(entry.number)
-        position.today = today
-        self._rest(day_ends)
+        position.today, position.ends = today, ends
+        self._rest()
         self._save()
 
-    def _rest(self, day_ends: bool) -> None:
-        """Note that a day's last steps were taken; those of another day wait on."""
+    def _rest(self) -> None:
+        """Let a day rest whose last steps were taken; sentences of another day wait on."""
         position, utterances = self._position, self._sentences.log.utterances
-        if day_ends and position.today:
+        position.fresh = 0
+        position.today = [number for number in position.today if number in utterances]
+        if position.ends and position.today:
             session = utterances[position.today[0]].session
             others = [n for n in position.today if utterances[n].session != session]
             position.rested = not others
@@ -478,24 +487,12 @@ class Recalibration:
         """Let a model speak no longer that proved worse than its parent."""
         with open_chain(self.out, now=self._clock) as chain:
             if chain.contents.parent == entry.number:
-                to = self._latest_intact(chain.contents.lineage(entry.number)[1:])
-                chain.roll_back(to, reason, AUTOMATIC)
+                chain.roll_back(intact_ancestor(self.out, entry, self.chain), reason, AUTOMATIC)
             else:
                 chain.add("rejected", model=entry.number, why=reason)
             self.chain = chain.contents
         self._start_again(self.chain.parent)
         self._save()
-
-    def _latest_intact(self, lineage: list[int]) -> int:
-        """Return the first model of a lineage whose files are as they were written."""
-        for number in lineage:
-            try:
-                verify_model(self.out, self.chain.model(number))
-            except RunError:
-                continue
-            return number
-        what = "no earlier model can speak in the place of one that proved worse"
-        raise RunError(what, where=self.out, fix=DAMAGED)
 
     def _clear(self, chain: Chain, entry: Entry) -> None:
         """Remove the files of old models that no decision or rollback needs."""

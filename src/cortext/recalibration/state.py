@@ -58,6 +58,7 @@ class Position:
         fresh: Sentences that were learnt from since `latest`, or wait to be.
         rested: The last steps of that day were taken.
         pending: The learner has learnt what the next model of the chain has to.
+        ends: With it, or with the latest model, the last steps of the day were taken.
     """
 
     began: int | None = None
@@ -71,6 +72,7 @@ class Position:
     fresh: int = 0
     rested: bool = False
     pending: bool = False
+    ends: bool = False
 
     def to_note(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -83,7 +85,8 @@ class Position:
 
     def begin(self, model: int) -> None:
         """Go on from a model of the chain; what was learnt since another one counts no longer."""
-        self.latest, self.fresh, self.rested, self.pending = model, 0, False, False
+        self.latest, self.fresh = model, 0
+        self.rested = self.pending = self.ends = False
         self.decoded, self.corrected, self.today = [], [], []
 
     def next_utterance(self, log: LogContents, settled: datetime) -> int | None:
