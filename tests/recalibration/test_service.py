@@ -424,7 +424,7 @@ def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant,
         spoke = chain.add_model("candidate", write, parent=0, learnt=NOTHING_LEARNT)
         until = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
         chain.add("provisional", model=spoke.number, until=until)
-    say(tmp_path / "log", recorded(participant), ["i see you"] * 60, range(60))
+    say(tmp_path / "log", recorded(participant)[:30], ["i see you"] * 30, range(30))
     with Recalibration(*call, **changes, overrides=["lr=1e-6", "confidence=1"]) as running:
         work(running)
         learner = running._learner.model
