@@ -9,7 +9,8 @@ import pytest
 
 from cortext.cli import run as cortext
 from cortext.usage.conversation import export, latest, newest_conversation
-from cortext.usage.log import Deleted, LoggedUtterance, PartnerTurn, read_log
+from cortext.usage.log import read_log
+from cortext.usage.log_entries import Deleted, LoggedUtterance, PartnerTurn
 from cortext.usage.writer import UsageLog, UtteranceRecord
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone(timedelta(hours=1)))

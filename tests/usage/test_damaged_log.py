@@ -19,7 +19,8 @@ from cortext.errors import CortextError, DataError, LiveError
 from cortext.usage import conversation
 from cortext.usage.deletion import Selection, delete
 from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import Damaged, Deleted, PartnerTurn, read_log
+from cortext.usage.log import read_log
+from cortext.usage.log_entries import Damaged, Deleted, PartnerTurn
 from cortext.usage.log_lines import numbered
 from cortext.usage.statistics import read_use
 from cortext.usage.writer import UsageLog, UtteranceRecord

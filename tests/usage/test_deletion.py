@@ -22,7 +22,8 @@ from cortext.usage import deletion
 from cortext.usage.deletion import Selection, delete
 from cortext.usage.drift.sources import read_source
 from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import Deleted, LoggedUtterance, PartnerTurn, read_log
+from cortext.usage.log import read_log
+from cortext.usage.log_entries import Deleted, LoggedUtterance, PartnerTurn
 from cortext.usage.log_lines import KEYS
 from cortext.usage.statistics import read_use
 from cortext.usage.writer import UsageLog, UtteranceRecord

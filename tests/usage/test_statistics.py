@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cortext.cli import run as cortext
-from cortext.usage.log import read_log, spoken
+from cortext.usage.log import read_log
+from cortext.usage.log_entries import spoken
 from cortext.usage.statistics import read_use
 
 MORNING = "2026-11-20T10:{:02d}:{:02d}-08:00"

@@ -14,7 +14,8 @@ from cortext.data.conventions import Conventions
 from cortext.data.scaling import ROLLING_TRIALS, RollingZScore
 from cortext.errors import DataError
 from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import LOG, LogContents, LoggedUtterance, read_log
+from cortext.usage.log import LOG, LogContents, read_log
+from cortext.usage.log_entries import LoggedUtterance
 
 
 @dataclass(frozen=True, eq=False)

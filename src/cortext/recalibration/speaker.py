@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import comb
 
 from cortext.recalibration.promotion import Comparison
-from cortext.usage.log import LoggedUtterance
+from cortext.usage.log_entries import LoggedUtterance
 
 
 @dataclass(frozen=True)

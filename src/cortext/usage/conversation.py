@@ -10,7 +10,7 @@ from typing import Any
 
 from cortext.errors import plain
 from cortext.tables import csv_table, json_text
-from cortext.usage.log import MOST_CHARACTERS, Deleted, Entry, LoggedUtterance
+from cortext.usage.log_entries import MOST_CHARACTERS, Deleted, Entry, LoggedUtterance
 
 PARTICIPANT, PARTNER = "participant", "partner"
 FORMATS = {"text": "txt", "csv": "csv", "jsonl": "jsonl"}

@@ -4,9 +4,9 @@
 
 A deletion begins with that file and ends with its removal. What a kill interrupts is finished by
 the next process that opens the log: until then the log is whole, or without the entries. Each
-deleted entry leaves a line with its time (`usage.log.Deleted`). Lines that cannot be read are
-removed, too: nobody can tell what they hold. A line without a text keeps the number of such an
-entry (`usage.log.Damaged`), until it is deleted as well: its features may be there.
+deleted entry leaves a line with its time (`usage.log_entries.Deleted`). Lines that cannot be read
+are removed, too: nobody can tell what they hold. A line without a text keeps the number of such an
+entry (`usage.log_entries.Damaged`), until it is deleted as well: its features may be there.
 """
 
 from __future__ import annotations
@@ -26,16 +26,12 @@ from cortext.errors import DataError, LiveError, shown
 from cortext.files import atomic_path, lock, parse_json_object, read_json, sync, unfinished
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.kept_recordings import RECORDINGS, SESSION_FILE
-from cortext.usage.log import (
-    LOG,
-    MOST_LINE_BYTES,
+from cortext.usage.log import LOG, MOST_LINE_BYTES, LogContents, read_lines, read_log
+from cortext.usage.log_entries import (
     Damaged,
     Deleted,
     Entry,
     Feedback,
-    LogContents,
-    read_lines,
-    read_log,
     wrong_with,
     wrong_with_session,
 )

@@ -21,7 +21,7 @@ from cortext.errors import CortextError, DataError, LiveError, TextError
 from cortext.files import unfinished
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
-from cortext.usage.log import LoggedUtterance
+from cortext.usage.log_entries import LoggedUtterance
 
 RECORDINGS = "recordings"
 SESSION_FILE = "data_train.hdf5"

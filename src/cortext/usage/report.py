@@ -20,7 +20,7 @@ from cortext.evaluation.report import render
 from cortext.evaluation.summary import DAYS_RULE
 from cortext.files import atomic_write
 from cortext.provenance import provenance
-from cortext.usage.log import RATINGS
+from cortext.usage.log_entries import RATINGS
 from cortext.usage.statistics import PAUSE_S, Day, Use
 from cortext.usage.summary import amount, summary
 

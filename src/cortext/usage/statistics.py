@@ -17,7 +17,8 @@ import numpy as np
 from cortext.errors import DataError
 from cortext.renamed import renamed
 from cortext.text.metrics import ErrorRate, error_rate
-from cortext.usage.log import RATINGS, LoggedUtterance, read_log
+from cortext.usage.log import read_log
+from cortext.usage.log_entries import RATINGS, LoggedUtterance
 
 PAUSE_S = 300.0
 """Silence longer than this, from the end of one utterance to the start of the next, is not use."""

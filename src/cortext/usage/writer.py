@@ -46,15 +46,12 @@ from cortext.usage import deletion
 from cortext.usage.deletion import Selection
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.kept_recordings import KeptRecordings, failures
-from cortext.usage.log import (
-    LOG,
-    MOST_LINE_BYTES,
+from cortext.usage.log import LOG, MOST_LINE_BYTES, LogContents, read_log
+from cortext.usage.log_entries import (
     MOST_SECONDS,
     RATINGS,
     Damaged,
     Entry,
-    LogContents,
-    read_log,
     spoken,
     wrong_with,
     wrong_with_session,

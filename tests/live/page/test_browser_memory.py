@@ -10,7 +10,8 @@ from page_browser import PageServer, Watched, axe
 from page_participant import Participant
 
 from cortext.usage.deletion import Selection, delete
-from cortext.usage.log import Deleted, read_log
+from cortext.usage.log import read_log
+from cortext.usage.log_entries import Deleted
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -25,7 +25,8 @@ from cortext.live.page.sources import Replay
 from cortext.recalibration.chain import open_chain
 from cortext.usage import deletion
 from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import Deleted, read_log
+from cortext.usage.log import read_log
+from cortext.usage.log_entries import Deleted
 from cortext.usage.writer import UsageLog
 
 # Trial 0 says "i see you", trial 1 "i see me", trial 2 "you and me".

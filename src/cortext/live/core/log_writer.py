@@ -22,7 +22,7 @@ from cortext.live.core.log import event, internal_error
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import pronouncer
 from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import Entry
+from cortext.usage.log_entries import Entry
 from cortext.usage.speaking import note_speaking
 from cortext.usage.writer import UsageLog, UtteranceRecord, now
 

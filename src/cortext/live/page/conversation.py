@@ -23,7 +23,7 @@ from cortext.usage.conversation import (
     newest_conversation,
 )
 from cortext.usage.deletion import Selection
-from cortext.usage.log import Entry
+from cortext.usage.log_entries import Entry
 from cortext.usage.writer import now
 
 MOST_KEPT = 500

@@ -10,7 +10,7 @@ from cortext.errors import CortextError, DataError
 from cortext.live.core.log import event
 from cortext.live.page.utterance_decoder import UtteranceDecoder
 from cortext.usage.deletion import Selection
-from cortext.usage.log import Deleted
+from cortext.usage.log_entries import Deleted
 from cortext.usage.writer import UsageLog
 
 

@@ -31,7 +31,7 @@ from cortext.live.page.conversation import (
 )
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.usage.conversation import FORMATS, MEDIA_TYPES, export
-from cortext.usage.log import RATINGS
+from cortext.usage.log_entries import RATINGS
 from cortext.usage.writer import now
 
 BODY_S = 10.0

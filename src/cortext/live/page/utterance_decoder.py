@@ -27,7 +27,7 @@ from cortext.live.page.conversation import Conversation
 from cortext.live.page.day_pipeline import DayPipeline
 from cortext.live.page.messages import Event, Fanout
 from cortext.live.page.utterance import BinOrigin, PageUtterance
-from cortext.usage.log import Entry
+from cortext.usage.log_entries import Entry
 from cortext.usage.writer import now, session_of_today
 
 CHUNK_BINS = 4

@@ -18,7 +18,8 @@ from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext.usage.drift.statistics import DayStatistics, collect
 from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import LOG, LoggedUtterance, read_log
+from cortext.usage.log import LOG, read_log
+from cortext.usage.log_entries import LoggedUtterance
 from cortext.usage.statistics import PAUSE_S
 
 LEAST_UTTERANCES = 10
