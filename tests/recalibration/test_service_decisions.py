@@ -1,6 +1,7 @@
 """The service: what vetoes a model, what a promotion costs, what teaches, which files are kept."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from recalibrating import (
     Clock,
     add_copy,
     candidates,
+    damage,
     recorded,
     say,
     service,
+    spoil,
     work,
 )
 
@@ -24,23 +27,29 @@ from cortext.recalibration import learner
 from cortext.recalibration.chain import model_folder, open_chain, read_chain
 from cortext.recalibration.labeller import RESERVED, WATCHED, Labeller
 from cortext.recalibration.promotion import Comparison, PromotionRule
+from cortext.text.metrics import edit_counts
 
 UNJUDGED = PromotionRule(fewest=1000)
 """Nothing is decided by corrections."""
 QUICK = {"overrides": ["copies=1", "confidence=0"], "rule": UNJUDGED}
 
 
-def mean_confidences(participant, run, trials):
-    """Mean confidence of the words of each sentence, decoded by hand."""
-    decoder, model = Decoder.from_dir(participant.lm), load_model(run)
+def decoded(decoder, run, trials):
+    """What a run decodes, one sentence after another."""
+    model = load_model(run)
     session = DRIFTED if DRIFTED in model.sessions else KNOWN[-1]
-    means = []
+    found = []
     for trial in trials:
         logits_PV = model.logits(trial.features_TC.astype(np.float32), session)
         log_probs_PV = torch.from_numpy(logits_PV).log_softmax(-1).numpy()
-        words = decoder.decode(log_probs_PV, model.inventory)[0].words
-        means.append(np.mean([word.confidence for word in words]) if words else 0.0)
-    return means
+        found.append(decoder.decode(log_probs_PV, model.inventory))
+    return found
+
+
+def mean_confidences(participant, run, trials):
+    """Mean confidence of the words of each sentence, decoded by hand."""
+    found = [nbest[0].words for nbest in decoded(Decoder.from_dir(participant.lm), run, trials)]
+    return [np.mean([each.confidence for each in words]) if words else 0.0 for words in found]
 
 
 def test_confidence_is_measured_on_sentences_that_no_model_has_learnt_from(
@@ -99,6 +108,74 @@ def test_the_budget_counts_no_promotion_that_a_rollback_has_undone(
         monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: found)
         judgement = running._decider.judge(contents, contents.entries[last])
     assert judgement.decision.action == action
+
+
+def test_a_model_is_compared_with_its_nearest_ancestor_that_is_intact(participant, tmp_path):
+    trials, chain_dir = recorded(participant)[:20], tmp_path / "chain"
+    with service(participant, tmp_path), open_chain(chain_dir) as chain:
+        intact = add_copy(chain, participant.run)
+        chain.add("promoted", model=intact, upper=0.0)
+        parent = add_copy(chain, participant.run, parent=intact)
+        chain.add("promoted", model=parent, upper=0.0)
+        worse = spoil(chain, participant.run, parent=parent)
+    damage(model_folder(chain_dir, parent))
+    say(tmp_path / "log", trials, ["x"] * 20, range(20))
+    with service(participant, tmp_path) as running:
+        assert running.work()
+    *_, checked, rolled_back = read_chain(chain_dir).entries
+    assert (rolled_back.kind, rolled_back.model) == ("rolled_back", intact)
+    errors = []
+    for run in (participant.run, model_folder(chain_dir, worse)):
+        found = decoded(running._judge.decoder, run, trials)
+        counts = (
+            edit_counts(trial.sentence.split(), nbest[0].text.split())
+            for trial, nbest in zip(trials, found, strict=True)
+        )
+        errors.append(sum(each.errors for each in counts))
+    words = sum(len(trial.sentence.split()) for trial in trials)
+    comparison = checked.facts["comparison"]
+    assert (comparison["sentences"], comparison["words"]) == (20, words)
+    assert comparison["difference"] == pytest.approx(100 * (errors[1] - errors[0]) / words)
+
+
+@pytest.mark.parametrize(("earlier", "news"), [(0, False), (60, True)], ids=["this", "another"])
+def test_what_was_counted_in_another_log_counts_no_longer(participant, tmp_path, earlier, news):
+    clock, counted = Clock(), {"comparison": None, "confidence": None, "said": 30}
+    with service(participant, tmp_path, settings=replace(SETTINGS, every=5)) as running:
+        say(tmp_path / "log", recorded(participant)[:5], ["x"] * 5, when=clock.now)
+        running._sentences.refresh()
+        counted["log"] = running._sentences.began - earlier
+        with open_chain(tmp_path / "chain") as chain:
+            model = add_copy(chain, participant.run)
+            chain.add("judged", model=model, labelled=30, action="wait", reason="", **counted)
+            chain.add("promoted", model=model, upper=0.0)
+            chain.add("checked", model=model, ratings=[], reason="", **counted)
+            contents = chain.contents
+        checked = running._decider.check(contents, contents.entries[model])
+        assert (None if checked is None else checked["said"]) == (5 if news else None)
+        assert running._decider.has_news(contents, contents.entries[model]) == news
+
+
+def test_a_model_that_confidence_vetoes_is_judged_again_after_more_sentences(
+    participant, tmp_path, monkeypatch, drawn_by_number
+):
+    """Its time is over after seven sentences; the twelfth is the fifth further one."""
+    trials, clock = recorded(participant), Clock()
+    settings = replace(SETTINGS, every=5, allow_provisional=True)
+    with service(participant, tmp_path, **QUICK, settings=settings, clock=clock) as running:
+        say(tmp_path / "log", trials[:7], ["x"] * 7, when=clock.now)
+        work(running)
+        (model,) = (each.number for each in candidates(tmp_path / "chain"))
+        assert running.chain.provisional == model
+        monkeypatch.setattr(running._decider._evidence, "confidences", lambda *_: (0.9, 0.5))
+        clock.now += timedelta(hours=25)
+        actions = []
+        for number in range(7, 13):
+            work(running)
+            judged = running.chain.of(model, "judged")
+            actions.append([each.facts["action"] for each in judged])
+            say(tmp_path / "log", [trials[number]], ["x"], when=clock.now)
+    assert actions == [["speak", "wait"]] * 5 + [["speak", "wait", "wait"]]
 
 
 def test_together_learns_only_from_sure_sentences_where_words_cannot_be_left_out(

@@ -8,11 +8,13 @@ import torch
 from drifted_day import KNOWN
 from recalibrating import (
     NOTHING_LEARNT,
+    QUIET,
     SETTINGS,
     TOGETHER,
     Clock,
     add_copy,
     candidates,
+    damage,
     kinds,
     recorded,
     say,
@@ -106,6 +108,36 @@ def test_a_model_from_before_a_rollback_is_not_gone_on_from(participant, tmp_pat
     assert contents.descent(contents.models[-1])[-1] == 0
     assert set(contents.descent(contents.models[-1])).isdisjoint(made[1:])
     assert sessions == (*KNOWN, "day three")
+
+
+@pytest.mark.parametrize("to", ["latest", "base"])
+def test_a_person_may_roll_back_while_days_are_compared(participant, tmp_path, monkeypatch, to):
+    trials, clock, chosen = recorded(participant), Clock(), []
+
+    def confidences(models, numbers):
+        if not chosen:
+            chosen.append(models[0] if to == "latest" else 0)
+            asked = ["chain", "rollback", str(tmp_path / "chain"), str(chosen[0])]
+            assert cortext(asked) == 0
+        return [0.5, 0.8]
+
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        for day, first in (("one", 0), ("two", 7)):
+            said = trials[first : first + 7]
+            say(tmp_path / "log", said, texts(said), session=day)
+            work(running)
+        monkeypatch.setattr(running._decider._evidence, "mean_confidences", confidences)
+        for first in (14, 22):
+            said = trials[first : first + 8]
+            say(tmp_path / "log", said, texts(said), session="three")
+            work(running)
+        contents, sessions = running.chain, running._learner.model.sessions
+    assert "rejected" not in kinds(tmp_path / "chain")
+    assert contents.parent == chosen[0]
+    last = contents.models[-1]
+    assert contents.may_go_on(last)
+    assert chosen[0] in contents.descent(last)
+    assert sessions == (*KNOWN, *(("one", "two") if to == "latest" else ()), "three")
 
 
 @pytest.mark.parametrize("part", ["replayed", "decoded", "corrected"])
@@ -229,18 +261,32 @@ def test_with_other_settings_learning_begins_again_at_the_latest_model(
     assert made["learnt"]["decoded"] == [6, 7, 8, 9, 11]
 
 
-def test_the_same_settings_go_on_with_what_was_learnt(participant, tmp_path):
+@pytest.mark.parametrize("change", [{}, {"seed": 7}], ids=["the same settings", "another seed"])
+def test_what_was_learnt_since_the_latest_model_is_in_the_next_one(participant, tmp_path, change):
     """Three of the five sentences of the second model were learnt before the restart."""
     trials = recorded(participant)
     with service(participant, tmp_path, **QUICK) as running:
         say(tmp_path / "log", trials[:9], texts(trials[:9]))
         work(running)
         running._save()
-    with service(participant, tmp_path, **QUICK) as running:
+    with service(participant, tmp_path, **(QUICK | change)) as running:
         say(tmp_path / "log", trials[9:12], texts(trials[9:12]))
         work(running)
     made = [each.facts["learnt"]["decoded"] for each in candidates(tmp_path / "chain")]
     assert made == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 11]]
+
+
+def test_with_other_settings_it_begins_though_its_model_is_damaged(participant, tmp_path):
+    trials, chain = recorded(participant)[:9], tmp_path / "chain"
+    with service(participant, tmp_path, **QUICK) as running:
+        say(tmp_path / "log", trials, texts(trials))
+        work(running)
+    (latest,) = (each.number for each in candidates(chain))
+    damage(model_folder(chain, latest))
+    assert cortext(["chain", "rollback", str(chain), "0", "--why", "damaged"]) == 0
+    with service(participant, tmp_path, seed=7, **QUICK) as running:
+        assert running._position.latest == 0
+        assert same(learner_weights(running), weights(participant.run))
 
 
 def test_a_person_may_roll_back_while_a_model_is_judged(participant, tmp_path):
@@ -303,6 +349,35 @@ def test_what_failed_after_learning_is_not_learnt_again(participant, tmp_path, m
         assert entry.facts["learnt"]["decoded"] == [1, 2, 3, 4, 5]
         made[name] = weights(model_folder(folder / "chain", entry.number))
     assert same(made["full"], made["undisturbed"])
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["full disk", "kill"])
+def test_a_day_gets_its_last_steps_though_a_model_failed_before(
+    participant, tmp_path, monkeypatch, killed
+):
+    """Five of six sentences get a step each; when it is quiet, all get two in all."""
+    trials, clock = recorded(participant)[:7], Clock()
+    failure = KeyboardInterrupt if killed else RunError
+
+    def fail(*_, **__):
+        raise failure("no space left")
+
+    running = service(participant, tmp_path, clock=clock, **DAYS)
+    say(tmp_path / "log", trials, texts(trials), when=clock.now)
+    with monkeypatch.context() as patched:
+        patched.setattr(Chain, "add_model", fail)
+        with pytest.raises(failure):
+            work(running)
+    clock.now += 2 * QUIET
+    if killed:
+        running.__exit__()
+        running = service(participant, tmp_path, clock=clock, **DAYS)
+    with running:
+        work(running)
+        assert not running.work()
+    made = [each.facts for each in candidates(tmp_path / "chain")]
+    assert [each["steps"] for each in made] == [5, 12]
+    assert [each["learnt"]["decoded"] for each in made] == [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]]
 
 
 def test_a_kill_between_a_model_and_the_last_save_repeats_nothing(

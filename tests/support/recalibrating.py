@@ -98,3 +98,11 @@ def spoil(chain, run, parent=0):
     entry = chain.add_model("candidate", write, parent=parent, learnt=NOTHING_LEARNT)
     chain.add("promoted", model=entry.number, upper=0.0)
     return entry.number
+
+
+def damage(run):
+    """Change a bit of the weights of a run."""
+    (path,) = run.glob("*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
