@@ -241,7 +241,7 @@ def _day(
         seconds = len(features_TC) * year.data.conventions.bin_ms / 1000
         name = f"{session}-{k}"
         record = UtteranceRecord(name, session, seconds, "", when=clock.now)
-        log.append(record, features_TC)
+        log.append(record)
         log.keep_features(features_TC)
         if corrected and is_own:
             log.correct(name, split.trial(i).sentence or "")

@@ -47,7 +47,7 @@ def say(folder, trials, texts, corrections=(), session=DRIFTED, when=None):
         for number, (trial, text) in enumerate(zip(trials, texts, strict=True), start):
             features_TC = trial.features_TC.astype(np.float32)
             said = UtteranceRecord(number, session, 2.0, text, **({"when": when} if when else {}))
-            log.append(said, features_TC)
+            log.append(said)  # without recordings to learn from elsewhere
             log.keep_features(features_TC)
             if number in corrections:
                 log.correct(number, trial.sentence)

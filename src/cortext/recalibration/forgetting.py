@@ -59,8 +59,18 @@ def forget_in_chain(
         except RunError as error:
             if error is not busy:
                 raise
-            notes.append(f"{chain}: `cortext recalibrate` is running, and deletes it by itself")
+            notes.append(
+                f"{chain}: `cortext recalibrate` is running, {_follows(folder, found.began)}"
+            )
     return [model.model_name for model in models], notes
+
+
+def _follows(folder: Path, began: int) -> str:
+    """Return whether a running service deletes what it keeps of a log, in words."""
+    note = _progress(folder / FILE).get("note", {})
+    if note.get("position", {}).get("began") == began:
+        return "and deletes it by itself"
+    return "but follows another log: stop it, and delete again"
 
 
 def models_that_learnt(

@@ -115,7 +115,7 @@ class Recalibration:
         self._stack = ExitStack()
         try:
             self._stack.enter_context(self._alone())
-            base = load_model(model_folder(self.out, self.chain.parent))
+            base = load_model(model_folder(self.out, 0))
             decoder, _ = labelling_search(model_folder(self.out, 0), lm, options)
             decoder.lm.require(base.inventory, base.language, theirs="the run")
             self._judge = Judge(decoder, pause)
@@ -159,9 +159,13 @@ class Recalibration:
         self._position = Position.of_note(note["position"])
         if self._learner.settings != self._learning or note["from"] != self._from():
             position = self._position
-            waiting = [*position.decoded, *position.corrected, *position.today]
-            position.next = min([position.next, *waiting])
-            position.considered = {n for n in position.considered if n < position.next}
+            today = () if position.rested else position.today
+            learnt = self.chain.learnt(position.latest)
+            anew = [n for n in position.decoded if (position.began, n) not in learnt]
+            position.next = min([position.next, *anew, *today])
+            late = {n for n in position.corrected if (position.began, n) not in learnt}
+            kept = position.considered - {*late, *today}
+            position.considered = {n for n in kept if n < position.next}
             goes_on = self.chain.may_go_on(position.latest)
             self._start_again(position.latest if goes_on else self._speaker())
 
@@ -203,7 +207,7 @@ class Recalibration:
         self._follow_chain()
         self._follow_log()
         self._forget_deleted()
-        if self._judge_candidate() or self._check_speaker():
+        if self._check_speaker() or self._judge_candidate():
             return True
         position = self._position
         day_ends = self._day_ends()
@@ -298,7 +302,7 @@ class Recalibration:
         position, utterances = self._position, self._sentences.log.utterances
         session = utterances[number].session
         late = number < position.next - 1
-        if late and session not in (self._learner.session, *self._sessions_of_today()):
+        if late and session not in (self._sessions_of_today() or {self._learner.session}):
             known = session in self._learner.model.sessions  # unless that day was left out
             labelled = self._labeller.labelled(number, self._learner) if known else None
             if labelled is not None and self._learner.keep(labelled):
@@ -306,8 +310,10 @@ class Recalibration:
             return
         if position.rested and self._sessions_of_today() != {session}:
             position.today = []
-        if number not in position.today and self._labeller.may_teach(number):
-            position.today.append(number)
+        new = number not in position.today
+        if (new or position.rested) and self._labeller.may_teach(number):
+            if new:
+                position.today.append(number)
             position.fresh += 1
             position.rested = False
 
@@ -393,25 +399,12 @@ class Recalibration:
                 return
             position.pending = True
             self._save()
-        began = position.began
-        own = {(began, number) for number in (*position.decoded, *position.corrected)}
-        known = own | self.chain.learnt(position.latest)
-        replayed = numbers_in(self._learner, began)
-        facts = {
-            "parent": self.chain.parent,
-            "after": position.latest,
-            "steps": self._learner.n_steps,
-            "learnt": {
-                "log": position.began,
-                "decoded": list(position.decoded),
-                "corrected": list(position.corrected),
-                "replayed": [number for number in replayed if (began, number) not in known],
-                "method": self._method,
-                "settings": asdict(self._learning),
-            },
-            "operator": self._operator,
-        }
+        facts = self._facts()
         with open_chain(self.out, now=self._clock) as chain:
+            self.chain = chain.contents
+            if not self.chain.may_go_on(position.latest):  # a person has rolled back meanwhile
+                return
+            facts["parent"] = self.chain.parent
             entry = chain.contents.entries[chain.contents.models[-1]]
             if {name: entry.facts.get(name) for name in facts} != facts:  # killed before saving
                 entry = chain.add_model("candidate", self._write_model, **facts)
@@ -422,6 +415,27 @@ class Recalibration:
         position.today, position.ends = today, ends
         self._rest()
         self._save()
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what the next model of the chain has learnt from, and how."""
+        position = self._position
+        began = position.began
+        own = {(began, number) for number in (*position.decoded, *position.corrected)}
+        known = own | self.chain.learnt(position.latest)
+        replayed = numbers_in(self._learner, began)
+        return {
+            "after": position.latest,
+            "steps": self._learner.n_steps,
+            "learnt": {
+                "log": began,
+                "decoded": list(position.decoded),
+                "corrected": list(position.corrected),
+                "replayed": [number for number in replayed if (began, number) not in known],
+                "method": self._method,
+                "settings": asdict(self._learning),
+            },
+            "operator": self._operator,
+        }
 
     def _rest(self) -> None:
         """Let a day rest whose last steps were taken; sentences of another day wait on."""
@@ -490,6 +504,9 @@ class Recalibration:
                 chain.roll_back(intact_ancestor(self.out, entry, self.chain), reason, AUTOMATIC)
             else:
                 chain.add("rejected", model=entry.number, why=reason)
+                intact = intact_ancestor(self.out, entry, chain.contents)
+                if intact != chain.contents.parent:
+                    chain.roll_back(intact, reason, AUTOMATIC)
             self.chain = chain.contents
         self._start_again(self.chain.parent)
         self._save()

@@ -1,0 +1,152 @@
+"""The service when corrections, rollbacks and other settings come late."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from recalibrating import (
+    NOTHING_LEARNT,
+    QUIET,
+    SETTINGS,
+    TOGETHER,
+    Clock,
+    add_copy,
+    candidates,
+    recorded,
+    say,
+    service,
+    work,
+)
+
+from cortext.cli import run as cortext
+from cortext.models import load_model, save_model
+from cortext.recalibration.chain import copy_run, model_folder, open_chain, read_chain
+from cortext.recalibration.learner import Learner
+from cortext.recalibration.promotion import PromotionRule
+from cortext.usage.writer import UsageLog
+
+FIVE = replace(SETTINGS, every=5)
+UNDECIDED = PromotionRule(fewest=1000)
+DAYS = TOGETHER | {
+    "overrides": [*TOGETHER["overrides"], "word_confidence=0", "rounds=2"],
+    "settings": FIVE,
+    "rule": UNDECIDED,
+}
+QUICK = {"overrides": ["copies=1", "confidence=0"], "settings": FIVE, "rule": UNDECIDED}
+
+pytestmark = pytest.mark.usefixtures("drawn_by_number")
+
+
+def correct(folder, number, trials):
+    with UsageLog(folder) as log:
+        log.correct(str(number), trials[number].sentence)
+
+
+def test_a_correction_after_the_days_last_steps_is_learnt(participant, tmp_path):
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
+        clock.now += 2 * QUIET
+        work(running)
+        assert running._position.rested
+        correct(tmp_path / "log", 3, trials)
+        work(running)
+        state = running._learner.state()
+    learnt = [entry.facts["learnt"]["corrected"] for entry in candidates(tmp_path / "chain")]
+    assert learnt[-1] == [3]
+    assert [each.entry[1] for each in state.today if each.corrected] == [3]
+
+
+def test_a_late_correction_of_an_earlier_day_is_replayed(participant, tmp_path):
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
+        say(tmp_path / "log", trials[7:10], ["x"] * 3, session="two", when=clock.now)
+        work(running)
+        correct(tmp_path / "log", 3, trials)
+        work(running)
+        assert not running._position.rested, "the day goes on"
+        state = running._learner.state()
+    assert [each.entry[1] for each in state.corrected] == [3]
+    assert 3 not in [each.entry[1] for each in state.decoded]
+
+
+def test_a_candidate_has_the_parent_that_a_person_has_just_chosen(
+    participant, tmp_path, monkeypatch
+):
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        say(tmp_path / "log", trials[:7], ["x"] * 7, when=clock.now)
+        work(running)
+        latest = running._position.latest
+        say(tmp_path / "log", trials[7:14], ["x"] * 7, when=clock.now)
+        learn_together = Learner.learn_together
+
+        def meanwhile(self, *arguments):
+            monkeypatch.setattr(Learner, "learn_together", learn_together)
+            call = ["chain", "rollback", str(tmp_path / "chain"), str(latest)]
+            assert cortext(call) == 0
+            return learn_together(self, *arguments)
+
+        monkeypatch.setattr(Learner, "learn_together", meanwhile)
+        work(running)
+    assert latest != 0
+    assert candidates(tmp_path / "chain")[-1].facts["parent"] == latest
+
+
+def test_where_the_parent_is_damaged_too_the_one_before_speaks(participant, tmp_path):
+    """The model that speaks decodes nothing; its parent's file has a changed bit."""
+    trials, clock = recorded(participant), Clock()
+    chain = tmp_path / "chain"
+
+    def blank(folder):
+        copy_run(participant.run, folder)
+        model = load_model(participant.run)
+        with torch.no_grad():
+            for each in model.network.parameters():
+                each.zero_()
+        save_model(model, folder)
+
+    few = PromotionRule(fewest=5)
+    with service(participant, tmp_path, clock=clock, settings=FIVE, rule=few) as running:
+        with open_chain(chain, now=clock) as opened:
+            parent = add_copy(opened, participant.run)
+            opened.add("promoted", model=parent, upper=0.0)
+            bad = opened.add_model("candidate", blank, parent=parent, learnt=NOTHING_LEARNT).number
+            until = (clock.now + 48 * QUIET).isoformat(timespec="seconds")
+            opened.add("provisional", model=bad, until=until)
+        weights = model_folder(chain, parent) / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-9] ^= 1
+        weights.write_bytes(content)
+        say(tmp_path / "log", trials[:20], ["x"] * 20, range(20), when=clock.now)
+        assert read_chain(chain).speaking(clock.now) == bad
+        assert running.work()
+    assert read_chain(chain).speaking(clock.now) == 0
+    with service(participant, tmp_path, clock=clock, settings=FIVE, rule=few) as running:
+        assert running.work(), "it starts again, and learns"
+
+
+@pytest.mark.parametrize("way", [QUICK, DAYS], ids=["one-step", "together"])
+def test_another_seed_learns_nothing_twice(participant, tmp_path, way):
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **way) as running:
+        for day, numbers in (("one", range(6)), ("two", range(6, 12))):
+            said = [trials[number] for number in numbers]
+            say(tmp_path / "log", said, ["x"] * 6, session=day, when=clock.now)
+            clock.now += 2 * QUIET
+            work(running)
+        correct(tmp_path / "log", 1, trials)
+        work(running)
+        running._save()
+        before = len(candidates(tmp_path / "chain"))
+    with service(participant, tmp_path, clock=clock, seed=7, **way) as running:
+        assert running._position.next >= 6
+        work(running)
+        state = running._learner.state()
+    kept = [
+        each.entry for part in ("decoded", "corrected", "today") for each in getattr(state, part)
+    ]
+    assert len(kept) == len(set(kept))
+    for entry in candidates(tmp_path / "chain")[before:]:
+        assert set(entry.facts["learnt"]["decoded"]) <= set(range(6, 12))
