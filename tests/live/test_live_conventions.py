@@ -443,7 +443,8 @@ def test_an_english_log_says_nothing_new(tmp_path):
         log.append(UtteranceRecord(1, "t15.2023.08.11", 2.0, "i see you"))
     [line] = (tmp_path / "log/utterances.jsonl").read_text().splitlines()
     assert list(json.loads(line)) == [
-        *("id", "when", "session", "duration_s", "n_words", "words_per_minute", "text", "source")
+        *("id", "when", "session", "duration_s", "n_words", "words_per_minute", "text", "source"),
+        *("entry", "log", "crc"),
     ]
     assert "languages" not in read_use([tmp_path / "log"]).to_json()
 
@@ -454,9 +455,10 @@ def test_a_line_of_a_language_of_ones_own_is_read_and_a_wrong_one_is_passed_over
         log.append(UtteranceRecord(1, "lab.2024.05.06", 2.0, "wêr"))
     path = tmp_path / "log/utterances.jsonl"
     line = json.loads(path.read_text())
+    del line["entry"], line["log"], line["crc"]  # as another program would write it
     for wrong in ("klingon", {"name": "x"}, 7, {"name": "x", "letters": "z-a"}):
         path.write_text(path.read_text() + json.dumps(line | {"language": wrong}) + "\n")
     found = read_log(tmp_path / "log")
-    assert [entry.language for entry in found.entries] == [own]
+    assert [entry.language for entry in found.utterances.values()] == [own]
     assert len(found.notes) == 4
     assert "unknown language 'klingon'" in found.notes[0]
