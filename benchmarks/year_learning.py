@@ -19,7 +19,8 @@ from cortext.data import PackedDataset
 from cortext.data.simulate.config import N_ARRAYS
 from cortext.decoding import Decoder
 from cortext.models import AcousticModel, load_model
-from cortext.recalibration.chain import ChainContents, model_folder
+from cortext.recalibration.chain import model_folder
+from cortext.recalibration.chain_entries import ChainContents
 from cortext.recalibration.judging import day_of
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.old_sentences import old_sentences

@@ -13,7 +13,8 @@ from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.errors import RunError
 from cortext.models import GRUConfig
-from cortext.recalibration.chain import ChainContents, Entry, read_chain
+from cortext.recalibration.chain import read_chain
+from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.forgetting import (
     forget_in_chain,
     forget_in_store,

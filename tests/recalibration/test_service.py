@@ -35,13 +35,7 @@ from cortext.data import make_trial, open_packed
 from cortext.decoding import Decoder
 from cortext.errors import RunError
 from cortext.models import load_model, save_model
-from cortext.recalibration.chain import (
-    copy_run,
-    model_folder,
-    open_chain,
-    read_chain,
-    verify_chain,
-)
+from cortext.recalibration.chain import copy_run, model_folder, open_chain, read_chain, verify_chain
 from cortext.recalibration.learner import LabelledSentence, Learner
 from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.service import Recalibration

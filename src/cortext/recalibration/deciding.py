@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cortext.recalibration.chain import Chain, ChainContents, Entry, intact_ancestor
+from cortext.recalibration.chain import Chain, intact_ancestor
+from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.judging import Evidence
 from cortext.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
 from cortext.recalibration.recorded import LoggedSentences
@@ -25,7 +26,7 @@ SURE = 0.4
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found about a candidate, and what becomes of it.
+    """Findings about a candidate, and the decision that follows.
 
     Attributes:
         model: Its number.

@@ -14,7 +14,8 @@ from typing import Any
 from cortext.errors import RunError
 from cortext.files import disk_errors, exclusive, parse_json_object
 from cortext.models.storage import read_metadata, read_tensors, write_tensors
-from cortext.recalibration.chain import ChainContents, Entry, read_chain
+from cortext.recalibration.chain import read_chain
+from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.state import AGAIN, FILE, PARTS, WHAT
 from cortext.usage.log import read_log

@@ -14,7 +14,8 @@ import numpy as np
 from cortext.decoding import Decoder, NBest
 from cortext.decoding.log_probs import log_softmax
 from cortext.models import AcousticModel, load_model
-from cortext.recalibration.chain import Entry, model_folder
+from cortext.recalibration.chain import model_folder
+from cortext.recalibration.chain_entries import Entry
 from cortext.recalibration.labels import confidence_of
 from cortext.recalibration.promotion import Comparison, PromotionRule, compare
 from cortext.recalibration.recorded import LoggedSentence, LoggedSentences

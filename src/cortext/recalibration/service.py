@@ -30,7 +30,6 @@ from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model
 from cortext.recalibration.chain import (
     Chain,
-    Entry,
     chain_state,
     intact_ancestor,
     model_folder,
@@ -38,6 +37,7 @@ from cortext.recalibration.chain import (
     read_chain,
     verify_model,
 )
+from cortext.recalibration.chain_entries import Entry
 from cortext.recalibration.deciding import Decider
 from cortext.recalibration.forgetting import LEARNER, forget_in_store, numbers_in
 from cortext.recalibration.judging import Evidence, Judge

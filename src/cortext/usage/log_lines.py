@@ -15,7 +15,7 @@ from typing import Any
 
 KEYS = ("entry", "log", "crc")
 MOST_ENTRIES = 5_000_000
-"""Numbers that are read: one of a hostile file must not fill the memory with missing entries."""
+"""Most entries of a log: a number in a hostile file must not fill the memory with missing ones."""
 NUMBER_BYTES = 80
 """Most bytes that number and checksum add to a line."""
 

@@ -16,7 +16,8 @@ from cortext.errors import ConfigError
 from cortext.live.brand.parameters import NodeParameters
 from cortext.live.core.chain_follower import LOOK_S
 from cortext.models import load_model, save_model
-from cortext.recalibration.chain import Entry, model_folder, open_chain
+from cortext.recalibration.chain import model_folder, open_chain
+from cortext.recalibration.chain_entries import Entry
 
 
 @pytest.fixture(scope="module")

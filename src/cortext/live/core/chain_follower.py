@@ -17,7 +17,8 @@ import numpy as np
 from cortext.decoding.confidence import Calibrator
 from cortext.live.core.log import event, internal_error
 from cortext.models.stepper import Stepper, require_alike
-from cortext.recalibration.chain import FILE, ChainContents, read_chain, verify_model
+from cortext.recalibration.chain import FILE, read_chain, verify_model
+from cortext.recalibration.chain_entries import ChainContents
 
 LOOK_S = 1.0
 """Seconds between two looks at a chain."""

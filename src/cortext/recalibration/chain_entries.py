@@ -1,0 +1,271 @@
+"""The entries of a chain of models, and what follows from them; `chain` keeps them on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from cortext.errors import RunError
+from cortext.files import parse_json_object
+
+ADDS = ("base", "candidate")
+"""Kinds of entries that add a model; all others are about an earlier one."""
+KINDS = (
+    *(*ADDS, "judged", "provisional", "promoted"),
+    *("checked", "rejected", "rolled_back", "removed"),
+)
+_OWN = ("number", "when", "kind", "previous", "hash")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model or a decision.
+
+    Attributes:
+        number: Its place in the chain, from 0.
+        when: Its time, with the offset from UTC.
+        kind: One of `KINDS`.
+        facts: The rest. `model` is the number of the model that a decision is about, and the only
+            one that all of them have.
+        previous: Hash of the entry before; empty for the first.
+        hash: SHA-256 of all of the above.
+    """
+
+    number: int
+    when: datetime
+    kind: str
+    facts: dict[str, Any]
+    previous: str
+    hash: str
+
+    @classmethod
+    def made(
+        cls, number: int, when: datetime, kind: str, facts: dict[str, Any], previous: str
+    ) -> Entry:
+        """Return an entry with its hash."""
+        return cls(number, when, kind, facts, previous, _hash(number, when, kind, facts, previous))
+
+    @classmethod
+    def read(cls, line: bytes) -> Entry:
+        """Return the entry of a line. Raises ValueError for one that is damaged."""
+        found = parse_json_object(line)
+        if missing := [name for name in _OWN if name not in found]:
+            raise ValueError(f"it lacks {missing[0]!r}")
+        facts = {name: value for name, value in found.items() if name not in _OWN}
+        entry = cls.made(
+            found["number"],
+            datetime.fromisoformat(found["when"]),
+            found["kind"],
+            facts,
+            found["previous"],
+        )
+        if entry.line() != line:
+            raise ValueError("its content does not agree with its hash")
+        return entry
+
+    @property
+    def model(self) -> int:
+        """Number of the model that it adds or is about."""
+        return self.number if self.kind in ADDS else int(self.facts["model"])
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model that it adds: its number and the beginning of its digest."""
+        return f"{self.number}-{self.facts['digest'][:8]}"
+
+    def line(self) -> bytes:
+        """Return its line in the file."""
+        head = _head(self.number, self.when, self.kind)
+        return _json(head | self.facts | {"previous": self.previous, "hash": self.hash}) + b"\n"
+
+
+def _head(number: int, when: datetime, kind: str) -> dict[str, Any]:
+    return {"number": number, "when": when.isoformat(timespec="seconds"), "kind": kind}
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, allow_nan=False).encode()
+
+
+def _hash(number: int, when: datetime, kind: str, facts: dict[str, Any], previous: str) -> str:
+    content = _head(number, when, kind) | facts | {"previous": previous}
+    return hashlib.sha256(_json(content)).hexdigest()
+
+
+@dataclass
+class ChainContents:
+    """The entries of a chain, and what follows from them.
+
+    A candidate's `parent` is the model that it is compared with; `after` is the one whose weights
+    it learnt on from, the parent where there is none, and `learnt` names what it has learnt from
+    since.
+
+    Attributes:
+        entries: All entries.
+        parent: Number of the model that was promoted last, or that the chain began with or was
+            rolled back to.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    parent: int = 0
+    _provisional: tuple[int, datetime] | None = None
+    _models: dict[int, Entry] = field(default_factory=dict)
+    _left: set[int] = field(default_factory=set)
+
+    @property
+    def head(self) -> str:
+        """Hash of the last entry; empty for an empty chain."""
+        return self.entries[-1].hash if self.entries else ""
+
+    @property
+    def id(self) -> str:
+        """Hash of the first entry, which tells one chain from another."""
+        return self.entries[0].hash
+
+    def speaking(self, now: datetime) -> int:
+        """Return the number of the model that speaks at a time.
+
+        It is the parent, or the model that speaks provisionally until its time is over.
+        """
+        if self._provisional is not None and now < self._provisional[1]:
+            return self._provisional[0]
+        return self.parent
+
+    @property
+    def provisional(self) -> int | None:
+        """Number of the model that speaks provisionally, or did so last.
+
+        None where none has since the last promotion or rollback, or where it was rejected or
+        removed.
+        """
+        if self._provisional is None or self._provisional[0] not in self._models:
+            return None
+        return self._provisional[0]
+
+    def lapsed(self, now: datetime) -> int | None:
+        """Return the number of the model whose provisional time is over; None for none."""
+        if self._provisional is None or now < self._provisional[1]:
+            return None
+        return self.provisional
+
+    def at(self, when: datetime) -> ChainContents:
+        """Return the chain as it was at a time; without entries before its first one."""
+        found = ChainContents()
+        for entry in self.entries:
+            if entry.when > when:
+                break
+            found.add(entry)
+        return found
+
+    def model(self, number: int) -> Entry:
+        """Return the entry that added a model.
+
+        Raises:
+            RunError: There is no such model, or it was removed.
+        """
+        if number not in self._models:
+            known = ", ".join(map(str, self._models))
+            raise RunError(f"the chain has no model {number}", fix=f"give one of {known}")
+        return self._models[number]
+
+    @property
+    def models(self) -> list[int]:
+        """Numbers of the models that are kept."""
+        return list(self._models)
+
+    def of(self, number: int, kind: str) -> list[Entry]:
+        """Return the decisions of a kind about a model."""
+        return [each for each in self.entries if each.kind == kind and each.model == number]
+
+    def lineage(self, number: int) -> list[int]:
+        """Return a model, its parent and so on back to the model that the chain began with."""
+        found = [number]
+        while (entry := self.entries[found[-1]]).kind == "candidate":
+            found.append(entry.facts["parent"])
+        return found
+
+    def descent(self, number: int) -> list[int]:
+        """Return a model, the one whose weights it learnt on from, and so on back to the base."""
+        found = [number]
+        while (entry := self.entries[found[-1]]).kind == "candidate":
+            found.append(entry.facts.get("after", entry.facts["parent"]))
+        return found
+
+    def learnt(self, number: int) -> set[tuple[int, int]]:
+        """Return the utterances that a model or any in its descent has learnt from or replayed.
+
+        An utterance is the second of its log's first entry, and its number there.
+        """
+        found = set[tuple[int, int]]()
+        for each in self.descent(number):
+            learnt = self.entries[each].facts.get("learnt")
+            if learnt is not None and "log" in learnt:
+                parts = ("decoded", "corrected", "replayed")
+                found.update((learnt["log"], n) for part in parts for n in learnt.get(part, ()))
+        return found
+
+    def may_go_on(self, number: int) -> bool:
+        """Tell whether learning may go on from a model.
+
+        It descends from the parent, was not rejected, and no rollback has left it behind.
+        """
+        descent = self.descent(number)
+        return self.parent in descent and self._left.isdisjoint(descent)
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
+        self.check(entry)
+        number = entry.model
+        if entry.kind in ADDS:
+            self._models[number] = entry
+        elif entry.kind == "provisional":
+            self._provisional = number, datetime.fromisoformat(entry.facts["until"])
+        elif entry.kind == "promoted":
+            self._provisional = None
+        elif entry.kind in ("rejected", "rolled_back"):
+            if entry.kind == "rolled_back" or self._speaks_provisionally(number):
+                self._provisional = None
+            self._left |= {number} if entry.kind == "rejected" else set(self._models)
+            if entry.kind == "rolled_back":
+                self._left -= set(self.descent(number))
+        elif entry.kind == "removed":
+            del self._models[number]
+        if entry.kind in ("promoted", "rolled_back"):
+            self.parent = number
+        self.entries.append(entry)
+
+    def _speaks_provisionally(self, number: int) -> bool:
+        return self._provisional is not None and self._provisional[0] == number
+
+    def check(self, entry: Entry) -> None:
+        """Raise ValueError for an entry that cannot follow."""
+        if entry.number != len(self.entries):
+            raise ValueError(f"its number is {entry.number}, not {len(self.entries)}")
+        if entry.previous != self.head:
+            raise ValueError("it does not follow the entry before it")
+        if entry.kind not in KINDS:
+            raise ValueError(f"its kind {entry.kind!r} is unknown")
+        if (entry.kind == "base") != (entry.number == 0):
+            raise ValueError("a chain begins with its base, and has one")
+        if entry.when.utcoffset() is None:
+            raise ValueError("its time has no offset from UTC")
+        if entry.kind in ADDS and not isinstance(entry.facts.get("digest"), str):
+            raise ValueError("its model has no digest")
+        facts = entry.facts
+        about = [facts.get("parent" if entry.kind == "candidate" else "model")]
+        if "after" in facts:
+            about.append(facts["after"])
+        for model in about if entry.kind != "base" else ():
+            if model not in self._models:
+                raise ValueError(f"it is about model {model!r}, which the chain does not have")
+        if entry.kind == "provisional":
+            until = datetime.fromisoformat(str(entry.facts.get("until")))
+            if until.utcoffset() is None:
+                raise ValueError("its end has no offset from UTC")
+        if entry.kind == "removed" and (
+            entry.model == self.parent or self._speaks_provisionally(entry.model)
+        ):
+            raise ValueError("the model that speaks cannot be removed")
