@@ -16,6 +16,7 @@ days. It is judged on sentences of each later day that nothing learns from:
 - one-step, replay: the decoder learns from what it decodes, of all sentences of a day but those
   that judge (`cortext adapt --unlabelled`)
 - service: `cortext recalibrate`; every fifth sentence is corrected or confirmed
+- least-sure: the service, where the corrected ones are those decoded with the least confidence
 - service-replay: the same with `--method replay --set whole_model=true`
 - corrected-5, corrected-0, no-gate, no-replay: the service with every twentieth sentence or none,
   with words of any confidence, and without replay

@@ -18,6 +18,7 @@ import numpy as np
 from cortext.data import PackedDataset
 from cortext.data.simulate.config import N_ARRAYS
 from cortext.decoding import Decoder
+from cortext.decoding.log_probs import log_softmax
 from cortext.models import AcousticModel, load_model
 from cortext.recalibration.chain import model_folder
 from cortext.recalibration.chain_entries import ChainContents
@@ -51,6 +52,8 @@ class Course:
         method: A key of `cortext.recalibration.settings.SERVICE_METHODS`.
         changes: `key=value` changes of its settings.
         corrected: Share of the sentences that are corrected or confirmed.
+        least_sure: As many are corrected of each ten, but those that were decoded with the least
+            confidence.
         service: The service decides what speaks; otherwise the model that learns speaks.
         disturbed: What happens to the sentences of one day; the course ends a day later.
     """
@@ -58,6 +61,7 @@ class Course:
     method: str
     changes: tuple[str, ...] = ()
     corrected: float = 0.0
+    least_sure: bool = False
     service: bool = False
     disturbed: str = ""
 
@@ -66,6 +70,7 @@ COURSES = {
     "one-step": Course("one-step"),
     "replay": Course("replay"),
     "service": Course("together", (), CORRECTED, service=True),
+    "least-sure": Course("together", (), CORRECTED, least_sure=True, service=True),
     "service-replay": Course("replay", ("whole_model=true",), CORRECTED, service=True),
     "corrected-5": Course("together", (), 0.05, service=True),
     "corrected-0": Course("together", (), 0.0, service=True),
@@ -229,25 +234,41 @@ def _day(
         log: The usage log.
         service: The service.
         clock: Is set to the time of each sentence.
-        random: Draws which sentences are corrected, the same in all courses.
+        random: Draws how many sentences are corrected and which, the same in all courses.
     """
     session = year.sessions[number]
     split = year.data.split("train")
     rows = in_order_of_recording(split, session).tolist()
     change = disturbance(year, course.disturbed, number, len(rows))
-    for k, i in enumerate(rows):
-        clock.now += timedelta(minutes=1)
-        corrected = random.random() < course.corrected
-        features_TC, is_own = change(k, np.asarray(split.features(i), np.float32))
-        seconds = len(features_TC) * year.data.conventions.bin_ms / 1000
-        name = f"{session}-{k}"
-        record = UtteranceRecord(name, session, seconds, "", when=clock.now)
-        log.append(record)
-        log.keep_features(features_TC)
-        if corrected and is_own:
-            log.correct(name, split.trial(i).sentence or "")
-        if k % BATCH == BATCH - 1:
+    for start in range(0, len(rows), BATCH):
+        said = []
+        for k, i in enumerate(rows[start : start + BATCH], start):
+            clock.now += timedelta(minutes=1)
+            features_TC, is_own = change(k, np.asarray(split.features(i), np.float32))
+            seconds = len(features_TC) * year.data.conventions.bin_ms / 1000
+            name = f"{session}-{k}"
+            log.append(UtteranceRecord(name, session, seconds, "", when=clock.now))
+            log.keep_features(features_TC)
+            said.append((name, features_TC, split.trial(i).sentence or "", is_own))
+        corrected = [random.random() < course.corrected for _ in said]
+        if course.least_sure:
+            speaking = model_folder(service.out, service.chain.speaking(clock.now))
+            sure = _confidences(year, load_model(speaking), session, [each[1] for each in said])
+            corrected = list(np.argsort(np.argsort(sure)) < sum(corrected))
+        for (name, _, meant, is_own), wanted in zip(said, corrected, strict=True):
+            if wanted and is_own:
+                log.correct(name, meant)
+        if len(said) == BATCH:
             _work(service)
+
+
+def _confidences(
+    year: Year, model: AcousticModel, session: str, recorded: Sequence[np.ndarray]
+) -> list[float]:
+    """Return the confidence of each sentence as a model decodes it."""
+    day = day_of(model, session)
+    found = [log_softmax(model.logits(features_TC, day)) for features_TC in recorded]
+    return [nbest.confidence or 0.0 for nbest in year.decoder.decode_batch(found, model.inventory)]
 
 
 Change = Callable[[int, np.ndarray], tuple[np.ndarray, bool]]

@@ -21,6 +21,7 @@ from recalibrating import (
     RULE,
     SETTINGS,
     TOGETHER,
+    judgements,
     kinds,
     recorded,
     say,
@@ -138,9 +139,8 @@ def test_without_labels_nothing_speaks_unless_allowed(participant, tmp_path):
     with service(participant, tmp_path) as running:
         say(tmp_path / "log", trials, ["no label"] * 24)
         work(running)
-    found = read_chain(tmp_path / "chain")
     assert {"promoted", "provisional"}.isdisjoint(kinds(tmp_path / "chain"))
-    reasons = [entry.facts["reason"] for entry in found.entries if entry.kind == "judged"]
+    reasons = [facts["reason"] for facts in judgements(tmp_path / "chain")]
     assert all("at least 5 labelled sentences" in reason for reason in reasons)
     assert reasons
 
@@ -153,6 +153,23 @@ def test_without_labels_nothing_speaks_unless_allowed(participant, tmp_path):
         work(running)
     assert "provisional" in kinds(allowed / "chain")
     assert "promoted" not in kinds(allowed / "chain")
+
+
+def test_it_names_the_sentences_that_would_judge_once_they_are_corrected(participant, tmp_path):
+    trials = recorded(participant)[:36]
+    with service(participant, tmp_path) as running:
+        say(tmp_path / "log", trials[:24], ["no label"] * 24)
+        work(running)
+        asked = judgements(tmp_path / "chain")[-1]
+        assert asked["labelled"] == 0
+        before, names = asked["reason"].split("; correct or confirm utterances ")
+        assert before == "at least 5 labelled sentences must judge it"
+        with UsageLog(tmp_path / "log") as log:
+            for name in map(int, names.split(", ")):
+                log.correct(name, trials[name].sentence)
+        say(tmp_path / "log", trials[24:], ["no label"] * 12)
+        work(running)
+    assert judgements(tmp_path / "chain")[-1]["labelled"] == len(names.split(", ")) > 0
 
 
 def test_a_model_that_was_allowed_to_speak_goes_on_after_its_day(participant, tmp_path):

@@ -13,6 +13,7 @@ from recalibrating import (
     add_copy,
     candidates,
     damage,
+    judgements,
     recorded,
     say,
     service,
@@ -64,11 +65,11 @@ def test_confidence_is_measured_on_sentences_that_no_model_has_learnt_from(
         work(running)
     (entry,) = candidates(tmp_path / "chain")
     assert entry.facts["learnt"]["decoded"] == [1, 3, 5, 7, 9]
-    (judged,) = (each for each in read_chain(tmp_path / "chain").entries if each.kind == "judged")
+    (judged,) = judgements(tmp_path / "chain")
     unlearnt = [trials[number] for number in (0, 2, 4, 6, 8, 10, 11)]
     runs = participant.run, model_folder(tmp_path / "chain", entry.number)
     expected = [np.mean(mean_confidences(participant, run, unlearnt)) for run in runs]
-    assert judged.facts["confidence"] == pytest.approx(expected, abs=1e-6)
+    assert judged["confidence"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_some_reserved_utterances_are_watched_in_each_part_of_a_log(participant, tmp_path):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from recalibrating import (
     add_copy,
     candidates,
     damage,
+    judgements,
     kinds,
     recorded,
     say,
@@ -160,19 +162,16 @@ def test_what_a_model_before_it_has_learnt_from_judges_no_model(participant, tmp
 def test_only_new_labels_judge_a_model_again_whose_time_is_over(participant, tmp_path):
     """Six reserved sentences judged it; two more are more than a tenth."""
     trials, clock = recorded(participant), Clock()
+    judged = partial(judgements, tmp_path / "chain")
     strict = PromotionRule(fewest=5, provisional=0.02, promotion=0.01)
     later = {"clock": clock, "rule": strict, "settings": replace(SETTINGS, every=1000)}
-
-    def judged():
-        return [each for each in read_chain(tmp_path / "chain").entries if each.kind == "judged"]
-
     lenient = QUICK | {"rule": PromotionRule(fewest=5, provisional=100.0, promotion=0.01)}
     with service(participant, tmp_path, clock=clock, **lenient) as running:
         say(tmp_path / "log", trials[:12], texts(trials[:12]), range(12), when=clock.now)
         clock.now += timedelta(minutes=1)
         work(running)
     assert kinds(tmp_path / "chain") == ["base", "candidate", "judged", "provisional"]
-    assert judged()[0].facts["comparison"]["sentences"] == 6
+    assert judged()[0]["comparison"]["sentences"] == 6
     clock.now += timedelta(hours=30)
     for number in range(12, 15):
         with service(participant, tmp_path, **(QUICK | later)) as running:
@@ -184,8 +183,8 @@ def test_only_new_labels_judge_a_model_again_whose_time_is_over(participant, tmp
         say(tmp_path / "log", trials[15:19], texts(trials[15:19]), (16, 18), when=clock.now)
         work(running)
     again = judged()[1:]
-    assert [each.facts["comparison"]["sentences"] for each in again] == [8]
-    assert again[0].facts["comparison"]["level"] == 1 - 0.05 / (2 * 3)
+    assert [each["comparison"]["sentences"] for each in again] == [8]
+    assert again[0]["comparison"]["level"] == 1 - 0.05 / (2 * 3)
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["killed", "damaged parent"])

@@ -74,6 +74,11 @@ def candidates(folder):
     return [entry for entry in read_chain(folder).entries if entry.kind == "candidate"]
 
 
+def judgements(folder):
+    """What was found about the models that were judged, in the order of time."""
+    return [entry.facts for entry in read_chain(folder).entries if entry.kind == "judged"]
+
+
 def weights(run):
     return load_model(run).network.state_dict()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ FEWEST_UNLEARNT = 5
 """Fewest sentences without labels whose confidence may veto a model."""
 SURE = 0.4
 """Least mean confidence in these sentences of the model before: garbage decides nothing."""
+NAMED = 5
+"""Most utterances that a person is asked to correct."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Decider:
             before, after = confidences
             why = "the confidence of sentences without labels fell from"
             decision = Decision("wait", f"{why} {before:.2f} to {after:.2f}")
+        if decision.asks:
+            decision = replace(decision, reason=decision.reason + self._wanted(unlearnt))
         until = self._clock() + timedelta(hours=self._rule.hours)
         log, said = self._sentences.began, len(self._sentences.log.utterances)
         return Judgement(entry.number, decision, found, confidences, log, len(judging), said, until)
@@ -156,7 +160,8 @@ class Decider:
         ]
         decision = decide(found, self._rule, spent(uppers))
         if found is None and self._settings.allow_provisional:
-            return Decision("speak", f"allowed by the operator; {decision.reason}")
+            reason = f"allowed by the operator; {decision.reason}"
+            return replace(decision, action="speak", reason=reason)
         return decision
 
     def _fell(self, before: float, after: float) -> bool:
@@ -167,6 +172,13 @@ class Decider:
         """Return the reserved ones with labels among utterances."""
         utterances = self._sentences.log.utterances
         return [n for n in unlearnt if utterances[n].label is not None and self._is_reserved(n)]
+
+    def _wanted(self, unlearnt: Iterable[int]) -> str:
+        """Return in words which of some utterances would judge once they had labels: the latest."""
+        utterances = self._sentences.log.utterances
+        silent = [n for n in unlearnt if utterances[n].label is None and self._is_reserved(n)]
+        names = [utterances[number].id for number in silent[-NAMED:]]
+        return f"; correct or confirm utterances {', '.join(names)}" if names else ""
 
     def _unlearnt(self, contents: ChainContents, entry: Entry) -> list[int]:
         """Return the utterances that a candidate, its parent and what speaks have not learnt from.

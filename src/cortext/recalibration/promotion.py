@@ -171,10 +171,12 @@ class Decision:
     Attributes:
         action: `promote`, `speak` (provisionally), `wait`, or `reject` what is surely worse.
         reason: A sentence for the operator: figures, and what is missing.
+        asks: More labelled sentences that judge would change it.
     """
 
     action: Literal["promote", "speak", "wait", "reject"]
     reason: str
+    asks: bool = False
 
 
 def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 0.0) -> Decision:
@@ -186,7 +188,7 @@ def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 
         budget_spent: Points that the promotions so far have spent; see `spent`.
     """
     if found is None:
-        return Decision("wait", f"at least {rule.fewest} labelled sentences must judge it")
+        return Decision("wait", f"at least {rule.fewest} labelled sentences must judge it", True)
     bound = (
         f"on {found.sentences} sentences it makes {found.difference:+.1f} points of word errors, at"
         f" most {found.upper:+.1f}"
@@ -195,10 +197,11 @@ def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 
         return Decision("reject", bound)
     if found.upper >= rule.provisional:
         more = needed(found, rule.provisional)
-        return Decision("wait", f"{bound}; {rule.provisional:g} are allowed{more}")
+        return Decision("wait", f"{bound}; {rule.provisional:g} are allowed{more}", bool(more))
     if found.upper >= rule.promotion:
         more = needed(found, rule.promotion)
-        return Decision("speak", f"{bound}; to be promoted it needs {rule.promotion:g}{more}")
+        reason = f"{bound}; to be promoted it needs {rule.promotion:g}{more}"
+        return Decision("speak", reason, bool(more))
     if spent([budget_spent, found.upper]) > rule.budget:
         left = max(0.0, rule.budget - budget_spent)
         return Decision("speak", f"{bound}; the budget of all promotions has {left:.1f} left")

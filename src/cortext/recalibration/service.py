@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,7 @@ from cortext.recalibration.judging import Evidence, Judge
 from cortext.recalibration.labeller import Labeller
 from cortext.recalibration.labels import labelling_search
 from cortext.recalibration.learner import Learner
+from cortext.recalibration.lessons import Lessons
 from cortext.recalibration.old_sentences import old_sentences
 from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.recorded import LoggedSentences
@@ -123,6 +123,7 @@ class Recalibration:
             self._labeller = Labeller(
                 decoder, self._sentences, self._learning, self.chain.id, pause
             )
+            self._lessons = Lessons(self._sentences, self._labeller, self._learning, pause)
             evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
             self._decider = Decider(
                 self.out, evidence, self._sentences, self.is_reserved, rule, settings, clock
@@ -209,30 +210,16 @@ class Recalibration:
         self._forget_deleted()
         if self._check_speaker() or self._judge_candidate():
             return True
-        position = self._position
-        day_ends = self._day_ends()
+        position, now = self._position, self._clock()
+        day_ends = self._lessons.day_ends(position, timedelta(seconds=self.settings.quiet_s), now)
         if position.pending or position.fresh >= self.settings.every or day_ends:
             self._add_model(day_ends)
             return True
-        settled = self._clock() - timedelta(seconds=self.settings.settle_s)
+        settled = now - timedelta(seconds=self.settings.settle_s)
         number = position.next_utterance(self._sentences.log, settled)
         if number is not None:
-            self._learn(number)
+            self._lessons.teach(number, self._learner, position)
         return number is not None
-
-    def _day_ends(self) -> bool:
-        """Tell whether the sentences of a day wait for its last steps.
-
-        Another day has begun, or no further ones came for a while.
-        """
-        position, log = self._position, self._sentences.log
-        position.today = [each for each in position.today if each in log.utterances]
-        if not position.today or position.rested:
-            return False
-        first, last = (log.utterances[position.today[k]].session for k in (0, -1))
-        quiet = timedelta(seconds=self.settings.quiet_s)
-        waits = position.next < len(log.entries)
-        return first != last or (not waits and self._clock() - log.entries[-1].when >= quiet)
 
     def _follow_chain(self) -> None:
         """Begin again where a decision about the chain has left the learner's model behind.
@@ -279,82 +266,12 @@ class Recalibration:
         """Tell whether an utterance, once it has a label, judges and is never learnt from."""
         return self._labeller.is_reserved(number)
 
-    def _learn(self, number: int) -> None:
-        """Learn from an utterance, or let it wait for others to learn together with."""
-        position = self._position
-        if self._learning.together:
-            self._wait_for_others(number)
-            return
-        labelled = self._labeller.labelled(number, self._learner)
-        if labelled is None:
-            return
-        learnt = self._learner.learn(labelled, self._pause)
-        if learnt.kept:  # even without a step: it is replayed in later ones
-            (position.corrected if labelled.corrected else position.decoded).append(number)
-        if learnt.steps:
-            position.fresh += 1
-
-    def _wait_for_others(self, number: int) -> None:
-        """Add an utterance to those of its day, in place of those of a day that is done.
-
-        One of an earlier day that was corrected late is only replayed.
-        """
-        position, utterances = self._position, self._sentences.log.utterances
-        session = utterances[number].session
-        late = number < position.next - 1
-        if late and session not in (self._sessions_of_today() or {self._learner.session}):
-            known = session in self._learner.model.sessions  # unless that day was left out
-            labelled = self._labeller.labelled(number, self._learner) if known else None
-            if labelled is not None and self._learner.keep(labelled):
-                position.corrected.append(number)
-            return
-        if position.rested and self._sessions_of_today() != {session}:
-            position.today = []
-        new = number not in position.today
-        if (new or position.rested) and self._labeller.may_teach(number):
-            if new:
-                position.today.append(number)
-            position.fresh += 1
-            position.rested = False
-
-    def _sessions_of_today(self) -> set[str]:
-        utterances = self._sentences.log.utterances
-        return {utterances[number].session for number in self._position.today}
-
-    def _learn_together(self) -> bool:
-        """Learn from the day so far, with labels by the model as it is now; tell whether it did.
-
-        When the day ends, its sentences get the steps that are left, in several rounds, before
-        each of which they are decoded again.
-        """
-        utterances = self._sentences.log.utterances
+    def _learn_day(self) -> bool:
+        """Learn from the day so far; tell whether any step was taken."""
         if not self._position.today:
             return False
-        session = utterances[self._position.today[0]].session
-        numbers = sorted(n for n in self._position.today if utterances[n].session == session)
-        self._leave_bad_day(session, numbers)
-        settings, position = self._learning, self._position
-        if position.ends:
-            rounds = settings.rounds
-            steps = settings.steps * len(numbers) - self._learner.steps_today
-        else:
-            rounds, steps = 1, ceil(settings.steps_at_once * position.fresh)
-        taken = 0
-        for number in range(rounds):
-            taken += self._one_round(numbers, max(1, steps // rounds + (number < steps % rounds)))
-        return taken > 0
-
-    def _one_round(self, numbers: Sequence[int], steps: int) -> int:
-        """Decode utterances of a day and learn from them; return the steps that were taken."""
-        position, learner = self._position, self._learner
-        found = {number: self._labeller.labelled(number, learner) for number in numbers}
-        labelled = {number: each for number, each in found.items() if each is not None}
-        taken = learner.learn_together(list(labelled.values()), steps, self._pause)
-        for number, each in labelled.items():
-            part = position.corrected if each.corrected else position.decoded
-            if number not in part:
-                part.append(number)
-        return taken
+        self._leave_bad_day(*self._lessons.today(self._position))
+        return self._lessons.teach_day(self._learner, self._position)
 
     def _leave_bad_day(self, session: str, numbers: Sequence[int]) -> None:
         """When a new day begins, leave the one before out if it did harm.
@@ -394,8 +311,8 @@ class Recalibration:
         position = self._position
         if not position.pending:
             position.ends = day_ends
-            if self._learning.together and not self._learn_together():
-                self._rest()
+            if self._learning.together and not self._learn_day():
+                self._lessons.rest(position)
                 return
             position.pending = True
             self._save()
@@ -413,7 +330,7 @@ class Recalibration:
         today, ends = position.today, position.ends
         position.begin(entry.number)
         position.today, position.ends = today, ends
-        self._rest()
+        self._lessons.rest(position)
         self._save()
 
     def _facts(self) -> dict[str, Any]:
@@ -436,18 +353,6 @@ class Recalibration:
             },
             "operator": self._operator,
         }
-
-    def _rest(self) -> None:
-        """Let a day rest whose last steps were taken; sentences of another day wait on."""
-        position, utterances = self._position, self._sentences.log.utterances
-        position.fresh = 0
-        position.today = [number for number in position.today if number in utterances]
-        if position.ends and position.today:
-            session = utterances[position.today[0]].session
-            others = [n for n in position.today if utterances[n].session != session]
-            position.rested = not others
-            position.today = others or position.today
-            position.fresh = len(others)
 
     def _judge_candidate(self) -> bool:
         """Judge the latest model, or anew one whose provisional time is over; tell whether.

@@ -1,0 +1,149 @@
+"""Teaches a learner utterances of a usage log: each by itself, or those of a day together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from math import ceil
+
+from cortext.recalibration.labeller import Labeller
+from cortext.recalibration.learner import Learner
+from cortext.recalibration.recorded import LoggedSentences
+from cortext.recalibration.settings import LearningSettings
+from cortext.recalibration.state import Position
+
+
+class Lessons:
+    """Chooses what a learner learns next, and notes it in its position in the log.
+
+    Args:
+        sentences: Sentences of the usage log.
+        labeller: Gives them labels.
+        settings: How the learner learns.
+        pause: Is called before each step and each sentence that is decoded; it may wait.
+    """
+
+    def __init__(
+        self,
+        sentences: LoggedSentences,
+        labeller: Labeller,
+        settings: LearningSettings,
+        pause: Callable[[], None],
+    ) -> None:
+        self._sentences = sentences
+        self._labeller = labeller
+        self._settings = settings
+        self._pause = pause
+
+    def teach(self, number: int, learner: Learner, position: Position) -> None:
+        """Let it learn from an utterance, or let that wait for others to be learnt together with.
+
+        Args:
+            number: The utterance.
+            learner: The learner.
+            position: Its position in the log, which is changed.
+        """
+        if self._settings.together:
+            self._wait_for_others(number, learner, position)
+            return
+        labelled = self._labeller.labelled(number, learner)
+        if labelled is None:
+            return
+        learnt = learner.learn(labelled, self._pause)
+        if learnt.kept:  # even without a step: it is replayed in later ones
+            (position.corrected if labelled.corrected else position.decoded).append(number)
+        if learnt.steps:
+            position.fresh += 1
+
+    def _wait_for_others(self, number: int, learner: Learner, position: Position) -> None:
+        """Add an utterance to those of its day, in place of those of a day that is done.
+
+        One of an earlier day that was corrected late is only replayed.
+        """
+        session = self._sentences.log.utterances[number].session
+        late = number < position.next - 1
+        if late and session not in (self._sessions(position.today) or {learner.session}):
+            known = session in learner.model.sessions  # unless that day was left out
+            labelled = self._labeller.labelled(number, learner) if known else None
+            if labelled is not None and learner.keep(labelled):
+                position.corrected.append(number)
+            return
+        if position.rested and self._sessions(position.today) != {session}:
+            position.today = []
+        new = number not in position.today
+        if (new or position.rested) and self._labeller.may_teach(number):
+            if new:
+                position.today.append(number)
+            position.fresh += 1
+            position.rested = False
+
+    def _sessions(self, numbers: Sequence[int]) -> set[str]:
+        utterances = self._sentences.log.utterances
+        return {utterances[number].session for number in numbers}
+
+    def day_ends(self, position: Position, quiet: timedelta, now: datetime) -> bool:
+        """Tell whether the sentences of a day wait for its last steps.
+
+        Another day has begun, or no further ones came for a while.
+
+        Args:
+            position: The learner's position in the log; deleted utterances leave it.
+            quiet: Time without a further utterance that ends a day.
+            now: The time.
+        """
+        log = self._sentences.log
+        position.today = [each for each in position.today if each in log.utterances]
+        if not position.today or position.rested:
+            return False
+        first, last = (log.utterances[position.today[k]].session for k in (0, -1))
+        waits = position.next < len(log.entries)
+        return first != last or (not waits and now - log.entries[-1].when >= quiet)
+
+    def today(self, position: Position) -> tuple[str, list[int]]:
+        """Return the day that waits to be learnt, and its utterances; one at least must wait."""
+        utterances = self._sentences.log.utterances
+        session = utterances[position.today[0]].session
+        return session, sorted(n for n in position.today if utterances[n].session == session)
+
+    def teach_day(self, learner: Learner, position: Position) -> bool:
+        """Let it learn from the day so far, with labels by its model; tell whether it did.
+
+        When the day ends, its sentences get the steps that are left, in several rounds, before
+        each of which they are decoded again.
+        """
+        settings, (_, numbers) = self._settings, self.today(position)
+        if position.ends:
+            rounds = settings.rounds
+            steps = settings.steps * len(numbers) - learner.steps_today
+        else:
+            rounds, steps = 1, ceil(settings.steps_at_once * position.fresh)
+        taken = 0
+        for number in range(rounds):
+            share = max(1, steps // rounds + (number < steps % rounds))
+            taken += self._one_round(numbers, share, learner, position)
+        return taken > 0
+
+    def _one_round(
+        self, numbers: Sequence[int], steps: int, learner: Learner, position: Position
+    ) -> int:
+        """Decode utterances of a day and learn from them; return the steps that were taken."""
+        found = {number: self._labeller.labelled(number, learner) for number in numbers}
+        labelled = {number: each for number, each in found.items() if each is not None}
+        taken = learner.learn_together(list(labelled.values()), steps, self._pause)
+        for number, each in labelled.items():
+            part = position.corrected if each.corrected else position.decoded
+            if number not in part:
+                part.append(number)
+        return taken
+
+    def rest(self, position: Position) -> None:
+        """Let a day rest whose last steps were taken; sentences of another day wait on."""
+        utterances = self._sentences.log.utterances
+        position.fresh = 0
+        position.today = [number for number in position.today if number in utterances]
+        if position.ends and position.today:
+            session, _ = self.today(position)
+            others = [n for n in position.today if utterances[n].session != session]
+            position.rested = not others
+            position.today = others or position.today
+            position.fresh = len(others)
