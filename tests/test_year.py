@@ -176,12 +176,12 @@ def test_all_participants_are_in_all_parts():
     assert set(parts) == {
         *("frozen", "daily", "frozen-half", "frozen-double", "daily-half", "daily-double"),
         *("one-step", "replay", "service", "service-replay", "corrected-5", "corrected-0"),
-        *("no-gate", "no-replay"),
+        *("no-gate", "no-replay", "least-sure"),
         *("after-garbage", "after-lost", "after-stranger"),
     }
     assert {len(pieces) for pieces in parts.values()} == {10}
     names = [piece.path(year.Path()) for pieces in parts.values() for piece in pieces]
-    assert len(set(names)) == 170
+    assert len(set(names)) == 180
 
 
 @pytest.mark.slow

@@ -71,6 +71,24 @@ def test_a_late_correction_of_an_earlier_day_is_replayed(participant, tmp_path):
     assert 3 not in [each.entry[1] for each in state.decoded]
 
 
+@pytest.mark.parametrize("session", ["one", "two"], ids=["of today", "of an earlier day"])
+def test_a_second_correction_takes_the_place_of_the_first(participant, tmp_path, session):
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
+        say(tmp_path / "log", trials[7:10], ["x"] * 3, session=session, when=clock.now)
+        work(running)
+        with UsageLog(tmp_path / "log") as log:
+            log.correct("3", "i see you")
+        work(running)
+        correct(tmp_path / "log", 3, trials)
+        clock.now += 2 * QUIET
+        work(running)
+        state = running._learner.state()
+    kept = [each for each in (*state.corrected, *state.today) if each.corrected]
+    assert [each.labels_U.tolist() for each in kept] == [trials[3].phoneme_ids.tolist()]
+
+
 def test_a_candidate_has_the_parent_that_a_person_has_just_chosen(
     participant, tmp_path, monkeypatch
 ):

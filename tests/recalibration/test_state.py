@@ -189,7 +189,7 @@ def damaged(folder, what):
     elif what == "a changed number":
         file.write_bytes(content[:-3] + b"\x42" + content[-2:])
     elif what == "another version":
-        file.write_bytes(content.replace(b'"version":"2"', b'"version":"9"'))
+        file.write_bytes(content.replace(b'"version":"3"', b'"version":"9"'))
     elif what == "empty":
         file.write_bytes(b"")
     elif what == "no sentence":
@@ -219,6 +219,9 @@ def test_a_damaged_learner_is_one_line(tmp_path, what, said):
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert str(tmp_path) in str(error.value)
+    assert str(error.value).endswith(
+        "remove the directory learner of the chain; learning goes on from what spoke last"
+    )
 
 
 def written(folder, change):

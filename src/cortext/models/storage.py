@@ -68,13 +68,14 @@ def write_tensors(
 
 
 def read_tensors(
-    path: Path, what: str = "the weights"
+    path: Path, what: str = "the weights", fix: str = "copy the file again"
 ) -> tuple[dict[str, torch.Tensor], dict[str, str], str | None]:
     """Read a file of `write_tensors`, or another safetensors file.
 
     Args:
         path: The file.
         what: Its content, as messages name it.
+        fix: What a person can do about a damaged file.
 
     Returns:
         Tensors and metadata by name, and the checksum. The checksum is None for a file that
@@ -93,9 +94,7 @@ def read_tensors(
         raise
     # torch raises RuntimeError for a shape that no memory holds.
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise RunError(
-            f"{what} cannot be read: {error}", where=path, fix="copy the file again"
-        ) from None
+        raise RunError(f"{what} cannot be read: {error}", where=path, fix=fix) from None
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
             known = ", ".join(_DTYPES.values())
@@ -106,7 +105,7 @@ def read_tensors(
     expected = metadata.pop("crc32", None)
     if expected is not None and expected != (found := _checksum(tensors, metadata)):
         damage = f"the checksum is {found}, {expected} was written"
-        raise RunError(f"{what} cannot be read: {damage}", where=path, fix="copy the file again")
+        raise RunError(f"{what} cannot be read: {damage}", where=path, fix=fix)
     return tensors, metadata, expected
 
 

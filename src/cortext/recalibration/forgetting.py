@@ -131,7 +131,7 @@ def forget_in_store(folder: Path, began: int, numbers: Collection[int]) -> bool:
     }
     changed = any(kept[part] != progress[part] for part in kept)
     if changed:
-        tensors, metadata, _ = read_tensors(path, WHAT)
+        tensors, metadata, _ = read_tensors(path, WHAT, AGAIN)
         metadata["progress"] = json.dumps(progress | kept)
         write_tensors(path, tensors, metadata)
     named = {Path(name).name for names in kept.values() for name in names}

@@ -328,12 +328,13 @@ class Learner:
         return 1.0 - (1.0 - self.settings.lr_floor) * number / max(1, steps - 1)
 
     def _keep(self, sentences: Iterable[LabelledSentence]) -> None:
-        """Keep sentences for replay; a correction takes the place of what was decoded."""
+        """Keep sentences for replay; a correction takes the place of the label before it."""
         for sentence in sentences:
             if sentence.corrected:
-                for each in [each for each in self._decoded if each.entry == sentence.entry]:
-                    if each.entry is not None:
-                        self._decoded.remove(each)
+                for kept in (self._decoded, self._corrected):
+                    for each in [each for each in kept if each.entry == sentence.entry]:
+                        if each.entry is not None:
+                            kept.remove(each)
             (self._corrected if sentence.corrected else self._decoded).append(sentence)
 
     def _fits(self, sentence: LabelledSentence) -> bool:

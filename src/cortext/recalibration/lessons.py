@@ -51,7 +51,7 @@ class Lessons:
             return
         learnt = learner.learn(labelled, self._pause)
         if learnt.kept:  # even without a step: it is replayed in later ones
-            (position.corrected if labelled.corrected else position.decoded).append(number)
+            position.has_learnt(number, corrected=labelled.corrected)
         if learnt.steps:
             position.fresh += 1
 
@@ -66,7 +66,7 @@ class Lessons:
             known = session in learner.model.sessions  # unless that day was left out
             labelled = self._labeller.labelled(number, learner) if known else None
             if labelled is not None and learner.keep(labelled):
-                position.corrected.append(number)
+                position.has_learnt(number, corrected=True)
             return
         if position.rested and self._sessions(position.today) != {session}:
             position.today = []
@@ -131,9 +131,7 @@ class Lessons:
         labelled = {number: each for number, each in found.items() if each is not None}
         taken = learner.learn_together(list(labelled.values()), steps, self._pause)
         for number, each in labelled.items():
-            part = position.corrected if each.corrected else position.decoded
-            if number not in part:
-                part.append(number)
+            position.has_learnt(number, corrected=each.corrected)
         return taken
 
     def rest(self, position: Position) -> None:

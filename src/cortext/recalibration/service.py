@@ -154,7 +154,7 @@ class Recalibration:
         saved = self._store.load()
         self._position = Position()
         if saved is None:
-            self._start_again(self.chain.parent)
+            self._start_again(self._speaker())
             return
         self._learner, note = saved
         self._position = Position.of_note(note["position"])
@@ -165,8 +165,9 @@ class Recalibration:
             anew = [n for n in position.decoded if (position.began, n) not in learnt]
             position.next = min([position.next, *anew, *today])
             late = {n for n in position.corrected if (position.began, n) not in learnt}
-            kept = position.considered - {*late, *today}
-            position.considered = {n for n in kept if n < position.next}
+            again = {*late, *today, *(n for n in position.considered if n >= position.next)}
+            for each in again:
+                position.considered.pop(each, None)
             goes_on = self.chain.may_go_on(position.latest)
             self._start_again(position.latest if goes_on else self._speaker())
 
@@ -247,7 +248,9 @@ class Recalibration:
             self._start_again(position.latest)
         known = (number for model in self.chain.entries for number in _learnt(model, began))
         position.began, position.next = began, 1 + max(known, default=-1)
-        position.considered = set(range(position.next))
+        position.considered = {}
+        for number in range(position.next):
+            position.consider(number, self._sentences.log)
         self._forgotten = set()
         self._judge.forget_all_but([])
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -32,13 +33,14 @@ from cortext.recalibration.learner import LabelledSentence, Learner, LearnerStat
 from cortext.recalibration.settings import LearningSettings
 from cortext.training.config import TrainConfig
 from cortext.usage.log import LogContents
+from cortext.usage.log_entries import LoggedUtterance
 
 FILE = "learner.safetensors"
-FORMAT_VERSION = "2"
+FORMAT_VERSION = "3"
 PARTS = ("known", "decoded", "corrected", "today")
 """Fields of `LearnerState` that hold sentences."""
 WHAT = "the saved learner"
-AGAIN = "begin again with the run that it learnt from, in an empty directory"
+AGAIN = "remove the directory learner of the chain; learning goes on from what spoke last"
 """Advice for a directory that cannot be read."""
 
 
@@ -49,7 +51,8 @@ class Position:
     Attributes:
         began: Second of the log's first entry, which tells one log from another; None before it.
         next: First utterance that was not considered yet.
-        considered: Earlier utterances whose correction was considered, too.
+        considered: Earlier utterances whose label was considered, and the checksum of that label:
+            a person may correct again.
         latest: Model of the chain that the learner goes on from.
         before: Latest one from before the day that it learnt from last.
         decoded: Utterances that it has learnt from since `latest`, as they were decoded.
@@ -63,7 +66,7 @@ class Position:
 
     began: int | None = None
     next: int = 0
-    considered: set[int] = field(default_factory=set)
+    considered: dict[int, int] = field(default_factory=dict)
     latest: int = 0
     before: int | None = None
     decoded: list[int] = field(default_factory=list)
@@ -76,18 +79,32 @@ class Position:
 
     def to_note(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return asdict(self) | {"considered": sorted(self.considered)}
+        return asdict(self) | {"considered": list(self.considered.items())}
 
     @classmethod
     def of_note(cls, note: Mapping[str, Any]) -> Position:
         """Return the position of `to_note`."""
-        return cls(**{**note, "considered": set(note["considered"])})
+        return cls(**{**note, "considered": dict(note["considered"])})
 
     def begin(self, model: int) -> None:
         """Go on from a model of the chain; what was learnt since another one counts no longer."""
         self.latest, self.fresh = model, 0
         self.rested = self.pending = self.ends = False
         self.decoded, self.corrected, self.today = [], [], []
+
+    def has_learnt(self, number: int, *, corrected: bool) -> None:
+        """Note that an utterance was learnt from."""
+        part = self.corrected if corrected else self.decoded
+        if number not in part:
+            part.append(number)
+
+    def consider(self, number: int, log: LogContents) -> bool:
+        """Consider the label that an utterance has by now; tell whether that is a new one."""
+        label = _checksum(log.utterances[number]) if number in log.utterances else None
+        if label is None or label == self.considered.get(number):
+            return False
+        self.considered[number] = label
+        return True
 
     def next_utterance(self, log: LogContents, settled: datetime) -> int | None:
         """Return the next utterance to learn from; None if there is none, or it has to wait.
@@ -97,9 +114,8 @@ class Position:
             settled: An utterance after this time may still be corrected, unless a later one is
                 older: clocks are set.
         """
-        for number, utterance in log.utterances.items():
-            if number < self.next and number not in self.considered and utterance.label is not None:
-                self.considered.add(number)
+        for number in log.utterances:
+            if number < self.next and self.consider(number, log):
                 return number
         while self.next < len(log.entries) and self.next not in log.utterances:
             self.next += 1  # a partner's turn, or deleted
@@ -110,9 +126,15 @@ class Position:
         if utterance.label is None and since > settled:
             return None
         number, self.next = self.next, self.next + 1
-        if utterance.label is not None:
-            self.considered.add(number)
+        self.consider(number, log)
         return number
+
+
+def _checksum(utterance: LoggedUtterance) -> int | None:
+    """Return a checksum of an utterance's label; None where it has none."""
+    if utterance.correction is None and utterance.label is None:
+        return None
+    return crc32((utterance.correction or utterance.text).encode())
 
 
 class LearnerStore:
@@ -179,7 +201,7 @@ class LearnerStore:
         path = self.folder / FILE
         if not path.is_file():
             return None
-        tensors, metadata, checksum = read_tensors(path, WHAT)
+        tensors, metadata, checksum = read_tensors(path, WHAT, AGAIN)
         try:
             if checksum is None:
                 raise ValueError("it has no checksum")
@@ -246,7 +268,7 @@ class LearnerStore:
     def _read(self, name: str) -> LabelledSentence:
         path = self._sentences / Path(name).name
         try:
-            arrays, metadata, _ = read_tensors(path, "a sentence kept for replay")
+            arrays, metadata, _ = read_tensors(path, "a sentence kept for replay", AGAIN)
         except FileNotFoundError:
             raise RunError("a sentence kept for replay is missing", where=path, fix=AGAIN) from None
         entry = (int(metadata["log"]), int(metadata["entry"])) if "log" in metadata else None
