@@ -11,6 +11,7 @@ from typing import Any
 from cortext.recalibration.chain import Chain, intact_ancestor
 from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.judging import Evidence
+from cortext.recalibration.labeller import Labeller
 from cortext.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
 from cortext.recalibration.recorded import LoggedSentences
 from cortext.recalibration.settings import ServiceSettings
@@ -80,7 +81,7 @@ class Decider:
         chain: Directory of the chain.
         evidence: Word errors and confidences of its models.
         sentences: Sentences of the usage log.
-        is_reserved: Tells of an utterance whether, once it has a label, it judges.
+        labeller: Knows which sentences judge.
         rule: Bounds of promotion.
         settings: Settings of the service.
         clock: Returns the time.
@@ -91,7 +92,7 @@ class Decider:
         chain: Path,
         evidence: Evidence,
         sentences: LoggedSentences,
-        is_reserved: Callable[[int], bool],
+        labeller: Labeller,
         rule: PromotionRule,
         settings: ServiceSettings,
         clock: Callable[[], datetime],
@@ -99,7 +100,7 @@ class Decider:
         self._chain = chain
         self._evidence = evidence
         self._sentences = sentences
-        self._is_reserved = is_reserved
+        self._labeller = labeller
         self._rule = rule
         self._settings = settings
         self._clock = clock
@@ -171,13 +172,15 @@ class Decider:
     def _judging_sentences(self, unlearnt: Iterable[int]) -> list[int]:
         """Return the reserved ones with labels among utterances."""
         utterances = self._sentences.log.utterances
-        return [n for n in unlearnt if utterances[n].label is not None and self._is_reserved(n)]
+        labelled = (n for n in unlearnt if utterances[n].label is not None)
+        return [number for number in labelled if self._labeller.is_reserved(number)]
 
     def _wanted(self, unlearnt: Iterable[int]) -> str:
-        """Return in words which of some utterances would judge once they had labels: the latest."""
+        """Return in words which of some utterances would judge, whenever they get labels."""
         utterances = self._sentences.log.utterances
-        silent = [n for n in unlearnt if utterances[n].label is None and self._is_reserved(n)]
-        names = [utterances[number].id for number in silent[-NAMED:]]
+        silent = (number for number in unlearnt if utterances[number].label is None)
+        wanted = [number for number in silent if self._labeller.is_watched(number)]
+        names = [utterances[number].id for number in wanted[-NAMED:]]
         return f"; correct or confirm utterances {', '.join(names)}" if names else ""
 
     def _unlearnt(self, contents: ChainContents, entry: Entry) -> list[int]:

@@ -126,7 +126,7 @@ class Recalibration:
             self._lessons = Lessons(self._sentences, self._labeller, self._learning, pause)
             evidence = Evidence(self.out, self._judge, self._sentences, settings, rule)
             self._decider = Decider(
-                self.out, evidence, self._sentences, self.is_reserved, rule, settings, clock
+                self.out, evidence, self._sentences, self._labeller, rule, settings, clock
             )
             self._store = LearnerStore(self.out / LEARNER)
             self._begin()
