@@ -254,12 +254,18 @@ def _day(
         if course.least_sure:
             speaking = model_folder(service.out, service.chain.speaking(clock.now))
             sure = _confidences(year, load_model(speaking), session, [each[1] for each in said])
-            corrected = list(np.argsort(np.argsort(sure)) < sum(corrected))
+            corrected = least_sure(corrected, sure)
         for (name, _, meant, is_own), wanted in zip(said, corrected, strict=True):
             if wanted and is_own:
                 log.correct(name, meant)
         if len(said) == BATCH:
             _work(service)
+
+
+def least_sure(drawn: Sequence[bool], confidences: Sequence[float]) -> list[bool]:
+    """Return as many sentences as were drawn, but those with the least confidence."""
+    chosen = set(np.argsort(confidences, kind="stable")[: sum(drawn)].tolist())
+    return [k in chosen for k in range(len(drawn))]
 
 
 def _confidences(

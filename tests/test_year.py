@@ -9,7 +9,7 @@ from scipy.stats import t
 import year
 from cortext.data.simulate import preset_config
 from year_confidence import confidence_by_quarter
-from year_learning import Course, Year, disturbance
+from year_learning import Course, Year, disturbance, least_sure
 from year_tables import (
     at_day,
     beside_daily,
@@ -169,6 +169,18 @@ def test_half_and_double_drift_change_rates_and_no_size():
     assert double.within_day == pytest.approx(2 * usual.within_day)
     for name in ("jump_share", "array_shift", "stable_tuning", "garbage_days", "snr"):
         assert getattr(half, name) == getattr(usual, name) == getattr(double, name)
+
+
+def test_the_least_sure_sentences_are_as_many_as_were_drawn():
+    confidences = [0.9, 0.2, 0.5, 0.1, 0.2]
+    assert least_sure([True, False, True, False, False], confidences) == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert not any(least_sure([False] * 5, confidences))
 
 
 def test_all_participants_are_in_all_parts():
