@@ -274,7 +274,10 @@ def _confidences(
     """Return the confidence of each sentence as a model decodes it."""
     day = day_of(model, session)
     found = [log_softmax(model.logits(features_TC, day)) for features_TC in recorded]
-    return [nbest.confidence or 0.0 for nbest in year.decoder.decode_batch(found, model.inventory)]
+    lists = year.decoder.decode_batch(found, model.inventory)
+    confidences = [nbest.confidence for nbest in lists if nbest.confidence is not None]
+    assert len(confidences) == len(lists), "the decoder's confidences are calibrated"
+    return confidences
 
 
 Change = Callable[[int, np.ndarray], tuple[np.ndarray, bool]]

@@ -1,4 +1,4 @@
-"""The service when corrections, rollbacks and other settings come late."""
+"""The service when rollbacks and other settings come late."""
 
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from recalibrating import (
     Clock,
     add_copy,
     candidates,
+    correct,
     recorded,
     say,
     service,
@@ -23,7 +24,6 @@ from cortext.models import load_model, save_model
 from cortext.recalibration.chain import copy_run, model_folder, open_chain, read_chain
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.promotion import PromotionRule
-from cortext.usage.writer import UsageLog
 
 FIVE = replace(SETTINGS, every=5)
 UNDECIDED = PromotionRule(fewest=1000)
@@ -35,58 +35,6 @@ DAYS = TOGETHER | {
 QUICK = {"overrides": ["copies=1", "confidence=0"], "settings": FIVE, "rule": UNDECIDED}
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
-
-
-def correct(folder, number, trials):
-    with UsageLog(folder) as log:
-        log.correct(str(number), trials[number].sentence)
-
-
-def test_a_correction_after_the_days_last_steps_is_learnt(participant, tmp_path):
-    trials, clock = recorded(participant), Clock()
-    with service(participant, tmp_path, clock=clock, **DAYS) as running:
-        say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
-        clock.now += 2 * QUIET
-        work(running)
-        assert running._position.rested
-        correct(tmp_path / "log", 3, trials)
-        work(running)
-        state = running._learner.state()
-    learnt = [entry.facts["learnt"]["corrected"] for entry in candidates(tmp_path / "chain")]
-    assert learnt[-1] == [3]
-    assert [each.entry[1] for each in state.today if each.corrected] == [3]
-
-
-def test_a_late_correction_of_an_earlier_day_is_replayed(participant, tmp_path):
-    trials, clock = recorded(participant), Clock()
-    with service(participant, tmp_path, clock=clock, **DAYS) as running:
-        say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
-        say(tmp_path / "log", trials[7:10], ["x"] * 3, session="two", when=clock.now)
-        work(running)
-        correct(tmp_path / "log", 3, trials)
-        work(running)
-        assert not running._position.rested, "the day goes on"
-        state = running._learner.state()
-    assert [each.entry[1] for each in state.corrected] == [3]
-    assert 3 not in [each.entry[1] for each in state.decoded]
-
-
-@pytest.mark.parametrize("session", ["one", "two"], ids=["of today", "of an earlier day"])
-def test_a_second_correction_takes_the_place_of_the_first(participant, tmp_path, session):
-    trials, clock = recorded(participant), Clock()
-    with service(participant, tmp_path, clock=clock, **DAYS) as running:
-        say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
-        say(tmp_path / "log", trials[7:10], ["x"] * 3, session=session, when=clock.now)
-        work(running)
-        with UsageLog(tmp_path / "log") as log:
-            log.correct("3", "i see you")
-        work(running)
-        correct(tmp_path / "log", 3, trials)
-        clock.now += 2 * QUIET
-        work(running)
-        state = running._learner.state()
-    kept = [each for each in (*state.corrected, *state.today) if each.corrected]
-    assert [each.labels_U.tolist() for each in kept] == [trials[3].phoneme_ids.tolist()]
 
 
 def test_a_candidate_has_the_parent_that_a_person_has_just_chosen(

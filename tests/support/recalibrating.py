@@ -53,6 +53,12 @@ def say(folder, trials, texts, corrections=(), session=DRIFTED, when=None):
                 log.correct(number, trial.sentence)
 
 
+def correct(folder, number, trials, text=None):
+    """Correct an utterance of a usage log to what its trial means, or to another text."""
+    with UsageLog(folder) as log:
+        log.correct(str(number), text or trials[number].sentence)
+
+
 def service(participant, tmp_path, **changes):
     changes = {"settings": SETTINGS, "rule": RULE, "method": "one-step"} | changes
     return Recalibration(

@@ -101,6 +101,7 @@ def read_tensors(
             raise RunError(
                 f"{what} cannot be read: {name} has numbers of {tensor.dtype}, not {known}",
                 where=path,
+                fix=fix,
             )
     expected = metadata.pop("crc32", None)
     if expected is not None and expected != (found := _checksum(tensors, metadata)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from cortext.errors import shown
 from cortext.recalibration.chain import Chain, intact_ancestor
 from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.judging import Evidence
@@ -172,16 +174,28 @@ class Decider:
     def _judging_sentences(self, unlearnt: Iterable[int]) -> list[int]:
         """Return the reserved ones with labels among utterances."""
         utterances = self._sentences.log.utterances
-        labelled = (n for n in unlearnt if utterances[n].label is not None)
-        return [number for number in labelled if self._labeller.is_reserved(number)]
+        return [
+            number
+            for number in unlearnt
+            if utterances[number].label is not None and self._labeller.is_reserved(number)
+        ]
 
     def _wanted(self, unlearnt: Iterable[int]) -> str:
-        """Return in words which of some utterances would judge, whenever they get labels."""
+        """Return in words which of some utterances would judge, whenever they get labels.
+
+        The latest of those that have words and whose features are kept.
+        """
         utterances = self._sentences.log.utterances
-        silent = (number for number in unlearnt if utterances[number].label is None)
-        wanted = [number for number in silent if self._labeller.is_watched(number)]
-        names = [utterances[number].id for number in wanted[-NAMED:]]
-        return f"; correct or confirm utterances {', '.join(names)}" if names else ""
+        latest_first = sorted(filter(self._labeller.is_watched, unlearnt), reverse=True)
+        useful = (
+            number
+            for number in latest_first
+            if utterances[number].label is None
+            and utterances[number].n_words
+            and self._sentences.sentence(number) is not None
+        )
+        names = [shown(utterances[number].id, 40) for number in islice(useful, NAMED)]
+        return f"; correct or confirm utterances {', '.join(names[::-1])}" if names else ""
 
     def _unlearnt(self, contents: ChainContents, entry: Entry) -> list[int]:
         """Return the utterances that a candidate, its parent and what speaks have not learnt from.

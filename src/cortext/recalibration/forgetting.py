@@ -17,7 +17,7 @@ from cortext.models.storage import read_metadata, read_tensors, write_tensors
 from cortext.recalibration.chain import read_chain
 from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.learner import Learner
-from cortext.recalibration.state import AGAIN, FILE, PARTS, WHAT
+from cortext.recalibration.state import FILE, FIX, PARTS, WHAT
 from cortext.usage.log import read_log
 
 LEARNER = "learner"
@@ -131,7 +131,7 @@ def forget_in_store(folder: Path, began: int, numbers: Collection[int]) -> bool:
     }
     changed = any(kept[part] != progress[part] for part in kept)
     if changed:
-        tensors, metadata, _ = read_tensors(path, WHAT, AGAIN)
+        tensors, metadata, _ = read_tensors(path, WHAT, FIX)
         metadata["progress"] = json.dumps(progress | kept)
         write_tensors(path, tensors, metadata)
     named = {Path(name).name for names in kept.values() for name in names}
@@ -150,7 +150,7 @@ def _progress(path: Path) -> dict[str, Any]:
     try:
         return parse_json_object(read_metadata(path)["progress"])
     except (KeyError, ValueError):
-        raise RunError(f"{WHAT} cannot be read", where=path, fix=AGAIN) from None
+        raise RunError(f"{WHAT} cannot be read", where=path, fix=FIX) from None
 
 
 def _is_of(path: Path, part: str, began: int, numbers: Collection[int]) -> bool:

@@ -192,10 +192,30 @@ class Learner:
         self._known.extend(sentence for sentence in sentences if self._fits(sentence))
 
     def keep(self, sentence: LabelledSentence) -> bool:
-        """Keep a sentence of an earlier day for replay; tell whether it can be learnt from."""
+        """Keep a sentence of an earlier day for replay; tell whether it can be learnt from.
+
+        In either case it is no longer replayed with the label that it had before.
+        """
+        self.drop(sentence.session, sentence.entry)
         fits = self._fits(sentence)
         self._keep([sentence] if fits else [])
         return fits
+
+    def drop(self, session: str, entry: tuple[int, int] | None) -> None:
+        """Replay a sentence of use no longer.
+
+        Args:
+            session: Its recording day.
+            entry: See `LabelledSentence`; nothing is dropped for None.
+        """
+        if entry is None:
+            return
+        for kept in (self._decoded, self._corrected):
+            for each in [each for each in kept if (each.session, each.entry) == (session, entry)]:
+                kept.remove(each)
+        self._today = tuple(
+            each for each in self._today if (each.session, each.entry) != (session, entry)
+        )
 
     @property
     def session(self) -> str:
@@ -245,6 +265,7 @@ class Learner:
         """
         self.begin_day(sentence.session)
         if not self._fits(sentence):
+            self.drop(sentence.session, sentence.entry)
             return Learnt(0, float("nan"), kept=False)
         settings = self.settings
         budget = settings.steps
@@ -328,13 +349,9 @@ class Learner:
         return 1.0 - (1.0 - self.settings.lr_floor) * number / max(1, steps - 1)
 
     def _keep(self, sentences: Iterable[LabelledSentence]) -> None:
-        """Keep sentences for replay; a correction takes the place of the label before it."""
+        """Keep sentences for replay; a new label takes the place of the one before it."""
         for sentence in sentences:
-            if sentence.corrected:
-                for kept in (self._decoded, self._corrected):
-                    for each in [each for each in kept if each.entry == sentence.entry]:
-                        if each.entry is not None:
-                            kept.remove(each)
+            self.drop(sentence.session, sentence.entry)
             (self._corrected if sentence.corrected else self._decoded).append(sentence)
 
     def _fits(self, sentence: LabelledSentence) -> bool:

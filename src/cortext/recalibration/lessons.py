@@ -48,26 +48,32 @@ class Lessons:
             return
         labelled = self._labeller.labelled(number, learner)
         if labelled is None:
+            self._drop(number, learner)
             return
         learnt = learner.learn(labelled, self._pause)
         if learnt.kept:  # even without a step: it is replayed in later ones
-            position.has_learnt(number, corrected=labelled.corrected)
+            position.note_learnt(number, corrected=labelled.corrected)
         if learnt.steps:
             position.fresh += 1
 
     def _wait_for_others(self, number: int, learner: Learner, position: Position) -> None:
         """Add an utterance to those of its day, in place of those of a day that is done.
 
-        One of an earlier day that was corrected late is only replayed.
+        One of an earlier day whose label has changed is only replayed; of a day that was left out,
+        not even that.
         """
-        session = self._sentences.log.utterances[number].session
-        late = number < position.next - 1
-        if late and session not in (self._sessions(position.today) or {learner.session}):
-            known = session in learner.model.sessions  # unless that day was left out
+        utterances = self._sentences.log.utterances
+        session = utterances[number].session
+        if number < position.next - 1 and session not in self._sessions_of_today(learner, position):
+            known = session in learner.model.sessions
             labelled = self._labeller.labelled(number, learner) if known else None
-            if labelled is not None and learner.keep(labelled):
-                position.has_learnt(number, corrected=True)
+            if labelled is None:
+                self._drop(number, learner)
+            elif learner.keep(labelled):
+                position.note_learnt(number, corrected=labelled.corrected)
             return
+        if not self._labeller.may_teach(number):
+            self._drop(number, learner)
         if position.rested and self._sessions(position.today) != {session}:
             position.today = []
         new = number not in position.today
@@ -76,6 +82,20 @@ class Lessons:
                 position.today.append(number)
             position.fresh += 1
             position.rested = False
+
+    def _drop(self, number: int, learner: Learner) -> None:
+        """Let an utterance without a label to learn from be replayed no longer."""
+        if self._sentences.began is not None:
+            session = self._sentences.log.utterances[number].session
+            learner.drop(session, (self._sentences.began, number))
+
+    def _sessions_of_today(self, learner: Learner, position: Position) -> set[str]:
+        """Return the days whose sentences still learn together."""
+        if position.today:
+            return self._sessions(position.today)
+        utterances = self._sentences.log.utterances
+        latest = max(number for number in utterances if number < position.next)
+        return {learner.session, utterances[latest].session}
 
     def _sessions(self, numbers: Sequence[int]) -> set[str]:
         utterances = self._sentences.log.utterances
@@ -99,7 +119,7 @@ class Lessons:
         waits = position.next < len(log.entries)
         return first != last or (not waits and now - log.entries[-1].when >= quiet)
 
-    def today(self, position: Position) -> tuple[str, list[int]]:
+    def waiting_day(self, position: Position) -> tuple[str, list[int]]:
         """Return the day that waits to be learnt, and its utterances; one at least must wait."""
         utterances = self._sentences.log.utterances
         session = utterances[position.today[0]].session
@@ -111,7 +131,7 @@ class Lessons:
         When the day ends, its sentences get the steps that are left, in several rounds, before
         each of which they are decoded again.
         """
-        settings, (_, numbers) = self._settings, self.today(position)
+        settings, (_, numbers) = self._settings, self.waiting_day(position)
         if position.ends:
             rounds = settings.rounds
             steps = settings.steps * len(numbers) - learner.steps_today
@@ -131,7 +151,7 @@ class Lessons:
         labelled = {number: each for number, each in found.items() if each is not None}
         taken = learner.learn_together(list(labelled.values()), steps, self._pause)
         for number, each in labelled.items():
-            position.has_learnt(number, corrected=each.corrected)
+            position.note_learnt(number, corrected=each.corrected)
         return taken
 
     def rest(self, position: Position) -> None:
@@ -140,7 +160,7 @@ class Lessons:
         position.fresh = 0
         position.today = [number for number in position.today if number in utterances]
         if position.ends and position.today:
-            session, _ = self.today(position)
+            session, _ = self.waiting_day(position)
             others = [n for n in position.today if utterances[n].session != session]
             position.rested = not others
             position.today = others or position.today

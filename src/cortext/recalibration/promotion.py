@@ -188,7 +188,8 @@ def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 
         budget_spent: Points that the promotions so far have spent; see `spent`.
     """
     if found is None:
-        return Decision("wait", f"at least {rule.fewest} labelled sentences must judge it", True)
+        reason = f"at least {rule.fewest} labelled sentences must judge it"
+        return Decision("wait", reason, asks=True)
     bound = (
         f"on {found.sentences} sentences it makes {found.difference:+.1f} points of word errors, at"
         f" most {found.upper:+.1f}"
@@ -197,11 +198,11 @@ def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 
         return Decision("reject", bound)
     if found.upper >= rule.provisional:
         more = needed(found, rule.provisional)
-        return Decision("wait", f"{bound}; {rule.provisional:g} are allowed{more}", bool(more))
+        return Decision("wait", f"{bound}; {rule.provisional:g} are allowed{more}", asks=more != "")
     if found.upper >= rule.promotion:
         more = needed(found, rule.promotion)
         reason = f"{bound}; to be promoted it needs {rule.promotion:g}{more}"
-        return Decision("speak", reason, bool(more))
+        return Decision("speak", reason, asks=more != "")
     if spent([budget_spent, found.upper]) > rule.budget:
         left = max(0.0, rule.budget - budget_spent)
         return Decision("speak", f"{bound}; the budget of all promotions has {left:.1f} left")

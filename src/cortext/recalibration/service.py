@@ -150,11 +150,15 @@ class Recalibration:
         )
 
     def _begin(self) -> None:
-        """Go on with the saved learner; with its model, where it learnt with other settings."""
+        """Go on with the saved learner.
+
+        Without one learning goes on from the latest model; so it does with other settings, and what
+        was learnt since is learnt anew.
+        """
         saved = self._store.load()
         self._position = Position()
         if saved is None:
-            self._start_again(self._speaker())
+            self._start_again(max(filter(self.chain.may_go_on, self.chain.models)))
             return
         self._learner, note = saved
         self._position = Position.of_note(note["position"])
@@ -164,10 +168,11 @@ class Recalibration:
             learnt = self.chain.learnt(position.latest)
             anew = [n for n in position.decoded if (position.began, n) not in learnt]
             position.next = min([position.next, *anew, *today])
-            late = {n for n in position.corrected if (position.began, n) not in learnt}
-            again = {*late, *today, *(n for n in position.considered if n >= position.next)}
-            for each in again:
-                position.considered.pop(each, None)
+            position.considered = {
+                number: revision
+                for number, revision in position.considered.items()
+                if number < position.next and number not in position.corrected
+            }
             goes_on = self.chain.may_go_on(position.latest)
             self._start_again(position.latest if goes_on else self._speaker())
 
@@ -211,13 +216,18 @@ class Recalibration:
         self._forget_deleted()
         if self._check_speaker() or self._judge_candidate():
             return True
-        position, now = self._position, self._clock()
-        day_ends = self._lessons.day_ends(position, timedelta(seconds=self.settings.quiet_s), now)
+        position, log, time_now = self._position, self._sentences.log, self._clock()
+        number = None if position.pending else position.next_correction(log)
+        if number is not None:
+            self._lessons.teach(number, self._learner, position)
+            return True
+        quiet = timedelta(seconds=self.settings.quiet_s)
+        day_ends = self._lessons.day_ends(position, quiet, time_now)
         if position.pending or position.fresh >= self.settings.every or day_ends:
             self._add_model(day_ends)
             return True
-        settled = now - timedelta(seconds=self.settings.settle_s)
-        number = position.next_utterance(self._sentences.log, settled)
+        settled = time_now - timedelta(seconds=self.settings.settle_s)
+        number = position.next_utterance(log, settled)
         if number is not None:
             self._lessons.teach(number, self._learner, position)
         return number is not None
@@ -246,11 +256,16 @@ class Recalibration:
             return
         if position.decoded or position.corrected or position.today:
             self._start_again(position.latest)
-        known = (number for model in self.chain.entries for number in _learnt(model, began))
+        known = (
+            number
+            for model in self.chain.entries
+            for part in ("decoded", "corrected")
+            for number in _learnt(model, began, part)
+        )
         position.began, position.next = began, 1 + max(known, default=-1)
-        position.considered = {}
-        for number in range(position.next):
-            position.consider(number, self._sentences.log)
+        # Which of several corrections was learnt is not known: one that followed is learnt, too.
+        corrected = (n for model in self.chain.entries for n in _learnt(model, began, "corrected"))
+        position.considered = dict.fromkeys(corrected, 1)
         self._forgotten = set()
         self._judge.forget_all_but([])
 
@@ -273,7 +288,7 @@ class Recalibration:
         """Learn from the day so far; tell whether any step was taken."""
         if not self._position.today:
             return False
-        self._leave_bad_day(*self._lessons.today(self._position))
+        self._leave_bad_day(*self._lessons.waiting_day(self._position))
         return self._lessons.teach_day(self._learner, self._position)
 
     def _leave_bad_day(self, session: str, numbers: Sequence[int]) -> None:
@@ -430,9 +445,13 @@ class Recalibration:
             chain.remove(number)
 
 
-def _learnt(entry: Entry, began: int | None) -> list[int]:
-    """Return the utterances of a log that a model has learnt from, by its entry alone."""
+def _learnt(entry: Entry, began: int | None, part: str) -> list[int]:
+    """Return the utterances of a log that a model has learnt from, by its entry alone.
+
+    Args:
+        entry: The model's.
+        began: Second of the log's first entry.
+        part: `decoded` or `corrected`.
+    """
     learnt = entry.facts.get("learnt")
-    if learnt is None or learnt["log"] != began:
-        return []
-    return [*learnt["decoded"], *learnt["corrected"]]
+    return [] if learnt is None or learnt["log"] != began else learnt[part]

@@ -10,13 +10,12 @@ state before or the new one. Nothing here is a pickle.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -33,14 +32,16 @@ from cortext.recalibration.learner import LabelledSentence, Learner, LearnerStat
 from cortext.recalibration.settings import LearningSettings
 from cortext.training.config import TrainConfig
 from cortext.usage.log import LogContents
-from cortext.usage.log_entries import LoggedUtterance
 
 FILE = "learner.safetensors"
 FORMAT_VERSION = "3"
 PARTS = ("known", "decoded", "corrected", "today")
 """Fields of `LearnerState` that hold sentences."""
 WHAT = "the saved learner"
-AGAIN = "remove the directory learner of the chain; learning goes on from what spoke last"
+FIX = (
+    "stop the service and remove the directory learner of the chain; learning goes on from its"
+    " latest model"
+)
 """Advice for a directory that cannot be read."""
 
 
@@ -51,8 +52,8 @@ class Position:
     Attributes:
         began: Second of the log's first entry, which tells one log from another; None before it.
         next: First utterance that was not considered yet.
-        considered: Earlier utterances whose label was considered, and the checksum of that label:
-            a person may correct again.
+        considered: Earlier utterances that had labels, and the revision of the label that was
+            considered: a person may correct again.
         latest: Model of the chain that the learner goes on from.
         before: Latest one from before the day that it learnt from last.
         decoded: Utterances that it has learnt from since `latest`, as they were decoded.
@@ -92,31 +93,30 @@ class Position:
         self.rested = self.pending = self.ends = False
         self.decoded, self.corrected, self.today = [], [], []
 
-    def has_learnt(self, number: int, *, corrected: bool) -> None:
+    def note_learnt(self, number: int, *, corrected: bool) -> None:
         """Note that an utterance was learnt from."""
         part = self.corrected if corrected else self.decoded
         if number not in part:
             part.append(number)
 
-    def consider(self, number: int, log: LogContents) -> bool:
-        """Consider the label that an utterance has by now; tell whether that is a new one."""
-        label = _checksum(log.utterances[number]) if number in log.utterances else None
-        if label is None or label == self.considered.get(number):
-            return False
-        self.considered[number] = label
-        return True
+    def next_correction(self, log: LogContents) -> int | None:
+        """Return an earlier utterance whose label has changed since it was considered, or None."""
+        for number, utterance in log.utterances.items():
+            if number >= self.next:
+                break
+            if utterance.revision != self.considered.get(number, 0):
+                self.considered[number] = utterance.revision
+                return number
+        return None
 
     def next_utterance(self, log: LogContents, settled: datetime) -> int | None:
-        """Return the next utterance to learn from; None if there is none, or it has to wait.
+        """Return the next new utterance; None if there is none, or it has to wait.
 
         Args:
             log: The log.
             settled: An utterance after this time may still be corrected, unless a later one is
                 older: clocks are set.
         """
-        for number in log.utterances:
-            if number < self.next and self.consider(number, log):
-                return number
         while self.next < len(log.entries) and self.next not in log.utterances:
             self.next += 1  # a partner's turn, or deleted
         if self.next >= len(log.entries):
@@ -126,15 +126,9 @@ class Position:
         if utterance.label is None and since > settled:
             return None
         number, self.next = self.next, self.next + 1
-        self.consider(number, log)
+        if utterance.revision:
+            self.considered[number] = utterance.revision
         return number
-
-
-def _checksum(utterance: LoggedUtterance) -> int | None:
-    """Return a checksum of an utterance's label; None where it has none."""
-    if utterance.correction is None and utterance.label is None:
-        return None
-    return crc32((utterance.correction or utterance.text).encode())
 
 
 class LearnerStore:
@@ -168,8 +162,10 @@ class LearnerStore:
         state = learner.state()
         with disk_errors(self._sentences):
             self._sentences.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in self._sentences.iterdir()}
         names = {
-            part: [self._written(sentence) for sentence in getattr(state, part)] for part in PARTS
+            part: [self._written(sentence, there) for sentence in getattr(state, part)]
+            for part in PARTS
         }
         weights = state.model.network.state_dict()
         tensors = {f"model/{name}": tensor for name, tensor in weights.items()}
@@ -201,7 +197,7 @@ class LearnerStore:
         path = self.folder / FILE
         if not path.is_file():
             return None
-        tensors, metadata, checksum = read_tensors(path, WHAT, AGAIN)
+        tensors, metadata, checksum = read_tensors(path, WHAT, FIX)
         try:
             if checksum is None:
                 raise ValueError("it has no checksum")
@@ -222,7 +218,7 @@ class LearnerStore:
             reason = f"it lacks {error}"
         except (CortextError, TypeError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
-        raise RunError(f"{WHAT} cannot be read: {reason}", where=path, fix=AGAIN)
+        raise RunError(f"{WHAT} cannot be read: {reason}", where=path, fix=FIX)
 
     def _state(
         self, model: AcousticModel, tensors: Mapping[str, torch.Tensor], progress: dict[str, Any]
@@ -246,9 +242,9 @@ class LearnerStore:
             },
         )
 
-    def _written(self, sentence: LabelledSentence) -> str:
-        """Return the name of a sentence's file, which is written where it is not yet."""
-        if sentence not in self._names:
+    def _written(self, sentence: LabelledSentence, there: Collection[str]) -> str:
+        """Return the name of a sentence's file, which is written unless it is there."""
+        if self._names.get(sentence) not in there:
             name = f"{self._next:08d}.safetensors"
             arrays = {
                 "features_TC": torch.from_numpy(np.ascontiguousarray(sentence.features_TC)),
@@ -268,9 +264,9 @@ class LearnerStore:
     def _read(self, name: str) -> LabelledSentence:
         path = self._sentences / Path(name).name
         try:
-            arrays, metadata, _ = read_tensors(path, "a sentence kept for replay", AGAIN)
+            arrays, metadata, _ = read_tensors(path, "a sentence kept for replay", FIX)
         except FileNotFoundError:
-            raise RunError("a sentence kept for replay is missing", where=path, fix=AGAIN) from None
+            raise RunError("a sentence kept for replay is missing", where=path, fix=FIX) from None
         entry = (int(metadata["log"]), int(metadata["entry"])) if "log" in metadata else None
         sentence = LabelledSentence(
             arrays["features_TC"].numpy(),

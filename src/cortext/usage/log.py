@@ -142,11 +142,7 @@ class LogContents:
         if isinstance(parsed, Feedback):
             assert parsed.entry is not None, "it was checked"
             self.last = parsed.entry
-            entry = self.utterances[self.last]
-            if parsed.correction is not None:
-                entry.correction = parsed.correction
-            else:
-                entry.rating = parsed.rating
+            self.utterances[self.last].take(parsed)
             return self.last
         number = _entry_number(line)
         if number is None:

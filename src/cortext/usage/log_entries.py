@@ -52,6 +52,7 @@ class LoggedUtterance:
         model: Name that a chain of models has for the one that spoke; None without a chain.
         confidence: Confidence of the text, 0 to 1; None where the log lacks it.
         shown: The text as people saw it; None where the log lacks it.
+        revision: How often feedback has changed its label.
     """
 
     id: str
@@ -67,6 +68,16 @@ class LoggedUtterance:
     model: str | None = None
     confidence: float | None = None
     shown: str | None = None
+    revision: int = 0
+
+    def take(self, feedback: Feedback) -> None:
+        """Take a person's feedback; of several corrections or ratings the last one counts."""
+        before = self.correction, self.rating == "right"
+        if feedback.correction is not None:
+            self.correction = feedback.correction
+        else:
+            self.rating = feedback.rating
+        self.revision += (self.correction, self.rating == "right") != before
 
     @property
     def n_words(self) -> int:
