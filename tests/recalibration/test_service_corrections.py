@@ -54,7 +54,7 @@ def told(trial):
 
 @pytest.fixture
 def two_days(participant, tmp_path):
-    """A service that has learnt the first day; its third sentence was corrected, wrongly.
+    """A service that has learnt the first day; sentence 3 was corrected, wrongly.
 
     The next day has begun.
     """
@@ -169,7 +169,7 @@ def test_each_sentence_learns_again_with_its_second_correction(participant, tmp_
         steps = running._learner.n_steps
         correct(tmp_path / "log", 1, trials, "now i know you")
         work(running)
-        rate(tmp_path / "log", 1, "wrong")  # the correction stays
+        rate(tmp_path / "log", 1, "right")  # the correction stays
         work(running)
         assert running._learner.n_steps == steps + 1
         ((label, _),) = replayed(running, 1)
@@ -196,6 +196,37 @@ def test_with_another_seed_a_correction_of_a_known_sentence_is_learnt_anew(
     earlier, later = (each.facts["learnt"] for each in candidates(tmp_path / "chain")[:2])
     assert (1 in earlier["decoded"], 1 in earlier["corrected"]) == (not first, bool(first))
     assert 1 in later["corrected"]
+
+
+def test_a_sentence_of_today_is_deleted_and_another_corrected(participant, tmp_path):
+    trials, clock, log = recorded(participant), Clock(), tmp_path / "log"
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        say(log, trials[:7], ["x"] * 7, session="one", when=clock.now)
+        clock.now += 2 * QUIET
+        work(running)
+        say(log, trials[7:10], ["x"] * 3, session="two", when=clock.now)
+        work(running)
+        correct(log, 7, trials)
+        assert cortext(["log", "delete", str(log), "--entry", "9", "--yes"]) == 0
+        work(running)
+        clock.now += 2 * QUIET
+        work(running)
+        assert replayed(running, 7) == [told(trials[7])]
+        assert replayed(running, 9) == []
+
+
+def test_a_label_that_was_taken_back_does_not_turn_the_log_back(participant, tmp_path):
+    trials, log = recorded(participant), tmp_path / "log"
+    with service(participant, tmp_path, **QUICK) as running:
+        say(log, trials[:8], ["you see me"] * 8)
+        rate(log, 2, "right")  # it judges
+        work(running)
+        rate(log, 2, "wrong")
+        work(running)
+        running._save()
+        after = running._position.next
+    with service(participant, tmp_path, seed=7, **QUICK) as running:
+        assert running._position.next >= after - 3
 
 
 def test_many_late_corrections_make_one_model(participant, tmp_path):

@@ -84,8 +84,9 @@ class Labeller:
             number: The utterance.
             learner: Its model decodes an utterance without a correction.
         """
-        sentence, began = self._sentences.sentence(number), self._sentences.began
-        if sentence is None or began is None or not self.may_teach(number):
+        began = self._sentences.began
+        sentence = self._sentences.sentence(number) if self.may_teach(number) else None
+        if sentence is None or began is None:
             return None
         text = sentence.utterance.label
         if text is None:

@@ -349,9 +349,10 @@ class Learner:
         return 1.0 - (1.0 - self.settings.lr_floor) * number / max(1, steps - 1)
 
     def _keep(self, sentences: Iterable[LabelledSentence]) -> None:
-        """Keep sentences for replay; a new label takes the place of the one before it."""
+        """Keep sentences for replay; a correction takes the place of the label before it."""
         for sentence in sentences:
-            self.drop(sentence.session, sentence.entry)
+            if sentence.corrected:
+                self.drop(sentence.session, sentence.entry)
             (self._corrected if sentence.corrected else self._decoded).append(sentence)
 
     def _fits(self, sentence: LabelledSentence) -> bool:

@@ -46,9 +46,9 @@ class Lessons:
         if self._settings.together:
             self._wait_for_others(number, learner, position)
             return
+        self._drop(number, learner)  # the label before it
         labelled = self._labeller.labelled(number, learner)
         if labelled is None:
-            self._drop(number, learner)
             return
         learnt = learner.learn(labelled, self._pause)
         if learnt.kept:  # even without a step: it is replayed in later ones
@@ -72,8 +72,7 @@ class Lessons:
             elif learner.keep(labelled):
                 position.note_learnt(number, corrected=labelled.corrected)
             return
-        if not self._labeller.may_teach(number):
-            self._drop(number, learner)
+        self._drop(number, learner)  # the label before it
         if position.rested and self._sessions(position.today) != {session}:
             position.today = []
         new = number not in position.today
@@ -107,12 +106,11 @@ class Lessons:
         Another day has begun, or no further ones came for a while.
 
         Args:
-            position: The learner's position in the log; deleted utterances leave it.
+            position: The learner's position in the log.
             quiet: Time without a further utterance that ends a day.
             now: The time.
         """
         log = self._sentences.log
-        position.today = [each for each in position.today if each in log.utterances]
         if not position.today or position.rested:
             return False
         first, last = (log.utterances[position.today[k]].session for k in (0, -1))

@@ -158,7 +158,9 @@ class Recalibration:
         saved = self._store.load()
         self._position = Position()
         if saved is None:
-            self._start_again(max(filter(self.chain.may_go_on, self.chain.models)))
+            self._start_again(
+                max(filter(self.chain.may_go_on, self.chain.models), default=self.chain.parent)
+            )
             return
         self._learner, note = saved
         self._position = Position.of_note(note["position"])
@@ -166,12 +168,16 @@ class Recalibration:
             position = self._position
             today = () if position.rested else position.today
             learnt = self.chain.learnt(position.latest)
-            anew = [n for n in position.decoded if (position.began, n) not in learnt]
+            considered = position.considered
+            decoded = (n for n in position.decoded if n not in considered)
+            anew = [n for n in decoded if (position.began, n) not in learnt]
             position.next = min([position.next, *anew, *today])
             position.considered = {
                 number: revision
-                for number, revision in position.considered.items()
-                if number < position.next and number not in position.corrected
+                for number, revision in considered.items()
+                if number < position.next
+                and number not in position.corrected
+                and number not in position.decoded
             }
             goes_on = self.chain.may_go_on(position.latest)
             self._start_again(position.latest if goes_on else self._speaker())
@@ -217,10 +223,14 @@ class Recalibration:
         if self._check_speaker() or self._judge_candidate():
             return True
         position, log, time_now = self._position, self._sentences.log, self._clock()
-        number = None if position.pending else position.next_correction(log)
-        if number is not None:
-            self._lessons.teach(number, self._learner, position)
-            return True
+        position.today = [number for number in position.today if number in log.utterances]
+        # Corrections of a day make one model; where each is learnt by itself, a model may be due.
+        due = position.pending or position.fresh >= self.settings.every
+        if not due or (self._learning.together and not position.pending):
+            number = position.next_correction(log)
+            if number is not None:
+                self._lessons.teach(number, self._learner, position)
+                return True
         quiet = timedelta(seconds=self.settings.quiet_s)
         day_ends = self._lessons.day_ends(position, quiet, time_now)
         if position.pending or position.fresh >= self.settings.every or day_ends:
@@ -302,7 +312,9 @@ class Recalibration:
         before, latest = position.before, position.latest
         position.before = latest
         # A promotion since rests on labels.
-        if before is None or before == latest or not self.chain.may_go_on(before):
+        if before is None or not self.chain.may_go_on(before):
+            return
+        if latest in self.chain.descent(before):  # it was gone back to
             return
         why = self._decider.reason_to_leave(session, latest, before, numbers)
         if why is None:
@@ -315,6 +327,7 @@ class Recalibration:
         today, fresh = position.today, position.fresh
         self._start_again(before)
         position.before, position.today, position.fresh = before, today, fresh
+        self._save()  # a kill must not compare with the rejected model again
 
     def _save(self) -> None:
         note = {"position": self._position.to_note(), "from": self._from()}

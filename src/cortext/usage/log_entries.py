@@ -72,12 +72,12 @@ class LoggedUtterance:
 
     def take(self, feedback: Feedback) -> None:
         """Take a person's feedback; of several corrections or ratings the last one counts."""
-        before = self.correction, self.rating == "right"
+        before = self.label
         if feedback.correction is not None:
             self.correction = feedback.correction
         else:
             self.rating = feedback.rating
-        self.revision += (self.correction, self.rating == "right") != before
+        self.revision += self.label != before
 
     @property
     def n_words(self) -> int:
