@@ -1,13 +1,12 @@
 """The service when people correct late, correct again, or take back what they said."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 from recalibrating import (
+    DAYS,
+    QUICK,
     QUIET,
-    SETTINGS,
-    TOGETHER,
     Clock,
     candidates,
     correct,
@@ -19,18 +18,8 @@ from recalibrating import (
 )
 
 from cortext.cli import run as cortext
-from cortext.recalibration.promotion import PromotionRule
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.writer import UsageLog, UtteranceRecord
-
-FIVE = replace(SETTINGS, every=5)
-UNDECIDED = PromotionRule(fewest=1000)
-DAYS = TOGETHER | {
-    "overrides": [*TOGETHER["overrides"], "word_confidence=0", "rounds=2"],
-    "settings": FIVE,
-    "rule": UNDECIDED,
-}
-QUICK = {"overrides": ["copies=1", "confidence=0"], "settings": FIVE, "rule": UNDECIDED}
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 

@@ -9,6 +9,7 @@ import torch
 from drifted_day import DRIFTED, KNOWN
 from recalibrating import (
     SETTINGS,
+    UNDECIDED,
     Clock,
     add_copy,
     candidates,
@@ -30,9 +31,7 @@ from cortext.recalibration.labeller import RESERVED, WATCHED, Labeller
 from cortext.recalibration.promotion import Comparison, PromotionRule
 from cortext.text.metrics import edit_counts
 
-UNJUDGED = PromotionRule(fewest=1000)
-"""Nothing is decided by corrections."""
-QUICK = {"overrides": ["copies=1", "confidence=0"], "rule": UNJUDGED}
+QUICK = {"overrides": ["copies=1", "confidence=0"], "rule": UNDECIDED}
 
 
 def decoded(decoder, run, trials):
@@ -197,7 +196,7 @@ def test_together_learns_only_from_sure_sentences_where_words_cannot_be_left_out
         tmp_path,
         method="together",
         settings=replace(SETTINGS, every=12),
-        rule=UNJUDGED,
+        rule=UNDECIDED,
     ) as running:
         say(tmp_path / "log", trials, ["x"] * 12)
         work(running)

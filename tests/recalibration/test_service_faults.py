@@ -8,10 +8,13 @@ import pytest
 import torch
 from drifted_day import KNOWN
 from recalibrating import (
+    FIVE,
     NOTHING_LEARNT,
+    QUICK,
     QUIET,
     SETTINGS,
     TOGETHER,
+    UNDECIDED,
     Clock,
     add_copy,
     candidates,
@@ -34,14 +37,10 @@ from cortext.recalibration.learner import Learner
 from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.settings import SERVICE_METHODS
 
-FIVE = replace(SETTINGS, every=5)
-UNJUDGED = PromotionRule(fewest=1000)
-"""Nothing is decided by corrections."""
-QUICK = {"overrides": ["copies=1", "confidence=0"], "settings": FIVE, "rule": UNJUDGED}
 DAYS = TOGETHER | {
     "overrides": [*TOGETHER["overrides"], "word_confidence=0", "steps_at_once=1", "rounds=2"],
     "settings": FIVE,
-    "rule": UNJUDGED,
+    "rule": UNDECIDED,
 }
 """A step for a sentence while the day goes on, and as many in two rounds when it ends."""
 

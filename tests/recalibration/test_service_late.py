@@ -1,14 +1,13 @@
 """The service when rollbacks and other settings come late."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from recalibrating import (
+    DAYS,
+    FIVE,
     NOTHING_LEARNT,
+    QUICK,
     QUIET,
-    SETTINGS,
-    TOGETHER,
     Clock,
     add_copy,
     candidates,
@@ -24,15 +23,6 @@ from cortext.models import load_model, save_model
 from cortext.recalibration.chain import copy_run, model_folder, open_chain, read_chain
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.promotion import PromotionRule
-
-FIVE = replace(SETTINGS, every=5)
-UNDECIDED = PromotionRule(fewest=1000)
-DAYS = TOGETHER | {
-    "overrides": [*TOGETHER["overrides"], "word_confidence=0", "rounds=2"],
-    "settings": FIVE,
-    "rule": UNDECIDED,
-}
-QUICK = {"overrides": ["copies=1", "confidence=0"], "settings": FIVE, "rule": UNDECIDED}
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 

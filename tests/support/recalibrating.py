@@ -1,6 +1,6 @@
 """A service that recalibrates on the log of a drifted day, and what tests write into its files."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -22,6 +22,15 @@ RULE = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
 """With few sentences bounds are wide."""
 QUIET = timedelta(seconds=SETTINGS.quiet_s)
 TOGETHER = {"method": "together", "overrides": ["white_noise_std=0.2", "lr=0.01", "replayed=0"]}
+FIVE = replace(SETTINGS, every=5)
+UNDECIDED = PromotionRule(fewest=1000)
+"""Nothing is decided by corrections."""
+DAYS = TOGETHER | {
+    "overrides": [*TOGETHER["overrides"], "word_confidence=0", "rounds=2"],
+    "settings": FIVE,
+    "rule": UNDECIDED,
+}
+QUICK = {"overrides": ["copies=1", "confidence=0"], "settings": FIVE, "rule": UNDECIDED}
 NOTHING_LEARNT = {"log": None, "decoded": [], "corrected": []}
 
 

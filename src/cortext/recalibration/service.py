@@ -224,13 +224,12 @@ class Recalibration:
             return True
         position, log, time_now = self._position, self._sentences.log, self._clock()
         position.today = [number for number in position.today if number in log.utterances]
-        # Corrections of a day make one model; where each is learnt by itself, a model may be due.
-        due = position.pending or position.fresh >= self.settings.every
-        if not due or (self._learning.together and not position.pending):
-            number = position.next_correction(log)
-            if number is not None:
-                self._lessons.teach(number, self._learner, position)
-                return True
+        # All corrections of a day make one model. Learnt each by itself, they must not delay it.
+        full = position.fresh >= self.settings.every and not self._learning.together
+        number = None if position.pending or full else position.next_correction(log)
+        if number is not None:
+            self._lessons.teach(number, self._learner, position)
+            return True
         quiet = timedelta(seconds=self.settings.quiet_s)
         day_ends = self._lessons.day_ends(position, quiet, time_now)
         if position.pending or position.fresh >= self.settings.every or day_ends:
