@@ -318,6 +318,19 @@ def test_a_correction_takes_the_place_of_what_was_decoded():
     assert [each.entry for each in state.corrected] == [(1, 1)]
 
 
+def test_a_sentence_that_is_decoded_again_is_not_replayed_as_it_was_before():
+    learner = together()
+    before = [replace(sentence(n), entry=(1, n)) for n in range(3)]
+    for each in before:
+        learner.keep(each)
+    again = replace(sentence(4), entry=(1, 1))
+    learner.learn_together([again], 1)
+    learner.begin_day(NEXT_DAY)
+    kept = learner.state().decoded
+    assert [each.entry for each in kept] == [(1, 0), (1, 2), (1, 1)]
+    assert kept[-1] is again
+
+
 def test_a_learner_takes_over_what_its_model_had_learnt():
     other = together()
     for number, session in enumerate((NEW_DAY, NEXT_DAY, "t15.2023.08.24")):

@@ -248,6 +248,79 @@ def test_after_a_rollback_a_correction_of_the_day_is_learnt(participant, tmp_pat
     assert 3 in candidates(chain)[-1].facts["learnt"]["corrected"]
 
 
+@pytest.mark.parametrize("way", [DAYS, QUICK], ids=["together", "one by one"])
+def test_a_correction_in_no_model_yet_outlives_a_rollback(participant, tmp_path, way):
+    trials, clock, chain = recorded(participant), Clock(), tmp_path / "chain"
+    with service(participant, tmp_path, clock=clock, **way) as running:
+        say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
+        work(running)
+        said = len(candidates(chain))
+        say(tmp_path / "log", trials[7:9], ["x"] * 2, [7], session="one", when=clock.now)
+        work(running)
+        assert len(candidates(chain)) == said, "7 is in no model"
+        assert cortext(["chain", "rollback", str(chain), "0", "--why", "worse"]) == 0
+        work(running)
+        say(tmp_path / "log", trials[9:15], ["x"] * 6, session="one", when=clock.now)
+        clock.now += 2 * QUIET
+        work(running)
+        assert replayed(running, 7) == [told(trials[7])]
+    corrected = [each.facts["learnt"]["corrected"] for each in candidates(chain)]
+    assert [7 in each for each in corrected[said:]] == [True] + [
+        way is DAYS and 7 in each for each in corrected[said + 1 :]
+    ]
+
+
+def test_after_a_rollback_corrections_of_two_days_are_learnt(participant, tmp_path, two_days):
+    """Back to the model from the end of the first day."""
+    trials, chain = recorded(participant), tmp_path / "chain"
+    first = candidates(chain)[-1].number
+    two_days.end_of_day()
+    assert candidates(chain)[-1].number > first
+    assert cortext(["chain", "rollback", str(chain), str(first), "--why", "worse"]) == 0
+    correct(tmp_path / "log", 5, trials)
+    correct(tmp_path / "log", 7, trials)
+    work(two_days)
+    two_days.end_of_day()
+    assert [replayed(two_days, number) for number in (5, 7)] == [
+        [told(trials[5])],
+        [told(trials[7])],
+    ]
+
+
+def test_a_correction_of_yesterday_leaves_the_others_of_that_day_in_replay(participant, tmp_path):
+    """Nothing is learnt from the first utterance of the new day, which is watched."""
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        say(tmp_path / "log", trials[:10], ["x"] * 10, session="one", when=clock.now)
+        clock.now += 2 * QUIET
+        work(running)
+        say(tmp_path / "log", trials[10:11], ["x"], session="two", when=clock.now)
+        work(running)
+        correct(tmp_path / "log", 3, trials)
+        clock.now += 2 * QUIET
+        work(running)
+        assert replayed(running, 3) == [told(trials[3])]
+        assert [len(replayed(running, number)) for number in range(1, 10)] == [1] * 9
+
+
+def test_a_label_taken_back_before_it_was_learnt_is_no_news_without_the_learner(
+    participant, tmp_path
+):
+    trials, chain = recorded(participant), tmp_path / "chain"
+    for _ in range(2):
+        with service(participant, tmp_path, **QUICK) as running:
+            if not candidates(chain):
+                say(tmp_path / "log", trials[:14], ["x"] * 14)
+                rate(tmp_path / "log", 5, "right")
+                rate(tmp_path / "log", 5, "wrong")
+            else:
+                say(tmp_path / "log", trials[14:22], ["x"] * 8)
+            work(running)
+        shutil.rmtree(chain / "learner")
+    learnt = [n for each in candidates(chain) for n in each.facts["learnt"]["decoded"]]
+    assert learnt.count(5) == 1
+
+
 def test_without_its_learner_a_chain_goes_on_from_its_latest_model(participant, tmp_path):
     """Its models wait for labels; a sentence that one knows was corrected meanwhile."""
     trials, chain = recorded(participant)[:22], tmp_path / "chain"

@@ -20,11 +20,14 @@ from cortext.recalibration.settings import ServiceSettings
 from cortext.recalibration.speaker import Ratings, reason_to_stop
 
 FEWEST_OF_DAY = 5
-"""Fewest sentences of a new day that decide whether the day before it is left out."""
+"""Fewest sentences of a day that tell garbage from speech."""
 FEWEST_UNLEARNT = 5
 """Fewest sentences without labels whose confidence may veto a model."""
-SURE = 0.4
-"""Least mean confidence in these sentences of the model before: garbage decides nothing."""
+SURE = 0.3
+"""Least mean confidence of a day's sentences by a model from before it, if they are speech.
+
+Garbage has 0.15 to 0.25; the day after it had 0.3 or more for five simulated participants.
+"""
 NAMED = 5
 """Most utterances that a person is asked to correct."""
 
@@ -107,8 +110,21 @@ class Decider:
         self._settings = settings
         self._clock = clock
 
-    def judge(self, contents: ChainContents, entry: Entry) -> Judgement:
-        """Compare a candidate with its parent; see `Judgement.write`."""
+    def judge(
+        self,
+        contents: ChainContents,
+        entry: Entry,
+        before: int | None = None,
+        today: Sequence[int] = (),
+    ) -> Judgement:
+        """Compare a candidate with its parent; see `Judgement.write`.
+
+        Args:
+            contents: The chain.
+            entry: The candidate's entry.
+            before: Model from the end of the day before the candidate's, if it is kept.
+            today: Utterances of the candidate's day so far.
+        """
         unlearnt = self._unlearnt(contents, entry)
         judging = self._judging_sentences(unlearnt)
         level = self._rule.level(1 + _judgements(contents, entry.facts["parent"]))
@@ -123,9 +139,11 @@ class Decider:
                 why = f"on {beside.sentences} sentences it makes {why}, which spoke last"
                 decision = Decision("reject", why)
         if decision.action != "reject" and confidences is not None and self._fell(*confidences):
-            before, after = confidences
+            of_parent, own = confidences
             why = "the confidence of sentences without labels fell from"
-            decision = Decision("wait", f"{why} {before:.2f} to {after:.2f}")
+            decision = Decision("wait", f"{why} {of_parent:.2f} to {own:.2f}")
+        if decision.action == "promote" and before is not None:
+            decision = self._without_garbage(decision, before, today)
         if decision.asks:
             decision = replace(decision, reason=decision.reason + self._wanted(unlearnt))
         until = self._clock() + timedelta(hours=self._rule.hours)
@@ -166,6 +184,18 @@ class Decider:
             reason = f"allowed by the operator; {decision.reason}"
             return replace(decision, action="speak", reason=reason)
         return decision
+
+    def _without_garbage(self, decision: Decision, before: int, today: Sequence[int]) -> Decision:
+        """Let no model be promoted on a day whose sentences may be garbage.
+
+        Those that judge it are of better days. It may speak until the next day shows whether the
+        day did harm; see `reason_to_leave`.
+        """
+        confidences = self._evidence.mean_confidences([before], today)
+        if len(today) < FEWEST_OF_DAY or confidences is None or confidences[0] >= SURE:
+            return decision
+        why = f"model {before} is unsure of the day's sentences (confidence {confidences[0]:.2f})"
+        return Decision("speak", f"{decision.reason}; {why}, so that none is promoted")
 
     def _fell(self, before: float, after: float) -> bool:
         """Tell whether a mean confidence fell by more than is allowed."""

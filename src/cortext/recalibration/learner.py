@@ -311,6 +311,8 @@ class Learner:
         if not fitting:
             return 0
         self.begin_day(fitting[-1].session)
+        for each in fitting:  # no second label of it is replayed
+            self.drop(each.session, each.entry)
         if self.settings.steps_per_day:
             steps = min(steps, self.settings.steps_per_day - self._steps_today)
         with torch.random.fork_rng(devices=[]):

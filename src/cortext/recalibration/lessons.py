@@ -54,7 +54,7 @@ class Lessons:
         if learnt.kept:  # even without a step: it is replayed in later ones
             position.note_learnt(number, corrected=labelled.corrected)
         if learnt.steps:
-            position.fresh += 1
+            position.fresh.append(number)
 
     def _wait_for_others(self, number: int, learner: Learner, position: Position) -> None:
         """Add an utterance to those of its day, in place of those of a day that is done.
@@ -73,13 +73,15 @@ class Lessons:
                 position.note_learnt(number, corrected=labelled.corrected)
             return
         self._drop(number, learner)  # the label before it
+        if not self._labeller.may_teach(number):
+            return
         if position.rested and self._sessions(position.today) != {session}:
             position.today = []
         new = number not in position.today
-        if (new or position.rested) and self._labeller.may_teach(number):
-            if new:
-                position.today.append(number)
-            position.fresh += 1
+        if new:
+            position.today.append(number)
+        if new or position.rested:
+            position.fresh.append(number)
             position.rested = False
 
     def _drop(self, number: int, learner: Learner) -> None:
@@ -90,11 +92,10 @@ class Lessons:
 
     def _sessions_of_today(self, learner: Learner, position: Position) -> set[str]:
         """Return the days whose sentences still learn together."""
-        if position.today:
-            return self._sessions(position.today)
         utterances = self._sentences.log.utterances
         latest = max(number for number in utterances if number < position.next)
-        return {learner.session, utterances[latest].session}
+        waiting = self._sessions(position.today) if position.today else {learner.session}
+        return waiting | {utterances[latest].session}
 
     def _sessions(self, numbers: Sequence[int]) -> set[str]:
         utterances = self._sentences.log.utterances
@@ -134,7 +135,7 @@ class Lessons:
             rounds = settings.rounds
             steps = settings.steps * len(numbers) - learner.steps_today
         else:
-            rounds, steps = 1, ceil(settings.steps_at_once * position.fresh)
+            rounds, steps = 1, ceil(settings.steps_at_once * len(position.fresh))
         taken = 0
         for number in range(rounds):
             share = max(1, steps // rounds + (number < steps % rounds))
@@ -155,11 +156,11 @@ class Lessons:
     def rest(self, position: Position) -> None:
         """Let a day rest whose last steps were taken; sentences of another day wait on."""
         utterances = self._sentences.log.utterances
-        position.fresh = 0
+        position.fresh = []
         position.today = [number for number in position.today if number in utterances]
         if position.ends and position.today:
             session, _ = self.waiting_day(position)
             others = [n for n in position.today if utterances[n].session != session]
             position.rested = not others
             position.today = others or position.today
-            position.fresh = len(others)
+            position.fresh = list(others)

@@ -191,7 +191,8 @@ class Recalibration:
     def _start_again(self, number: int) -> None:
         """Begin to learn from a model of the chain, without the sentences that led elsewhere.
 
-        Those that the model has learnt from are still replayed.
+        Those that the model has learnt from are still replayed. What people corrected meanwhile is
+        learnt anew, unless a model that is left behind has learnt from it.
         """
         folder = verify_model(self.out, self.chain.model(number))
         model = load_model(folder)
@@ -204,6 +205,7 @@ class Recalibration:
             days = load_model(model_folder(self.out, 0)).sessions
             most = self._learning.remembered // 2
             self._learner.remember(old_sentences(model, config, self._old_data, days, most))
+        self._position.give_back()
         self._position.begin(number)
 
     def work(self) -> bool:
@@ -225,14 +227,14 @@ class Recalibration:
         position, log, time_now = self._position, self._sentences.log, self._clock()
         position.today = [number for number in position.today if number in log.utterances]
         # All corrections of a day make one model. Learnt each by itself, they must not delay it.
-        full = position.fresh >= self.settings.every and not self._learning.together
+        full = len(position.fresh) >= self.settings.every and not self._learning.together
         number = None if position.pending or full else position.next_correction(log)
         if number is not None:
             self._lessons.teach(number, self._learner, position)
             return True
         quiet = timedelta(seconds=self.settings.quiet_s)
         day_ends = self._lessons.day_ends(position, quiet, time_now)
-        if position.pending or position.fresh >= self.settings.every or day_ends:
+        if position.pending or len(position.fresh) >= self.settings.every or day_ends:
             self._add_model(day_ends)
             return True
         settled = time_now - timedelta(seconds=self.settings.settle_s)
@@ -265,16 +267,17 @@ class Recalibration:
             return
         if position.decoded or position.corrected or position.today:
             self._start_again(position.latest)
-        known = (
-            number
-            for model in self.chain.entries
+        entries, utterances = self.chain.entries, self._sentences.log.utterances
+        decoded, corrected = (
+            {number for model in entries for number in _learnt(model, began, part)}
             for part in ("decoded", "corrected")
-            for number in _learnt(model, began, part)
         )
-        position.began, position.next = began, 1 + max(known, default=-1)
-        # Which of several corrections was learnt is not known: one that followed is learnt, too.
-        corrected = (n for model in self.chain.entries for n in _learnt(model, began, "corrected"))
-        position.considered = dict.fromkeys(corrected, 1)
+        position.began, position.next = began, 1 + max(decoded | corrected, default=-1)
+        # Which of several labels was learnt is not known. One that followed the first is learnt,
+        # too; none that was withdrawn from what was learnt as it was decoded.
+        withdrawn = (n for n in decoded & utterances.keys() if utterances[n].label is None)
+        position.considered = {n: utterances[n].revision for n in withdrawn}
+        position.considered |= dict.fromkeys(corrected, 1)
         self._forgotten = set()
         self._judge.forget_all_but([])
 
@@ -323,9 +326,10 @@ class Recalibration:
                 return
             chain.add("rejected", model=latest, why=why)
             self.chain = chain.contents
-        today, fresh = position.today, position.fresh
+        today, fresh, ends = position.today, position.fresh, position.ends
         self._start_again(before)
-        position.before, position.today, position.fresh = before, today, fresh
+        position.before = before
+        position.today, position.fresh, position.ends = today, fresh, ends
         self._save()  # a kill must not compare with the rejected model again
 
     def _save(self) -> None:
@@ -398,7 +402,9 @@ class Recalibration:
             entry = contents.entries[lapsed]
         else:
             return False
-        judgement = self._decider.judge(contents, entry)
+        # A model of an earlier day was compared with the one before it when the next day began.
+        before = self._position.before if entry.number == latest else None
+        judgement = self._decider.judge(contents, entry, before, self._position.today)
         with open_chain(self.out, now=self._clock) as chain:
             if chain.contents.head == contents.head:
                 judgement.write(chain)

@@ -34,7 +34,7 @@ from cortext.training.config import TrainConfig
 from cortext.usage.log import LogContents
 
 FILE = "learner.safetensors"
-FORMAT_VERSION = "3"
+FORMAT_VERSION = "4"
 PARTS = ("known", "decoded", "corrected", "today")
 """Fields of `LearnerState` that hold sentences."""
 WHAT = "the saved learner"
@@ -59,7 +59,7 @@ class Position:
         decoded: Utterances that it has learnt from since `latest`, as they were decoded.
         corrected: Utterances that it has learnt from since, as they were corrected.
         today: Utterances of the latest day, where those of a day learn together.
-        fresh: Sentences that were learnt from since `latest`, or wait to be.
+        fresh: Utterances that were learnt from since `latest`, or wait to be.
         rested: The last steps of that day were taken.
         pending: The learner has learnt what the next model of the chain has to.
         ends: With it, or with the latest model, the last steps of the day were taken.
@@ -73,7 +73,7 @@ class Position:
     decoded: list[int] = field(default_factory=list)
     corrected: list[int] = field(default_factory=list)
     today: list[int] = field(default_factory=list)
-    fresh: int = 0
+    fresh: list[int] = field(default_factory=list)
     rested: bool = False
     pending: bool = False
     ends: bool = False
@@ -89,9 +89,14 @@ class Position:
 
     def begin(self, model: int) -> None:
         """Go on from a model of the chain; what was learnt since another one counts no longer."""
-        self.latest, self.fresh = model, 0
+        self.latest = model
         self.rested = self.pending = self.ends = False
-        self.decoded, self.corrected, self.today = [], [], []
+        self.decoded, self.corrected, self.today, self.fresh = [], [], [], []
+
+    def give_back(self) -> None:
+        """Let what people corrected since `latest` be considered again: it is in no model yet."""
+        for number in (*self.corrected, *self.fresh):
+            self.considered.pop(number, None)
 
     def note_learnt(self, number: int, *, corrected: bool) -> None:
         """Note that an utterance was learnt from."""
