@@ -531,33 +531,6 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
     assert ("bad day" in corrected) == (not left)
 
 
-def test_a_short_day_after_a_bad_one_is_left_out_with_it(participant, tmp_path, monkeypatch):
-    """Four sentences cannot tell that the day before them was bad."""
-    trials, time_now = recorded(participant), [datetime.now(UTC)]
-    changes = TOGETHER | {"rule": PromotionRule(fewest=1000), "clock": lambda: time_now[0]}
-    with service(participant, tmp_path, **changes) as running:
-        monkeypatch.setattr(
-            running._decider._evidence,
-            "mean_confidences",
-            lambda models, _: [0.8 if each == before else 0.5 for each in models],
-        )
-        before = None
-        for day, first, last in (("good", 0, 20), ("bad", 20, 40), ("short", 40, 44)):
-            said = range(first, last)
-            say(tmp_path / "log", trials[first:last], ["x"] * len(said), said, day)
-            time_now[0] += 2 * QUIET
-            work(running)
-            before = before or running.chain.models[-1]
-        assert list(running._learner.model.sessions[2:]) == ["good", "bad", "short"]
-        latest = running.chain.models[-1]
-        say(tmp_path / "log", trials[44:60], ["x"] * 16, range(44, 60), "next")
-        time_now[0] += 2 * QUIET
-        work(running)
-        assert list(running._learner.model.sessions[2:]) == ["good", "next"]
-    rejected = [each for each in read_chain(tmp_path / "chain").entries if each.kind == "rejected"]
-    assert [each.model for each in rejected] == [latest]
-
-
 def test_confidences_of_models_are_means_over_sentences(participant, tmp_path):
     trials = recorded(participant)[:3]
     with service(participant, tmp_path) as running:

@@ -295,10 +295,10 @@ class Decider:
             session: The new day.
             latest: Model from the end of the day before it.
             before: Model from the end of an earlier day.
-            today: Utterances of the new day so far, `FEWEST_OF_DAY` or more.
+            today: Utterances of the new day so far.
         """
         confidences = self._evidence.mean_confidences([latest, before], today)
-        if confidences is None:
+        if len(today) < FEWEST_OF_DAY or confidences is None:
             return None
         of_latest, of_before = confidences
         if of_before < SURE or not self._fell(of_before, of_latest):

@@ -37,7 +37,7 @@ from cortext.recalibration.chain import (
     verify_model,
 )
 from cortext.recalibration.chain_entries import Entry
-from cortext.recalibration.deciding import FEWEST_OF_DAY, Decider
+from cortext.recalibration.deciding import Decider
 from cortext.recalibration.forgetting import LEARNER, forget_in_store, numbers_in
 from cortext.recalibration.judging import Evidence, Judge
 from cortext.recalibration.labeller import Labeller
@@ -312,8 +312,6 @@ class Recalibration:
         if session in self._learner.model.sessions:
             return
         before, latest = position.before, position.latest
-        if before is not None and len(numbers) < FEWEST_OF_DAY:
-            return  # a later day tells, and then these are left out with the bad day
         position.before = latest
         # A promotion since rests on labels.
         if before is None or not self.chain.may_go_on(before):

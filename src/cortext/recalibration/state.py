@@ -55,8 +55,7 @@ class Position:
         considered: Earlier utterances that had labels, and the revision of the label that was
             considered: a person may correct again.
         latest: Model of the chain that the learner goes on from.
-        before: Latest one from before the day that it learnt from last; from before the one before
-            that, where too little was said to compare with it.
+        before: Latest one from before the day that it learnt from last.
         decoded: Utterances that it has learnt from since `latest`, as they were decoded.
         corrected: Utterances that it has learnt from since, as they were corrected.
         today: Utterances of the latest day, where those of a day learn together.
