@@ -492,45 +492,6 @@ def test_when_it_is_quiet_fewer_sentences_make_a_model(participant, tmp_path):
         assert not running.work()
 
 
-@pytest.mark.parametrize(
-    ("of_latest", "of_before", "left"),
-    [(0.5, 0.8, True), (0.5, 0.52, False), (0.1, 0.25, False)],
-    ids=["surer", "hardly surer", "unsure of both"],
-)
-def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
-    participant, tmp_path, monkeypatch, of_latest, of_before, left
-):
-    trials = recorded(participant)
-    later = datetime.now(UTC) + 2 * QUIET
-    # Nothing is decided by corrections.
-    changes = TOGETHER | {"rule": PromotionRule(fewest=1000), "clock": lambda: later}
-    with service(participant, tmp_path, **changes) as running:
-        say(tmp_path / "log", trials[:20], ["x"] * 20, range(20), "good day")
-        work(running)
-        before = running.chain.models[-1]
-        say(tmp_path / "log", trials[20:40], ["x"] * 20, range(20, 40), "bad day")
-        work(running)
-        latest = running.chain.models[-1]
-        compared = []
-
-        def confidences(models, numbers):
-            compared.append((models, numbers))
-            return [of_latest, of_before]
-
-        monkeypatch.setattr(running._decider._evidence, "mean_confidences", confidences)
-        say(tmp_path / "log", trials[40:], ["x"] * 20, session="next day")
-        work(running)
-        learner = running._learner
-        taught = [n for n in range(40, 60) if not running._labeller.is_watched(n)]
-    assert compared == [([latest, before], taught[:10])]
-    rejected = [each for each in read_chain(tmp_path / "chain").entries if each.kind == "rejected"]
-    assert [each.model for each in rejected] == ([latest] if left else [])
-    days = ["good day", "next day"] if left else ["good day", "bad day", "next day"]
-    assert list(learner.model.sessions[2:]) == days
-    corrected = {each.session for each in learner.state().corrected}
-    assert ("bad day" in corrected) == (not left)
-
-
 def test_confidences_of_models_are_means_over_sentences(participant, tmp_path):
     trials = recorded(participant)[:3]
     with service(participant, tmp_path) as running:

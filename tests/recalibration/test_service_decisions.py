@@ -8,9 +8,7 @@ import pytest
 import torch
 from drifted_day import DRIFTED, KNOWN
 from recalibrating import (
-    RULE,
     SETTINGS,
-    TOGETHER,
     UNDECIDED,
     Clock,
     add_copy,
@@ -110,60 +108,6 @@ def test_the_budget_counts_no_promotion_that_a_rollback_has_undone(
         monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: found)
         judgement = running._decider.judge(contents, contents.entries[last])
     assert judgement.decision.action == action
-
-
-@pytest.mark.parametrize(
-    ("confidence", "n_today", "action"),
-    [(0.2, 8, "speak"), (0.35, 8, "promote"), (0.2, 4, "promote")],
-    ids=["garbage", "speech", "too few sentences"],
-)
-def test_no_model_is_promoted_on_a_day_of_garbage(
-    participant, tmp_path, monkeypatch, confidence, n_today, action
-):
-    """The model from before the day tells garbage from speech."""
-    with service(participant, tmp_path, rule=PromotionRule()) as running:
-        say(tmp_path / "log", recorded(participant)[:8], ["x"] * 8)
-        running._sentences.refresh()
-        with open_chain(tmp_path / "chain") as chain:
-            last = add_copy(chain, participant.run)
-            contents = chain.contents
-        asked, evidence = [], running._decider._evidence
-        found = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
-        monkeypatch.setattr(evidence, "comparison", lambda *_: found)
-        monkeypatch.setattr(
-            evidence, "mean_confidences", lambda *given: asked.append(given) or [confidence]
-        )
-        judgement = running._decider.judge(contents, contents.entries[last], 0, range(n_today))
-    assert judgement.decision.action == action
-    assert asked == [([0], range(n_today))]
-
-
-def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(
-    participant, tmp_path, monkeypatch
-):
-    """The base is sure of the first day; the first day's model is not of the second."""
-    changes = TOGETHER | {"settings": replace(SETTINGS, every=5), "rule": RULE}
-    trials, clock = recorded(participant), Clock()
-    with service(participant, tmp_path, clock=clock, **changes) as running:
-        evidence = running._decider._evidence
-        monkeypatch.setattr(
-            evidence,
-            "mean_confidences",
-            lambda models, _: [0.1 if any(models) else 0.5] * len(models),
-        )
-        better = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
-        monkeypatch.setattr(evidence, "comparison", lambda *_: better)
-        actions = []
-        for day in range(2):
-            said = trials[10 * day : 10 * day + 10]
-            say(tmp_path / "log", said, ["x"] * 10, range(60), f"day {day}", clock.now)
-            work(running)
-            made = candidates(tmp_path / "chain")[-1].number
-            (judged,) = running.chain.of(made, "judged")
-            actions.append(judged.facts["action"])
-            clock.now += timedelta(days=1)
-            work(running)
-    assert actions == ["promote", "speak"]
 
 
 def test_a_model_is_compared_with_its_nearest_ancestor_that_is_intact(participant, tmp_path):

@@ -136,6 +136,15 @@ def verify_model(folder: str | Path, entry: Entry) -> Path:
     return path
 
 
+def is_intact(folder: str | Path, entry: Entry) -> bool:
+    """Tell whether the files of a model are as they were written."""
+    try:
+        verify_model(folder, entry)
+    except RunError:
+        return False
+    return True
+
+
 def intact_ancestor(folder: str | Path, entry: Entry, contents: ChainContents) -> int:
     """Return a model's parent; where its files are damaged, that one's parent, and so on.
 
@@ -143,11 +152,8 @@ def intact_ancestor(folder: str | Path, entry: Entry, contents: ChainContents) -
         RunError: None of them is as it was written.
     """
     for number in contents.lineage(entry.number)[1:]:
-        try:
-            verify_model(folder, contents.model(number))
-        except RunError:
-            continue
-        return number
+        if is_intact(folder, contents.model(number)):
+            return number
     what = f"no model that was promoted before model {entry.number} is as it was written"
     raise RunError(what, where=as_path(folder, "folder"), fix=DAMAGED)
 

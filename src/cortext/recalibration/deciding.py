@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.errors import shown
-from cortext.recalibration.chain import Chain, intact_ancestor
+from cortext.recalibration.chain import Chain, intact_ancestor, is_intact
 from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.judging import Evidence
 from cortext.recalibration.labeller import Labeller
@@ -24,9 +24,9 @@ FEWEST_OF_DAY = 5
 FEWEST_UNLEARNT = 5
 """Fewest sentences without labels whose confidence may veto a model."""
 SURE = 0.3
-"""Least mean confidence of a day's sentences by a model from before it, if they are speech.
+"""Least mean confidence that a model from before a day has in its sentences, if they are speech.
 
-Garbage has 0.15 to 0.25; the day after it had 0.3 or more for five simulated participants.
+In garbage it had 0.15 to 0.2, and 0.3 to 0.45 in the speech of the day after.
 """
 NAMED = 5
 """Most utterances that a person is asked to correct."""
@@ -115,15 +115,13 @@ class Decider:
         contents: ChainContents,
         entry: Entry,
         before: int | None = None,
-        today: Sequence[int] = (),
     ) -> Judgement:
         """Compare a candidate with its parent; see `Judgement.write`.
 
         Args:
             contents: The chain.
             entry: The candidate's entry.
-            before: Model from the end of the day before the candidate's, if it is kept.
-            today: Utterances of the candidate's day so far.
+            before: Model from the end of the day before the latest one; see `_unless_garbage`.
         """
         unlearnt = self._unlearnt(contents, entry)
         judging = self._judging_sentences(unlearnt)
@@ -142,8 +140,8 @@ class Decider:
             of_parent, own = confidences
             why = "the confidence of sentences without labels fell from"
             decision = Decision("wait", f"{why} {of_parent:.2f} to {own:.2f}")
-        if decision.action == "promote" and before is not None:
-            decision = self._without_garbage(decision, before, today)
+        if decision.action == "promote" and before in contents.descent(entry.number):
+            decision = self._unless_garbage(decision, contents, entry, before)
         if decision.asks:
             decision = replace(decision, reason=decision.reason + self._wanted(unlearnt))
         until = self._clock() + timedelta(hours=self._rule.hours)
@@ -185,17 +183,25 @@ class Decider:
             return replace(decision, action="speak", reason=reason)
         return decision
 
-    def _without_garbage(self, decision: Decision, before: int, today: Sequence[int]) -> Decision:
-        """Let no model be promoted on a day whose sentences may be garbage.
+    def _unless_garbage(
+        self, decision: Decision, contents: ChainContents, entry: Entry, before: int
+    ) -> Decision:
+        """Return the decision to promote a model, unless it may have learnt from garbage.
 
-        Those that judge it are of better days. It may speak until the next day shows whether the
-        day did harm; see `reason_to_leave`.
+        The labelled sentences that judge it may be of better days. It may speak until the next day
+        shows whether this one did harm; see `reason_to_leave`.
         """
-        confidences = self._evidence.mean_confidences([before], today)
-        if len(today) < FEWEST_OF_DAY or confidences is None or confidences[0] >= SURE:
+        learnt = contents.learnt(entry.number) - contents.learnt(before)
+        began, utterances = self._sentences.began, self._sentences.log.utterances
+        numbers = [number for number in utterances if (began, number) in learnt]
+        if len(numbers) < FEWEST_OF_DAY or not is_intact(self._chain, contents.model(before)):
             return decision
-        why = f"model {before} is unsure of the day's sentences (confidence {confidences[0]:.2f})"
-        return Decision("speak", f"{decision.reason}; {why}, so that none is promoted")
+        confidences = self._evidence.mean_confidences([before], numbers)
+        if confidences is None or confidences[0] >= SURE:
+            return decision
+        why = f"model {before} is unsure of what it has learnt since (confidence"
+        why = f"{why} {confidences[0]:.2f}), so it may only speak for a day"
+        return Decision("speak", f"{decision.reason}; {why}")
 
     def _fell(self, before: float, after: float) -> bool:
         """Tell whether a mean confidence fell by more than is allowed."""

@@ -311,7 +311,7 @@ class Learner:
         if not fitting:
             return 0
         self.begin_day(fitting[-1].session)
-        for each in fitting:  # no second label of it is replayed
+        for each in fitting:  # or else its earlier label would be replayed, too
             self.drop(each.session, each.entry)
         if self.settings.steps_per_day:
             steps = min(steps, self.settings.steps_per_day - self._steps_today)

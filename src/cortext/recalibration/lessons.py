@@ -77,12 +77,10 @@ class Lessons:
             return
         if position.rested and self._sessions(position.today) != {session}:
             position.today = []
-        new = number not in position.today
-        if new:
-            position.today.append(number)
-        if new or position.rested:
-            position.fresh.append(number)
-            position.rested = False
+        position.rested = False
+        for waiting in (position.today, position.fresh):
+            if number not in waiting:
+                waiting.append(number)
 
     def _drop(self, number: int, learner: Learner) -> None:
         """Let an utterance without a label to learn from be replayed no longer."""
@@ -94,8 +92,8 @@ class Lessons:
         """Return the days whose sentences still learn together."""
         utterances = self._sentences.log.utterances
         latest = max(number for number in utterances if number < position.next)
-        waiting = self._sessions(position.today) if position.today else {learner.session}
-        return waiting | {utterances[latest].session}
+        going_on = self._sessions(position.today) if position.today else {learner.session}
+        return going_on | {utterances[latest].session}
 
     def _sessions(self, numbers: Sequence[int]) -> set[str]:
         utterances = self._sentences.log.utterances

@@ -31,6 +31,7 @@ from cortext.recalibration.chain import (
     Chain,
     chain_state,
     intact_ancestor,
+    is_intact,
     model_folder,
     open_chain,
     read_chain,
@@ -179,8 +180,7 @@ class Recalibration:
                 and number not in position.corrected
                 and number not in position.decoded
             }
-            goes_on = self.chain.may_go_on(position.latest)
-            self._start_again(position.latest if goes_on else self._speaker())
+            self._start_again(self._goes_on_from())
 
     def _from(self) -> dict[str, Any]:
         """Return what else than settings a learner begins with, as plain values."""
@@ -205,7 +205,7 @@ class Recalibration:
             days = load_model(model_folder(self.out, 0)).sessions
             most = self._learning.remembered // 2
             self._learner.remember(old_sentences(model, config, self._old_data, days, most))
-        self._position.give_back()
+        self._position.consider_again()
         self._position.begin(number)
 
     def work(self) -> bool:
@@ -252,13 +252,21 @@ class Recalibration:
         if seen != self._seen:
             self.chain, self._seen = read_chain(self.out), seen
         if not self.chain.may_go_on(self._position.latest):
-            self._start_again(self._speaker())
+            self._start_again(self._goes_on_from())
             self._save()
 
-    def _speaker(self) -> int:
-        """Return the model that speaks provisionally or did so last, or else the parent."""
-        spoke = self.chain.provisional
-        return spoke if spoke is not None and self.chain.may_go_on(spoke) else self.chain.parent
+    def _goes_on_from(self) -> int:
+        """Return the model that learning goes on from: the latest one, if it may.
+
+        If not, it is the one that its rejection names; or the one that speaks provisionally or did
+        so last; or the parent.
+        """
+        chain, latest = self.chain, self._position.latest
+        named = [each.facts.get("on_from") for each in chain.of(latest, "rejected")]
+        for number in (latest, *named, chain.provisional):
+            if number is not None and chain.may_go_on(number):
+                return number
+        return chain.parent
 
     def _follow_log(self) -> None:
         """Begin at the first new utterance of a log that is another than before."""
@@ -273,11 +281,13 @@ class Recalibration:
             for part in ("decoded", "corrected")
         )
         position.began, position.next = began, 1 + max(decoded | corrected, default=-1)
-        # Which of several labels was learnt is not known. One that followed the first is learnt,
-        # too; none that was withdrawn from what was learnt as it was decoded.
-        withdrawn = (n for n in decoded & utterances.keys() if utterances[n].label is None)
-        position.considered = {n: utterances[n].revision for n in withdrawn}
-        position.considered |= dict.fromkeys(corrected, 1)
+        # Which of several corrections was learnt is not known: one that followed is learnt, too.
+        # A label that was taken back is none, for what was learnt as it was decoded.
+        position.considered = {
+            number: utterances[number].revision
+            for number in decoded & utterances.keys()
+            if utterances[number].label is None and utterances[number].revision
+        } | dict.fromkeys(corrected, 1)
         self._forgotten = set()
         self._judge.forget_all_but([])
 
@@ -316,6 +326,8 @@ class Recalibration:
         # A promotion since rests on labels.
         if before is None or not self.chain.may_go_on(before):
             return
+        if not is_intact(self.out, self.chain.model(before)):
+            return
         if latest in self.chain.descent(before):  # it was gone back to
             return
         why = self._decider.reason_to_leave(session, latest, before, numbers)
@@ -324,10 +336,12 @@ class Recalibration:
         with open_chain(self.out, now=self._clock) as chain:
             if chain.contents.head != self.chain.head:  # a person has rolled back meanwhile
                 return
-            chain.add("rejected", model=latest, why=why)
+            chain.add("rejected", model=latest, why=why, on_from=before)
             self.chain = chain.contents
         today, fresh, ends = position.today, position.fresh, position.ends
+        considered = {n: r for n, r in position.considered.items() if n in today}
         self._start_again(before)
+        position.considered |= considered
         position.before = before
         position.today, position.fresh, position.ends = today, fresh, ends
         self._save()  # a kill must not compare with the rejected model again
@@ -402,9 +416,7 @@ class Recalibration:
             entry = contents.entries[lapsed]
         else:
             return False
-        # A model of an earlier day was compared with the one before it when the next day began.
-        before = self._position.before if entry.number == latest else None
-        judgement = self._decider.judge(contents, entry, before, self._position.today)
+        judgement = self._decider.judge(contents, entry, self._position.before)
         with open_chain(self.out, now=self._clock) as chain:
             if chain.contents.head == contents.head:
                 judgement.write(chain)

@@ -93,8 +93,8 @@ class Position:
         self.rested = self.pending = self.ends = False
         self.decoded, self.corrected, self.today, self.fresh = [], [], [], []
 
-    def give_back(self) -> None:
-        """Let what people corrected since `latest` be considered again: it is in no model yet."""
+    def consider_again(self) -> None:
+        """Let what people corrected since `latest` be learnt again: it is in no model yet."""
         for number in (*self.corrected, *self.fresh):
             self.considered.pop(number, None)
 

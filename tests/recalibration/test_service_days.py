@@ -1,0 +1,255 @@
+"""The service and bad days: which one is left out, and which models are not promoted."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from recalibrating import (
+    DAYS,
+    FIVE,
+    QUIET,
+    RULE,
+    SETTINGS,
+    TOGETHER,
+    Clock,
+    add_copy,
+    candidates,
+    damage,
+    kinds,
+    recorded,
+    say,
+    service,
+    work,
+)
+
+from cortext.recalibration.chain import model_folder, open_chain, read_chain
+from cortext.recalibration.promotion import Comparison, PromotionRule
+
+BETTER = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("of_latest", "of_before", "left"),
+    [(0.5, 0.8, True), (0.5, 0.52, False), (0.1, 0.25, False)],
+    ids=["surer", "hardly surer", "unsure of both"],
+)
+def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
+    participant, tmp_path, monkeypatch, of_latest, of_before, left
+):
+    trials = recorded(participant)
+    later = datetime.now(UTC) + 2 * QUIET
+    # Nothing is decided by corrections.
+    changes = TOGETHER | {"rule": PromotionRule(fewest=1000), "clock": lambda: later}
+    with service(participant, tmp_path, **changes) as running:
+        say(tmp_path / "log", trials[:20], ["x"] * 20, range(20), "good day")
+        work(running)
+        before = running.chain.models[-1]
+        say(tmp_path / "log", trials[20:40], ["x"] * 20, range(20, 40), "bad day")
+        work(running)
+        latest = running.chain.models[-1]
+        compared = []
+
+        def confidences(models, numbers):
+            compared.append((models, numbers))
+            return [of_latest, of_before]
+
+        monkeypatch.setattr(running._decider._evidence, "mean_confidences", confidences)
+        say(tmp_path / "log", trials[40:], ["x"] * 20, session="next day")
+        work(running)
+        learner = running._learner
+        taught = [n for n in range(40, 60) if not running._labeller.is_watched(n)]
+    assert compared == [([latest, before], taught[:10])]
+    rejected = [each for each in read_chain(tmp_path / "chain").entries if each.kind == "rejected"]
+    assert [each.model for each in rejected] == ([latest] if left else [])
+    days = ["good day", "next day"] if left else ["good day", "bad day", "next day"]
+    assert list(learner.model.sessions[2:]) == days
+    corrected = {each.session for each in learner.state().corrected}
+    assert ("bad day" in corrected) == (not left)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "n_today", "action"),
+    [(0.2, 8, "speak"), (0.35, 8, "promote"), (0.2, 4, "promote")],
+    ids=["garbage", "speech", "too few sentences"],
+)
+def test_no_model_is_promoted_on_a_day_of_garbage(
+    participant, tmp_path, monkeypatch, confidence, n_today, action
+):
+    """The model from before the day tells garbage from speech."""
+    with service(participant, tmp_path, rule=PromotionRule()) as running:
+        say(tmp_path / "log", recorded(participant)[:8], ["x"] * 8)
+        running._sentences.refresh()
+        began, today = running._sentences.began, list(range(n_today))
+        learnt = {"log": began, "decoded": today[2:], "corrected": today[:2]}
+        with open_chain(tmp_path / "chain") as chain:
+            last = add_copy(chain, participant.run, learnt=learnt)
+            contents = chain.contents
+        asked, evidence = [], running._decider._evidence
+        found = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
+        monkeypatch.setattr(evidence, "comparison", lambda *_: found)
+        monkeypatch.setattr(
+            evidence, "mean_confidences", lambda *given: asked.append(given) or [confidence]
+        )
+        judgement = running._decider.judge(contents, contents.entries[last], before=0)
+    assert judgement.decision.action == action
+    assert asked == ([([0], today)] if n_today == 8 else [])
+
+
+def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(
+    participant, tmp_path, monkeypatch
+):
+    """The base is sure of the first day; the first day's model is not of the second."""
+    changes = TOGETHER | {"settings": replace(SETTINGS, every=5), "rule": RULE}
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **changes) as running:
+        evidence = running._decider._evidence
+        monkeypatch.setattr(
+            evidence,
+            "mean_confidences",
+            lambda models, _: [0.1 if any(models) else 0.5] * len(models),
+        )
+        better = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
+        monkeypatch.setattr(evidence, "comparison", lambda *_: better)
+        actions = []
+        for day in range(2):
+            said = trials[10 * day : 10 * day + 10]
+            say(tmp_path / "log", said, ["x"] * 10, range(60), f"day {day}", clock.now)
+            work(running)
+            made = candidates(tmp_path / "chain")[-1].number
+            (judged,) = running.chain.of(made, "judged")
+            actions.append(judged.facts["action"])
+            clock.now += timedelta(days=1)
+            work(running)
+    assert actions == ["promote", "speak"]
+
+
+def next_day(running, tmp_path, clock, participant, session, count=9, corrections=()):
+    """Let further sentences be said, and nobody speak until the day ends."""
+    first = len(running._sentences.log.entries)
+    trials = recorded(participant)[first : first + count]
+    say(tmp_path / "log", trials, ["x"] * count, corrections, session, clock.now)
+    clock.now += 2 * QUIET
+    work(running)
+
+
+def surer(monkeypatch, running, model, of_others=0.5):
+    """Let a model be surer of all sentences than any other."""
+    monkeypatch.setattr(
+        running._decider._evidence,
+        "mean_confidences",
+        lambda models, _: [0.8 if each == model else of_others for each in models],
+    )
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def way(clock, drawn_by_number):
+    return DAYS | {"settings": replace(SETTINGS, every=20), "clock": clock}
+
+
+def test_corrections_of_the_day_after_a_bad_one_are_learnt_once(
+    participant, tmp_path, monkeypatch, clock, way
+):
+    with service(participant, tmp_path, **way) as running:
+        for session in ("good", "bad"):
+            next_day(running, tmp_path, clock, participant, session)
+        good, bad = (each.number for each in candidates(tmp_path / "chain"))
+        surer(monkeypatch, running, good)
+        next_day(running, tmp_path, clock, participant, "next", 14, range(32))
+    assert [each.model for each in running.chain.entries if each.kind == "rejected"] == [bad]
+    _, _, *later = candidates(tmp_path / "chain")
+    assert [each.facts["after"] for each in later] == [good]
+    assert later[0].facts["learnt"]["corrected"] == [19, 21, 23, 25, 27, 29, 31]
+
+
+def test_a_kill_after_a_bad_day_was_rejected_keeps_the_days_before(
+    participant, tmp_path, monkeypatch, clock, way
+):
+    with service(participant, tmp_path, **way) as running:
+        for session in ("good", "bad"):
+            next_day(running, tmp_path, clock, participant, session)
+        surer(monkeypatch, running, candidates(tmp_path / "chain")[0].number)
+
+        def kill(number):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(running, "_start_again", kill)
+        with pytest.raises(KeyboardInterrupt):
+            next_day(running, tmp_path, clock, participant, "next", 14, range(32))
+    assert kinds(tmp_path / "chain")[-1] == "rejected"
+    with service(participant, tmp_path, **way) as running:
+        work(running)
+        assert list(running._learner.model.sessions[2:]) == ["good", "next"]
+    assert 19 in candidates(tmp_path / "chain")[-1].facts["learnt"]["corrected"]
+
+
+def test_a_damaged_model_before_the_day_stops_nothing(
+    participant, tmp_path, monkeypatch, clock, way
+):
+    """Neither is the day compared with it, nor does it tell garbage from speech."""
+    with service(participant, tmp_path, **way | {"rule": RULE}) as running:
+        next_day(running, tmp_path, clock, participant, "one")
+        monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: BETTER)
+        for session in ("two", "three"):
+            damage(model_folder(tmp_path / "chain", running._position.before))
+            next_day(running, tmp_path, clock, participant, session)
+    assert list(running._learner.model.sessions[2:]) == ["one", "two", "three"]
+    assert kinds(tmp_path / "chain")[-1] == "promoted"
+
+
+def test_the_last_model_of_a_garbage_day_is_not_promoted_when_the_next_day_waits(
+    participant, tmp_path, monkeypatch, clock, way
+):
+    """The service is behind: it ends the day when it reads of the next one."""
+    trials = recorded(participant)
+    with service(participant, tmp_path, **way | {"rule": RULE}) as running:
+        next_day(running, tmp_path, clock, participant, "good")
+        good = candidates(tmp_path / "chain")[-1].number
+        monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: BETTER)
+        surer(monkeypatch, running, None, of_others=0.2)
+        say(tmp_path / "log", trials[9:16], ["x"] * 7, session="garbage", when=clock.now)
+        say(tmp_path / "log", trials[16:18], ["x"] * 2, session="next", when=clock.now)
+        work(running)
+        (last,) = (each for each in candidates(tmp_path / "chain") if each.number > good)
+    assert max(last.facts["learnt"]["decoded"]) < 16
+    (judged,) = running.chain.of(last.number, "judged")
+    assert judged.facts["action"] == "speak"
+    assert "promoted" not in kinds(tmp_path / "chain")
+
+
+@pytest.mark.parametrize("n_models", [1, 2], ids=["its last model", "an earlier model"])
+def test_a_garbage_model_whose_time_is_over_is_not_promoted(
+    participant, tmp_path, monkeypatch, clock, way, n_models
+):
+    """Eight good sentences of the next day wait."""
+    trials = recorded(participant)
+    settings = replace(FIVE, every=9 if n_models == 1 else 5)
+    with service(participant, tmp_path, **way | {"rule": RULE, "settings": settings}) as running:
+        next_day(running, tmp_path, clock, participant, "good")
+        evidence, found = running._decider._evidence, [BETTER]
+        monkeypatch.setattr(evidence, "comparison", lambda *_: found[0])
+        monkeypatch.setattr(
+            evidence,
+            "mean_confidences",
+            lambda models, numbers: [0.2 if min(numbers) < 18 else 0.8] * len(models),
+        )
+        say(tmp_path / "log", trials[9:15], ["x"] * 6, session="garbage", when=clock.now)
+        work(running)
+        if n_models == 2:
+            found[0] = Comparison(200, 1000, 0.0, -60.0, 60.0, 0.95)  # the next one waits
+        next_day(running, tmp_path, clock, participant, "garbage", 3)
+        spoke = running.chain.provisional
+        assert (spoke == running._position.latest) == (n_models == 1)
+        found[0] = BETTER
+        monkeypatch.setattr(running._decider, "has_news", lambda *_: True)
+        clock.now += timedelta(days=1)
+        say(tmp_path / "log", trials[18:26], ["x"] * 8, session="next", when=clock.now)
+        work(running)
+    actions = [each.facts["action"] for each in running.chain.of(spoke, "judged")]
+    assert actions[0] == "speak"
+    assert set(actions) == {"speak"}
+    assert len(actions) > 1
