@@ -490,21 +490,3 @@ def test_when_it_is_quiet_fewer_sentences_make_a_model(participant, tmp_path):
         taught = [n for n in range(13) if not running._labeller.is_watched(n)]
         assert running._learner.steps_today == 2 * len(taught)
         assert not running.work()
-
-
-def test_confidences_of_models_are_means_over_sentences(participant, tmp_path):
-    trials = recorded(participant)[:3]
-    with service(participant, tmp_path) as running:
-        say(tmp_path / "log", trials, ["x"] * 3)
-        work(running)
-        found = running._decider._evidence.mean_confidences([0, 0], [0, 1, 2])
-        assert running._decider._evidence.mean_confidences([0], []) is None
-    decoder = Decoder.from_dir(participant.lm)
-    model = load_model(participant.run)
-    expected = []
-    for trial in trials:
-        logits_PV = model.logits(trial.features_TC.astype(np.float32), KNOWN[-1])
-        log_probs_PV = torch.from_numpy(logits_PV).log_softmax(-1).numpy()
-        words = decoder.decode(log_probs_PV, model.inventory)[0].words
-        expected.append(np.mean([word.confidence for word in words]))
-    assert found == pytest.approx([np.mean(expected)] * 2, abs=1e-6)

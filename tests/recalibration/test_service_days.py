@@ -3,7 +3,10 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
+import torch
+from drifted_day import KNOWN
 from recalibrating import (
     DAYS,
     FIVE,
@@ -22,6 +25,7 @@ from recalibrating import (
     work,
 )
 
+from cortext.models import load_model
 from cortext.recalibration.chain import model_folder, open_chain, read_chain
 from cortext.recalibration.promotion import Comparison, PromotionRule
 
@@ -30,8 +34,8 @@ BETTER = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
 
 @pytest.mark.parametrize(
     ("of_latest", "of_before", "left"),
-    [(0.5, 0.8, True), (0.5, 0.52, False), (0.1, 0.25, False)],
-    ids=["surer", "hardly surer", "unsure of both"],
+    [(0.3, 0.6, True), (0.3, 0.55, False), (0.0, 0.08, False), (0.0, 0.12, True)],
+    ids=["twice as many", "more", "garbage", "a few"],
 )
 def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
     participant, tmp_path, monkeypatch, of_latest, of_before, left
@@ -49,16 +53,16 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
         latest = running.chain.models[-1]
         compared = []
 
-        def confidences(models, numbers):
-            compared.append((models, numbers))
-            return [of_latest, of_before]
+        def trusted(model, numbers, learner):
+            compared.append((model, numbers))
+            return of_latest if model == latest else of_before
 
-        monkeypatch.setattr(running._decider._evidence, "mean_confidences", confidences)
+        monkeypatch.setattr(running._decider, "_trusted", trusted)
         say(tmp_path / "log", trials[40:], ["x"] * 20, session="next day")
         work(running)
         learner = running._learner
         taught = [n for n in range(40, 60) if not running._labeller.is_watched(n)]
-    assert compared == [([latest, before], taught[:10])]
+    assert compared == [(latest, taught[:10]), (before, taught[:10])]
     rejected = [each for each in read_chain(tmp_path / "chain").entries if each.kind == "rejected"]
     assert [each.model for each in rejected] == ([latest] if left else [])
     days = ["good day", "next day"] if left else ["good day", "bad day", "next day"]
@@ -68,12 +72,12 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
 
 
 @pytest.mark.parametrize(
-    ("confidence", "n_today", "action"),
-    [(0.2, 8, "speak"), (0.35, 8, "promote"), (0.2, 4, "promote")],
+    ("share", "n_today", "action"),
+    [(0.05, 8, "speak"), (0.15, 8, "promote"), (0.05, 4, "promote")],
     ids=["garbage", "speech", "too few sentences"],
 )
 def test_no_model_is_promoted_on_a_day_of_garbage(
-    participant, tmp_path, monkeypatch, confidence, n_today, action
+    participant, tmp_path, monkeypatch, share, n_today, action
 ):
     """The model from before the day tells garbage from speech."""
     with service(participant, tmp_path, rule=PromotionRule()) as running:
@@ -84,32 +88,24 @@ def test_no_model_is_promoted_on_a_day_of_garbage(
         with open_chain(tmp_path / "chain") as chain:
             last = add_copy(chain, participant.run, learnt=learnt)
             contents = chain.contents
-        asked, evidence = [], running._decider._evidence
-        found = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
-        monkeypatch.setattr(evidence, "comparison", lambda *_: found)
-        monkeypatch.setattr(
-            evidence, "mean_confidences", lambda *given: asked.append(given) or [confidence]
-        )
-        judgement = running._decider.judge(contents, contents.entries[last], before=0)
+        asked, decider, learner = [], running._decider, running._learner
+        monkeypatch.setattr(decider._evidence, "comparison", lambda *_: BETTER)
+        monkeypatch.setattr(decider, "_trusted", lambda *given: asked.append(given) or share)
+        judgement = decider.judge(contents, contents.entries[last], before=0, learner=learner)
     assert judgement.decision.action == action
-    assert asked == ([([0], today)] if n_today == 8 else [])
+    assert asked == ([(0, today, learner)] if n_today == 8 else [])
 
 
 def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(
     participant, tmp_path, monkeypatch
 ):
-    """The base is sure of the first day; the first day's model is not of the second."""
+    """The base trusts the first day; the first day's model does not trust the second."""
     changes = TOGETHER | {"settings": replace(SETTINGS, every=5), "rule": RULE}
     trials, clock = recorded(participant), Clock()
     with service(participant, tmp_path, clock=clock, **changes) as running:
-        evidence = running._decider._evidence
-        monkeypatch.setattr(
-            evidence,
-            "mean_confidences",
-            lambda models, _: [0.1 if any(models) else 0.5] * len(models),
-        )
-        better = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
-        monkeypatch.setattr(evidence, "comparison", lambda *_: better)
+        decider = running._decider
+        monkeypatch.setattr(decider, "_trusted", lambda model, *_: 0.0 if model else 0.5)
+        monkeypatch.setattr(decider._evidence, "comparison", lambda *_: BETTER)
         actions = []
         for day in range(2):
             said = trials[10 * day : 10 * day + 10]
@@ -132,12 +128,11 @@ def next_day(running, tmp_path, clock, participant, session, count=9, correction
     work(running)
 
 
-def surer(monkeypatch, running, model, of_others=0.5):
-    """Let a model be surer of all sentences than any other."""
+def trust(monkeypatch, running, by_model, by_others):
+    """Set the share of sentences that a model trusts, and that others do."""
+    model, share = by_model
     monkeypatch.setattr(
-        running._decider._evidence,
-        "mean_confidences",
-        lambda models, _: [0.8 if each == model else of_others for each in models],
+        running._decider, "_trusted", lambda number, *_: share if number == model else by_others
     )
 
 
@@ -158,7 +153,7 @@ def test_corrections_of_the_day_after_a_bad_one_are_learnt_once(
         for session in ("good", "bad"):
             next_day(running, tmp_path, clock, participant, session)
         good, bad = (each.number for each in candidates(tmp_path / "chain"))
-        surer(monkeypatch, running, good)
+        trust(monkeypatch, running, (good, 0.8), 0.3)
         next_day(running, tmp_path, clock, participant, "next", 14, range(32))
     assert [each.model for each in running.chain.entries if each.kind == "rejected"] == [bad]
     _, _, *later = candidates(tmp_path / "chain")
@@ -172,7 +167,7 @@ def test_a_kill_after_a_bad_day_was_rejected_keeps_the_days_before(
     with service(participant, tmp_path, **way) as running:
         for session in ("good", "bad"):
             next_day(running, tmp_path, clock, participant, session)
-        surer(monkeypatch, running, candidates(tmp_path / "chain")[0].number)
+        trust(monkeypatch, running, (candidates(tmp_path / "chain")[0].number, 0.8), 0.3)
 
         def kill(number):
             raise KeyboardInterrupt
@@ -210,7 +205,7 @@ def test_the_last_model_of_a_garbage_day_is_not_promoted_when_the_next_day_waits
         next_day(running, tmp_path, clock, participant, "good")
         good = candidates(tmp_path / "chain")[-1].number
         monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: BETTER)
-        surer(monkeypatch, running, None, of_others=0.2)
+        monkeypatch.setattr(running._decider, "_trusted", lambda *_: 0.05)
         say(tmp_path / "log", trials[9:16], ["x"] * 7, session="garbage", when=clock.now)
         say(tmp_path / "log", trials[16:18], ["x"] * 2, session="next", when=clock.now)
         work(running)
@@ -230,12 +225,10 @@ def test_a_garbage_model_whose_time_is_over_is_not_promoted(
     settings = replace(FIVE, every=9 if n_models == 1 else 5)
     with service(participant, tmp_path, **way | {"rule": RULE, "settings": settings}) as running:
         next_day(running, tmp_path, clock, participant, "good")
-        evidence, found = running._decider._evidence, [BETTER]
-        monkeypatch.setattr(evidence, "comparison", lambda *_: found[0])
+        decider, found = running._decider, [BETTER]
+        monkeypatch.setattr(decider._evidence, "comparison", lambda *_: found[0])
         monkeypatch.setattr(
-            evidence,
-            "mean_confidences",
-            lambda models, numbers: [0.2 if min(numbers) < 18 else 0.8] * len(models),
+            decider, "_trusted", lambda _, numbers, __: 0.0 if min(numbers) < 18 else 0.8
         )
         say(tmp_path / "log", trials[9:15], ["x"] * 6, session="garbage", when=clock.now)
         work(running)
@@ -253,3 +246,50 @@ def test_a_garbage_model_whose_time_is_over_is_not_promoted(
     assert actions[0] == "speak"
     assert set(actions) == {"speak"}
     assert len(actions) > 1
+
+
+@pytest.mark.parametrize("rank", [0, 4, 8])
+def test_sentences_are_trusted_as_they_would_be_learnt(participant, tmp_path, rank):
+    """Of nine, those with at least the confidence of one of them."""
+    trials = recorded(participant)[:9]
+    with service(participant, tmp_path) as running:
+        decoder = running._judge.decoder
+    model = load_model(participant.run)
+    found = []
+    for trial in trials:
+        logits_PV = model.logits(trial.features_TC.astype(np.float32), KNOWN[-1])
+        log_probs_PV = torch.from_numpy(logits_PV).log_softmax(-1).numpy()
+        words = decoder.decode(log_probs_PV, model.inventory)[0].words
+        found.append(np.mean([word.confidence for word in words]))
+    least = sorted(found)[rank] - 1e-6
+    changes = {"overrides": [f"confidence={least}"], "settings": replace(SETTINGS, settle_s=60.0)}
+    with service(participant, tmp_path, **changes) as running:
+        say(tmp_path / "log", trials, ["x"] * 9)
+        running._sentences.refresh()
+        share = running._decider._trusted(0, range(9), running._learner)
+        assert running._decider._trusted(0, [], running._learner) is None
+    assert share == (9 - rank) / 9
+
+
+def test_a_parent_is_not_checked_while_its_child_speaks(
+    participant, tmp_path, monkeypatch, clock, way
+):
+    """The child's time is over; it is judged anew, and speaks on."""
+    changes = way | {"rule": RULE, "settings": replace(FIVE, every=9, allow_provisional=True)}
+    with service(participant, tmp_path, **changes) as running:
+        evidence = running._decider._evidence
+        monkeypatch.setattr(evidence, "comparison", lambda *_: BETTER)
+        next_day(running, tmp_path, clock, participant, "one")
+        parent = running.chain.parent
+        assert parent != 0
+        monkeypatch.setattr(evidence, "comparison", lambda *_: None)
+        next_day(running, tmp_path, clock, participant, "two")
+        child = running.chain.provisional
+        assert child not in (None, parent)
+        monkeypatch.setattr(
+            evidence, "confidences", lambda entry, *_: (0.9, 0.5 if entry.number == parent else 0.9)
+        )
+        clock.now += timedelta(days=2)
+        next_day(running, tmp_path, clock, participant, "three")
+    assert "rolled_back" not in kinds(tmp_path / "chain")
+    assert child in running.chain.descent(running.chain.models[-1])

@@ -106,7 +106,8 @@ def test_the_budget_counts_no_promotion_that_a_rollback_has_undone(
             contents = chain.contents
         found = Comparison(200, 1000, 0.5, -1.0, 1.9, 0.95)
         monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: found)
-        judgement = running._decider.judge(contents, contents.entries[last])
+        entry = contents.entries[last]
+        judgement = running._decider.judge(contents, entry, None, running._learner)
     assert judgement.decision.action == action
 
 

@@ -96,11 +96,7 @@ def test_a_model_from_before_a_rollback_is_not_gone_on_from(participant, tmp_pat
         assert cortext(["chain", "rollback", str(tmp_path / "chain"), "0", "--why", "bad"]) == 0
         compared = []
 
-        def confidences(models, numbers):
-            compared.append(models)
-            return [0.5, 0.8]
-
-        monkeypatch.setattr(running._decider._evidence, "mean_confidences", confidences)
+        monkeypatch.setattr(running._decider, "_trusted", lambda *given: compared.append(given))
         say(tmp_path / "log", trials[15:23], texts(trials[15:23]), session="day three")
         work(running)
         contents, sessions = running.chain, running._learner.model.sessions
@@ -115,19 +111,20 @@ def test_a_model_from_before_a_rollback_is_not_gone_on_from(participant, tmp_pat
 def test_a_person_may_roll_back_while_days_are_compared(participant, tmp_path, monkeypatch, to):
     trials, clock, chosen = recorded(participant), Clock(), []
 
-    def confidences(models, numbers):
-        if not chosen:
-            chosen.append(models[0] if to == "latest" else 0)
+    def trusted(model, *_):
+        if not chosen:  # the latest is asked first
+            chosen.append(model if to == "latest" else 0)
             asked = ["chain", "rollback", str(tmp_path / "chain"), str(chosen[0])]
             assert cortext(asked) == 0
-        return [0.5, 0.8]
+            return 0.2
+        return 0.8
 
     with service(participant, tmp_path, clock=clock, **DAYS) as running:
         for day, first in (("one", 0), ("two", 7)):
             said = trials[first : first + 7]
             say(tmp_path / "log", said, texts(said), session=day)
             work(running)
-        monkeypatch.setattr(running._decider._evidence, "mean_confidences", confidences)
+        monkeypatch.setattr(running._decider, "_trusted", trusted)
         for first in (14, 22):
             said = trials[first : first + 8]
             say(tmp_path / "log", said, texts(said), session="three")
@@ -154,7 +151,8 @@ def test_what_a_model_before_it_has_learnt_from_judges_no_model(participant, tmp
             first = add_copy(chain, participant.run, learnt=learnt)
             second = add_copy(chain, participant.run, after=first)
         contents = read_chain(tmp_path / "chain")
-        judgement = running._decider.judge(contents, contents.entries[second])
+        entry = contents.entries[second]
+        judgement = running._decider.judge(contents, entry, None, running._learner)
     assert judgement.labelled == 3
 
 

@@ -14,6 +14,7 @@ from cortext.recalibration.chain import Chain, intact_ancestor, is_intact
 from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.judging import Evidence
 from cortext.recalibration.labeller import Labeller
+from cortext.recalibration.learner import Learner
 from cortext.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
 from cortext.recalibration.recorded import LoggedSentences
 from cortext.recalibration.settings import ServiceSettings
@@ -23,10 +24,10 @@ FEWEST_OF_DAY = 5
 """Fewest sentences of a day that tell garbage from speech."""
 FEWEST_UNLEARNT = 5
 """Fewest sentences without labels whose confidence may veto a model."""
-SURE = 0.3
-"""Least mean confidence that a model from before a day has in its sentences, if they are speech.
+SPEECH = 0.1
+"""Least share of a day's sentences that a model from before it trusts, if they are speech.
 
-In garbage it had 0.15 to 0.2, and 0.3 to 0.45 in the speech of the day after.
+Of garbage it trusted 0 to 4 %, of the speech of the day after 17 to 62 %.
 """
 NAMED = 5
 """Most utterances that a person is asked to correct."""
@@ -114,7 +115,8 @@ class Decider:
         self,
         contents: ChainContents,
         entry: Entry,
-        before: int | None = None,
+        before: int | None,
+        learner: Learner,
     ) -> Judgement:
         """Compare a candidate with its parent; see `Judgement.write`.
 
@@ -122,6 +124,7 @@ class Decider:
             contents: The chain.
             entry: The candidate's entry.
             before: Model from the end of the day before the latest one; see `_unless_garbage`.
+            learner: Tells which decoded sentences are trusted.
         """
         unlearnt = self._unlearnt(contents, entry)
         judging = self._judging_sentences(unlearnt)
@@ -141,7 +144,7 @@ class Decider:
             why = "the confidence of sentences without labels fell from"
             decision = Decision("wait", f"{why} {of_parent:.2f} to {own:.2f}")
         if decision.action == "promote" and before in contents.descent(entry.number):
-            decision = self._unless_garbage(decision, contents, entry, before)
+            decision = self._unless_garbage(decision, contents, entry, before, learner)
         if decision.asks:
             decision = replace(decision, reason=decision.reason + self._wanted(unlearnt))
         until = self._clock() + timedelta(hours=self._rule.hours)
@@ -184,7 +187,12 @@ class Decider:
         return decision
 
     def _unless_garbage(
-        self, decision: Decision, contents: ChainContents, entry: Entry, before: int
+        self,
+        decision: Decision,
+        contents: ChainContents,
+        entry: Entry,
+        before: int,
+        learner: Learner,
     ) -> Decision:
         """Return the decision to promote a model, unless it may have learnt from garbage.
 
@@ -196,12 +204,22 @@ class Decider:
         numbers = [number for number in utterances if (began, number) in learnt]
         if len(numbers) < FEWEST_OF_DAY or not is_intact(self._chain, contents.model(before)):
             return decision
-        confidences = self._evidence.mean_confidences([before], numbers)
-        if confidences is None or confidences[0] >= SURE:
+        share = self._trusted(before, numbers, learner)
+        if share is None or share >= SPEECH:
             return decision
-        why = f"model {before} is unsure of what it has learnt since (confidence"
-        why = f"{why} {confidences[0]:.2f}), so it may only speak for a day"
-        return Decision("speak", f"{decision.reason}; {why}")
+        why = f"model {before} trusts {share:.0%} of what it has learnt since"
+        return Decision("speak", f"{decision.reason}; {why}, so it may only speak for a day")
+
+    def _trusted(self, model: int, numbers: Sequence[int], learner: Learner) -> float | None:
+        """Return the share of utterances that may be learnt from as a model decodes them.
+
+        None where the features of none are kept.
+        """
+        trusted = [
+            self._labeller.trusted(nbest, sentence, learner) is not None
+            for sentence, nbest in self._evidence.decoded(model, numbers)
+        ]
+        return sum(trusted) / len(trusted) if trusted else None
 
     def _fell(self, before: float, after: float) -> bool:
         """Tell whether a mean confidence fell by more than is allowed."""
@@ -290,27 +308,30 @@ class Decider:
         }
 
     def reason_to_leave(
-        self, session: str, latest: int, before: int, today: Sequence[int]
+        self, session: str, latest: int, before: int, today: Sequence[int], learner: Learner
     ) -> str | None:
         """Return why learning goes on from before the latest day; None where it goes on from it.
 
-        The model from before that day also decodes the first sentences of the new one. If it is
-        surer of them, as after a day of garbage or without an array, the day between did harm.
+        The model from before that day also decodes the first sentences of the new one. If twice as
+        many of these can be trusted, as after a day of garbage or without an array, the day between
+        did harm. Where none can, as on a new day of garbage, they decide nothing.
 
         Args:
             session: The new day.
             latest: Model from the end of the day before it.
             before: Model from the end of an earlier day.
             today: Utterances of the new day so far.
+            learner: Tells which decoded sentences are trusted.
         """
-        confidences = self._evidence.mean_confidences([latest, before], today)
-        if len(today) < FEWEST_OF_DAY or confidences is None:
+        if len(today) < FEWEST_OF_DAY:
             return None
-        of_latest, of_before = confidences
-        if of_before < SURE or not self._fell(of_before, of_latest):
+        of_latest, of_before = (self._trusted(each, today, learner) for each in (latest, before))
+        if of_latest is None or of_before is None:
             return None
-        found = f"confidence {of_before:.2f}, not {of_latest:.2f}"
-        return f"model {before} is surer of the first sentences of {session}: {found}"
+        if of_before < SPEECH or 2 * of_latest > of_before:
+            return None
+        found = f"it trusts {of_before:.0%}, model {latest} {of_latest:.0%}"
+        return f"of the first sentences of {session}, model {before} decodes more: {found}"
 
 
 def _judgements(contents: ChainContents, parent: int) -> int:

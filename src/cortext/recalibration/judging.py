@@ -155,26 +155,18 @@ class Evidence:
         )
         return of_parent, own
 
-    def mean_confidences(self, models: Sequence[int], numbers: Sequence[int]) -> list[float] | None:
-        """Return the mean confidence of utterances by each of some models.
+    def decoded(self, model: int, numbers: Sequence[int]) -> list[tuple[LoggedSentence, NBest]]:
+        """Return utterances whose features are kept, the latest first, as a model decodes them.
 
         Args:
-            models: Numbers of models of the chain.
+            model: Number of a model of the chain.
             numbers: The utterances, labelled or not.
-
-        Returns:
-            The means; None where the features of no utterance are kept.
         """
         sentences = self._kept(numbers, len(numbers))
         if not sentences:
-            return None
-        means = []
-        for number in models:
-            found = self._judge.decode(
-                number, load_model(model_folder(self._chain, number)), sentences
-            )
-            means.append(float(np.mean([confidence_of(each) for each in found])))
-        return means
+            return []
+        loaded = load_model(model_folder(self._chain, model))
+        return list(zip(sentences, self._judge.decode(model, loaded, sentences), strict=True))
 
     def _both(
         self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None

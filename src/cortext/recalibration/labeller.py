@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cortext.decoding import Decoder
+from cortext.decoding import Decoder, NBest
 from cortext.decoding.log_probs import log_softmax
 from cortext.recalibration.judging import day_of
 from cortext.recalibration.labels import label_of, pseudo_label
@@ -110,8 +110,21 @@ class Labeller:
         day = day_of(model, sentence.utterance.session)
         log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
         nbest = self._decoder.decode(log_probs_PV, model.inventory)
+        return self.trusted(nbest, sentence, learner)
+
+    def trusted(
+        self, nbest: NBest, sentence: LoggedSentence, learner: Learner
+    ) -> np.ndarray | None:
+        """Return the label of a decoded sentence, int64 [U]; None where it is not trusted.
+
+        Args:
+            nbest: What was decoded.
+            sentence: The sentence.
+            learner: Knows how many tokens a sentence has at least.
+        """
         least, least_word = self._learning.confidence, self._learning.word_confidence
         if not learner.knows_wildcards:  # then no word is left out of a label, and all are trusted
             least, least_word = max(least, least_word), 0.0
         fewest = learner.fewest_tokens(len(sentence.features_TC))
-        return pseudo_label(nbest, least, model.conventions, self._lexicon, fewest, least_word)
+        conventions = learner.model.conventions
+        return pseudo_label(nbest, least, conventions, self._lexicon, fewest, least_word)

@@ -222,7 +222,8 @@ class Recalibration:
         self._follow_chain()
         self._follow_log()
         self._forget_deleted()
-        if self._check_speaker() or self._judge_candidate():
+        # First what would speak: a parent is not checked while its children do the speaking.
+        if self._judge_candidate() or self._check_speaker():
             return True
         position, log, time_now = self._position, self._sentences.log, self._clock()
         position.today = [number for number in position.today if number in log.utterances]
@@ -330,7 +331,7 @@ class Recalibration:
             return
         if latest in self.chain.descent(before):  # it was gone back to
             return
-        why = self._decider.reason_to_leave(session, latest, before, numbers)
+        why = self._decider.reason_to_leave(session, latest, before, numbers, self._learner)
         if why is None:
             return
         with open_chain(self.out, now=self._clock) as chain:
@@ -416,7 +417,7 @@ class Recalibration:
             entry = contents.entries[lapsed]
         else:
             return False
-        judgement = self._decider.judge(contents, entry, self._position.before)
+        judgement = self._decider.judge(contents, entry, self._position.before, self._learner)
         with open_chain(self.out, now=self._clock) as chain:
             if chain.contents.head == contents.head:
                 judgement.write(chain)
