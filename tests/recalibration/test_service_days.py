@@ -79,12 +79,12 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
 def test_no_model_is_promoted_on_a_day_of_garbage(
     participant, tmp_path, monkeypatch, share, n_today, action
 ):
-    """The model from before the day tells garbage from speech."""
+    """The model from before the day tells garbage from speech, also by what was not learnt."""
     with service(participant, tmp_path, rule=PromotionRule()) as running:
         say(tmp_path / "log", recorded(participant)[:8], ["x"] * 8)
         running._sentences.refresh()
         began, today = running._sentences.began, list(range(n_today))
-        learnt = {"log": began, "decoded": today[2:], "corrected": today[:2]}
+        learnt = {"log": began, "decoded": today[3:], "corrected": today[:2]}
         with open_chain(tmp_path / "chain") as chain:
             last = add_copy(chain, participant.run, learnt=learnt)
             contents = chain.contents

@@ -199,16 +199,28 @@ class Decider:
         The labelled sentences that judge it may be of better days. It may speak until the next day
         shows whether this one did harm; see `reason_to_leave`.
         """
-        learnt = contents.learnt(entry.number) - contents.learnt(before)
-        began, utterances = self._sentences.began, self._sentences.log.utterances
-        numbers = [number for number in utterances if (began, number) in learnt]
+        numbers = self._of_days_since(contents, entry.number, before)
         if len(numbers) < FEWEST_OF_DAY or not is_intact(self._chain, contents.model(before)):
             return decision
         share = self._trusted(before, numbers, learner)
         if share is None or share >= SPEECH:
             return decision
-        why = f"model {before} trusts {share:.0%} of what it has learnt since"
+        why = f"model {before} trusts {share:.0%} of the sentences of the days since"
         return Decision("speak", f"{decision.reason}; {why}, so it may only speak for a day")
+
+    def _of_days_since(self, contents: ChainContents, number: int, before: int) -> list[int]:
+        """Return the utterances, learnt or not, of days that a model knows and one before did not.
+
+        Those that were said after what it has learnt from are left out.
+        """
+        began, utterances = self._sentences.began, self._sentences.log.utterances
+        of_model, of_before = (
+            {n for log, n in contents.learnt(each) if log == began and n in utterances}
+            for each in (number, before)
+        )
+        days, known = ({utterances[n].session for n in each} for each in (of_model, of_before))
+        last = max(of_model, default=-1)
+        return [n for n, each in utterances.items() if each.session in days - known and n <= last]
 
     def _trusted(self, model: int, numbers: Sequence[int], learner: Learner) -> float | None:
         """Return the share of utterances that may be learnt from as a model decodes them.
