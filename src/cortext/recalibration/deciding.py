@@ -25,9 +25,9 @@ FEWEST_OF_DAY = 5
 FEWEST_UNLEARNT = 5
 """Fewest sentences without labels whose confidence may veto a model."""
 SPEECH = 0.1
-"""Least share of a day's sentences that a model from before it trusts, if they are speech.
+"""Least share of a day's sentences that can be trusted as a model from before it decodes them.
 
-Of garbage it trusted 0 to 4 %, of the speech of the day after 17 to 62 %.
+Of simulated garbage it was 0 to 4 %, of the speech of the day after 17 to 62 %.
 """
 NAMED = 5
 """Most utterances that a person is asked to correct."""
@@ -205,7 +205,7 @@ class Decider:
         share = self._trusted(before, numbers, learner)
         if share is None or share >= SPEECH:
             return decision
-        why = f"model {before} trusts {share:.0%} of the sentences of the days since"
+        why = f"of the day's sentences {share:.0%} can be trusted as model {before} decodes them"
         return Decision("speak", f"{decision.reason}; {why}, so it may only speak for a day")
 
     def _of_days_since(self, contents: ChainContents, number: int, before: int) -> list[int]:
@@ -223,7 +223,7 @@ class Decider:
         return [n for n, each in utterances.items() if each.session in days - known and n <= last]
 
     def _trusted(self, model: int, numbers: Sequence[int], learner: Learner) -> float | None:
-        """Return the share of utterances that may be learnt from as a model decodes them.
+        """Return the share of utterances that can be trusted as a model decodes them.
 
         None where the features of none are kept.
         """
@@ -326,7 +326,7 @@ class Decider:
 
         The model from before that day also decodes the first sentences of the new one. If twice as
         many of these can be trusted, as after a day of garbage or without an array, the day between
-        did harm. Where none can, as on a new day of garbage, they decide nothing.
+        did harm. Where hardly any can, as on a new day of garbage, they decide nothing.
 
         Args:
             session: The new day.
@@ -342,8 +342,8 @@ class Decider:
             return None
         if of_before < SPEECH or 2 * of_latest > of_before:
             return None
-        found = f"it trusts {of_before:.0%}, model {latest} {of_latest:.0%}"
-        return f"of the first sentences of {session}, model {before} decodes more: {found}"
+        found = f"{of_before:.0%} as model {before} decodes them, not {of_latest:.0%}"
+        return f"of the first sentences of {session} more can be trusted: {found}"
 
 
 def _judgements(contents: ChainContents, parent: int) -> int:
