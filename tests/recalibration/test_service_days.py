@@ -27,6 +27,7 @@ from recalibrating import (
 
 from cortext.models import load_model
 from cortext.recalibration.chain import model_folder, open_chain, read_chain
+from cortext.recalibration.deciding import Understood
 from cortext.recalibration.promotion import Comparison, PromotionRule
 
 BETTER = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
@@ -34,8 +35,13 @@ BETTER = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
 
 @pytest.mark.parametrize(
     ("of_latest", "of_before", "left"),
-    [(0.3, 0.6, True), (0.3, 0.55, False), (0.0, 0.08, False), (0.0, 0.12, True)],
-    ids=["twice as many", "more", "garbage", "a few"],
+    [
+        ((0.5, 0.5), (0.8, 0.8), True),
+        ((0.5, 0.5), (0.52, 0.8), False),
+        ((0.2, 0.0), (0.4, 0.08), False),
+        ((0.2, 0.0), (0.3, 0.12), True),
+    ],
+    ids=["surer", "hardly surer", "garbage", "speech that is hardly understood"],
 )
 def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
     participant, tmp_path, monkeypatch, of_latest, of_before, left
@@ -53,18 +59,21 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
         latest = running.chain.models[-1]
         compared = []
 
-        def trusted(model, numbers, learner):
+        def understood(model, numbers, learner):
             compared.append((model, numbers))
-            return of_latest if model == latest else of_before
+            return Understood(*(of_latest if model == latest else of_before))
 
-        monkeypatch.setattr(running._decider, "_trusted", trusted)
+        monkeypatch.setattr(running._decider, "_understood", understood)
         say(tmp_path / "log", trials[40:], ["x"] * 20, session="next day")
         work(running)
         learner = running._learner
         taught = [n for n in range(40, 60) if not running._labeller.is_watched(n)]
     assert compared == [(latest, taught[:10]), (before, taught[:10])]
+    made = candidates(tmp_path / "chain")
     rejected = [each for each in read_chain(tmp_path / "chain").entries if each.kind == "rejected"]
-    assert [each.model for each in rejected] == ([latest] if left else [])
+    of_bad_day = [each.number for each in made if before < each.number <= latest]
+    assert len(of_bad_day) == 2
+    assert [each.model for each in rejected] == (of_bad_day[::-1] if left else [])
     days = ["good day", "next day"] if left else ["good day", "bad day", "next day"]
     assert list(learner.model.sessions[2:]) == days
     corrected = {each.session for each in learner.state().corrected}
@@ -72,28 +81,29 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
 
 
 @pytest.mark.parametrize(
-    ("share", "n_today", "action"),
-    [(0.05, 8, "speak"), (0.15, 8, "promote"), (0.05, 4, "promote")],
+    ("share", "action"),
+    [(0.05, "speak"), (0.15, "promote"), (None, "promote")],
     ids=["garbage", "speech", "too few sentences"],
 )
 def test_no_model_is_promoted_on_a_day_of_garbage(
-    participant, tmp_path, monkeypatch, share, n_today, action
+    participant, tmp_path, monkeypatch, share, action
 ):
     """The model from before the day tells garbage from speech, also by what was not learnt."""
     with service(participant, tmp_path, rule=PromotionRule()) as running:
         say(tmp_path / "log", recorded(participant)[:8], ["x"] * 8)
         running._sentences.refresh()
-        began, today = running._sentences.began, list(range(n_today))
+        began, today = running._sentences.began, list(range(8))
         learnt = {"log": began, "decoded": today[3:], "corrected": today[:2]}
         with open_chain(tmp_path / "chain") as chain:
             last = add_copy(chain, participant.run, learnt=learnt)
             contents = chain.contents
         asked, decider, learner = [], running._decider, running._learner
         monkeypatch.setattr(decider._evidence, "comparison", lambda *_: BETTER)
-        monkeypatch.setattr(decider, "_trusted", lambda *given: asked.append(given) or share)
+        found = None if share is None else Understood(0.4, share)
+        monkeypatch.setattr(decider, "_understood", lambda *given: asked.append(given) or found)
         judgement = decider.judge(contents, contents.entries[last], before=0, learner=learner)
     assert judgement.decision.action == action
-    assert asked == ([(0, today, learner)] if n_today == 8 else [])
+    assert asked == [(0, today, learner)]
 
 
 def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(
@@ -104,7 +114,9 @@ def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(
     trials, clock = recorded(participant), Clock()
     with service(participant, tmp_path, clock=clock, **changes) as running:
         decider = running._decider
-        monkeypatch.setattr(decider, "_trusted", lambda model, *_: 0.0 if model else 0.5)
+        monkeypatch.setattr(
+            decider, "_understood", lambda model, *_: Understood(0.4, 0.0 if model else 0.5)
+        )
         monkeypatch.setattr(decider._evidence, "comparison", lambda *_: BETTER)
         actions = []
         for day in range(2):
@@ -128,11 +140,12 @@ def next_day(running, tmp_path, clock, participant, session, count=9, correction
     work(running)
 
 
-def trust(monkeypatch, running, by_model, by_others):
-    """Set the share of sentences that a model trusts, and that others do."""
-    model, share = by_model
+def surer(monkeypatch, running, model):
+    """Let a model be surer of all sentences than others."""
     monkeypatch.setattr(
-        running._decider, "_trusted", lambda number, *_: share if number == model else by_others
+        running._decider,
+        "_understood",
+        lambda number, *_: Understood(0.8 if number == model else 0.5, 0.5),
     )
 
 
@@ -153,7 +166,7 @@ def test_corrections_of_the_day_after_a_bad_one_are_learnt_once(
         for session in ("good", "bad"):
             next_day(running, tmp_path, clock, participant, session)
         good, bad = (each.number for each in candidates(tmp_path / "chain"))
-        trust(monkeypatch, running, (good, 0.8), 0.3)
+        surer(monkeypatch, running, good)
         next_day(running, tmp_path, clock, participant, "next", 14, range(32))
     assert [each.model for each in running.chain.entries if each.kind == "rejected"] == [bad]
     _, _, *later = candidates(tmp_path / "chain")
@@ -167,7 +180,7 @@ def test_a_kill_after_a_bad_day_was_rejected_keeps_the_days_before(
     with service(participant, tmp_path, **way) as running:
         for session in ("good", "bad"):
             next_day(running, tmp_path, clock, participant, session)
-        trust(monkeypatch, running, (candidates(tmp_path / "chain")[0].number, 0.8), 0.3)
+        surer(monkeypatch, running, candidates(tmp_path / "chain")[0].number)
 
         def kill(number):
             raise KeyboardInterrupt
@@ -205,7 +218,7 @@ def test_the_last_model_of_a_garbage_day_is_not_promoted_when_the_next_day_waits
         next_day(running, tmp_path, clock, participant, "good")
         good = candidates(tmp_path / "chain")[-1].number
         monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: BETTER)
-        monkeypatch.setattr(running._decider, "_trusted", lambda *_: 0.05)
+        monkeypatch.setattr(running._decider, "_understood", lambda *_: Understood(0.4, 0.05))
         say(tmp_path / "log", trials[9:16], ["x"] * 7, session="garbage", when=clock.now)
         say(tmp_path / "log", trials[16:18], ["x"] * 2, session="next", when=clock.now)
         work(running)
@@ -228,7 +241,9 @@ def test_a_garbage_model_whose_time_is_over_is_not_promoted(
         decider, found = running._decider, [BETTER]
         monkeypatch.setattr(decider._evidence, "comparison", lambda *_: found[0])
         monkeypatch.setattr(
-            decider, "_trusted", lambda _, numbers, __: 0.0 if min(numbers) < 18 else 0.8
+            decider,
+            "_understood",
+            lambda _, numbers, __: Understood(0.4, 0.0 if min(numbers) < 18 else 0.8),
         )
         say(tmp_path / "log", trials[9:15], ["x"] * 6, session="garbage", when=clock.now)
         work(running)
@@ -266,9 +281,10 @@ def test_sentences_are_trusted_as_they_would_be_learnt(participant, tmp_path, ra
     with service(participant, tmp_path, **changes) as running:
         say(tmp_path / "log", trials, ["x"] * 9)
         running._sentences.refresh()
-        share = running._decider._trusted(0, range(9), running._learner)
-        assert running._decider._trusted(0, [], running._learner) is None
-    assert share == (9 - rank) / 9
+        understood = running._decider._understood(0, range(9), running._learner)
+        assert running._decider._understood(0, range(4), running._learner) is None
+    assert understood.trusted == pytest.approx((9 - rank) / 9)
+    assert understood.confidence == pytest.approx(np.mean(found), abs=1e-6)
 
 
 def test_a_parent_is_not_checked_while_its_child_speaks(

@@ -33,6 +33,7 @@ from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.errors import RunError
 from cortext.recalibration.chain import Chain, model_folder, open_chain, read_chain
+from cortext.recalibration.deciding import Understood
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.settings import SERVICE_METHODS
@@ -96,7 +97,7 @@ def test_a_model_from_before_a_rollback_is_not_gone_on_from(participant, tmp_pat
         assert cortext(["chain", "rollback", str(tmp_path / "chain"), "0", "--why", "bad"]) == 0
         compared = []
 
-        monkeypatch.setattr(running._decider, "_trusted", lambda *given: compared.append(given))
+        monkeypatch.setattr(running._decider, "_understood", lambda *given: compared.append(given))
         say(tmp_path / "log", trials[15:23], texts(trials[15:23]), session="day three")
         work(running)
         contents, sessions = running.chain, running._learner.model.sessions
@@ -111,20 +112,20 @@ def test_a_model_from_before_a_rollback_is_not_gone_on_from(participant, tmp_pat
 def test_a_person_may_roll_back_while_days_are_compared(participant, tmp_path, monkeypatch, to):
     trials, clock, chosen = recorded(participant), Clock(), []
 
-    def trusted(model, *_):
+    def understood(model, *_):
         if not chosen:  # the latest is asked first
             chosen.append(model if to == "latest" else 0)
             asked = ["chain", "rollback", str(tmp_path / "chain"), str(chosen[0])]
             assert cortext(asked) == 0
-            return 0.2
-        return 0.8
+            return Understood(0.5, 0.5)
+        return Understood(0.8, 0.8)
 
     with service(participant, tmp_path, clock=clock, **DAYS) as running:
         for day, first in (("one", 0), ("two", 7)):
             said = trials[first : first + 7]
             say(tmp_path / "log", said, texts(said), session=day)
             work(running)
-        monkeypatch.setattr(running._decider, "_trusted", trusted)
+        monkeypatch.setattr(running._decider, "_understood", understood)
         for first in (14, 22):
             said = trials[first : first + 8]
             say(tmp_path / "log", said, texts(said), session="three")

@@ -9,11 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cortext.errors import shown
 from cortext.recalibration.chain import Chain, intact_ancestor, is_intact
 from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.judging import Evidence
 from cortext.recalibration.labeller import Labeller
+from cortext.recalibration.labels import confidence_of
 from cortext.recalibration.learner import Learner
 from cortext.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
 from cortext.recalibration.recorded import LoggedSentences
@@ -24,10 +27,10 @@ FEWEST_OF_DAY = 5
 """Fewest sentences of a day that tell garbage from speech."""
 FEWEST_UNLEARNT = 5
 """Fewest sentences without labels whose confidence may veto a model."""
-SPEECH = 0.1
-"""Least share of a day's sentences that can be trusted as a model from before it decodes them.
+LEAST_TRUSTED = 0.1
+"""Least share of trusted labels that a model from before a day gives its sentences.
 
-Of simulated garbage it was 0 to 4 %, of the speech of the day after 17 to 62 %.
+It gave simulated garbage 0 to 4 %, and the speech of the day after 17 to 62 %.
 """
 NAMED = 5
 """Most utterances that a person is asked to correct."""
@@ -80,6 +83,19 @@ class Judgement:
             chain.add("rejected", model=self.model, why=reason)
 
 
+@dataclass(frozen=True)
+class Understood:
+    """What a model decodes of some utterances.
+
+    Attributes:
+        confidence: Mean confidence of the sentences.
+        trusted: Share of them whose labels may be learnt from.
+    """
+
+    confidence: float
+    trusted: float
+
+
 class Decider:
     """Decides about models of a chain.
 
@@ -123,8 +139,8 @@ class Decider:
         Args:
             contents: The chain.
             entry: The candidate's entry.
-            before: Model from the end of the day before the latest one; see `_unless_garbage`.
-            learner: Tells which decoded sentences are trusted.
+            before: Model from before the day that was learnt last, which tells garbage from speech.
+            learner: With the settings, tells which labels are trusted.
         """
         unlearnt = self._unlearnt(contents, entry)
         judging = self._judging_sentences(unlearnt)
@@ -199,19 +215,27 @@ class Decider:
         The labelled sentences that judge it may be of better days. It may speak until the next day
         shows whether this one did harm; see `reason_to_leave`.
         """
+        if not is_intact(self._chain, contents.model(before)):
+            return decision
         numbers = self._of_days_since(contents, entry.number, before)
-        if len(numbers) < FEWEST_OF_DAY or not is_intact(self._chain, contents.model(before)):
+        found = self._understood(before, numbers, learner)
+        if found is None or found.trusted >= LEAST_TRUSTED:
             return decision
-        share = self._trusted(before, numbers, learner)
-        if share is None or share >= SPEECH:
-            return decision
-        why = f"of the day's sentences {share:.0%} can be trusted as model {before} decodes them"
-        return Decision("speak", f"{decision.reason}; {why}, so it may only speak for a day")
+        why = (
+            f"only {found.trusted:.0%} of the labels that model {before} gives its days are trusted"
+        )
+        return Decision(
+            "speak", f"{decision.reason}; {why}, so model {entry.number} may only speak for a day"
+        )
 
     def _of_days_since(self, contents: ChainContents, number: int, before: int) -> list[int]:
-        """Return the utterances, learnt or not, of days that a model knows and one before did not.
+        """Return the utterances, learnt or not, of the days that only the later model knows.
 
-        Those that were said after what it has learnt from are left out.
+        Args:
+            contents: The chain.
+            number: The later model. Utterances after the last one that it has learnt from are left
+                out.
+            before: The earlier model.
         """
         began, utterances = self._sentences.began, self._sentences.log.utterances
         of_model, of_before = (
@@ -222,16 +246,24 @@ class Decider:
         last = max(of_model, default=-1)
         return [n for n, each in utterances.items() if each.session in days - known and n <= last]
 
-    def _trusted(self, model: int, numbers: Sequence[int], learner: Learner) -> float | None:
-        """Return the share of utterances that can be trusted as a model decodes them.
+    def _understood(
+        self, model: int, numbers: Sequence[int], learner: Learner
+    ) -> Understood | None:
+        """Decode utterances with a model; None where the features of too few are kept.
 
-        None where the features of none are kept.
+        Args:
+            model: Number of the model.
+            numbers: The utterances.
+            learner: With the settings, tells which labels are trusted.
         """
-        trusted = [
-            self._labeller.trusted(nbest, sentence, learner) is not None
-            for sentence, nbest in self._evidence.decoded(model, numbers)
-        ]
-        return sum(trusted) / len(trusted) if trusted else None
+        decoded = self._evidence.decoded(model, numbers)
+        if len(decoded) < FEWEST_OF_DAY:
+            return None
+        labels = [self._labeller.trusted(nbest, each, learner) for each, nbest in decoded]
+        return Understood(
+            float(np.mean([confidence_of(nbest) for _, nbest in decoded])),
+            float(np.mean([label is not None for label in labels])),
+        )
 
     def _fell(self, before: float, after: float) -> bool:
         """Tell whether a mean confidence fell by more than is allowed."""
@@ -324,26 +356,25 @@ class Decider:
     ) -> str | None:
         """Return why learning goes on from before the latest day; None where it goes on from it.
 
-        The model from before that day also decodes the first sentences of the new one. If twice as
-        many of these can be trusted, as after a day of garbage or without an array, the day between
-        did harm. Where hardly any can, as on a new day of garbage, they decide nothing.
+        The model from before that day also decodes the first sentences of the new one. If it is
+        surer of them, as after a day of garbage or without an array, the day between did harm.
+        Where hardly any of its labels is trusted, as on a new day of garbage, they decide nothing.
 
         Args:
             session: The new day.
             latest: Model from the end of the day before it.
             before: Model from the end of an earlier day.
             today: Utterances of the new day so far.
-            learner: Tells which decoded sentences are trusted.
+            learner: With the settings, tells which labels are trusted.
         """
-        if len(today) < FEWEST_OF_DAY:
-            return None
-        of_latest, of_before = (self._trusted(each, today, learner) for each in (latest, before))
+        of_latest, of_before = (self._understood(each, today, learner) for each in (latest, before))
         if of_latest is None or of_before is None:
             return None
-        if of_before < SPEECH or 2 * of_latest > of_before:
+        lost = self._fell(of_before.confidence, of_latest.confidence)
+        if of_before.trusted < LEAST_TRUSTED or not lost:
             return None
-        found = f"{of_before:.0%} as model {before} decodes them, not {of_latest:.0%}"
-        return f"of the first sentences of {session} more can be trusted: {found}"
+        found = f"confidence {of_before.confidence:.2f}, not {of_latest.confidence:.2f}"
+        return f"model {before} is surer of the first sentences of {session}: {found}"
 
 
 def _judgements(contents: ChainContents, parent: int) -> int:

@@ -222,8 +222,8 @@ class Recalibration:
         self._follow_chain()
         self._follow_log()
         self._forget_deleted()
-        # First what would speak: a parent is not checked while its children do the speaking.
-        if self._judge_candidate() or self._check_speaker():
+        # Judge first: a model whose time is over may speak on, and its parent needs no check.
+        if self._silence_worse() or self._judge_candidate() or self._check_speaker():
             return True
         position, log, time_now = self._position, self._sentences.log, self._clock()
         position.today = [number for number in position.today if number in log.utterances]
@@ -259,8 +259,8 @@ class Recalibration:
     def _goes_on_from(self) -> int:
         """Return the model that learning goes on from: the latest one, if it may.
 
-        If not, it is the one that its rejection names; or the one that speaks provisionally or did
-        so last; or the parent.
+        If not, it is the one from before a day that was left out (`on_from`); or the one that
+        speaks provisionally or did so last; or the parent.
         """
         chain, latest = self.chain, self._position.latest
         named = [each.facts.get("on_from") for each in chain.of(latest, "rejected")]
@@ -283,7 +283,7 @@ class Recalibration:
         )
         position.began, position.next = began, 1 + max(decoded | corrected, default=-1)
         # Which of several corrections was learnt is not known: one that followed is learnt, too.
-        # A label that was taken back is none, for what was learnt as it was decoded.
+        # What was learnt as it was decoded, and whose label was withdrawn, is not learnt again.
         position.considered = {
             number: utterances[number].revision
             for number in decoded & utterances.keys()
@@ -317,27 +317,31 @@ class Recalibration:
     def _leave_bad_day(self, session: str, numbers: Sequence[int]) -> None:
         """When a new day begins, leave the one before out if it did harm.
 
-        Its last model is rejected, and its sentences are not replayed.
+        Its models are rejected, and its sentences are not replayed.
         """
-        position = self._position
+        position, contents = self._position, self.chain
         if session in self._learner.model.sessions:
             return
         before, latest = position.before, position.latest
-        position.before = latest
-        # A promotion since rests on labels.
-        if before is None or not self.chain.may_go_on(before):
-            return
-        if not is_intact(self.out, self.chain.model(before)):
-            return
-        if latest in self.chain.descent(before):  # it was gone back to
-            return
-        why = self._decider.reason_to_leave(session, latest, before, numbers, self._learner)
-        if why is None:
+        why = None
+        # A day whose model was promoted is kept: labels have proven it.
+        if before is not None and contents.may_go_on(before):
+            went_back = latest in contents.descent(before)
+            intact = all(is_intact(self.out, contents.model(each)) for each in (before, latest))
+            if intact and not went_back:
+                why = self._decider.reason_to_leave(session, latest, before, numbers, self._learner)
+        if before is None or why is None:
+            position.before = latest
             return
         with open_chain(self.out, now=self._clock) as chain:
-            if chain.contents.head != self.chain.head:  # a person has rolled back meanwhile
+            if chain.contents.head != contents.head:  # a person has rolled back meanwhile
+                position.before = latest
                 return
-            chain.add("rejected", model=latest, why=why, on_from=before)
+            descent = contents.descent(latest)
+            since = descent[: descent.index(before)] if before in descent else [latest]
+            for number in since:
+                if number in contents.models:
+                    chain.add("rejected", model=number, why=why, on_from=before)
             self.chain = chain.contents
         today, fresh, ends = position.today, position.fresh, position.ends
         considered = {n: r for n, r in position.considered.items() if n in today}
@@ -417,7 +421,8 @@ class Recalibration:
             entry = contents.entries[lapsed]
         else:
             return False
-        judgement = self._decider.judge(contents, entry, self._position.before, self._learner)
+        before = self._position.before if self._learning.together else None
+        judgement = self._decider.judge(contents, entry, before, self._learner)
         with open_chain(self.out, now=self._clock) as chain:
             if chain.contents.head == contents.head:
                 judgement.write(chain)
@@ -436,23 +441,25 @@ class Recalibration:
         take_over_confidence(parent, folder)
 
     def _check_speaker(self) -> bool:
-        """Check the model that speaks; an earlier one speaks again where it proves worse."""
+        """Check the model that speaks; tell whether there was anything to check."""
+        entry = self.chain.entries[self.chain.speaking(self._clock())]
+        facts = self._decider.check(self.chain, entry)
+        if facts is None:
+            return False
+        with open_chain(self.out, now=self._clock) as chain:
+            if chain.contents.head == self.chain.head:
+                chain.add("checked", model=entry.number, **facts)
+            self.chain = chain.contents
+        self._silence_worse()
+        return True
+
+    def _silence_worse(self) -> bool:
+        """Let an earlier model speak again where the last check found the speaker worse."""
         entry = self.chain.entries[self.chain.speaking(self._clock())]
         last = [each for each in self.chain.entries if each.model == entry.number][-1]
         if last.kind != "checked" or not last.facts["reason"]:
-            facts = self._decider.check(self.chain, entry)
-            if facts is None:
-                return False
-            with open_chain(self.out, now=self._clock) as chain:
-                if chain.contents.head == self.chain.head:
-                    last = chain.add("checked", model=entry.number, **facts)
-                self.chain = chain.contents
-        if last.kind == "checked" and last.facts["reason"]:
-            self._silence(entry, last.facts["reason"])
-        return True
-
-    def _silence(self, entry: Entry, reason: str) -> None:
-        """Let a model speak no longer that proved worse than its parent."""
+            return False
+        reason = last.facts["reason"]
         with open_chain(self.out, now=self._clock) as chain:
             if chain.contents.parent == entry.number:
                 chain.roll_back(intact_ancestor(self.out, entry, self.chain), reason, AUTOMATIC)
@@ -464,6 +471,7 @@ class Recalibration:
             self.chain = chain.contents
         self._start_again(self.chain.parent)
         self._save()
+        return True
 
     def _clear(self, chain: Chain, entry: Entry) -> None:
         """Remove the files of old models that no decision or rollback needs."""

@@ -94,7 +94,7 @@ class Position:
         self.decoded, self.corrected, self.today, self.fresh = [], [], [], []
 
     def consider_again(self) -> None:
-        """Let what people corrected since `latest` be learnt again: it is in no model yet."""
+        """Let labels that changed since `latest` be learnt again: no model knows them yet."""
         for number in (*self.corrected, *self.fresh):
             self.considered.pop(number, None)
 
