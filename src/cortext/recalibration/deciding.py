@@ -85,7 +85,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Understood:
-    """What a model decodes of some utterances.
+    """Confidence and trust in some utterances as a model decodes them.
 
     Attributes:
         confidence: Mean confidence of the sentences.
