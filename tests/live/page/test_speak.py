@@ -143,7 +143,8 @@ def test_few_texts_wait_and_another_is_refused(served):
         ) as slow,
         ThreadPoolExecutor(5) as pool,
     ):
-        assert next(slow.iter_bytes())
+        sound = slow.iter_bytes()  # kept: an iterator that is dropped ends the connection
+        assert next(sound)
         answers = [pool.submit(served.post, "speak", {"text": "waits"}) for _ in range(5)]
         first = next(as_completed(answers)).result()  # the others wait for the slow one
         assert first.status_code == 409
