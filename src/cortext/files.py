@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -209,12 +210,18 @@ def lock(descriptor: int) -> bool:
 
 
 @contextmanager
-def exclusive(folder: Path, refusal: CortextError) -> Iterator[None]:
-    """Keep other processes out of this context for the same directory: they raise `refusal`."""
+def exclusive(folder: Path, refusal: CortextError, wait_s: float = 0.0) -> Iterator[None]:
+    """Keep other processes out of this context for the same directory.
+
+    They raise `refusal` after waiting for so many seconds.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
+    deadline_s = time.monotonic() + wait_s
     try:
-        if not lock(descriptor):
-            raise refusal
+        while not lock(descriptor):
+            if time.monotonic() >= deadline_s:
+                raise refusal
+            time.sleep(0.05)
         if not folder.exists() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
             raise refusal  # the process that had the lock has just removed the directory
         yield

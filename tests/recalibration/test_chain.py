@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cortext.cli import run as cortext
 from cortext.errors import RunError
 from cortext.recalibration.chain import (
     digest_of,
@@ -108,11 +111,14 @@ def test_digest_by_hand(run):
     assert digest_of(run) == found.stdout.split()[0].decode()
 
 
-def test_every_changed_byte_of_the_file_is_noticed(made):
+@pytest.mark.parametrize("flipped", [0x01, 0x20])
+def test_every_changed_byte_of_the_file_is_noticed(made, flipped):
+    """With the second one a dash is a carriage return, which ends no line here."""
     path = made / "chain.jsonl"
     content = path.read_bytes()
-    for place in range(0, len(content), 3):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for place in range(len(content)):
+        changed = bytes([content[place] ^ flipped])
+        path.write_bytes(content[:place] + changed + content[place + 1 :])
         line = content[:place].count(b"\n") + 1
         with pytest.raises(RunError, match=f"line ({line}|{line + 1}) of the chain is damaged"):
             read_chain(made)
@@ -151,12 +157,50 @@ def test_a_damaged_or_missing_model_is_noticed(made):
         verify_chain(made)
 
 
+def test_without_its_entries_no_model_is_removed(made, run):
+    path = made / "chain.jsonl"
+    for lose in (lambda: path.write_bytes(b""), path.unlink):
+        lose()
+        refused = pytest.raises(RunError, match=r"has models, but no entry.* restore it")
+        with refused, open_chain(made, run):
+            pass
+        assert {each.name for each in (made / "models").iterdir()} == {"0", "1", "4"}
+
+
 def test_a_second_writer_is_refused(made):
     refused = pytest.raises(RunError, match="another process writes this chain")
     with open_chain(made):
         assert read_chain(made).parent == 1  # readers are not
         with refused, open_chain(made):
             pass
+
+
+def test_a_second_writer_may_wait(made):
+    with ThreadPoolExecutor(1) as pool:
+        with open_chain(made) as chain:
+            rollback = pool.submit(cortext, ["chain", "rollback", str(made), "0"])
+            time.sleep(0.3)
+            chain.add("rejected", model=4, why="worse")
+        assert rollback.result() == 0
+    assert [each.kind for each in read_chain(made).entries[-2:]] == ["rejected", "rolled_back"]
+
+
+def test_a_clock_that_was_ahead_lets_no_model_speak_for_a_year(run, tmp_path):
+    clock, folder, year = Clock(), tmp_path / "chain", timedelta(days=365)
+    with open_chain(folder, run, now=clock) as chain:
+        clock.now += year
+        chain.add_model("candidate", write_model(b"one"), parent=0)
+        until = clock.now + timedelta(days=1)
+        chain.add("provisional", model=1, until=until.isoformat())
+        assert chain.contents.speaking(clock.now - timedelta(minutes=9)) == 1
+        clock.now -= year
+        assert chain.contents.speaking(clock.now) == 0
+        assert chain.contents.lapsed(clock.now) == 1, "it is judged anew"
+        assert chain.contents.since(1) == START + year
+        clock.now += timedelta(hours=1)
+        chain.add("judged", model=1)
+    assert chain.contents.since(1) == START + timedelta(hours=1)
+    assert chain.contents.since(0) == START
 
 
 @pytest.mark.parametrize(
@@ -214,6 +258,7 @@ def test_a_full_disk_leaves_the_chain_as_it_was(made):
             (folder / "model.safetensors").write_bytes(bytes(100_000))
 
         with open_chain(sys.argv[1]) as chain:
+            (chain.folder / "reserve").unlink()  # with it a decision could be written
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             size = int(sys.argv[2])
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

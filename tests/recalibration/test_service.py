@@ -52,7 +52,7 @@ def test_it_learns_is_judged_and_promoted(participant, tmp_path):
     with service(participant, tmp_path, overrides=["lr=0.01", "steps=3"]) as running:
         say(tmp_path / "log", trials, ["i see you"] * 60, range(60))
         work(running)
-        reserved = [number for number in range(60) if running.is_reserved(number)]
+        reserved = [number for number in range(60) if running._labeller.is_reserved(number)]
     contents = verify_chain(tmp_path / "chain")
     judged = [entry for entry in contents.entries if entry.kind == "judged"]
     assert judged[0].facts["comparison"]["sentences"] == len(reserved)
@@ -90,7 +90,7 @@ def test_one_of_four_judges_and_one_of_twelve_never_teaches_as_decoded(participa
         with service(participant, folder, operator=name) as running:
             say(folder / "log", recorded(participant)[:1], ["x"])
             running._sentences.refresh()
-            reserved = [n for n in range(120) if running.is_reserved(n)]
+            reserved = [n for n in range(120) if running._labeller.is_reserved(n)]
             watched = [n for n in range(120) if running._labeller.is_watched(n)]
         assert [n // 4 for n in reserved] == list(range(30))
         assert [n // 12 for n in watched] == list(range(10))
@@ -163,7 +163,7 @@ def test_it_names_the_sentences_that_would_judge_once_they_are_corrected(partici
         work(running)
         asked = judgements(tmp_path / "chain")[-1]
         assert asked["labelled"] == 0
-        missing = "at least 5 labelled sentences must judge it"
+        missing = "at least 5 labelled sentences must judge it, and there are 0"
         assert asked["reason"] == f"{missing}; correct or confirm utterances 0, 10, 20"
         with UsageLog(tmp_path / "log") as log:
             for number in (0, 10, 20):
@@ -231,7 +231,7 @@ def test_a_worse_model_is_rejected_and_forgotten(participant, tmp_path):
         say(tmp_path / "log", poison, ["x"] * 60)
         with UsageLog(tmp_path / "log") as log:
             for number in range(60):
-                trial = (trials if running.is_reserved(number) else poison)[number]
+                trial = (trials if running._labeller.is_reserved(number) else poison)[number]
                 log.correct(number, trial.sentence)
         while running.work() and kinds(tmp_path / "chain")[-1] != "rejected":
             pass
@@ -304,13 +304,8 @@ def test_it_can_wait_before_each_piece_of_computation(participant, tmp_path):
     with service(participant, tmp_path, pause=lambda: calls.append(1)) as running:
         say(tmp_path / "log", trials[:10], [trial.sentence for trial in trials[:10]])
         work(running)
-        contents = read_chain(tmp_path / "chain")
-        learnt = sum(
-            len(each.facts["learnt"]["decoded"])
-            for each in contents.entries
-            if each.kind == "candidate"
-        )
-        learnt += len(running._position.decoded) * (learnt == 0)
+        assert kinds(tmp_path / "chain") == ["base"], "nothing more is decoded to judge a model"
+        learnt = len(running._position.decoded)
         # Each that may teach is decoded for its label; too few others are left to watch a model.
         taught = sum(not running._labeller.is_watched(number) for number in range(10))
         assert taught > 5
@@ -342,7 +337,7 @@ def wait_for_chain(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", [0, 12, 17])
+@pytest.mark.parametrize("left", [0, 12, 17, 22, 27])
 def test_killed_it_goes_on(participant, tmp_path, left):
     trials = recorded(participant)
 
@@ -356,7 +351,7 @@ def test_killed_it_goes_on(participant, tmp_path, left):
     with service(participant, tmp_path):
         say(tmp_path / "log", trials, ["i see you"] * 60, range(60))
     first = go(left)
-    assert first.returncode in (-signal.SIGKILL, 0), first.stderr
+    assert first.returncode == -signal.SIGKILL, first.stderr
     verify_chain(tmp_path / "chain")
     again = go(-1)
     assert again.stdout == "60\n", again.stderr

@@ -1,6 +1,7 @@
 """The service: what vetoes a model, what a promotion costs, what teaches, which files are kept."""
 
-from dataclasses import replace
+import weakref
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
@@ -24,11 +25,13 @@ from recalibrating import (
 
 from cortext.cli import run as cortext
 from cortext.decoding import Decoder
+from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.models import load_model
 from cortext.recalibration import learner
 from cortext.recalibration.chain import model_folder, open_chain, read_chain
 from cortext.recalibration.labeller import RESERVED, WATCHED, Labeller
 from cortext.recalibration.promotion import Comparison, PromotionRule
+from cortext.recalibration.recorded import LoggedSentence
 from cortext.text.metrics import edit_counts
 
 QUICK = {"overrides": ["copies=1", "confidence=0"], "rule": UNDECIDED}
@@ -239,3 +242,48 @@ def test_models_that_spoke_for_a_while_are_removed_too(participant, tmp_path, dr
     assert read_chain(chain).models == [0, *made[-3:]]
     kept = sorted(int(path.name) for path in (chain / "models").iterdir())
     assert kept == [0, *made[-3:]]
+
+
+def test_the_chain_says_with_which_options_a_model_was_made(participant, tmp_path):
+    """Those of the search, too, by which labels are made and models are judged."""
+    say(tmp_path / "log", recorded(participant)[:20], ["i see you"] * 20, range(20))
+    options = {"seed": 3, "old_data": participant.data, "options": {"lm_weight": 1.25}}
+    with service(participant, tmp_path, **QUICK, **options) as running:
+        work(running)
+    with service(participant, tmp_path, **QUICK) as running:
+        say(tmp_path / "log", recorded(participant)[20:40], ["i see you"] * 20, range(20, 40))
+        work(running)
+    first, *_, last = [entry.facts["options"] for entry in candidates(tmp_path / "chain")]
+    assert first["decoder"]["lm_weight"] == 1.25
+    assert (first["seed"], first["old_data"]) == (3, str(participant.data))
+    assert first["promotion"]["fewest"] == 1000
+    assert first["service"]["every"] == 10
+    assert first["language_model"] == language_model_checksum(participant.lm)
+    assert last["decoder"]["lm_weight"] != 1.25
+    assert (last["seed"], last["old_data"]) == (0, None)
+
+
+def test_features_of_one_sentence_are_in_memory_at_a_time(participant, tmp_path, monkeypatch):
+    """A day has as many sentences as fit into the record's quota."""
+    say(tmp_path / "log", recorded(participant)[:12], ["i see you"] * 12)
+    in_memory = []
+    with service(participant, tmp_path, **QUICK) as running:
+        running._sentences.refresh()
+        kept = weakref.WeakSet()
+        read = running._sentences.sentence
+
+        def counted(number):
+            sentence = Sentence(*vars(read(number)).values())
+            kept.add(sentence)
+            in_memory.append(len(kept))
+            return sentence
+
+        monkeypatch.setattr(running._sentences, "sentence", counted)
+        running._decider._understood(0, range(12), running._learner)
+    assert len(in_memory) == 12
+    assert max(in_memory) <= 2, "the next one is read while the last one has its name yet"
+
+
+@dataclass(frozen=True, eq=False)
+class Sentence(LoggedSentence):
+    """One that a weak set can hold."""

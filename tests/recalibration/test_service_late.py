@@ -98,11 +98,15 @@ def test_another_seed_learns_nothing_twice(participant, tmp_path, way):
         before = len(candidates(tmp_path / "chain"))
     with service(participant, tmp_path, clock=clock, seed=7, **way) as running:
         assert running._position.next >= 6
+        say(tmp_path / "log", trials[12:20], ["x"] * 8, session="two", when=clock.now)
+        clock.now += 2 * QUIET
         work(running)
         state = running._learner.state()
     kept = [
         each.entry for part in ("decoded", "corrected", "today") for each in getattr(state, part)
     ]
     assert len(kept) == len(set(kept))
-    for entry in candidates(tmp_path / "chain")[before:]:
-        assert set(entry.facts["learnt"]["decoded"]) <= set(range(6, 12))
+    later = candidates(tmp_path / "chain")[before:]
+    assert later
+    for entry in later:
+        assert set(entry.facts["learnt"]["decoded"]) <= set(range(6, 20))

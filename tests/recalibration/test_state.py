@@ -16,7 +16,7 @@ from cortext.errors import RunError
 from cortext.models import GRUConfig
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.recalibration.learner import LabelledSentence, Learner
-from cortext.recalibration.settings import LearningSettings, method_settings
+from cortext.recalibration.settings import SERVICE_METHODS, LearningSettings, method_settings
 from cortext.recalibration.state import LearnerStore
 from cortext.training.config import TrainConfig
 
@@ -27,7 +27,8 @@ GRU = GRUConfig(n_units=8, n_layers=1, patch_size=4, patch_stride=2)
 
 
 def learner_of(**changes):
-    settings = method_settings("replay", [f"{name}={value}" for name, value in changes.items()])
+    changed = [f"{name}={value}" for name, value in changes.items()]
+    settings = method_settings("replay", changed, SERVICE_METHODS)
     learner = Learner(make_model(GRU), TrainConfig(model=GRU), settings, seed=3)
     learner.remember(sentence(50 + number, SESSIONS[0]) for number in range(3))
     return learner
@@ -203,7 +204,7 @@ def damaged(folder, what):
     [
         ("cut off", "the saved learner cannot be read"),
         ("a changed number", "the saved learner cannot be read: the checksum is"),
-        ("another version", "its version is 2, not 4"),
+        ("another version", "its version is 2, not 5"),
         ("empty", "the saved learner cannot be read"),
         ("no sentence", "a sentence kept for replay is missing"),
         ("a damaged sentence", "a sentence kept for replay cannot be read"),

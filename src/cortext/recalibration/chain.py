@@ -2,6 +2,7 @@
 
     CHAIN/chain.jsonl        entries, one a line, only ever appended to
     CHAIN/models/<number>/   run directory of the model that entry <number> added
+    CHAIN/reserve            is removed where the disk is full, to write a decision
 
 An entry holds the SHA-256 of the entry before, and its own: a change anywhere in the file is
 noticed. Which model speaks is computed from the entries and stored nowhere else. Models are never
@@ -14,29 +15,36 @@ entry without its end; the next writer removes either.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cortext.arguments import as_path
-from cortext.errors import RunError
+from cortext.errors import DataError, RunError
 from cortext.files import (
     atomic_directory,
+    atomic_write,
     disk_errors,
     exclusive,
     sync,
     unfinished,
 )
-from cortext.recalibration.chain_entries import ChainContents, Entry
+from cortext.recalibration.chain_entries import ADDS, ChainContents, Entry
 
 FILE = "chain.jsonl"
 MODELS = "models"
-DAMAGED = "a backup is needed; go on with the run that it began with in an empty directory"
+RESERVE = "reserve"
+RESERVE_BYTES = 64 << 10
+DAMAGED = (
+    "restore it from a backup and remove learner/; or begin a new chain in an empty directory, with"
+    " the run of models/0"
+)
 
 
 def read_chain(folder: str | Path) -> ChainContents:
@@ -67,7 +75,7 @@ def _read(path: Path) -> tuple[ChainContents, int]:
     except OSError as error:
         fix = "give a directory that `cortext recalibrate` wrote"
         raise RunError(f"no chain of use: {error.strerror}", where=path, fix=fix) from None
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
+    for number, line in enumerate(io.BytesIO(content), 1):  # not at other ends of lines
         if not line.endswith(b"\n") and _is_unfinished(line):
             break
         try:
@@ -84,7 +92,7 @@ def _read(path: Path) -> tuple[ChainContents, int]:
 def _is_unfinished(line: bytes) -> bool:
     """Tell whether a last line without its end is one that was not written to its end.
 
-    A whole object with something after it is none: its end was damaged later.
+    A whole object with other bytes behind it was damaged later.
     """
     try:
         _, end = json.JSONDecoder().raw_decode(line.decode())
@@ -204,7 +212,14 @@ class Chain:
         except ValueError as error:
             raise RunError(f"the chain takes no such entry: {error}", where=self._path) from None
         with disk_errors(self._path):
-            self._append(entry.line())
+            try:
+                self._append(entry.line())
+            except OSError:
+                reserve = self.folder / RESERVE
+                if kind in ADDS or not reserve.exists():
+                    raise
+                reserve.unlink()  # a model that proved worse must be silenced all the same
+                self._append(entry.line())
         contents.add(entry)
         return entry
 
@@ -245,6 +260,7 @@ def open_chain(
     *,
     operator: str = "",
     now: Callable[[], datetime] = lambda: datetime.now(UTC).astimezone(),
+    wait_s: float = 0.0,
 ) -> Iterator[Chain]:
     """Open a chain for writing; other processes cannot meanwhile.
 
@@ -253,6 +269,7 @@ def open_chain(
         base: Run directory that a new chain begins with; None where it must exist.
         operator: Name of the person or program that opens it, for a new chain's first entry.
         now: Returns the time.
+        wait_s: Seconds to wait for another process that writes it.
 
     Raises:
         RunError: Another process writes it, it is damaged, or it does not exist.
@@ -263,10 +280,13 @@ def open_chain(
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not folder.is_dir():
         read_chain(folder)  # says so
-    fix = "end that process, or give another directory"
-    with exclusive(folder, RunError("another process writes this chain", where=folder, fix=fix)):
+    busy = RunError("another process writes this chain", where=folder, fix="try again")
+    with exclusive(folder, busy, wait_s):
         path = folder / FILE
         if base is not None and (not path.exists() or not path.stat().st_size):
+            # A kill leaves models/0 without an entry, but no other.
+            if any(each.name.isdigit() and each.name != "0" for each in _models(folder)):
+                raise RunError("the chain has models, but no entry", where=path, fix=DAMAGED)
             chain = Chain(folder, ChainContents(), now)
             _tidy(chain)
             chain.add_model("base", lambda made: copy_run(Path(base), made), operator=operator)
@@ -275,6 +295,7 @@ def open_chain(
             os.truncate(path, size)
             chain = Chain(folder, contents, now)
             _tidy(chain)
+        _keep_reserve(folder / RESERVE)
         yield chain
 
 
@@ -293,12 +314,21 @@ def copy_run(run: Path, made: Path) -> None:
         shutil.copyfile(path, made / path.name)
 
 
+def _keep_reserve(path: Path) -> None:
+    """Write the reserve where it is missing, and the disk has the space."""
+    if not path.exists():
+        with suppress(DataError), disk_errors(path):
+            atomic_write(path, os.urandom(RESERVE_BYTES))  # zeros may take no space on a disk
+
+
 def _tidy(chain: Chain) -> None:
     """Remove what a killed process left: models without an entry, and half-written ones."""
-    models = chain.folder / MODELS
-    if not models.is_dir():
-        return
     kept = {str(number) for number in chain.contents.models}
-    for path in [*unfinished(models), *models.iterdir()]:
+    for path in [*unfinished(chain.folder / MODELS), *_models(chain.folder)]:
         if path.name not in kept:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _models(folder: Path) -> list[Path]:
+    models = folder / MODELS
+    return list(models.iterdir()) if models.is_dir() else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from cortext.errors import RunError
@@ -17,6 +17,8 @@ KINDS = (
     *(*ADDS, "judged", "provisional", "promoted"),
     *("checked", "rejected", "rolled_back", "removed"),
 )
+CLOCK_ERROR = timedelta(minutes=10)
+"""Most by which clocks are set back, and by which those of two computers differ."""
 _OWN = ("number", "when", "kind", "previous", "hash")
 
 
@@ -95,6 +97,19 @@ def _hash(number: int, when: datetime, kind: str, facts: dict[str, Any], previou
     return hashlib.sha256(_json(content)).hexdigest()
 
 
+@dataclass(frozen=True)
+class _Provisional:
+    """A model that speaks for a time."""
+
+    model: int
+    since: datetime
+    until: datetime
+
+    def lasts(self, now: datetime) -> bool:
+        """Tell whether its time is now; not where the clock had been ahead when it began."""
+        return self.since - CLOCK_ERROR <= now < self.until
+
+
 @dataclass
 class ChainContents:
     """The entries of a chain, and what follows from them.
@@ -111,7 +126,7 @@ class ChainContents:
 
     entries: list[Entry] = field(default_factory=list)
     parent: int = 0
-    _provisional: tuple[int, datetime] | None = None
+    _provisional: _Provisional | None = None
     _models: dict[int, Entry] = field(default_factory=dict)
     _left: set[int] = field(default_factory=set)
 
@@ -130,8 +145,8 @@ class ChainContents:
 
         It is the parent, or the model that speaks provisionally until its time is over.
         """
-        if self._provisional is not None and now < self._provisional[1]:
-            return self._provisional[0]
+        if self._provisional is not None and self._provisional.lasts(now):
+            return self._provisional.model
         return self.parent
 
     @property
@@ -141,13 +156,13 @@ class ChainContents:
         None where none has since the last promotion or rollback, or where it was rejected or
         removed.
         """
-        if self._provisional is None or self._provisional[0] not in self._models:
+        if self._provisional is None or self._provisional.model not in self._models:
             return None
-        return self._provisional[0]
+        return self._provisional.model
 
     def lapsed(self, now: datetime) -> int | None:
         """Return the number of the model whose provisional time is over; None for none."""
-        if self._provisional is None or now < self._provisional[1]:
+        if self._provisional is None or self._provisional.lasts(now):
             return None
         return self.provisional
 
@@ -175,6 +190,13 @@ class ChainContents:
     def models(self) -> list[int]:
         """Numbers of the models that are kept."""
         return list(self._models)
+
+    def since(self, number: int) -> datetime:
+        """Return when a model was added.
+
+        Where the clock was ahead by then, it is the first time after the clock was set back.
+        """
+        return min(entry.when for entry in self.entries[number:])
 
     def of(self, number: int, kind: str) -> list[Entry]:
         """Return the decisions of a kind about a model."""
@@ -222,7 +244,8 @@ class ChainContents:
         if entry.kind in ADDS:
             self._models[number] = entry
         elif entry.kind == "provisional":
-            self._provisional = number, datetime.fromisoformat(entry.facts["until"])
+            until = datetime.fromisoformat(entry.facts["until"])
+            self._provisional = _Provisional(number, entry.when, until)
         elif entry.kind == "promoted":
             self._provisional = None
         elif entry.kind in ("rejected", "rolled_back"):
@@ -238,7 +261,7 @@ class ChainContents:
         self.entries.append(entry)
 
     def _speaks_provisionally(self, number: int) -> bool:
-        return self._provisional is not None and self._provisional[0] == number
+        return self._provisional is not None and self._provisional.model == number
 
     def check(self, entry: Entry) -> None:
         """Raise ValueError for an entry that cannot follow."""

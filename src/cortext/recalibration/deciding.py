@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from cortext.errors import shown
-from cortext.recalibration.chain import Chain, intact_ancestor, is_intact
+from cortext.models.card import CARD, read_card
+from cortext.recalibration.chain import Chain, intact_ancestor, is_intact, model_folder
 from cortext.recalibration.chain_entries import ChainContents, Entry
 from cortext.recalibration.judging import Evidence
 from cortext.recalibration.labeller import Labeller
@@ -147,7 +148,7 @@ class Decider:
         level = self._rule.level(1 + _judgements(contents, entry.facts["parent"]))
         found = self._evidence.comparison(entry, judging, level)
         confidences = self._evidence.confidences(entry, unlearnt, FEWEST_UNLEARNT)
-        decision = self._decision(contents, found)
+        decision = self._decision(contents, found, len(judging))
         spoke = contents.provisional
         if spoke not in (None, entry.number):
             beside = self._evidence.comparison(entry, judging, level, spoke)
@@ -185,10 +186,17 @@ class Decider:
         more = len(self._sentences.log.utterances) - last["said"] >= self._settings.every
         return bool(last["action"] == "speak" or (more and self._settings.allow_provisional))
 
-    def _decision(self, contents: ChainContents, found: Comparison | None) -> Decision:
+    def _decision(
+        self, contents: ChainContents, found: Comparison | None, labelled: int
+    ) -> Decision:
         """Return what the rule says of a comparison, with the budget that the promotions left.
 
         Those that a rollback has undone count no longer.
+
+        Args:
+            contents: The chain.
+            found: The comparison; None where too few sentences are labelled for one.
+            labelled: Number of labelled sentences that may judge.
         """
         speakers = contents.lineage(contents.parent)
         uppers = [
@@ -196,7 +204,7 @@ class Decider:
             for each in contents.entries
             if each.kind == "promoted" and each.model in speakers
         ]
-        decision = decide(found, self._rule, spent(uppers))
+        decision = decide(found, self._rule, spent(uppers), labelled)
         if found is None and self._settings.allow_provisional:
             reason = f"allowed by the operator; {decision.reason}"
             return replace(decision, action="speak", reason=reason)
@@ -256,14 +264,13 @@ class Decider:
             numbers: The utterances.
             learner: With the settings, tells which labels are trusted.
         """
-        decoded = self._evidence.decoded(model, numbers)
-        if len(decoded) < FEWEST_OF_DAY:
+        confidences, trusted = [], []
+        for sentence, nbest in self._evidence.decoded(model, numbers):
+            confidences.append(confidence_of(nbest))
+            trusted.append(self._labeller.trusted(nbest, sentence, learner) is not None)
+        if len(confidences) < FEWEST_OF_DAY:
             return None
-        labels = [self._labeller.trusted(nbest, each, learner) for each, nbest in decoded]
-        return Understood(
-            float(np.mean([confidence_of(nbest) for _, nbest in decoded])),
-            float(np.mean([label is not None for label in labels])),
-        )
+        return Understood(float(np.mean(confidences)), float(np.mean(trusted)))
 
     def _fell(self, before: float, after: float) -> bool:
         """Tell whether a mean confidence fell by more than is allowed."""
@@ -298,17 +305,24 @@ class Decider:
     def _unlearnt(self, contents: ChainContents, entry: Entry) -> list[int]:
         """Return the utterances that a candidate, its parent and what speaks have not learnt from.
 
-        They were spoken after the parent was made: of earlier days both have the same layers. A
-        sentence that got its label late, when it had been learnt from as it was decoded, is none.
+        They were spoken after the parent was made: of earlier days both have the same layers. Where
+        the chain began with the parent, they may be older, except on days that it was trained on.
+        A sentence that got its label late, when it had been learnt from as it was decoded, is none.
         """
         parent = contents.entries[entry.facts["parent"]]
+        since, utterances = contents.since(parent.number), self._sentences.log.utterances
+        unknown = set[str]()
+        if parent.kind == "base":
+            card = read_card(model_folder(self._chain, parent.number) / CARD)
+            unknown = {each.session for each in utterances.values()} - set(card.sessions)
         learnt = contents.learnt(entry.number) | contents.learnt(parent.number)
         if contents.provisional is not None:
             learnt |= contents.learnt(contents.provisional)
         return [
             number
-            for number, each in self._sentences.log.utterances.items()
-            if each.when >= parent.when and (self._sentences.began, number) not in learnt
+            for number, each in utterances.items()
+            if (each.when >= since or each.session in unknown)
+            and (self._sentences.began, number) not in learnt
         ]
 
     def check(self, contents: ChainContents, entry: Entry) -> dict[str, Any] | None:
@@ -324,10 +338,11 @@ class Decider:
         """
         utterances = self._sentences.log.utterances
         checks = contents.of(entry.number, "checked")
-        since = {number for number, each in utterances.items() if each.when >= entry.when}
+        added = contents.since(entry.number)
+        since = {number for number, each in utterances.items() if each.when >= added}
         began = self._sentences.began
-        told = checks[-1].facts if checks and checks[-1].facts.get("log") == began else None
-        news = len(since) - (0 if told is None else told["said"])
+        last = checks[-1].facts if checks and checks[-1].facts.get("log") == began else None
+        news = len(since) - (0 if last is None else last["said"])
         if entry.kind != "candidate" or news < self._settings.every:
             return None
         level = self._rule.level(len(checks) + 1)

@@ -155,18 +155,21 @@ class Evidence:
         )
         return of_parent, own
 
-    def decoded(self, model: int, numbers: Sequence[int]) -> list[tuple[LoggedSentence, NBest]]:
-        """Return utterances whose features are kept, the latest first, as a model decodes them.
+    def decoded(self, model: int, numbers: Sequence[int]) -> Iterator[tuple[LoggedSentence, NBest]]:
+        """Yield utterances whose features are kept, the latest first, as a model decodes them.
+
+        The features of one are in memory at a time: a day may have thousands.
 
         Args:
             model: Number of a model of the chain.
             numbers: The utterances, labelled or not.
         """
-        sentences = self._kept(numbers, len(numbers))
-        if not sentences:
-            return []
-        loaded = load_model(model_folder(self._chain, model))
-        return list(zip(sentences, self._judge.decode(model, loaded, sentences), strict=True))
+        loaded = None
+        for number in numbers[::-1]:
+            sentence = self._sentences.sentence(number)
+            if sentence is not None:
+                loaded = loaded or load_model(model_folder(self._chain, model))
+                yield sentence, self._judge.decode(model, loaded, [sentence])[0]
 
     def _both(
         self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None

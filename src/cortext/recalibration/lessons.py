@@ -130,13 +130,15 @@ class Lessons:
         """
         settings, (_, numbers) = self._settings, self.waiting_day(position)
         if position.ends:
-            rounds = settings.rounds
-            steps = settings.steps * len(numbers) - learner.steps_today
+            # A late correction still gets steps of its own.
+            left = settings.steps * len(numbers) - learner.steps_today
+            steps = max(left, settings.steps * len(position.fresh))
+            rounds = min(settings.rounds, steps)
         else:
             rounds, steps = 1, ceil(settings.steps_at_once * len(position.fresh))
         taken = 0
         for number in range(rounds):
-            share = max(1, steps // rounds + (number < steps % rounds))
+            share = steps // rounds + (number < steps % rounds)
             taken += self._one_round(numbers, share, learner, position)
         return taken > 0
 

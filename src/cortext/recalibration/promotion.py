@@ -64,11 +64,12 @@ class PromotionRule:
                 f"promotion is {self.promotion} and provisional {self.provisional}",
                 fix="give points of the error rate, the first the smaller one",
             )
-        if not (0 < self.error < 0.5 and self.budget >= 0 and self.fewest >= 2 and self.hours > 0):
+        counts = self.budget >= 0 and self.fewest >= 2
+        if not (0 < self.error < 0.5 and counts and 0 < self.hours <= 24 * 366):
             raise ConfigError(
                 f"error is {self.error}, budget {self.budget}, fewest {self.fewest}, hours"
                 f" {self.hours}",
-                fix="give error below 0.5, fewest of 2 or more, and no negative number",
+                fix="give error below 0.5, fewest of 2 or more, at most a year, no negative number",
             )
 
     def level(self, judgement: int) -> float:
@@ -179,16 +180,21 @@ class Decision:
     asks: bool = False
 
 
-def decide(found: Comparison | None, rule: PromotionRule, budget_spent: float = 0.0) -> Decision:
+def decide(
+    found: Comparison | None, rule: PromotionRule, budget_spent: float = 0.0, labelled: int = 0
+) -> Decision:
     """Return what becomes of a candidate.
 
     Args:
         found: Its comparison with the parent; None where too few sentences are labelled for one.
         rule: The bounds.
         budget_spent: Points that the promotions so far have spent; see `spent`.
+        labelled: Number of labelled sentences that may judge it.
     """
     if found is None:
-        reason = f"at least {rule.fewest} labelled sentences must judge it"
+        reason = (
+            f"at least {rule.fewest} labelled sentences must judge it, and there are {labelled}"
+        )
         return Decision("wait", reason, asks=True)
     bound = (
         f"on {found.sentences} sentences it makes {found.difference:+.1f} points of word errors, at"

@@ -21,9 +21,10 @@ import yaml
 
 from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset
+from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import RunError
 from cortext.evaluation.confidence import take_over_confidence
-from cortext.evaluation.fitted import take_over
+from cortext.evaluation.fitted import take_over, weights_checksum
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model
@@ -49,7 +50,7 @@ from cortext.recalibration.old_sentences import old_sentences
 from cortext.recalibration.promotion import PromotionRule
 from cortext.recalibration.recorded import LoggedSentences
 from cortext.recalibration.settings import SERVICE_METHODS, ServiceSettings, method_settings
-from cortext.recalibration.state import LearnerStore, Position
+from cortext.recalibration.state import FIX, LearnerStore, Position
 from cortext.training.adapt import run_config
 from cortext.usage.writer import now
 
@@ -77,8 +78,8 @@ class Recalibration:
         clock: Returns the time.
 
     Raises:
-        CortextError: The run, the language model or the chain cannot be used, or another service
-            works on the chain.
+        CortextError: The run, the language model or the chain cannot be used, the chain began with
+            another run, or another service works on it.
     """
 
     def __init__(
@@ -111,12 +112,15 @@ class Recalibration:
         self._method = method
         self._operator = operator
         self._seed = seed
+        base = load_model(run)
         with open_chain(self.out, run, operator=operator, now=clock) as chain:
             self.chain = chain.contents
+        if weights_checksum(run) != weights_checksum(model_folder(self.out, 0)):
+            fix = "give that run, or another --out"
+            raise RunError(f"the chain began with another run than {run}", where=self.out, fix=fix)
         self._stack = ExitStack()
         try:
             self._stack.enter_context(self._alone())
-            base = load_model(model_folder(self.out, 0))
             decoder, _ = labelling_search(model_folder(self.out, 0), lm, options)
             decoder.lm.require(base.inventory, base.language, theirs="the run")
             self._judge = Judge(decoder, pause)
@@ -130,6 +134,13 @@ class Recalibration:
                 self.out, evidence, self._sentences, self._labeller, rule, settings, clock
             )
             self._store = LearnerStore(self.out / LEARNER)
+            self._options = {
+                "decoder": to_mapping(decoder.options),
+                "language_model": language_model_checksum(lm),
+                "service": to_mapping(settings),
+                "promotion": to_mapping(rule),
+                **self._from(),
+            }
             self._begin()
         except BaseException:
             self._stack.close()
@@ -153,8 +164,11 @@ class Recalibration:
     def _begin(self) -> None:
         """Go on with the saved learner.
 
-        Without one learning goes on from the latest model; so it does with other settings, and what
-        was learnt since is learnt anew.
+        If none is saved, or its settings have changed, begin with the latest model, and learn again
+        what came after it.
+
+        Raises:
+            RunError: The saved learner is damaged, or of another chain.
         """
         saved = self._store.load()
         self._position = Position()
@@ -165,6 +179,9 @@ class Recalibration:
             return
         self._learner, note = saved
         self._position = Position.of_note(note["position"])
+        if not any(each.hash == note["latest"] for each in self.chain.entries):
+            what = "the saved learner has learnt on from a model that the chain does not have"
+            raise RunError(what, where=self._store.folder, fix=FIX)
         if self._learner.settings != self._learning or note["from"] != self._from():
             position = self._position
             today = () if position.rested else position.today
@@ -222,7 +239,8 @@ class Recalibration:
         self._follow_chain()
         self._follow_log()
         self._forget_deleted()
-        # Judge first: a model whose time is over may speak on, and its parent needs no check.
+        # Judge first: a provisional model whose time is over may speak on, and until that is known
+        # its parent must not be checked.
         if self._silence_worse() or self._judge_candidate() or self._check_speaker():
             return True
         position, log, time_now = self._position, self._sentences.log, self._clock()
@@ -303,10 +321,6 @@ class Recalibration:
             self._begin()
         self._forgotten = deleted
 
-    def is_reserved(self, number: int) -> bool:
-        """Tell whether an utterance, once it has a label, judges and is never learnt from."""
-        return self._labeller.is_reserved(number)
-
     def _learn_day(self) -> bool:
         """Learn from the day so far; tell whether any step was taken."""
         if not self._position.today:
@@ -352,7 +366,9 @@ class Recalibration:
         self._save()  # a kill must not compare with the rejected model again
 
     def _save(self) -> None:
-        note = {"position": self._position.to_note(), "from": self._from()}
+        latest = self.chain.entries[self._position.latest].hash
+        position = self._position.to_note()
+        note = {"position": position, "latest": latest, "from": self._from()}
         self._store.save(self._learner, note)
 
     def _add_model(self, day_ends: bool = False) -> None:
@@ -404,6 +420,7 @@ class Recalibration:
                 "method": self._method,
                 "settings": asdict(self._learning),
             },
+            "options": self._options,
             "operator": self._operator,
         }
 
@@ -461,6 +478,8 @@ class Recalibration:
             return False
         reason = last.facts["reason"]
         with open_chain(self.out, now=self._clock) as chain:
+            if chain.contents.head != self.chain.head:  # a person has rolled back meanwhile
+                return False
             if chain.contents.parent == entry.number:
                 chain.roll_back(intact_ancestor(self.out, entry, self.chain), reason, AUTOMATIC)
             else:

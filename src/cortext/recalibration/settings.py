@@ -102,6 +102,10 @@ METHODS = {
 sentence, 64 as published. `replay` is CORP (Fan et al. 2023): 60 % copies of the new sentence and
 40 % replayed ones, until the loss is below 4; up to 200 steps of 64 sentences as published.
 """
+OF_THE_SERVICE = (
+    *("word_confidence", "together", "steps_at_once", "rounds", "corrected_weight", "lr_floor"),
+)
+"""Settings that change nothing where each sentence is learnt from as it comes."""
 SERVICE_METHODS = METHODS | {
     "together": LearningSettings(
         replayed=6,
@@ -143,7 +147,15 @@ def method_settings(
     """
     if method not in methods:
         raise ConfigError(f"unknown method {method!r}; {nearest(method, methods)}")
-    return with_overrides(methods[method], overrides)
+    changes = list(overrides)
+    if methods is METHODS:
+        for name in (each.partition("=")[0].strip() for each in changes):
+            if name in OF_THE_SERVICE:
+                raise ConfigError(f"{name} is a setting of `cortext recalibrate` alone")
+    return with_overrides(methods[method], changes)
+
+
+YEAR_S = 366 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +178,7 @@ class ServiceSettings:
     allow_provisional: bool = False
     """Let a model speak provisionally while too few sentences have labels to judge it."""
     kept: int = 10
-    """Latest models whose files are kept, beside those that spoke."""
+    """Latest models whose files are kept, beside the promoted ones and the one that speaks."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -174,8 +186,9 @@ class ServiceSettings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         for name in ("settle_s", "quiet_s"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 s or more")
+            if not 0 <= getattr(self, name) <= YEAR_S:
+                found = f"{name} is {getattr(self, name):g}"
+                raise ConfigError(f"{found}; it must be from 0 to {YEAR_S:g} s, a year")
         if not 0 <= self.lost_confidence <= 1:
             found = f"lost_confidence is {self.lost_confidence}"
             raise ConfigError(found, fix="give a share from 0 to 1")

@@ -34,7 +34,7 @@ from cortext.training.config import TrainConfig
 from cortext.usage.log import LogContents
 
 FILE = "learner.safetensors"
-FORMAT_VERSION = "4"
+FORMAT_VERSION = "5"
 PARTS = ("known", "decoded", "corrected", "today")
 """Fields of `LearnerState` that hold sentences."""
 WHAT = "the saved learner"
@@ -59,10 +59,10 @@ class Position:
         decoded: Utterances that it has learnt from since `latest`, as they were decoded.
         corrected: Utterances that it has learnt from since, as they were corrected.
         today: Utterances of the latest day, where those of a day learn together.
-        fresh: Utterances that were learnt from since `latest`, or wait to be.
+        fresh: Utterances that are in no model of the chain yet, learnt or waiting.
         rested: The last steps of that day were taken.
         pending: The learner has learnt what the next model of the chain has to.
-        ends: With it, or with the latest model, the last steps of the day were taken.
+        ends: The next model (if `pending`) or else the latest one has the last steps of the day.
     """
 
     began: int | None = None
