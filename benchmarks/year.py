@@ -24,7 +24,8 @@ days. It is judged on sentences of each later day that nothing learns from:
   garbage, lack an array, or are a stranger's for a fifth
 
 Phoneme errors (PER) are greedy. Words are searched with CMUdict's 126,000 words and a 3-gram of
-general English (`--text`), with options fitted to the first six days. Pieces that `--out` already
+general English (`--text`), with options fitted to the first six days. "Retained" are the errors at
+the end of the year on the first days, which nothing learns from later but for replay. Pieces that `--out` already
 has are not repeated, and a piece that was stopped goes on where it was. `--plan` prints the pieces
 that are left; `--minutes` starts no piece after that time.
 """
@@ -64,7 +65,7 @@ from cortext.text.lexicon import Lexicon
 from cortext.training import Trainer, adapt, read_train_config
 from cortext.training.adapt_trials import in_order_of_recording
 from year_confidence import confidence_by_quarter, plot_confidences, print_confidences
-from year_judging import judge
+from year_judging import judge, retained
 from year_learning import COURSES, Year, learn
 from year_tables import beside_daily, day_after, plot, print_tables, promotions, summary
 
@@ -206,6 +207,7 @@ def measure(piece: Piece, out: Path, lm: Path) -> dict[str, Any]:
     if piece.method == "frozen":
         model = load_model(base)
         found = [judge(model, data, session, known[-1], decoder) for session in sessions]
+        found[-1]["retained"] = retained(model, data, known, decoder)
     elif piece.method == "daily":
         found = daily(piece, data, base, known, decoder, out)
     else:
@@ -249,6 +251,7 @@ def daily(
             parent = run
         else:
             shutil.rmtree(run, ignore_errors=True)
+    found[-1]["retained"] = retained(load_model(parent), data, known, decoder)
     shutil.rmtree(folder)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,22 @@ def judge(
             ]
     lists_of = {"by_sentence": by_sentence, "confidences": confidences, "sentences": sentences}
     return errors | lists_of
+
+
+def retained(
+    model: AcousticModel, data: PackedDataset, known: Sequence[str], decoder: Decoder
+) -> dict[str, int]:
+    """Return the errors that a model makes at last on the days that it learnt first.
+
+    Args:
+        model: The model at the end of its course.
+        data: Packed data.
+        known: The first days; each is decoded with its own layer.
+        decoder: The search, with the run's options.
+
+    Returns:
+        `phoneme_errors`, `phonemes`, `word_errors`, `words`.
+    """
+    days = [judge(model, data, session, session, decoder) for session in known]
+    names = ("phoneme_errors", "phonemes", "word_errors", "words")
+    return {name: sum(day[name] for day in days) for name in names}

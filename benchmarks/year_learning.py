@@ -32,7 +32,7 @@ from cortext.training.adapt import run_config
 from cortext.training.adapt_trials import in_order_of_recording
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.writer import UsageLog, UtteranceRecord
-from year_judging import judge
+from year_judging import judge, retained
 from year_tables import DISTURBED
 
 CORRECTED = 0.2
@@ -126,7 +126,7 @@ class Year:
 
 
 def learn(year: Year, course: Course, folder: Path) -> list[dict[str, Any]]:
-    """Return the errors of a course by session.
+    """Return the errors of a course by session, the last with those `retained` on the first days.
 
     Args:
         year: The year.
@@ -161,6 +161,7 @@ def _alone(
             way.hear(Place("train", i), split, way.model_of(session).logits(features_TC, session))
         found.append(judge(way.model_of(session), year.data, session, session, year.decoder))
         _say(session, found[-1])
+    found[-1]["retained"] = retained(learner.model, year.data, year.known, year.decoder)
     return found
 
 
@@ -197,6 +198,8 @@ def _service(
             _work(service)
             found.append(_judged(year, number, folder / "chain", service.chain, clock.now))
             _say(year.sessions[number], found[-1])
+        last = load_model(model_folder(folder / "chain", service.chain.speaking(clock.now)))
+        found[-1]["retained"] = retained(last, year.data, year.known, year.decoder)
     return found
 
 

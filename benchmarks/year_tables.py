@@ -62,7 +62,8 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Returns:
         `rows`: `published_day`, the PER at the day of the published figures; `per` and `wer` by
         quarter; of undisturbed days, `worst_per`, the largest PER, and `missed_days`, those not under
-        `GOAL_PER`; `disturbed`, PER by event.
+        `GOAL_PER`; `disturbed`, PER by event; `retained`, PER and WER on the first days at the end of
+        the year, None where that was not measured.
     """
     rows = []
     for result in results:
@@ -84,9 +85,14 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     for name in day["events"]
                     if name.startswith(DISTURBED)
                 },
+                "retained": _rates(days[-1].get("retained")),
             }
         )
     return {"rows": rows}
+
+
+def _rates(errors: Mapping[str, Any] | None) -> list[float] | None:
+    return None if errors is None else [rate([errors], "phoneme"), rate([errors], "word")]
 
 
 def beside_daily(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -195,7 +201,7 @@ def day_after(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def print_tables(found: Mapping[str, Any]) -> None:
     """Print a table for each drift and method: a line for each participant."""
     columns = ["participant", f"PER at day {PUBLISHED_DAY}", "PER by quarter", "WER by quarter"]
-    columns += ["worst day's PER", f"days not under {100 * GOAL_PER:.0f} %"]
+    columns += ["worst day's PER", f"days not under {100 * GOAL_PER:.0f} %", "retained PER, WER"]
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in found["rows"]:
         groups.setdefault((row["drift"], row["method"]), []).append(row)
@@ -208,6 +214,7 @@ def print_tables(found: Mapping[str, Any]) -> None:
                 percent(row["wer"]),
                 percent([row["worst_per"]]),
                 len(row["missed_days"]),
+                percent(row["retained"]) if row["retained"] else "-",
             ]
             for row in rows
         ]

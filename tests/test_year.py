@@ -60,6 +60,13 @@ def test_lost_arrays_and_garbage_are_apart_and_changed_references_are_not():
     assert row["worst_per"] == pytest.approx(0.52)
     assert row["missed_days"] == [18, 38, 60, 80, 90]
     assert row["disturbed"] == pytest.approx({"garbage": 0.9, "lost: area 4": 0.8})
+    assert row["retained"] is None
+
+
+def test_retained_errors_are_of_the_last_day():
+    days = [*DAYS[:-1], DAYS[-1] | {"retained": day(0, 30)}]
+    (row,) = summary([piece("service", days)])["rows"]
+    assert row["retained"] == pytest.approx([0.30, 15 / 20])
 
 
 def piece(method: str, days: list[dict], seed: int = 3) -> dict:
@@ -232,10 +239,15 @@ def test_small_year_goes_from_recordings_to_tables_and_repeats_nothing(
         assert len(piece["days"]) == 8
         assert all(each["phoneme_errors"] >= 0 for each in piece["days"])
         assert [name for each in piece["days"] for name in each["events"]].count("garbage") == 1
+        retained = piece["days"][-1]["retained"]
+        assert 0 <= retained["phoneme_errors"] <= retained["phonemes"]
     # Both judge the same sentences, and only the daily model has learnt.
     frozen, daily, replay, service = (piece["days"] for piece in first["pieces"])
     for course in (daily, replay, service):
         assert [each["phonemes"] for each in frozen] == [each["phonemes"] for each in course]
     assert frozen[-1]["phoneme_errors"] != daily[-1]["phoneme_errors"]
+    first_days = frozen[-1]["retained"], daily[-1]["retained"]
+    assert first_days[0]["phonemes"] == first_days[1]["phonemes"]
+    assert first_days[0]["phoneme_errors"] != first_days[1]["phoneme_errors"]
     assert {row["method"] for row in first["beside_daily"]} == {"frozen", "replay", "service"}
     assert not (tmp_path / "out" / "daily" / "usual-4").exists()
