@@ -11,7 +11,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import torch
 from drift_log import session, write_log
 from refusals import complaint
 
@@ -20,12 +19,10 @@ from cortext.data import make_trial, write_session
 from cortext.data.conventions import Conventions
 from cortext.data.simulate import simulate
 from cortext.errors import ConfigError
-from cortext.models import AcousticModel, Smoothing, build_model, model_config, save_model
 from cortext.recalibration.chain import open_chain
-from cortext.text.inventory import RELEASE
 from cortext.usage.drift.alerts import check_hook
 from cortext.usage.drift.changes import find_changes, find_gaps
-from cortext.usage.drift.report import drift_report, layer_distances
+from cortext.usage.drift.report import drift_report
 from cortext.usage.drift.sources import read_source
 from cortext.usage.drift.statistics import Layout, Reference, collect
 
@@ -179,6 +176,14 @@ def test_lost_array_is_named_with_its_day(tmp_path):
     assert result["days"][6]["arrays"]["array 2"]["new"] == [4, 5, 6, 7]
     assert result["days"][5]["arrays"]["array 2"]["shift"] is None
     assert result["reference"] == [session(n) for n in range(5)]
+
+
+def test_table_counts_electrodes_that_are_dead_and_that_are_back(tmp_path, capsys):
+    root = write_days(tmp_path, change=lose_second_array)
+    assert run(["report", "drift", str(root), "--arrays", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [line.split("│")[4:6] for line in lines if line.startswith("│")]
+    assert [[int(cell) for cell in row] for row in found] == [[0, 0]] * 5 + [[4, 0], [0, 4]]
 
 
 def test_higher_mean_is_told_since_its_day_and_written_beside_a_picture(tmp_path, capsys):
@@ -362,25 +367,6 @@ def test_model_that_spoke_comes_from_the_chain(tmp_path):
 def test_chain_needs_a_log(tmp_path, capsys):
     root = write_days(tmp_path / "data")
     assert "chain" in complaint(capsys, "report", "drift", str(root), "--chain", str(tmp_path))
-
-
-def test_distance_of_day_layers_is_that_of_frobenius(tmp_path):
-    """Weights that differ by 3 and 4 in two places are 5 apart; biases by 2 in one place 2."""
-    config = model_config({"kind": "gru", "n_units": 4, "n_layers": 1})
-    days = [session(1), session(0)]  # not in the order of time
-    network = build_model(config, n_features=8, n_days=2, n_classes=len(RELEASE))
-    with torch.no_grad():
-        network.day_weight[1, 0, 0] += 3
-        network.day_weight[1, 1, 0] += 4
-        network.day_bias[0, 5] -= 2
-    reads = {"n_features": 8, "inventory": RELEASE, "smoothing": Smoothing()}
-    save_model(AcousticModel(network, sessions=days, **reads), tmp_path)
-    assert layer_distances(tmp_path) == {session(1): pytest.approx((5, 2))}
-
-
-def test_run_without_a_model_or_day_layers_is_one_line(tmp_path, capsys):
-    data = write_days(tmp_path / "data", 1)
-    assert "model.json" in complaint(capsys, "report", "drift", str(data), "--run", str(tmp_path))
 
 
 @pytest.mark.slow

@@ -20,10 +20,12 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
+from cortext.errors import CortextError
 from cortext.usage.drift.changes import Floors
 
 if TYPE_CHECKING:
-    from cortext.usage.drift.report import DayReport, DriftReport
+    from cortext.recalibration.chain_entries import ChainContents
+    from cortext.usage.drift.report import DayReport, DriftReport, LayerDistances
 
 ALERT_STATUS = 3
 """Exit status of `--fail` where the newest day has changed."""
@@ -38,10 +40,14 @@ def drift(
         Path | None, typer.Option(help="Directory for drift.png and drift.json.", metavar="DIR")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Run directory, for the distance of its day layers.")
+        Path | None, typer.Option(help="Run directory, for the distances of its day layers.")
     ] = None,
     chain: Annotated[
-        Path | None, typer.Option(help="Chain of `recalibrate`, for the model that spoke.")
+        Path | None,
+        typer.Option(
+            help="Chain of `recalibrate`, for the model that spoke; without --run also for the"
+            " distances of day layers."
+        ),
     ] = None,
     arrays: Annotated[
         str | None,
@@ -75,11 +81,20 @@ def drift(
 
     if hook is not None:
         check_hook(hook)
-    speaker = None if chain is None else _speaker(chain)
+    notes: list[str] = []
+    models = None if chain is None else _read_chain(chain, skip_bad, notes)
+    distances = _layer_distances(run, chain, models, notes)
+    speaker = None if models is None else _speaker(models)
     with progress_bar("reading") as progress:
         read = read_source(source, skip_bad=skip_bad, speaker=speaker, progress=progress)
+    read.notes += notes
     report = drift_report(
-        read, arrays=arrays, n_kinds=per_electrode, dead_hz=dead_hz, floors=floors, run=run
+        read,
+        arrays=arrays,
+        n_kinds=per_electrode,
+        dead_hz=dead_hz,
+        floors=floors,
+        layer_distances=distances,
     )
     if out is not None:
         _write(report, out)
@@ -92,17 +107,59 @@ def drift(
     return ALERT_STATUS if fail and report.alerts else 0
 
 
-def _speaker(chain: Path) -> Callable[[datetime], str]:
-    """Return a function that names the model of a chain that spoke at a time."""
+def _read_chain(chain: Path, skip_bad: bool, notes: list[str]) -> ChainContents | None:
+    """Read a chain; with `skip_bad`, note one that is damaged or missing, and return None."""
     from cortext.recalibration.chain import read_chain
 
-    contents = read_chain(chain)
+    try:
+        return read_chain(chain)
+    except CortextError as error:
+        if not skip_bad:
+            raise
+        notes.append(f"left out: the chain {chain}, because of: {error.what}")
+        return None
+
+
+def _speaker(models: ChainContents) -> Callable[[datetime], str]:
+    """Return a function that names the model of a chain that spoke at a time."""
 
     def speaker(when: datetime) -> str:
-        then = contents.at(when)
-        return contents.entries[then.speaking(when)].model_name if then.entries else "before it"
+        then = models.at(when)
+        return models.entries[then.speaking(when)].model_name if then.entries else "before it"
 
     return speaker
+
+
+def _layer_distances(
+    run: Path | None, chain: Path | None, models: ChainContents | None, notes: list[str]
+) -> LayerDistances | None:
+    """Return the distances of the day layers of a run, or else of a model of a chain.
+
+    The days of a log are known to the models that have learnt from it. Of those that were allowed
+    to speak, the latest knows the most: a provisional one counts even when its time is over.
+
+    Args:
+        run: Run directory.
+        chain: Directory of the chain.
+        models: The chain's contents; None where they cannot be read.
+        notes: Gets a line where the chain's model is damaged or has no day layers.
+
+    Raises:
+        RunError: The run has no model, or one without day layers.
+    """
+    from cortext.recalibration.chain import verify_model
+    from cortext.usage.drift.report import layer_distances
+
+    if run is not None:
+        return layer_distances(run)
+    if chain is None or models is None:
+        return None
+    number = models.parent if models.provisional is None else models.provisional
+    try:
+        return layer_distances(verify_model(chain, models.model(number)))
+    except CortextError as error:
+        notes.append(f"left out: distances of day layers, because {error.what}")
+        return None
 
 
 def _write(report: DriftReport, out: Path) -> None:
@@ -117,7 +174,7 @@ def _write(report: DriftReport, out: Path) -> None:
 
 
 def _show(report: DriftReport, out: Path | None) -> None:
-    columns = ["day", "mean, SD", "standard deviation", "dead", "confidence", "corrected"]
+    columns = ["day", "mean, SD", "SD", "dead", "back", "confidence", "corrected"]
     columns += ["day layer", "model"]
     title = "Largest change of an array against the reference days"
     print_table(title, columns, [_row(day) for day in report.days])
@@ -144,6 +201,7 @@ def _row(day: DayReport) -> list[str]:
         "-" if shift is None else f"{shift:+.2f}",
         "-" if spread is None else f"{100 * (2**spread - 1):+.0f} %",
         str(sum(row["dead"] for row in rows)) if rows else "-",
+        str(sum(len(row["new"]) for row in rows)) if rows else "-",
         "-" if confidence is None else f"{100 * confidence:.0f} %",
         "-" if use is None else f"{100 * use.corrected:.0f} %",
         "-" if day.layer_distance is None else f"{day.layer_distance[0]:.2f}",

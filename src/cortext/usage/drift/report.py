@@ -6,7 +6,8 @@ A arrays, N days.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from cortext.data.trial import Session
 from cortext.errors import RunError
@@ -25,6 +27,12 @@ from cortext.usage.drift.statistics import DEAD_HZ, DayStatistics, Layout, Level
 
 REFERENCE_DAYS = 5
 NAN = float("nan")
+WEIGHTS = "model.safetensors"
+DAY_WEIGHT = "day_weight"
+"""Name of the weights of all day layers, float [days, C, C]."""
+
+LayerDistances = Mapping[str, tuple[float, float]]
+"""Frobenius distances, weight and bias, by session; see `layer_distances`."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ def drift_report(
     n_kinds: int | None = None,
     dead_hz: float = DEAD_HZ,
     floors: Floors | None = None,
-    run: Path | None = None,
+    layer_distances: LayerDistances | None = None,
 ) -> DriftReport:
     """Return the report of days that were read.
 
@@ -121,21 +129,23 @@ def drift_report(
         n_kinds: Features of an electrode.
         dead_hz: Threshold crossings a second below which an electrode is dead.
         floors: Smallest changes that are told.
-        run: Run directory, for the distance of its day layers.
+        layer_distances: Distances of a model's day layers; None where no model was given.
 
     Raises:
         ConfigError: The features cannot be divided into such arrays.
-        RunError: The run has no model, or one without day layers.
     """
     floors = floors or Floors()
     measured = {day.session: day for day in source.days}
     sessions = sorted(measured.keys() | source.use.keys())
     dates = [Session(name, {}).date for name in sessions]
-    distances = {} if run is None else layer_distances(run)
+    distances = layer_distances or {}
     layout = None
     array_numbers: dict[str, tuple[dict[str, Any], tuple[dict[str, Any], ...]]] = {}
     changes = find_gaps(dates)
     notes = list(source.notes)
+    if layer_distances is not None and distances.keys().isdisjoint(sessions):
+        why = "knows none of these days" if distances else "knows one day alone"
+        notes.append(f"left out: distances of day layers, because the model {why}")
     first = source.days[:REFERENCE_DAYS]
     if first:
         layout = Layout.of(arrays, len(first[0].moments.mean_C), n_kinds)
@@ -234,6 +244,13 @@ def _use_changes(sessions: Sequence[str], use: dict[str, DayOfUse], floors: Floo
     return found
 
 
+def has_day_layers(run: Path) -> bool:
+    """Tell whether the model of a run has day layers; the weights themselves are not read."""
+    with suppress(OSError, SafetensorError), safe_open(run / WEIGHTS, framework="pt") as file:
+        return DAY_WEIGHT in file.keys()  # noqa: SIM118 - not a mapping
+    return False
+
+
 def layer_distances(run: Path) -> dict[str, tuple[float, float]]:
     """Return the Frobenius distances of neighbouring day layers, weight and bias, by session.
 
@@ -243,16 +260,16 @@ def layer_distances(run: Path) -> dict[str, tuple[float, float]]:
         RunError: The run has no model, or one without day layers.
     """
     card = read_card(run / CARD)
-    path = run / "model.safetensors"
+    path = run / WEIGHTS
     try:
         tensors = read_tensors(path)[0]
     except FileNotFoundError:
         raise RunError("the weights are missing", where=path, fix="train it again") from None
-    if "day_weight" not in tensors:
+    if DAY_WEIGHT not in tensors:
         fix = "leave out --run, or give a run of a GRU with day layers"
         raise RunError("the model has no day layers", where=run, fix=fix)
     order = sorted(range(len(card.sessions)), key=lambda number: card.sessions[number])
-    weights, biases = tensors["day_weight"].double(), tensors["day_bias"].double()
+    weights, biases = tensors[DAY_WEIGHT].double(), tensors["day_bias"].double()
     return {
         card.sessions[day]: (
             float((weights[day] - weights[before]).norm()),
