@@ -14,8 +14,14 @@ def session(day: int) -> str:
     return f"t15.2026.01.{day + 1:02d}"
 
 
-def write_log(root: Path, days: int = 5, per_day: int = 10, features: bool = True, **more) -> Path:
-    """A log of days, on the last of which all sentences are corrected."""
+def write_log(
+    root: Path, days: int = 5, per_day: int = 10, features: bool = True, silent: int | None = None,
+    **more,
+) -> Path:  # fmt: skip
+    """A log of days, on the last of which all sentences are corrected.
+
+    Electrode 0 of 8, with two features each, is dead on the day `silent`.
+    """
     root.mkdir(exist_ok=True)
     heard = HeardFeatures(root)
     lines, number = [], 0
@@ -29,7 +35,10 @@ def write_log(root: Path, days: int = 5, per_day: int = 10, features: bool = Tru
             if day == days - 1:
                 lines.append({"id": str(number), "when": when, "correction": "good evening"})
             if features:
-                heard.keep(began, number, rng.poisson(2.0, (100, 16)).astype(np.float32))
+                x_TC = rng.poisson(2.0, (100, 16)).astype(np.float32)
+                if day == silent:
+                    x_TC[:, [0, 8]] = 0
+                heard.keep(began, number, x_TC)
             number += 1
     (root / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return root

@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--feed", action="store_true")
     parser.add_argument("--gate", action="store_true")
     parser.add_argument("--no-log", action="store_true")
+    parser.add_argument("--chain", type=Path, help="chain whose day layers the drift report reads")
     parser.add_argument("--tls", type=Path, nargs=2)
     parser.add_argument("--voice")
     parser.add_argument(
@@ -139,6 +140,7 @@ def main() -> None:
         session = DecodingThread(
             days, source, speed=asked.speed, log_writer=log_writer, about=about
         )
+        session.chain = asked.chain
         if asked.voice is not None:
             speech = Speech(asked.voice)
             speech.wait()

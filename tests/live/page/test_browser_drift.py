@@ -1,6 +1,7 @@
 """The panel about drift, in a real browser."""
 
 import pytest
+from day_layers import learnt_of_three_days, write_chain
 from drift_log import write_log
 from page_browser import SEEN_TEXT, PageServer, Watched, contrast
 
@@ -10,8 +11,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("page")
-    write_log(root / "log", confidence=0.8, model="7-abcd")
-    server = PageServer(root).start()
+    write_log(root / "log", silent=1, confidence=0.8, model="7-abcd")
+    chain = write_chain(root / "chain", learnt_of_three_days)
+    server = PageServer(root, "--chain", str(chain)).start()
     yield server
     server.stop()
 
@@ -29,15 +31,18 @@ def test_panel_tells_changes_and_draws_a_cell_for_each_array_and_day(browser, se
         "Since 2026-01-05 (recording day 5), the share of corrected sentences is 100 %, after 0 %."
     )
     rows = watched.page.locator("#drift-days tbody tr")
-    assert " ".join(rows.first.inner_text().split()) == "2026-01-05 80 % 100 % 0 7-abcd"
+    # Dead, back, confidence, corrected, day layer, model; the chain knows the first three days.
+    assert " ".join(rows.first.inner_text().split()) == "2026-01-05 0 0 80 % 100 % – 7-abcd"
+    assert " ".join(rows.nth(2).inner_text().split()) == "2026-01-03 0 1 80 % 0 % 10.00 7-abcd"
+    assert " ".join(rows.nth(3).inner_text().split()) == "2026-01-02 1 0 80 % 0 % 5.00 7-abcd"
     assert rows.count() == 5
     size = "e => [e.width, e.height]"
     assert watched.page.locator("#drift-shift canvas").evaluate(size) == [5, 4]
     assert watched.text("#drift-first") == "2026-01-01"
     drawn = "e => new Set(new Uint32Array(e.getContext('2d').getImageData(0, 0, 5, 4).data.buffer)).size"
     assert watched.page.locator("#drift-shift canvas").evaluate(drawn) > 1
-    # No electrode is dead: one colour.
-    assert watched.page.locator("#drift-dead canvas").evaluate(drawn) == 1
+    # Electrode 0 is dead on one day: two colours.
+    assert watched.page.locator("#drift-dead canvas").evaluate(drawn) == 2
     watched.page.select_option("#drift-columns", "blocks")
     assert watched.page.is_hidden("#drift-dead")
     assert watched.text("#drift-first") == "2026-01-01 10:00"

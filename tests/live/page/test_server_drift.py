@@ -1,14 +1,19 @@
 """The drift report that the page's server makes of its usage log."""
 
+import asyncio
 import json
+import sys
 from datetime import UTC, datetime
 
 import pytest
+from day_layers import DISTANCES, OLD, learnt_of_three_days, write_chain, write_model
 from drift_log import write_log
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.cli import run
 from cortext.live.core.log_writer import LogWriter
+from cortext.live.page import drift
+from cortext.live.page.drift import DriftReports
 from cortext.usage.log import LOG
 from cortext.usage.writer import UsageLog
 
@@ -37,6 +42,34 @@ def test_answers_what_the_command_prints_and_again_when_the_log_has_grown(page_r
         with (log / LOG).open("a") as file:
             file.write(json.dumps(said | {"duration_s": 2.0, "text": "good morning"}) + "\n")
         assert len(ask(served).json()["days"]) == len(printed["days"]) + 1
+
+
+@pytest.mark.slow
+def test_answers_the_distances_of_day_layers_of_the_chain(page_root, log, tmp_path):
+    session = make_session(page_root, log_writer=LogWriter(UsageLog(log)))
+    session.chain = write_chain(tmp_path / "chain", learnt_of_three_days)
+    with serving(session) as served:
+        days = ask(served).json()["days"]
+    assert [day["day_layer_distance"] for day in days] == DISTANCES
+
+
+def test_day_layers_are_those_of_the_chain_or_until_there_is_one_of_the_run(
+    log, tmp_path, monkeypatch
+):
+    program = "import json, sys; print(json.dumps(sys.argv[6:]))"  # after LOG --json --skip-bad
+    monkeypatch.setattr(drift, "COMMAND", (sys.executable, "-c", program))
+    run, bare = write_model(tmp_path / "run", OLD), tmp_path / "bare"
+    write_model(bare, OLD, day_layer="none")
+    chain = tmp_path / "chain"
+    reports = DriftReports(log, run, chain)
+
+    def options(reports):
+        return asyncio.run(reports.report())
+
+    assert options(reports) == ["--run", str(run)]
+    write_chain(chain, learnt_of_three_days)
+    assert options(reports) == ["--chain", str(chain)]
+    assert options(DriftReports(log, bare)) == options(DriftReports(log)) == []
 
 
 def test_needs_the_token_and_a_log(page_root, log):

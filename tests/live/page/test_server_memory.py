@@ -470,7 +470,7 @@ def test_models_of_the_chain_that_learnt_from_it_are_named(kept, tmp_path):
     with open_chain(tmp_path / "chain", run) as chain:
         write = lambda made: (made / "config.yaml").write_text("a: 2")  # noqa: E731
         model = chain.add_model("candidate", write, parent=0, learnt=learnt)
-    served.session._chain = tmp_path / "chain"
+    served.session.chain = tmp_path / "chain"
     assert served.post("forget", {"entries": [0]}).json()["models"] == []
     assert served.post("forget", {"entries": [1]}).json()["models"] == [model.model_name]
     (tmp_path / "chain" / "chain.jsonl").write_text("damaged\n")

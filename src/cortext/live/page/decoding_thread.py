@@ -50,6 +50,10 @@ class DecodingThread:
         about: More for the `hello` message: names of the run and of the language model, version.
         on_final: Gets each final sentence as it is shown; None for none.
         caser: Gives sentences capitals and marks for showing; None: rules for English.
+        run: Run directory of the model, for what reads its files; None without one.
+
+    Attributes:
+        chain: Directory of the chain of models that it follows; None for none.
 
     Raises:
         DataError: The recordings have another number of features than the model, or other tokens,
@@ -66,6 +70,7 @@ class DecodingThread:
         about: Mapping[str, Any] | None = None,
         on_final: FinalCommand | None = None,
         caser: Caser | None = None,
+        run: Path | None = None,
     ) -> None:
         self.n_features = days.pipeline.stepper.n_features
         self.bin_ms = days.pipeline.conventions.bin_ms
@@ -83,6 +88,8 @@ class DecodingThread:
                 fix="give recordings, or a preset, that the run was trained for",
             )
         self.log_writer = log_writer
+        self.run = run
+        self.chain: Path | None = None
         self._on_final = on_final
         self.speech: Speech | None = None
         self.readers = Fanout()
@@ -94,7 +101,6 @@ class DecodingThread:
             days, self.readers, log_writer, kind, self._send_state, on_final, caser
         )
         self._follower: ChainFollower | None = None
-        self._chain: Path | None = None
         self._input: Input = (
             FeedInput(self._utterances, self._send_state)
             if source is None
@@ -138,7 +144,7 @@ class DecodingThread:
         def offer(model: ChainModel) -> None:
             self._jobs.ask(lambda: self._guarded(lambda: self._utterances.follow(model)))
 
-        days, self._chain = self._days, chain
+        days, self.chain = self._days, chain
         self._follower = ChainFollower(chain, open_model, days.pipeline.stepper, days.model, offer)
 
     def use_voice(self, speech: Speech) -> None:
@@ -228,7 +234,7 @@ class DecodingThread:
         Returns:
             The fields of the answer: how many, models that learnt from them, and notes.
         """
-        utterances, chain, ask = self._utterances, self._chain, self._jobs.ask
+        utterances, chain, ask = self._utterances, self.chain, self._jobs.ask
         if self.log_writer is None:
             return await asyncio.wrap_future(ask(lambda: forget_in_memory(utterances, selection)))
         # Asked first: what is known by now waits for the log's thread before the deletion does.

@@ -88,7 +88,8 @@ def build_app(decoding: DecodingThread, access: Access) -> Guard:
 def _add_requests(app: FastAPI, decoding: DecodingThread, access: Access) -> None:
     """Add what GET and POST do under /api/."""
     changes = handlers(decoding) | guest_handlers(access)
-    drift = DriftReports(decoding.log_writer.folder if decoding.log_writer else None)
+    log = decoding.log_writer.folder if decoding.log_writer else None
+    drift = DriftReports(log, decoding.run, decoding.chain)
 
     async def guests(_: Request) -> dict[str, Any]:
         return guest_list(access)

@@ -95,6 +95,7 @@ def open_decoding(settings: LiveSettings, progress: Progress | None = None) -> D
         about=about,
         on_final=on_final,
         caser=caser,
+        run=settings.run,
     )
     if speech is not None:
         speech.wait()

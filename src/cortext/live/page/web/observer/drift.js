@@ -10,8 +10,9 @@ const MAPS = [
   { kind: "dead", name: "Dead electrodes", full: 1, low: "none", high: "all" },
 ];
 const LINES = [["confidence", "confidence"], ["corrected", "corrected"]];
+const DASH = "\u2013";
 
-const percent = (value) => (value === null || value === undefined ? "\u2013" : `${Math.round(100 * value)}\u2009%`);
+const percent = (value) => (value === null || value === undefined ? DASH : `${Math.round(100 * value)}\u2009%`);
 
 export class Drift {
   // get(name) asks the server; it throws an Error with the server's line.
@@ -42,9 +43,17 @@ export class Drift {
     $("drift-changes").replaceChildren(...sentences.map((text) => element("li", { className: isNew.has(text) ? "wrong" : "", textContent: text })));
     $("drift-notes").replaceChildren(...notes.map((text) => element("li", { textContent: text })));
     $("drift-days").tBodies[0].replaceChildren(...days.toReversed().map((day) => {
-      const dead = Object.values(day.arrays).reduce((sum, array) => sum + array.dead, 0);
+      const arrays = Object.values(day.arrays);
+      const total = (count) => (arrays.length ? arrays.reduce((sum, array) => sum + count(array), 0) : DASH);
       const models = Object.entries(day.use?.models ?? {}).sort(([, a], [, b]) => b - a).map(([name]) => name);
-      const cells = [percent(day.use?.confidence), percent(day.use?.corrected), this.report.arrays.length ? dead : "\u2013", models.join(", ") || "\u2013"];
+      const cells = [
+        total((array) => array.dead),
+        total((array) => array.new.length),
+        percent(day.use?.confidence),
+        percent(day.use?.corrected),
+        day.day_layer_distance?.weight?.toFixed(2) ?? DASH,
+        models.join(", ") || DASH,
+      ];
       return element("tr", {}, element("th", { scope: "row", textContent: day.date ?? day.session }), ...cells.map((text) => element("td", { textContent: text })));
     }));
     for (const id of ["drift-picture", "drift-table"]) $(id).hidden = false;
