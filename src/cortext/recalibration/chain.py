@@ -5,8 +5,9 @@
     CHAIN/reserve            is removed where the disk is full, to write a decision
 
 An entry holds the SHA-256 of the entry before, and its own: a change anywhere in the file is
-noticed, except that the last entries are missing. Which model speaks is computed from the entries and stored nowhere else. Models are never
-written again, so that a rollback gives back the same bits.
+noticed, except that the last entries are missing. Which model speaks is computed from the entries
+and stored nowhere else. Models are never written again, so that a rollback gives back the same
+bits.
 
 A model is written whole before its entry. A kill leaves at most a model without an entry, or an
 entry without its end; the next writer removes either.
