@@ -128,11 +128,12 @@ class Lessons:
         When the day ends, its sentences get the steps that are left, in several rounds, before
         each of which they are decoded again.
         """
-        settings, (_, numbers) = self._settings, self.waiting_day(position)
+        settings, (session, numbers) = self._settings, self.waiting_day(position)
         if position.ends:
-            # A late correction still gets steps of its own.
-            left = settings.steps * len(numbers) - learner.steps_today
-            steps = max(left, settings.steps * len(position.fresh))
+            before = learner.steps_today if learner.session == session else 0
+            # A late correction gets steps of its own, as far as `steps_per_day` allows.
+            fewest = settings.steps * len(position.fresh)
+            steps = max(settings.steps * len(numbers) - before, fewest)
             rounds = min(settings.rounds, steps)
         else:
             rounds, steps = 1, ceil(settings.steps_at_once * len(position.fresh))
