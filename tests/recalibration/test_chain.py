@@ -111,13 +111,13 @@ def test_digest_by_hand(run):
     assert digest_of(run) == found.stdout.split()[0].decode()
 
 
-@pytest.mark.parametrize("flipped", [0x01, 0x20])
-def test_every_changed_byte_of_the_file_is_noticed(made, flipped):
-    """With the second one a dash is a carriage return, which ends no line here."""
+def test_every_changed_byte_of_the_file_is_noticed(made):
+    """A dash becomes a carriage return, which ends no line here."""
     path = made / "chain.jsonl"
     content = path.read_bytes()
-    for place in range(len(content)):
-        changed = bytes([content[place] ^ flipped])
+    dashes = {place for place, byte in enumerate(content) if byte == ord("-")}
+    for place in sorted({*range(0, len(content), 3), *dashes}):
+        changed = bytes([content[place] ^ (0x20 if place in dashes else 0x01)])
         path.write_bytes(content[:place] + changed + content[place + 1 :])
         line = content[:place].count(b"\n") + 1
         with pytest.raises(RunError, match=f"line ({line}|{line + 1}) of the chain is damaged"):
@@ -196,11 +196,31 @@ def test_a_clock_that_was_ahead_lets_no_model_speak_for_a_year(run, tmp_path):
         clock.now -= year
         assert chain.contents.speaking(clock.now) == 0
         assert chain.contents.lapsed(clock.now) == 1, "it is judged anew"
-        assert chain.contents.since(1) == START + year
         clock.now += timedelta(hours=1)
         chain.add("judged", model=1)
-    assert chain.contents.since(1) == START + timedelta(hours=1)
-    assert chain.contents.since(0) == START
+    contents = read_chain(folder)
+    assert contents.speaking(START + year + timedelta(hours=1)) == 0, "nor when that time comes"
+    assert contents.provisional == contents.lapsed(START + year) == 1
+
+
+def test_a_model_was_added_when_its_entry_says_unless_that_is_yet_to_come(run, tmp_path):
+    clock, hour = Clock(), timedelta(hours=1)
+    with open_chain(tmp_path / "chain", run, now=clock) as chain:
+        clock.now = START + 2 * hour
+        chain.add_model("candidate", write_model(b"one"), parent=0)
+        assert chain.contents.added_at(1) == START + 2 * hour
+        clock.now = datetime(1970, 1, 1, tzinfo=UTC)  # for one entry, as without a battery
+        chain.add("judged", model=1)
+        clock.now = START + 3 * hour
+        chain.add("judged", model=1)
+        assert chain.contents.added_at(0) == START
+        assert chain.contents.added_at(1) == START + 2 * hour
+        clock.now = START + 9 * hour
+        chain.add_model("candidate", write_model(b"two"), parent=0)
+        for hours in (4, 5):  # the clock was ahead
+            clock.now = START + hours * hour
+            chain.add("judged", model=4)
+        assert chain.contents.added_at(4) == START + 4 * hour
 
 
 @pytest.mark.parametrize(

@@ -389,8 +389,9 @@ def test_a_day_gets_its_last_steps_though_a_model_failed_before(
     assert [each["learnt"]["decoded"] for each in made] == [[1, 2, 3, 4, 5]] * 2
 
 
+@pytest.mark.parametrize("settle_s", [0.0, 1.0], ids=["the same settings", "another"])
 def test_a_kill_between_a_model_and_the_last_save_repeats_nothing(
-    participant, tmp_path, monkeypatch
+    participant, tmp_path, monkeypatch, settle_s
 ):
     trials, clock = recorded(participant)[:7], Clock()
     with service(participant, tmp_path, clock=clock, **DAYS) as running:
@@ -404,7 +405,8 @@ def test_a_kill_between_a_model_and_the_last_save_repeats_nothing(
             with pytest.raises(KeyboardInterrupt):
                 work(running)
     assert len(candidates(tmp_path / "chain")) == 1
-    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+    again = DAYS | {"settings": replace(FIVE, settle_s=settle_s)}
+    with service(participant, tmp_path, clock=clock, **again) as running:
         work(running)
         assert running._learner.n_steps == 5
         assert running._position.latest == candidates(tmp_path / "chain")[0].number

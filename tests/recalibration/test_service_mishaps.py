@@ -80,6 +80,17 @@ def test_a_chain_that_was_restored_says_what_to_do(participant, tmp_path):
     assert candidates(tmp_path / "chain")
 
 
+def test_a_chain_that_is_exchanged_under_a_service_stops_it_with_a_line(participant, tmp_path):
+    trials, path = recorded(participant), tmp_path / "chain" / "chain.jsonl"
+    with service(participant, tmp_path, **QUICK) as running:
+        say(tmp_path / "log", trials[:14], ["x"] * 14)
+        work(running)
+        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+        for _ in range(2):
+            with pytest.raises(RunError, match=r"another than before.* start the service again"):
+                running.work()
+
+
 def test_sentences_from_before_the_chain_judge_too(participant, tmp_path):
     """The run that it begins with knows none of their days."""
     early = datetime.now(UTC) - timedelta(days=7)
@@ -115,20 +126,26 @@ def worse(participant, tmp_path):
 def test_a_full_disk_does_not_keep_a_worse_model_speaking(
     participant, tmp_path, worse, monkeypatch
 ):
-    """Nothing fits until the reserve has made space."""
+    """No entry fits until the reserve has made space, and no other reserve ever after."""
     good, bad = worse
     chain = tmp_path / "chain"
     write = chain_module.os.write
+    assert (chain / "reserve").stat().st_size == 64 << 10
 
     def full(descriptor, content):
         if (chain / "reserve").exists():
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, content)
 
+    def no_reserve(path, content):
+        raise RunError("cannot write the file: No space left on device", where=path)
+
     assert read_chain(chain).parent == bad
     with service(participant, tmp_path) as running:
         monkeypatch.setattr(chain_module.os, "write", full)
+        monkeypatch.setattr(chain_module, "atomic_write", no_reserve)
         running.work()
+        assert not (chain / "reserve").exists()
     assert read_chain(chain).parent == good
     assert kinds(chain)[-2:] == ["checked", "rolled_back"]
 
@@ -189,6 +206,18 @@ def test_a_clock_that_was_ahead_stops_no_judgement(participant, tmp_path):
     assert last["comparison"]["sentences"] == 10
 
 
+def test_steps_of_the_day_before_are_not_taken_from_a_short_day(participant, tmp_path):
+    """The fourth and the fifth sentence that teach end the first day, with ten steps in all."""
+    trials, clock = recorded(participant), Clock()
+    with service(participant, tmp_path, clock=clock, **DAYS) as running:
+        for session, numbers in (("one", range(10)), ("two", range(10, 14))):
+            said = [trials[number] for number in numbers]
+            say(tmp_path / "log", said, ["x"] * len(said), numbers, session, clock.now)
+            clock.now += 2 * QUIET
+            work(running)
+            assert running._learner.steps_today == len(said)
+
+
 @pytest.mark.parametrize("rounds", [1, 5])
 def test_a_short_day_and_a_late_correction_get_two_steps_a_sentence(participant, tmp_path, rounds):
     trials, clock = recorded(participant), Clock()
@@ -205,18 +234,21 @@ def test_a_short_day_and_a_late_correction_get_two_steps_a_sentence(participant,
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("make", "says"),
     [
-        lambda: ServiceSettings(settle_s=1e11),
-        lambda: ServiceSettings(quiet_s=float("inf")),
-        lambda: PromotionRule(hours=float("inf")),
-        lambda: method_settings("replay", ["rounds=3"]),
-        lambda: method_settings("one-step", ["word_confidence=0.7"]),
+        (lambda: ServiceSettings(settle_s=1e11), "settle_s is 1e.11; it must be from 0 to"),
+        (lambda: ServiceSettings(quiet_s=float("inf")), "quiet_s is inf"),
+        (lambda: PromotionRule(hours=float("inf")), "hours inf"),
+        (lambda: method_settings("replay", ["rounds=3"]), "rounds is a setting of"),
+        (
+            lambda: method_settings("one-step", ["word_confidence=1"]),
+            "word_confidence is a setting",
+        ),
     ],
 )
-def test_settings_that_cannot_be_followed_are_refused(wrong):
-    with pytest.raises(ConfigError):
-        wrong()
+def test_settings_that_cannot_be_followed_are_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make()
 
 
 def test_it_says_how_many_sentences_are_missing(participant, tmp_path):

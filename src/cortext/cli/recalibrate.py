@@ -18,8 +18,6 @@ Operator = Annotated[
 ]
 WAIT_S = 2.0
 """Seconds between two readings of a log without news."""
-LOCK_S = 60.0
-"""Seconds that a rollback waits for the service, which may be writing a model."""
 PAUSE_S = 0.05
 """Seconds between two checks whether somebody still speaks."""
 
@@ -187,7 +185,7 @@ def rollback(
     Example: cortext chain rollback runs/chain 0 --why "more errors since noon"
     """
     from cortext.errors import RunError
-    from cortext.recalibration.chain import open_chain, verify_model
+    from cortext.recalibration.chain import LOCK_S, open_chain, verify_model
 
     with open_chain(chain, wait_s=LOCK_S) as opened:
         contents = opened.contents

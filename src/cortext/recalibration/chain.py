@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.arguments import as_path
-from cortext.errors import DataError, RunError
+from cortext.errors import CortextError, RunError
 from cortext.files import (
     atomic_directory,
     atomic_write,
@@ -40,6 +40,8 @@ from cortext.recalibration.chain_entries import ADDS, ChainContents, Entry
 
 FILE = "chain.jsonl"
 MODELS = "models"
+LOCK_S = 60.0
+"""Seconds that a person or the service waits for the other, which may be writing a model."""
 RESERVE = "reserve"
 RESERVE_BYTES = 64 << 10
 DAMAGED = (
@@ -318,7 +320,7 @@ def copy_run(run: Path, made: Path) -> None:
 def _keep_reserve(path: Path) -> None:
     """Write the reserve where it is missing, and the disk has the space."""
     if not path.exists():
-        with suppress(DataError), disk_errors(path):
+        with suppress(CortextError):
             atomic_write(path, os.urandom(RESERVE_BYTES))  # zeros may take no space on a disk
 
 

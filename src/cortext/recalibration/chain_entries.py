@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -106,7 +106,7 @@ class _Provisional:
     until: datetime
 
     def lasts(self, now: datetime) -> bool:
-        """Tell whether its time is now; not where the clock had been ahead when it began."""
+        """Tell whether its time is now, which it is not where the clock was ahead when it began."""
         return self.since - CLOCK_ERROR <= now < self.until
 
 
@@ -191,12 +191,13 @@ class ChainContents:
         """Numbers of the models that are kept."""
         return list(self._models)
 
-    def since(self, number: int) -> datetime:
+    def added_at(self, number: int) -> datetime:
         """Return when a model was added.
 
-        Where the clock was ahead by then, it is the first time after the clock was set back.
+        While the clock is behind that, since it had been ahead, it is the earliest time since.
         """
-        return min(entry.when for entry in self.entries[number:])
+        added, *later = (entry.when for entry in self.entries[number:])
+        return min(later) if later and later[-1] < added else added
 
     def of(self, number: int, kind: str) -> list[Entry]:
         """Return the decisions of a kind about a model."""
@@ -240,7 +241,9 @@ class ChainContents:
     def add(self, entry: Entry) -> None:
         """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
         self.check(entry)
-        number = entry.model
+        number, spoke = entry.model, self._provisional
+        if spoke is not None and entry.when < spoke.since - CLOCK_ERROR:  # the clock was ahead
+            self._provisional = replace(spoke, until=entry.when)
         if entry.kind in ADDS:
             self._models[number] = entry
         elif entry.kind == "provisional":

@@ -310,7 +310,7 @@ class Decider:
         A sentence that got its label late, when it had been learnt from as it was decoded, is none.
         """
         parent = contents.entries[entry.facts["parent"]]
-        since, utterances = contents.since(parent.number), self._sentences.log.utterances
+        added, utterances = contents.added_at(parent.number), self._sentences.log.utterances
         unknown = set[str]()
         if parent.kind == "base":
             card = read_card(model_folder(self._chain, parent.number) / CARD)
@@ -321,7 +321,7 @@ class Decider:
         return [
             number
             for number, each in utterances.items()
-            if (each.when >= since or each.session in unknown)
+            if (each.when >= added or each.session in unknown)
             and (self._sentences.began, number) not in learnt
         ]
 
@@ -338,16 +338,16 @@ class Decider:
         """
         utterances = self._sentences.log.utterances
         checks = contents.of(entry.number, "checked")
-        added = contents.since(entry.number)
-        since = {number for number, each in utterances.items() if each.when >= added}
+        added = contents.added_at(entry.number)
+        said = {number for number, each in utterances.items() if each.when >= added}
         began = self._sentences.began
         last = checks[-1].facts if checks and checks[-1].facts.get("log") == began else None
-        news = len(since) - (0 if last is None else last["said"])
+        news = len(said) - (0 if last is None else last["said"])
         if entry.kind != "candidate" or news < self._settings.every:
             return None
         level = self._rule.level(len(checks) + 1)
         parent = contents.entries[intact_ancestor(self._chain, entry, contents)]
-        unlearnt = [number for number in self._unlearnt(contents, entry) if number in since]
+        unlearnt = [number for number in self._unlearnt(contents, entry) if number in said]
         found = self._evidence.comparison(entry, unlearnt, level, parent.number)
         fewest = min(self._rule.fewest, self._settings.watched)
         confidences = self._evidence.confidences(entry, unlearnt, fewest, parent.number)
@@ -357,7 +357,7 @@ class Decider:
         lost_confidence = self._settings.lost_confidence
         return {
             "log": began,
-            "said": len(since),
+            "said": len(said),
             "comparison": None if found is None else asdict(found),
             "confidence": confidences,
             "ratings": [asdict(of_parent), asdict(own)],

@@ -35,6 +35,7 @@ import numpy as np
 
 from cortext.config import check_fields
 from cortext.errors import ConfigError
+from cortext.recalibration.settings import YEAR_H
 
 IMAGINED = 0.5
 """Share of wrong words in the sentence that is counted besides those that were judged."""
@@ -65,7 +66,7 @@ class PromotionRule:
                 fix="give points of the error rate, the first the smaller one",
             )
         counts = self.budget >= 0 and self.fewest >= 2
-        if not (0 < self.error < 0.5 and counts and 0 < self.hours <= 24 * 366):
+        if not (0 < self.error < 0.5 and counts and 0 < self.hours <= YEAR_H):
             raise ConfigError(
                 f"error is {self.error}, budget {self.budget}, fewest {self.fewest}, hours"
                 f" {self.hours}",

@@ -29,6 +29,7 @@ from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model
 from cortext.recalibration.chain import (
+    LOCK_S,
     Chain,
     chain_state,
     intact_ancestor,
@@ -113,7 +114,7 @@ class Recalibration:
         self._operator = operator
         self._seed = seed
         base = load_model(run)
-        with open_chain(self.out, run, operator=operator, now=clock) as chain:
+        with open_chain(self.out, run, operator=operator, now=clock, wait_s=LOCK_S) as chain:
             self.chain = chain.contents
         if weights_checksum(run) != weights_checksum(model_folder(self.out, 0)):
             fix = "give that run, or another --out"
@@ -160,6 +161,9 @@ class Recalibration:
         return exclusive(
             folder, RunError("another service works on this chain", where=folder, fix=fix)
         )
+
+    def _writing(self) -> AbstractContextManager[Chain]:
+        return open_chain(self.out, now=self._clock, wait_s=LOCK_S)
 
     def _begin(self) -> None:
         """Go on with the saved learner.
@@ -269,7 +273,11 @@ class Recalibration:
         """
         seen = chain_state(self.out)
         if seen != self._seen:
-            self.chain, self._seen = read_chain(self.out), seen
+            found = read_chain(self.out)
+            if self.chain.head not in (each.hash for each in found.entries):
+                what = "the chain is another than before"
+                raise RunError(what, where=self.out, fix="start the service again")
+            self.chain, self._seen = found, seen
         if not self.chain.may_go_on(self._position.latest):
             self._start_again(self._goes_on_from())
             self._save()
@@ -347,7 +355,7 @@ class Recalibration:
         if before is None or why is None:
             position.before = latest
             return
-        with open_chain(self.out, now=self._clock) as chain:
+        with self._writing() as chain:
             if chain.contents.head != contents.head:  # a person has rolled back meanwhile
                 position.before = latest
                 return
@@ -386,13 +394,16 @@ class Recalibration:
             position.pending = True
             self._save()
         facts = self._facts()
-        with open_chain(self.out, now=self._clock) as chain:
+        with self._writing() as chain:
             self.chain = chain.contents
             if not self.chain.may_go_on(position.latest):  # a person has rolled back meanwhile
                 return
             facts["parent"] = self.chain.parent
             entry = chain.contents.entries[chain.contents.models[-1]]
-            if {name: entry.facts.get(name) for name in facts} != facts:  # killed before saving
+            made = ("parent", "after", "steps", "learnt")
+            if any(
+                entry.facts.get(name) != facts[name] for name in made
+            ):  # not killed before saving
                 entry = chain.add_model("candidate", self._write_model, **facts)
             self._clear(chain, entry)
             self.chain = chain.contents
@@ -440,7 +451,7 @@ class Recalibration:
             return False
         before = self._position.before if self._learning.together else None
         judgement = self._decider.judge(contents, entry, before, self._learner)
-        with open_chain(self.out, now=self._clock) as chain:
+        with self._writing() as chain:
             if chain.contents.head == contents.head:
                 judgement.write(chain)
         self._follow_chain()
@@ -463,7 +474,7 @@ class Recalibration:
         facts = self._decider.check(self.chain, entry)
         if facts is None:
             return False
-        with open_chain(self.out, now=self._clock) as chain:
+        with self._writing() as chain:
             if chain.contents.head == self.chain.head:
                 chain.add("checked", model=entry.number, **facts)
             self.chain = chain.contents
@@ -477,7 +488,7 @@ class Recalibration:
         if last.kind != "checked" or not last.facts["reason"]:
             return False
         reason = last.facts["reason"]
-        with open_chain(self.out, now=self._clock) as chain:
+        with self._writing() as chain:
             if chain.contents.head != self.chain.head:  # a person has rolled back meanwhile
                 return False
             if chain.contents.parent == entry.number:

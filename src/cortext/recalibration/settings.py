@@ -105,7 +105,7 @@ sentence, 64 as published. `replay` is CORP (Fan et al. 2023): 60 % copies of th
 OF_THE_SERVICE = (
     *("word_confidence", "together", "steps_at_once", "rounds", "corrected_weight", "lr_floor"),
 )
-"""Settings that change nothing where each sentence is learnt from as it comes."""
+"""Settings that `adapt` and `evaluate` do not use."""
 SERVICE_METHODS = METHODS | {
     "together": LearningSettings(
         replayed=6,
@@ -148,14 +148,13 @@ def method_settings(
     if method not in methods:
         raise ConfigError(f"unknown method {method!r}; {nearest(method, methods)}")
     changes = list(overrides)
-    if methods is METHODS:
-        for name in (each.partition("=")[0].strip() for each in changes):
-            if name in OF_THE_SERVICE:
-                raise ConfigError(f"{name} is a setting of `cortext recalibrate` alone")
+    for name in (each.partition("=")[0].strip() for each in changes):
+        if name in OF_THE_SERVICE and methods is not SERVICE_METHODS:
+            raise ConfigError(f"{name} is a setting of `cortext recalibrate` alone")
     return with_overrides(methods[method], changes)
 
 
-YEAR_S = 366 * 86400.0
+YEAR_H = 366 * 24.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +185,9 @@ class ServiceSettings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         for name in ("settle_s", "quiet_s"):
-            if not 0 <= getattr(self, name) <= YEAR_S:
+            if not 0 <= getattr(self, name) <= 3600 * YEAR_H:
                 found = f"{name} is {getattr(self, name):g}"
-                raise ConfigError(f"{found}; it must be from 0 to {YEAR_S:g} s, a year")
+                raise ConfigError(f"{found}; it must be from 0 to {3600 * YEAR_H:g} s, a year")
         if not 0 <= self.lost_confidence <= 1:
             found = f"lost_confidence is {self.lost_confidence}"
             raise ConfigError(found, fix="give a share from 0 to 1")
