@@ -174,6 +174,19 @@ def test_corrections_of_the_day_after_a_bad_one_are_learnt_once(
     assert later[0].facts["learnt"]["corrected"] == [19, 21, 23, 25, 27, 29, 31]
 
 
+def test_sentences_of_a_bad_day_judge_no_model(participant, tmp_path, monkeypatch, clock, way):
+    """Those of garbage, which no model has learnt from any more, would outnumber all others."""
+    with service(participant, tmp_path, **way) as running:
+        for session in ("good", "bad"):
+            next_day(running, tmp_path, clock, participant, session)
+        surer(monkeypatch, running, candidates(tmp_path / "chain")[0].number)
+        next_day(running, tmp_path, clock, participant, "next", 14)
+        *_, latest = candidates(tmp_path / "chain")
+        unlearnt = running._decider._unlearnt(running.chain, latest)
+    # Of the first and the last day every tenth, which is not learnt from.
+    assert unlearnt == [0, 20, 30]
+
+
 def test_a_kill_after_a_bad_day_was_rejected_keeps_the_days_before(
     participant, tmp_path, monkeypatch, clock, way
 ):

@@ -245,14 +245,30 @@ class Decider:
                 out.
             before: The earlier model.
         """
+        days, last = self._days_since(contents, number, before)
+        utterances = self._sentences.log.utterances
+        return [n for n, each in utterances.items() if each.session in days and n <= last]
+
+    def _days_since(
+        self, contents: ChainContents, number: int, before: int
+    ) -> tuple[set[str], int]:
+        """Return the days that only the later model knows, and the last utterance it has learnt."""
         began, utterances = self._sentences.began, self._sentences.log.utterances
         of_model, of_before = (
             {n for log, n in contents.learnt(each) if log == began and n in utterances}
             for each in (number, before)
         )
         days, known = ({utterances[n].session for n in each} for each in (of_model, of_before))
-        last = max(of_model, default=-1)
-        return [n for n, each in utterances.items() if each.session in days - known and n <= last]
+        return days - known, max(of_model, default=-1)
+
+    def _days_left_out(self, contents: ChainContents) -> set[str]:
+        """Return the days that did harm; see `reason_to_leave`."""
+        return {
+            day
+            for each in contents.entries
+            if each.kind == "rejected" and "on_from" in each.facts
+            for day in self._days_since(contents, each.model, each.facts["on_from"])[0]
+        }
 
     def _understood(
         self, model: int, numbers: Sequence[int], learner: Learner
@@ -308,6 +324,7 @@ class Decider:
         They were spoken after the parent was made: of earlier days both have the same layers. Where
         the chain began with the parent, they may be older, except on days that it was trained on.
         A sentence that got its label late, when it had been learnt from as it was decoded, is none.
+        Nor are those of a day that was left out: what an old model makes of garbage tells nothing.
         """
         parent = contents.entries[entry.facts["parent"]]
         added, utterances = contents.added_at(parent.number), self._sentences.log.utterances
@@ -315,6 +332,7 @@ class Decider:
         if parent.kind == "base":
             card = read_card(model_folder(self._chain, parent.number) / CARD)
             unknown = {each.session for each in utterances.values()} - set(card.sessions)
+        left_out = self._days_left_out(contents)
         learnt = contents.learnt(entry.number) | contents.learnt(parent.number)
         if contents.provisional is not None:
             learnt |= contents.learnt(contents.provisional)
@@ -322,6 +340,7 @@ class Decider:
             number
             for number, each in utterances.items()
             if (each.when >= added or each.session in unknown)
+            and each.session not in left_out
             and (self._sentences.began, number) not in learnt
         ]
 
