@@ -244,6 +244,7 @@ def test_models_that_spoke_for_a_while_are_removed_too(participant, tmp_path, dr
     assert kept == [0, *made[-3:]]
 
 
+@pytest.mark.usefixtures("drawn_by_number")
 def test_the_chain_says_with_which_options_a_model_was_made(participant, tmp_path):
     """Those of the search, too, by which labels are made and models are judged."""
     say(tmp_path / "log", recorded(participant)[:20], ["i see you"] * 20, range(20))
