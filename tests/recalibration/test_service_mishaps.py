@@ -64,13 +64,18 @@ def test_a_chain_goes_on_with_the_run_that_it_began_with(participant, tmp_path):
         service(replace(participant, run=other), tmp_path)
 
 
+def learn_and_restore(running, participant, tmp_path):
+    """Let a model be made, then put back the chain as it was before."""
+    say(tmp_path / "log", recorded(participant)[:14], ["x"] * 14)
+    work(running)
+    path = tmp_path / "chain" / "chain.jsonl"
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+
+
 def test_a_chain_that_was_restored_says_what_to_do(participant, tmp_path):
     """The learner has learnt on from a model that the backup does not have."""
-    trials, path = recorded(participant), tmp_path / "chain" / "chain.jsonl"
     with service(participant, tmp_path, **QUICK) as running:
-        say(tmp_path / "log", trials[:14], ["x"] * 14)
-        work(running)
-    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+        learn_and_restore(running, participant, tmp_path)
     with pytest.raises(RunError, match=r"does not have.* remove the directory learner"):
         service(participant, tmp_path, **QUICK)
     for left in (tmp_path / "chain" / "learner").glob("*.safetensors"):
@@ -81,11 +86,8 @@ def test_a_chain_that_was_restored_says_what_to_do(participant, tmp_path):
 
 
 def test_a_chain_that_is_exchanged_under_a_service_stops_it_with_a_line(participant, tmp_path):
-    trials, path = recorded(participant), tmp_path / "chain" / "chain.jsonl"
     with service(participant, tmp_path, **QUICK) as running:
-        say(tmp_path / "log", trials[:14], ["x"] * 14)
-        work(running)
-        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+        learn_and_restore(running, participant, tmp_path)
         for _ in range(2):
             with pytest.raises(RunError, match=r"another than before.* start the service again"):
                 running.work()

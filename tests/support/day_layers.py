@@ -49,8 +49,8 @@ def write_chain(folder: Path, write, base=None, decide=None) -> Path:
         decide: Adds decisions about the candidate; None promotes it.
     """
     base = base or write_model(folder.with_name("base"), OLD)
-    now = lambda: datetime.fromisoformat("2026-01-03T12:00:00+00:00")  # noqa: E731
-    with open_chain(folder, base, now=now) as chain:
+    made = datetime.fromisoformat("2026-01-03T12:00:00+00:00")
+    with open_chain(folder, base, now=lambda: made) as chain:
         chain.add_model("candidate", write, parent=0)
         (decide or (lambda chain: chain.add("promoted", model=1)))(chain)
     return folder

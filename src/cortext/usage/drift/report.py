@@ -247,7 +247,7 @@ def _use_changes(sessions: Sequence[str], use: dict[str, DayOfUse], floors: Floo
 def has_day_layers(run: Path) -> bool:
     """Tell whether the model of a run has day layers; the weights themselves are not read."""
     with suppress(OSError, SafetensorError), safe_open(run / WEIGHTS, framework="pt") as file:
-        return DAY_WEIGHT in file.keys()  # noqa: SIM118 - not a mapping
+        return DAY_WEIGHT in set(file.keys())
     return False
 
 
