@@ -1,9 +1,12 @@
 """`cortext serve --tls`: which certificates it takes, and what it says about the others."""
 
+import gc
 import re
 import socket
 import ssl
 import subprocess
+import time
+from asyncio.sslproto import SSLProtocol
 
 import pytest
 from certificates import make_certificate, make_dated, openssl
@@ -44,6 +47,29 @@ def test_unencrypted_requests_are_closed_without_an_answer(served):
         plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b"".join(iter(lambda: plain.recv(4096), b""))
     assert b"HTTP/" not in received
+
+
+def test_a_handshake_that_fails_leaves_nothing_to_the_garbage_collector(served):
+    """Each holds 256 KiB; thousands would wait where a full collection is rare."""
+
+    def held():
+        return sum(isinstance(each, SSLProtocol) for each in gc.get_objects())
+
+    gc.collect()
+    before = held()
+    gc.disable()
+    try:
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", served.port), timeout=10) as plain:
+                plain.sendall(bytes(100))
+                while plain.recv(4096):
+                    pass
+        until = time.monotonic() + 10
+        while held() > before and time.monotonic() < until:
+            time.sleep(0.05)
+        assert held() <= before
+    finally:
+        gc.enable()
 
 
 def test_versions_of_tls_that_are_broken_are_refused(served):

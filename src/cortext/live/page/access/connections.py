@@ -132,7 +132,9 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 lambda: connection, accepted, ssl=self._tls, **times
             )
-        except OSError:  # among them ssl.SSLError; no warning: a port scan, plain HTTP
+        except OSError as error:  # among them ssl.SSLError; no warning: a port scan, plain HTTP
+            # Its frames refer to it: a cycle that would hold 256 KiB until garbage is collected.
+            error.__traceback__ = None
             repeated_event("handshake_failed", "info")
         finally:
             connection.opened()
