@@ -78,7 +78,7 @@ COURSES = {
     "no-replay": Course("together", ("replayed=0",), CORRECTED, service=True),
 } | {
     f"after-{name}": Course("together", (), CORRECTED, service=True, disturbed=name)
-    for name in ("garbage", "lost", "stranger")
+    for name in ("garbage", "lost", "stranger", "silence")
 }
 """Courses by name."""
 STRANGERS = 0.2
@@ -242,6 +242,9 @@ def _day(
     session = year.sessions[number]
     split = year.data.split("train")
     rows = in_order_of_recording(split, session).tolist()
+    if course.disturbed == "silence" and number == year.disturbed_day():
+        random.random(len(rows))  # what is corrected later is as in all courses
+        return
     change = disturbance(year, course.disturbed, number, len(rows))
     for start in range(0, len(rows), BATCH):
         said = []

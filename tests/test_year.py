@@ -1,15 +1,17 @@
 """The study of a year: its arithmetic by hand, its plan, and a small one from end to end."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import t
 
 import year
+import year_learning
 from cortext.data.simulate import preset_config
 from year_confidence import confidence_by_quarter
-from year_learning import Course, Year, disturbance, least_sure
+from year_learning import COURSES, Course, Year, disturbance, least_sure
 from year_tables import (
     at_day,
     beside_daily,
@@ -168,6 +170,19 @@ def test_disturbances_change_one_day_as_they_say():
     assert Course("replay").disturbed == ""
 
 
+def test_on_a_silent_day_nothing_is_said_and_later_draws_are_those_of_all_courses(monkeypatch):
+    data = SimpleNamespace(sessions=[f"day {n}" for n in range(14)], split=lambda _: None)
+    course = {"data": data, "stranger": None, "base": None, "known": [], "lm": None}
+    own = Year(**course, days=list(range(14)), happened=[[]] * 14, decoder=None, seed=1)
+    monkeypatch.setattr(year_learning, "in_order_of_recording", lambda *_: np.arange(23))
+    random, same = np.random.default_rng(1), np.random.default_rng(1)
+    no_log = no_service = no_clock = None
+    year_learning._day(own, COURSES["after-silence"], 11, no_log, no_service, no_clock, random)
+    for _ in range(23):
+        same.random()
+    assert random.random() == same.random()
+
+
 def test_half_and_double_drift_change_rates_and_no_size():
     usual, half, double = (
         preset_config("months", year.overrides(name)) for name in ("usual", "half", "double")
@@ -196,11 +211,11 @@ def test_all_participants_are_in_all_parts():
         *("frozen", "daily", "frozen-half", "frozen-double", "daily-half", "daily-double"),
         *("one-step", "replay", "service", "service-replay", "corrected-5", "corrected-0"),
         *("no-gate", "no-replay", "least-sure"),
-        *("after-garbage", "after-lost", "after-stranger"),
+        *("after-garbage", "after-lost", "after-stranger", "after-silence"),
     }
     assert {len(pieces) for pieces in parts.values()} == {10}
     names = [piece.path(year.Path()) for pieces in parts.values() for piece in pieces]
-    assert len(set(names)) == 180
+    assert len(set(names)) == 190
 
 
 @pytest.mark.slow
