@@ -20,8 +20,8 @@ days. It is judged on sentences of each later day that nothing learns from:
 - service-replay: the same with `--method replay --set whole_model=true`
 - corrected-5, corrected-0, no-gate, no-replay: the service with every twentieth sentence or none,
   with words of any confidence, and without replay
-- after-garbage, after-lost, after-stranger, after-silence: the service, where the sentences of one
-  day are garbage, lack an array, are a stranger's for a fifth, or where nobody speaks on it
+- after-garbage, after-lost, after-stranger, after-missing: the service, where the sentences of one
+  day are garbage, lack an array, are a stranger's for a fifth, or have no features
 
 Phoneme errors (PER) are greedy. Words are searched with CMUdict's 126,000 words and a 3-gram of
 general English (`--text`), with options fitted to the first six days. "Retained" are the errors at

@@ -78,7 +78,7 @@ COURSES = {
     "no-replay": Course("together", ("replayed=0",), CORRECTED, service=True),
 } | {
     f"after-{name}": Course("together", (), CORRECTED, service=True, disturbed=name)
-    for name in ("garbage", "lost", "stranger", "silence")
+    for name in ("garbage", "lost", "stranger", "missing")
 }
 """Courses by name."""
 STRANGERS = 0.2
@@ -242,9 +242,7 @@ def _day(
     session = year.sessions[number]
     split = year.data.split("train")
     rows = in_order_of_recording(split, session).tolist()
-    if course.disturbed == "silence" and number == year.disturbed_day():
-        random.random(len(rows))  # what is corrected later is as in all courses
-        return
+    missing = course.disturbed == "missing" and number == year.disturbed_day()
     change = disturbance(year, course.disturbed, number, len(rows))
     for start in range(0, len(rows), BATCH):
         said = []
@@ -254,7 +252,8 @@ def _day(
             seconds = len(features_TC) * year.data.conventions.bin_ms / 1000
             name = f"{session}-{k}"
             log.append(UtteranceRecord(name, session, seconds, "", when=clock.now))
-            log.keep_features(features_TC)
+            if not missing:
+                log.keep_features(features_TC)
             said.append((name, features_TC, split.trial(i).sentence or "", is_own))
         corrected = [random.random() < course.corrected for _ in said]
         if course.least_sure:
@@ -262,7 +261,7 @@ def _day(
             sure = _confidences(year, load_model(speaking), session, [each[1] for each in said])
             corrected = least_sure(corrected, sure)
         for (name, _, meant, is_own), wanted in zip(said, corrected, strict=True):
-            if wanted and is_own:
+            if wanted and is_own and not missing:
                 log.correct(name, meant)
         if len(said) == BATCH:
             _work(service)
@@ -291,8 +290,11 @@ Change = Callable[[int, np.ndarray], tuple[np.ndarray, bool]]
 
 
 def disturbance(year: Year, name: str, number: int, n: int) -> Change:
-    """Return the change of a day's features, float32 [T, C]; none but on the disturbed day."""
-    if not name or number != year.disturbed_day():
+    """Return the change of a day's features, float32 [T, C]; none but on the disturbed day.
+
+    Missing ones are not kept; see `_day`.
+    """
+    if name in ("", "missing") or number != year.disturbed_day():
         return lambda k, x_TC: (x_TC, True)
     if name == "lost":
 

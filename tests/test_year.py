@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -170,17 +171,27 @@ def test_disturbances_change_one_day_as_they_say():
     assert Course("replay").disturbed == ""
 
 
-def test_on_a_silent_day_nothing_is_said_and_later_draws_are_those_of_all_courses(monkeypatch):
-    data = SimpleNamespace(sessions=[f"day {n}" for n in range(14)], split=lambda _: None)
+def test_missing_features_are_not_kept_and_no_draw_changes(monkeypatch):
+    sentence = SimpleNamespace(sentence="I am here")
+    split = SimpleNamespace(features=lambda i: np.ones((9, 4)), trial=lambda i: sentence)
+    bins = SimpleNamespace(bin_ms=20)
+    data = SimpleNamespace(
+        sessions=[f"day {n}" for n in range(14)], split=lambda _: split, conventions=bins
+    )
     course = {"data": data, "stranger": None, "base": None, "known": [], "lm": None}
     own = Year(**course, days=list(range(14)), happened=[[]] * 14, decoder=None, seed=1)
     monkeypatch.setattr(year_learning, "in_order_of_recording", lambda *_: np.arange(23))
-    random, same = np.random.default_rng(1), np.random.default_rng(1)
-    no_log = no_service = no_clock = None
-    year_learning._day(own, COURSES["after-silence"], 11, no_log, no_service, no_clock, random)
-    for _ in range(23):
-        same.random()
-    assert random.random() == same.random()
+    service = SimpleNamespace(work=lambda: False)
+    drawn = {}
+    for number in (11, 12):
+        log, clock, random = Mock(), year_learning._Clock(), np.random.default_rng(1)
+        year_learning._day(own, COURSES["after-missing"], number, log, service, clock, random)
+        drawn[number] = random.random()
+        assert log.append.call_count == 23
+        kept = 0 if number == 11 else 23
+        assert log.keep_features.call_count == kept
+        assert (log.correct.call_count > 0) == (kept > 0)
+    assert drawn[11] == drawn[12]
 
 
 def test_half_and_double_drift_change_rates_and_no_size():
@@ -211,7 +222,7 @@ def test_all_participants_are_in_all_parts():
         *("frozen", "daily", "frozen-half", "frozen-double", "daily-half", "daily-double"),
         *("one-step", "replay", "service", "service-replay", "corrected-5", "corrected-0"),
         *("no-gate", "no-replay", "least-sure"),
-        *("after-garbage", "after-lost", "after-stranger", "after-silence"),
+        *("after-garbage", "after-lost", "after-stranger", "after-missing"),
     }
     assert {len(pieces) for pieces in parts.values()} == {10}
     names = [piece.path(year.Path()) for pieces in parts.values() for piece in pieces]
