@@ -526,7 +526,7 @@ def test_dwelling_is_off_at_first(opened):
 
 
 def test_with_less_motion_nothing_moves_and_forced_colours_show_the_ring(opened):
-    page = opened(kept={"dwell": "0.4"}, reduced_motion="reduce", forced_colors="active").greeted()
+    page = opened(kept={"dwell": "2"}, reduced_motion="reduce", forced_colors="active").greeted()
     page.forming("i", "see")
     page.wait_for_text("#state", "Listening")
     assert page.page.evaluate("document.getAnimations().length") == 0
