@@ -1,8 +1,8 @@
 """The study of a year: its arithmetic by hand, its plan, and a small one from end to end."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,7 +10,11 @@ from scipy.stats import t
 
 import year
 import year_learning
-from cortext.data.simulate import preset_config
+from cortext.data import pack
+from cortext.data.simulate import preset_config, simulate
+from cortext.recalibration.recorded import LoggedSentences
+from cortext.usage.heard import HeardFeatures
+from cortext.usage.writer import UsageLog
 from year_confidence import confidence_by_quarter
 from year_learning import COURSES, Course, Year, disturbance, least_sure
 from year_tables import (
@@ -171,26 +175,32 @@ def test_disturbances_change_one_day_as_they_say():
     assert Course("replay").disturbed == ""
 
 
-def test_missing_features_are_not_kept_and_no_draw_changes(monkeypatch):
-    sentence = SimpleNamespace(sentence="I am here")
-    split = SimpleNamespace(features=lambda i: np.ones((9, 4)), trial=lambda i: sentence)
-    bins = SimpleNamespace(bin_ms=20)
-    data = SimpleNamespace(
-        sessions=[f"day {n}" for n in range(14)], split=lambda _: split, conventions=bins
-    )
-    course = {"data": data, "stranger": None, "base": None, "known": [], "lm": None}
+def test_missing_features_are_not_kept_and_no_draw_changes(tmp_path):
+    small = ["n_electrodes=8", "n_days=1", "train_per_day=2", "val_per_day=1", "later_days=14"]
+    small += ["later_span=90", "later_per_day=[23, 23]", "further_per_day=1", "phoneme_ms=150"]
+    simulate(tmp_path / "raw", "months", seed=1, overrides=small)
+    data = pack(tmp_path / "raw", tmp_path / "packed")
+    course = {"data": data, "stranger": None, "base": None, "known": data.sessions[:1], "lm": None}
     own = Year(**course, days=list(range(14)), happened=[[]] * 14, decoder=None, seed=1)
-    monkeypatch.setattr(year_learning, "in_order_of_recording", lambda *_: np.arange(23))
-    service = SimpleNamespace(work=lambda: False)
+    assert own.disturbed_day() == 11
+    service = SimpleNamespace(work=lambda: False)  # what it learns is not looked at
+    conventions = replace(data.conventions, features="z-scored")
     drawn = {}
     for number in (11, 12):
-        log, clock, random = Mock(), year_learning._Clock(), np.random.default_rng(1)
-        year_learning._day(own, COURSES["after-missing"], number, log, service, clock, random)
+        folder = tmp_path / f"log-{number}"
+        random, clock = np.random.default_rng(1), year_learning._Clock()
+        with UsageLog(folder, conventions, heard=HeardFeatures(folder)) as log:
+            course = COURSES["after-missing"]
+            year_learning._day(own, course, number, log, service, clock, random)
         drawn[number] = random.random()
-        assert log.append.call_count == 23
-        kept = 0 if number == 11 else 23
-        assert log.keep_features.call_count == kept
-        assert (log.correct.call_count > 0) == (kept > 0)
+        read = LoggedSentences(folder, conventions, 16)
+        read.refresh()
+        said = read.log.utterances
+        assert len(said) == 23
+        kept = [read.sentence(n) is not None for n in said]
+        labelled = [each.label is not None for each in said.values()]
+        assert kept == [number == 12] * 23
+        assert any(labelled) == (number == 12)
     assert drawn[11] == drawn[12]
 
 
