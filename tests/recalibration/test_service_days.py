@@ -14,6 +14,7 @@ from recalibrating import (
     RULE,
     SETTINGS,
     TOGETHER,
+    UNDECIDED,
     Clock,
     add_copy,
     candidates,
@@ -29,6 +30,7 @@ from cortext.models import load_model
 from cortext.recalibration.chain import model_folder, open_chain, read_chain
 from cortext.recalibration.deciding import Understood
 from cortext.recalibration.promotion import Comparison, PromotionRule
+from cortext.usage.writer import UsageLog, UtteranceRecord
 
 BETTER = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
 
@@ -78,6 +80,65 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
     assert list(learner.model.sessions[2:]) == days
     corrected = {each.session for each in learner.state().corrected}
     assert ("bad day" in corrected) == (not left)
+
+
+def after_bad_day(participant, folder, garbage):
+    """What has learnt a good day and the day after the bad one, and how many models were rejected.
+
+    Args:
+        garbage: The recordings of the bad day, which is left out; None where it has no features and
+            learning begins anew after it.
+    """
+    trials, later = recorded(participant), datetime.now(UTC) + 2 * QUIET
+    overrides = [*TOGETHER["overrides"], "replayed=4", "word_confidence=0"]
+    changes = {"overrides": overrides, "rule": UNDECIDED, "clock": lambda: later}
+    with service(participant, folder, **TOGETHER | changes) as running:
+        say(folder / "log", trials[:20], ["x"] * 20, range(20), "good day")
+        work(running)
+        good = running.chain.models[-1]
+        if garbage is None:
+            with UsageLog(folder / "log") as log:
+                for number in range(20, 40):
+                    log.append(UtteranceRecord(number, "bad day", 2.0, "x"))
+        else:
+            say(folder / "log", garbage, ["x"] * 20, range(20, 40), "bad day")
+        work(running)
+        assert (running.chain.models[-1] == good) == (garbage is None)
+        if garbage is None:
+            running._start_again(good)
+
+        def understood(model, *_):
+            return Understood(0.8, 0.8) if model == good else Understood(0.5, 0.5)
+
+        running._decider._understood = understood
+        say(folder / "log", trials[40:], ["x"] * 20, range(50, 60), "next day")
+        work(running)
+        return running._learner.state(), kinds(folder / "chain").count("rejected")
+
+
+def test_a_day_that_was_left_out_leaves_no_trace(participant, tmp_path, drawn_by_number):
+    """Learning goes on, to the bit, as where its features are missing and it begins anew."""
+    random = np.random.default_rng(0)
+    garbage = [
+        replace(each, features_TC=random.normal(size=each.features_TC.shape).astype(np.float32))
+        for each in recorded(participant)[20:40]
+    ]
+    left_out, n_rejected = after_bad_day(participant, tmp_path / "garbage", garbage)
+    missing, none_rejected = after_bad_day(participant, tmp_path / "missing", None)
+    assert n_rejected > none_rejected == 0
+    assert left_out.n_steps == missing.n_steps > 0
+    weights, expected = (each.model.network.state_dict() for each in (left_out, missing))
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    for part in ("known", "decoded", "corrected", "today"):
+        own, other = (
+            [(each.session, each.labels_U.tolist()) for each in getattr(found, part)]
+            for found in (left_out, missing)
+        )
+        assert own == other
+        assert "bad day" not in dict(own)
+    assert left_out.corrected
+    assert left_out.today
 
 
 @pytest.mark.parametrize(
