@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cortext.cores import available_cores
 from cortext.errors import ConfigError, RunError, first_line
 from cortext.extras import need
 from cortext.processes import interrupts
@@ -52,7 +53,7 @@ class Cluster:
 
     def _join(self, address: str, cpus: int) -> None:
         here = (
-            {"num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False}
+            {"num_cpus": max(cpus, available_cores()), "include_dashboard": False}
             if address == "local"
             else {}
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.cli.options import ORDERS
+from cortext.cores import available_cores
 from cortext.evaluation.settings import SearchSettings
 from cortext.settings import Setting
 
@@ -66,7 +66,7 @@ def decode_saved_logits(
     settings: dict[str, Any] = {
         "temperature": saved.temperature,
         "context": search.context,
-        "threads": search.threads or os.cpu_count() or 1,
+        "threads": search.threads or available_cores(),
     }
     assert saved.logits is not None
     if saved.order is None:

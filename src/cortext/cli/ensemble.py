@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from cortext.cli.console import JSON, OVERRIDES, print_json, print_lines, print_table, progress_bar
 from cortext.cli.options import LargeModelOptions
+from cortext.cores import available_cores
 from cortext.errors import CortextError, DataError, DecodingError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class _SearchArguments:
         return {
             "lm": self.lm,
             "decoder": self.options,
-            "threads": self.threads or os.cpu_count() or 1,
+            "threads": self.threads or available_cores(),
         }
 
 

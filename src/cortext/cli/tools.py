@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +23,7 @@ from cortext.cli.console import (
     stage,
 )
 from cortext.cloud.job import LaunchSettings
+from cortext.cores import available_cores
 
 if TYPE_CHECKING:
     from cortext.bench.kernels import KernelWork
@@ -71,7 +71,7 @@ def demo(
             # Training draws a bar of its own; two bars on one terminal overwrite each other.
             return None if name == "train" else bars.enter_context(progress_bar(name))
 
-        workers = os.cpu_count() or 1
+        workers = available_cores()
         result = run_demo(
             out,
             preset,

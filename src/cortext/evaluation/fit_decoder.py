@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
+from cortext.cores import available_cores
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
@@ -61,7 +61,7 @@ class FitDecoder(Callback):
         self.lm = lm
         self.data = data
         self.source = source
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or available_cores()
         self.found: dict[str, Fitted] = {}
 
     @property

@@ -5,7 +5,6 @@ Shapes: P patches, V tokens.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.cores import available_cores
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.errors import DataError, DecodingError
@@ -259,7 +259,7 @@ class WordSearch:
 
     @property
     def _threads(self) -> int:
-        return self._settings.threads or os.cpu_count() or 1
+        return self._settings.threads or available_cores()
 
 
 def _after(progress: Progress | None, done_before: int, total: int) -> Progress | None:

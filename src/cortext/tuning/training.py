@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from cortext.arguments import as_path, check_type
 from cortext.config import to_mapping
+from cortext.cores import ARE_THREADS_CHOSEN, available_cores
 from cortext.data.packed import PackedDataset, open_data
 from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.files import read_json
@@ -340,7 +340,7 @@ def _workers(
         return RayTasks(ray, threads or 1, gpus, jobs), threads or 1, devices
     if jobs == 1:
         return InProcess(), threads, devices
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+    if threads is None and not ARE_THREADS_CHOSEN:
         # More threads than cores make each trial many times slower.
-        threads = max(1, (os.cpu_count() or 1) // jobs)
+        threads = max(1, available_cores() // jobs)
     return WorkerProcesses(), threads, devices

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cortext.cores import available_cores
 from cortext.decoding import Decoder
 from cortext.evaluation.published import import_copy_task, session_of
 from cortext.evaluation.redecode import decode_evaluation
@@ -77,7 +77,7 @@ def check_analyses_words(
         progress: Called with trials done and in all.
     """
     decoder = Decoder.from_dir(search.lm, search.options)
-    threads = search.threads or os.cpu_count() or 1
+    threads = search.threads or available_cores()
     found = decode_evaluation(evaluation, decoder, out, threads=threads, progress=progress)
     rows: dict[str, dict[str, Any]] = {
         row.name: {"n_trials": row.n_trials, "published_wer": row.before.rate, "wer": row.now.rate}

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from cortext.cores import available_cores
 from cortext.provenance import provenance
 
 
@@ -34,7 +35,7 @@ def machine(device: str) -> dict[str, Any]:
         "commit": facts["commit"] or "installed package",
         "system": facts["platform"],
         "processor": _processor(),
-        "cores": os.cpu_count(),
+        "cores": available_cores(),
         "torch threads": torch.get_num_threads(),
         "memory": _memory(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import platform
 import shutil
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ import h5py
 import numpy as np
 
 from cortext.arguments import as_count, as_path
+from cortext.cores import available_cores
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.hdf5_output import new_hdf5
 from cortext.data.session_files import write_session
@@ -264,7 +264,7 @@ def _write_days(
     total = sum(day.n_trials for day in days)
     done = 0
     if workers is None:
-        workers = min(os.cpu_count() or 1, total * config.n_electrodes // _WORTH_A_PROCESS)
+        workers = min(available_cores(), total * config.n_electrodes // _WORTH_A_PROCESS)
 
     def finished(n_trials: int) -> None:
         nonlocal done

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from cortext.cores import available_cores
 from cortext.errors import ConfigError, CortextError, DataError, LiveError, first_line, shown
 from cortext.live.core.log import event, internal_error
 from cortext.text.language import EN, Language
@@ -308,7 +309,7 @@ def voice_process(descriptor: int) -> None:
     name, language, is_again = link.recv()
     if is_again:
         os.nice(NICENESS)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // 2)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // 2)))
     with suppress(BrokenPipeError, EOFError, ConnectionResetError):
         try:
             from cortext.voices import open_voice

@@ -7,7 +7,6 @@ sentence in each.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from cortext.arguments import as_path, check_list, check_text, check_type
+from cortext.cores import available_cores
 from cortext.data.packed import open_data
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.errors import (
@@ -348,7 +348,7 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
 def _workers(wanted: int | None, n_texts: int) -> int:
     """Return the number of processes that speak."""
     return (
-        min(len(os.sched_getaffinity(0)) - 1, n_texts // _PER_WORKER)
+        min(available_cores() - 1, n_texts // _PER_WORKER)
         if wanted is None
         else min(wanted, n_texts)
     )
