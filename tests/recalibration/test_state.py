@@ -151,7 +151,7 @@ store = LearnerStore({folder!r})
 found = store.load()
 learner, done = (learner_of(), 0) if found is None else (found[0], found[1]["done"])
 print("begun", done, flush=True)
-for number in range(done, 40):
+for number in range(done, 20):
     learner.learn(*days(number, number + 1))
     store.save(learner, {{"done": number + 1}})
 print("end", flush=True)
@@ -165,17 +165,17 @@ def test_a_killed_learner_goes_on_from_a_state_that_was_saved(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     process.stdout.readline()
     saved = folder / "learner.safetensors"
-    while process.poll() is None and not len(list(folder.glob("sentences/*"))) > 12:
+    while process.poll() is None and not len(list(folder.glob("sentences/*"))) > 8:
         pass
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert saved.is_file()
     store = LearnerStore(folder)
     found, note = store.load()
-    assert 0 < note["done"] < 40
-    learn(found, days(note["done"], 40))
+    assert 0 < note["done"] < 20
+    learn(found, days(note["done"], 20))
     undisturbed = learner_of()
-    learn(undisturbed, days(0, 40))
+    learn(undisturbed, days(0, 20))
     assert_same(found, undisturbed)
     store.save(found)
     assert not list(folder.rglob(".*.tmp"))  # what the killed process was writing

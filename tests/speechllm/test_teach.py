@@ -127,7 +127,7 @@ def test_an_encoder_that_hears_nothing_is_one_line(recordings, encoder_run):
 def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
     recordings, encoder_run, tiny_audio_llm, text, tmp_path
 ):
-    options = TeachOptions(batches=8, lr=0.01, positions=200)
+    options = TeachOptions(batches=4, lr=0.01, positions=200)
     facts = teach_from_text(
         encoder_run, [text], recordings, tiny_audio_llm, tmp_path / "reads", options
     )

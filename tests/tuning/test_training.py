@@ -3,7 +3,6 @@
 import csv
 import json
 import signal
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -334,7 +333,8 @@ def test_jobs_share_devices_and_cores(tune, monkeypatch):
             pass
 
     monkeypatch.setattr(training, "WorkerProcesses", Pretended)
-    monkeypatch.setattr(training, "os", SimpleNamespace(environ={}, cpu_count=lambda: 8))
+    monkeypatch.setattr(training, "available_cores", lambda: 8)
+    monkeypatch.setattr(training, "ARE_THREADS_CHOSEN", False)
     tune(grid("lr_max=0.1,0.2,0.3,0.4"), jobs=3, device="cuda:0,cuda:1")
     # The first place is free again.
     assert [job.device for job in started] == [
