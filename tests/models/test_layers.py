@@ -80,6 +80,9 @@ def test_padding_has_no_part_in_what_a_gru_makes_of_the_rest(bf16):
     assert gru(module, x, state, torch.tensor(lengths))[0].isfinite().all()
 
 
+@pytest.mark.skipif(
+    not _native.can_run_recurrence(), reason="the processor has no AVX512-BF16 to compare with"
+)
 def test_processors_without_the_compiled_recurrence_train_the_same(monkeypatch):
     torch.manual_seed(0)
     module = nn.GRU(24, 32, 2, batch_first=True)

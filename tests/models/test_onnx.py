@@ -7,10 +7,12 @@ import zlib
 
 import numpy as np
 import pytest
+from narrow_processor import PROCESSORS, run_on
 from own_recordings import LETTERS, OTHERS, OWN
 from small_models import N_FEATURES, SESSIONS, make_model, trial
 from small_training import schedule, write_recordings
 
+from cortext import processor
 from cortext.data.packed import pack
 from cortext.errors import DataError, MissingLibrary, RunError
 from cortext.evaluation.stepped import step_through, stepped_errors
@@ -146,6 +148,79 @@ def test_int8_is_near_and_smaller(exported):
     assert (root / "onnx" / "model.int8.onnx").stat().st_size < (
         root / "onnx" / "model.onnx"
     ).stat().st_size
+
+
+STEPS_OF_A_GRAPH = """
+import sys
+import numpy as np
+import onnxruntime
+
+graph, patches, logits = sys.argv[1:]
+session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+state, found = {}, []
+for patch_SC in np.load(patches):
+    given = {"features": patch_SC[None], "day": np.array([0]), **state}
+    logits_BV, next_state = session.run(None, given)
+    state = {"state": next_state}
+    found.append(logits_BV[0])
+np.save(logits, found)
+"""
+
+
+@pytest.mark.parametrize("narrower", PROCESSORS)
+def test_int8_is_as_near_on_every_processor(exported, tmp_path, narrower):
+    """Sums of two products saturated on processors without VNNI: 28 % of a logit was lost."""
+    folder = exported("gru") / "onnx"
+    patches_PSC = np.random.default_rng(0).normal(size=(14, 14, N_FEATURES)).astype(np.float32)
+    exact_PV, here_PV = (
+        np.stack([stepper.step(patch_SC) for patch_SC in patches_PSC])
+        for precision in ("fp32", "int8")
+        for stepper in [OnnxStepper(folder, SESSIONS[0], precision)]
+    )
+    np.save(tmp_path / "patches.npy", patches_PSC)
+    files = (tmp_path / "patches.npy", tmp_path / "logits.npy")
+    run_on(narrower, STEPS_OF_A_GRAPH, folder / "model.int8.onnx", *files)
+    there_PV = np.load(tmp_path / "logits.npy")
+    assert np.abs(there_PV - exact_PV).max() < 0.1 * np.abs(exact_PV).max()
+    # The products are the same integers; float32 sums may round an input to the next step.
+    np.testing.assert_allclose(there_PV, here_PV, atol=0.01 * np.abs(exact_PV).max())
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_all_weights_of_int8_products_are_unsigned(exported, name):
+    """What can overflow 16 bits is the sum of two products with signed weights."""
+    graph = onnx.load(exported(name) / "onnx" / "model.int8.onnx").graph
+    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMulInteger"]
+    assert products
+    for _, weights, _, zeros in (node.input for node in products):
+        assert arrays[weights].dtype == arrays[zeros].dtype == np.uint8
+        assert (arrays[zeros] == 128).all()
+        # Each column is scaled to -127 ... 127.
+        assert (np.abs(arrays[weights].astype(int) - 128).max(axis=0) == 127).all()
+
+
+def test_an_export_with_signed_weights_runs_only_where_its_products_are_exact(
+    directory, monkeypatch
+):
+    """Earlier exports do not say what their weights are."""
+    description = json.loads((directory / "onnx.json").read_text())
+    assert description["graphs"]["int8"].pop("weights") == "uint8"
+    (directory / "onnx.json").write_text(json.dumps(description))
+    for exact in (True, False):
+        monkeypatch.setattr(
+            processor,
+            "products_are_exact",
+            lambda weights, exact=exact: weights == "uint8" or exact,
+        )
+        if exact:
+            OnnxStepper(directory, precision="int8")
+    said = (
+        r"int8\.onnx: ONNX Runtime's sums of products with int8 weights saturate .*export the run"
+    )
+    with pytest.raises(RunError, match=said):
+        OnnxStepper(directory, precision="int8")
+    OnnxStepper(directory)
 
 
 @pytest.mark.slow

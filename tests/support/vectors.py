@@ -16,5 +16,7 @@ def vectors_of(lanes: int) -> Iterator[int]:
     before = _native.vector_lanes()
     if not _native.use_vector_lanes(lanes):
         pytest.skip(f"this processor has no vectors of {lanes}")
-    yield lanes
-    assert _native.use_vector_lanes(before)
+    try:
+        yield lanes
+    finally:
+        assert _native.use_vector_lanes(before)

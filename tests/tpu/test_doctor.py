@@ -12,6 +12,8 @@ from packaging.specifiers import SpecifierSet
 
 from cortext.cli import run as cortext
 from cortext.data import open_packed
+from cortext.errors import RunError
+from cortext.processor import describe_int8, describe_vectors
 from cortext.tpu import doctor, versions
 from cortext.tpu.doctor import ProbeAnswer, ask, examine, take_steps
 from cortext.tpu.find import Found
@@ -458,3 +460,17 @@ def test_brackets_in_what_was_found_are_shown_as_they_are(machine, monkeypatch, 
     out = capsys.readouterr().out
     assert "[/x] [red]2x4 :smile:" in out
     assert "no [/y]" in out
+
+
+def test_the_report_says_what_the_processor_computes(machine, monkeypatch):
+    machine({"torch": "2.13.0"})
+    found = examine(ask=answers({"torch": [CPU]}))
+    assert found.computes == [*describe_vectors(), describe_int8()]
+
+    def fails():
+        raise RunError("ONNX Runtime cannot multiply 8-bit matrices: no")
+
+    monkeypatch.setattr(doctor, "describe_int8", fails)
+    found = examine(ask=answers({"torch": [CPU]}))
+    assert found.computes == describe_vectors()
+    assert found.broken == ["ONNX Runtime cannot multiply 8-bit matrices: no"]

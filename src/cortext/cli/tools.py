@@ -197,6 +197,7 @@ def _print(report: DoctorReport) -> None:
             ],
             right_from=3,
         )
+    print_lines(*report.computes)
     print_lines(f"transparent hugepages: {report.hugepages.state or 'none'}")
     for title, lines in (("advice", report.advice), ("broken", report.broken)):
         for line in lines:

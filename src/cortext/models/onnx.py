@@ -35,12 +35,14 @@ from cortext.models.onnx_stepper import (
     CONVENTIONS,
     DESCRIPTION,
     FILES,
+    INT8_WEIGHTS,
     STATES,
     GraphRunner,
     crc32,
 )
 from cortext.models.registry import read_output
 from cortext.models.single_step import with_forwards
+from cortext.processor import require_exact_products
 
 OPSET = 18
 FORMAT_VERSION = 1
@@ -60,7 +62,8 @@ class OnnxExport:
         inputs: Shapes of the graph's inputs, by name.
         outputs: Shapes of the graph's outputs, by name.
         card: Checksum of `model.json`.
-        graphs: File, checksum and largest difference from torch's logits, by precision.
+        graphs: File, checksum and largest difference from torch's logits, by precision; for int8
+            also the type of the weights.
         errors: Phoneme errors by precision; None if they were not measured.
     """
 
@@ -82,16 +85,19 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
         run: Run directory.
         out: Directory to write.
         int8: Also write `model.int8.onnx`, with 8-bit weights and inputs of matrix products
-            (dynamic quantisation). Its cost in errors depends on the model: measure it with
-            `cortext.evaluation.stepped`.
+            (dynamic quantisation), which are exact on every processor. Its cost in errors depends
+            on the model: measure it with `cortext.evaluation.stepped`.
 
     Raises:
         MissingLibrary: Without the extra `onnx`.
         RunError: If the model cannot be read or exported, if the graph's logits differ from torch's
-            by more than `TOLERANCE`, or if the directory cannot be written.
+            by more than `TOLERANCE`, if 8-bit products are not exact here, or if the directory
+            cannot be written.
     """
     need("onnxruntime", "onnx")
     model = load_model(run)
+    if int8:
+        require_exact_products(INT8_WEIGHTS, run, "export it without int8")
     out = Path(out)
     graph = _graph(model)
     contents = {"fp32": _with_first_state(graph, model)}
@@ -114,6 +120,8 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
             "crc32": crc32(content),
             "largest_difference": difference,
         }
+    if int8:
+        graphs["int8"]["weights"] = INT8_WEIGHTS
     card = model.card().to_json()
     export = OnnxExport(
         FORMAT_VERSION,
@@ -252,7 +260,10 @@ def _dimensions(value: Any) -> list[int]:
 
 
 def _quantised(graph: Any) -> Any:
-    """Return the graph with 8-bit matrix products, the weights scaled by column."""
+    """Return the graph with 8-bit matrix products, the weights scaled by column and without sign.
+
+    See `products_are_exact` for why the weights have no sign.
+    """
     quantization = need("onnxruntime.quantization", "onnx")
     copied = type(graph).FromString(graph.SerializeToString())
     # Remove the shapes between nodes: those of the transposed weights would be wrong.
@@ -262,7 +273,22 @@ def _quantised(graph: Any) -> Any:
         quantization.quantize_dynamic(
             copied, path, weight_type=quantization.QuantType.QInt8, per_channel=True
         )
-        return type(graph).FromString(path.read_bytes())
+        return _without_sign(type(graph).FromString(path.read_bytes()))
+
+
+def _without_sign(graph: Any) -> Any:
+    """Move the weights of matrix products and their zero points from int8 to uint8, by 128.
+
+    The results are the same integers.
+    """
+    numpy_helper = need("onnx.numpy_helper", "onnx")
+    products = [node for node in graph.graph.node if node.op_type == "MatMulInteger"]
+    names = {name for node in products for name in (node.input[1], node.input[3])}
+    for tensor in graph.graph.initializer:
+        if tensor.name in names:
+            moved = (numpy_helper.to_array(tensor).astype(np.int16) + 128).astype(INT8_WEIGHTS)
+            tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
+    return graph
 
 
 @contextmanager

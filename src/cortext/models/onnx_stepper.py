@@ -17,9 +17,12 @@ from cortext.files import parse_json_object, read_json
 from cortext.models.acoustic import NOT_FINITE, day_of
 from cortext.models.card import CARD, Conventional, patch_shape, read_card
 from cortext.models.stepper import check_first_step, check_patch
+from cortext.processor import EightBits, require_exact_products
 
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 DESCRIPTION = "onnx.json"
+INT8_WEIGHTS: EightBits = "uint8"
+"""Type of the weights of an int8 graph; earlier exports have `int8`, and do not say so."""
 STATES = "state", "next_state"
 """Stems of the names of the state's inputs and of its outputs."""
 CONVENTIONS = "cortext.conventions"
@@ -98,7 +101,8 @@ class OnnxStepper(Conventional):
         precision: `fp32` or `int8`.
 
     Raises:
-        RunError: For a directory that is no export, a changed file or an unknown session.
+        RunError: For a directory that is no export, a changed file or an unknown session, and for
+            an int8 graph whose products are not exact on this processor.
         MissingLibrary: Without the extra `onnx`.
     """
 
@@ -176,6 +180,7 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
         graphs = written["graphs"]
         card = written["card"]
         expected = {name: graphs[name]["crc32"] for name in FILES if name in graphs}
+        is_signed = graphs.get("int8", {}).get("weights") != INT8_WEIGHTS
     except OSError as error:
         raise RunError(
             f"no exported model here: {error.strerror}", where=description, fix=again
@@ -198,6 +203,9 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
     # Another model's card would give wrong days, tokens and patches.
     _read(directory / CARD, card)
     path = directory / FILES[precision]
+    if precision == "int8":
+        fix = f"{again} --int8: its graph then suits every processor"
+        require_exact_products("int8" if is_signed else INT8_WEIGHTS, path, fix)
     return _read(path, expected[precision]), path
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.errors import CortextError
+from cortext.processor import describe_int8, describe_vectors
 from cortext.tpu import system, versions
 from cortext.tpu.find import Found, find_tpu
 from cortext.tpu.probe import ANSWER, MODELS, PROBES
@@ -84,6 +85,7 @@ class DoctorReport:
         advice: Lines about possible improvements.
         broken: Lines about installed parts that do not work.
         steps: Training steps that were taken; empty if none were.
+        computes: Lines about the instructions that the processor computes models with.
     """
 
     looked: list[tuple[str, str]]
@@ -94,6 +96,7 @@ class DoctorReport:
     advice: list[str]
     broken: list[str]
     steps: list[DoctorStep] = field(default_factory=list)
+    computes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the content that `cortext doctor --json` prints.
@@ -191,6 +194,11 @@ def examine(
     ]
     if found.attached and not on_tpu:
         broken.append(f"there are {found.chips} TPU chips, and no installed backend sees them")
+    computes = describe_vectors()
+    try:
+        computes.append(describe_int8())
+    except CortextError as error:
+        broken.append(str(error))
     pages = system.hugepages(found.generation if found.attached else None)
     advice = [*system.variables(env, found.chips), *versions.clashes(have, versions.libtpu_pins())]
     build = versions.tensorflow_without_tpu(have, found.chips)
@@ -201,7 +209,16 @@ def examine(
             " at once"
         )
     shown = {"python": platform.python_version(), "system": platform.platform()} | have
-    return DoctorReport(list(found.looked), found.summary, shown, backends, pages, advice, broken)
+    return DoctorReport(
+        list(found.looked),
+        found.summary,
+        shown,
+        backends,
+        pages,
+        advice,
+        broken,
+        computes=computes,
+    )
 
 
 def _is_installed(name: str, have: Mapping[str, str]) -> bool:
