@@ -12,7 +12,6 @@ from engine_cases import (
     SENTENCES,
     SYMBOLS,
     TEXTS,
-    UNLIMITED,
     WIDE,
     Grams,
     all_paths,
@@ -25,6 +24,7 @@ from engine_cases import (
     reference,
     spoken,
 )
+from generated_options import generated_options
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,21 +44,7 @@ entries_of_lexicons = st.lists(
     max_size=7,
     unique_by=lambda entry: entry[:2],
 )
-options_of_the_search = st.builds(
-    DecoderOptions,
-    acoustic_scale=st.sampled_from([1.0, 0.4, 0.8]),
-    lm_weight=st.sampled_from([1.0, 0.0, 2.5]),
-    word_score=st.sampled_from([0.0, 0.7, -1.0]),
-    sil_cost=st.sampled_from([0.0, 1.3, 10.0]),
-    sil_required=st.booleans(),
-    unk_score=st.sampled_from([-10.0, -1.0]),
-    blank_penalty=st.sampled_from([1.0, 7.0, 32.0]),
-    label_priors=st.sampled_from([{}, {"BLANK": 0.5, "SIL": 0.1, "AA": 0.05}]),
-    prior_weight=st.sampled_from([1.0, 0.6]),
-    blank_skip=st.sampled_from([1.0, 0.6]),
-    recombine=st.sampled_from(["logadd", "max"]),
-    **{name: st.just(value) for name, value in UNLIMITED.items()},
-)
+options_of_the_search = generated_options().map(DecoderOptions.of)
 many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 

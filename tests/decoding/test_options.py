@@ -1,6 +1,8 @@
 """The schema of the options: one field in Python, one line in native/options.hpp."""
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,23 @@ OF_PYTHON = {"blank_penalty", "label_priors", "prior_weight", "recombine", "llm"
 def test_every_field_is_an_option_of_the_search_or_known_not_to_be():
     expected = {option.name for option in fields(DecoderOptions)} - OF_PYTHON
     assert set(_native.Options.BOUNDS) - {"logadd"} == expected
+
+
+def test_the_search_has_no_member_that_python_does_not_know():
+    """A member beside the list of native/options.hpp would have no bounds, and no field."""
+    members = {name for name in dir(_native.Options) if not name.startswith("__")}
+    assert members == {*_native.Options.BOUNDS, "BOUNDS", "offsets"}
+    text = (Path(__file__).parents[2] / "native" / "options.hpp").read_text()
+    (body,) = re.findall(r"^struct Options \{\n(.*?)^\};$", text, re.MULTILINE | re.DOTALL)
+    declared = [line.strip() for line in body.splitlines() if "//" not in line]
+    assert declared == [
+        "#define CORTEXT_MEMBER(type, name, initial, low, high) type name = initial;",
+        "CORTEXT_OPTIONS(CORTEXT_MEMBER)",
+        "#undef CORTEXT_MEMBER",
+        "std::vector<double> offsets;",
+    ]
+    listed = re.findall(r"OPTION\(\w+, (\w+),", text)
+    assert listed == list(_native.Options.BOUNDS), "run `make native`"
 
 
 @pytest.mark.parametrize("name", sorted(set(bounds_of(DecoderOptions)) - OF_PYTHON))
