@@ -62,6 +62,7 @@ def test_a_step_is_the_formula_with_rounded_weights(shape, precision):
 
 
 @pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.usefixtures("lanes")
 def test_saturated_gates_stay_finite(precision):
     layers, x, state_LD = draw(7, 5, 2)
     for scale in (1e3, -1e3, 1e30):
@@ -70,6 +71,7 @@ def test_saturated_gates_stay_finite(precision):
         assert np.abs(stepped_LD).max() <= np.abs(state_LD).max()
 
 
+@pytest.mark.usefixtures("lanes")
 def test_what_is_not_a_number_does_not_become_one():
     layers, x, state_LD = draw(7, 5, 1)
     x[3] = np.nan
@@ -78,6 +80,7 @@ def test_what_is_not_a_number_does_not_become_one():
 
 @pytest.mark.parametrize("precision", ROUNDED)
 @pytest.mark.parametrize("shape", [*SHAPES, (300, 33, 2)])
+@pytest.mark.usefixtures("lanes")
 def test_a_step_has_the_same_bits_whatever_of_it_was_known_before(shape, precision):
     layers, x, state_LD = draw(*shape)
     rng, gru = np.random.default_rng(1), _native.StepGRU(layers, precision)
@@ -126,6 +129,7 @@ def test_what_was_known_of_other_numbers_is_not_used(precision):
 
 @pytest.mark.parametrize("shape", [(1, 1), (41, 96), (64, 33), (130, 7)])
 @pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.usefixtures("lanes")
 def test_a_linear_map_is_matrix_times_vector_plus_bias(shape, with_bias):
     rng = np.random.default_rng(0)
     weight, bias, x = (

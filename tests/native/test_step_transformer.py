@@ -181,19 +181,23 @@ def test_the_feed_forward_network_has_the_exact_gelu(lanes):
     np.testing.assert_allclose(found, expected, atol=5e-6)
 
 
-def test_scores_of_any_size_stay_finite():
+@pytest.mark.parametrize("lanes", [16, 8, 4])
+def test_scores_of_any_size_stay_finite(lanes):
     shape = Shape()
     drawn = draw(shape)
     drawn[3][...] *= F32(1e30)
-    y, *_ = stepped(native(shape, drawn), drawn, 20, 20)
+    with vectors_of(lanes):
+        y, *_ = stepped(native(shape, drawn), drawn, 20, 20)
     assert np.isfinite(y).all()
 
 
 @pytest.mark.parametrize("where", range(2, 5))
-def test_what_is_not_a_number_does_not_become_one(where):
+@pytest.mark.parametrize("lanes", [16, 8, 4])
+def test_what_is_not_a_number_does_not_become_one(where, lanes):
     drawn = draw(Shape())
     drawn[where][..., 3] = np.nan
-    assert np.isnan(stepped(native(Shape(), drawn), drawn, 20, 20)[0]).all()
+    with vectors_of(lanes):
+        assert np.isnan(stepped(native(Shape(), drawn), drawn, 20, 20)[0]).all()
 
 
 @pytest.mark.parametrize("precision", ROUNDED)
