@@ -17,7 +17,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-falcon test-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test test-narrow test-slow test-tpu test-tf test-falcon test-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -79,6 +79,14 @@ live: $(VENV)/.built $(VENV)/.live  ## watch the demo's decoder at work, on a we
 # cores busy while some tests wait.
 test: $(DEV)  ## the fast tests, with coverage
 	$(TEST) -m "not slow" -n 3 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+NARROW := avx2
+
+test-narrow: $(DEV)  ## the tests of what chooses its instructions, as on a processor without AVX-512; NARROW=sse: without AVX, NARROW=avx512: without VNNI
+	mkdir -p build
+	$(CC) -O1 -shared -fPIC tests/support/narrow_processor.c -o build/narrow_processor.so -ldl
+	LD_PRELOAD=$(abspath build/narrow_processor.so) NARROW_PROCESSOR=$(NARROW) $(TEST) -q -m "not slow" tests/models tests/native \
+	    tests/decoding tests/bench tests/attacks/test_native.py tests/attacks/test_native_arrays.py
 
 AXE := build/axe/package/axe.min.js
 

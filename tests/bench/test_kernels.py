@@ -27,7 +27,7 @@ def test_steps_and_recurrence_are_timed():
     model = AcousticModel(
         network, sessions=("a",), n_features=8, inventory=INVENTORY, smoothing=Smoothing()
     )
-    work = kernel_work(steps=10, model=model)
+    work = kernel_work(steps=10, model=model, n_units=32)
     assert list(work.live_ms) == [EAGER, *OURS]
     assert list(work.training_ms) == [COMPILED, OPERATIONS]
     for times in (*work.live_ms.values(), *work.training_ms.values()):

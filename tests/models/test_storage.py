@@ -120,13 +120,13 @@ def test_writing_holds_no_second_copy_in_memory(tmp_path):
     started = forked_training.Started(
         tmp_path / "errors",
         {},
-        forked_training.write_160_mib,
+        forked_training.write_64_mib,
         tmp_path / "a.safetensors",
         tmp_path / "peak_mib",
     )
     assert started.wait(60) == ""
-    assert (tmp_path / "a.safetensors").stat().st_size > 160 << 20
-    assert float((tmp_path / "peak_mib").read_text()) < 16  # of 160
+    assert (tmp_path / "a.safetensors").stat().st_size > 64 << 20
+    assert float((tmp_path / "peak_mib").read_text()) < 16  # of 64
 
 
 def test_numbers_are_aligned_for_readers_that_map_the_file(tmp_path):

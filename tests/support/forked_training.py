@@ -131,9 +131,9 @@ def read_settings(path: Path, overrides: list[str], stdout: Path) -> None:
     read_train_config(path, overrides)
 
 
-def write_160_mib(path: Path, peak_mib: Path) -> None:
-    """Write 160 MiB of tensors; say by how much the most memory in use grew meanwhile."""
-    tensors = {str(i): torch.ones(1 << 20) for i in range(40)}
+def write_64_mib(path: Path, peak_mib: Path) -> None:
+    """Write 64 MiB of tensors; say by how much the most memory in use grew meanwhile."""
+    tensors = {str(i): torch.ones(1 << 20) for i in range(16)}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     write_tensors(path, tensors, {})
     peak_mib.write_text(str((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))

@@ -55,16 +55,19 @@ class KernelWork:
         return asdict(self)
 
 
-def kernel_work(steps: int = 200, model: AcousticModel | None = None) -> KernelWork:
+def kernel_work(
+    steps: int = 200, model: AcousticModel | None = None, n_units: int = 768
+) -> KernelWork:
     """Time live steps, and the recurrence of training, all ways in turns.
 
     Args:
         steps: Live steps of each way.
         model: The model that steps; by default one of the published shape, with random weights.
+        n_units: Units of the layer whose recurrence is timed; by default those of that shape.
     """
     with one_core(None), no_long_pauses():
         live_ms = _live_ms(steps, model or published_model())
-        training_ms = _training_ms()
+        training_ms = _training_ms(n_units)
     medians_ms = {name: values["p50"] for name, values in live_ms.items()}
     # Where nothing is compiled the same is timed twice, and may differ by chance.
     can_compile = _native.can_run_recurrence()
@@ -86,7 +89,7 @@ def _live_ms(steps: int, model: AcousticModel) -> dict[str, dict[str, float]]:
     return {name: percentiles([*chain(*times)]) for name, times in taken_ms.items()}
 
 
-def _training_ms(n_units: int = 768, n_trials: int = 32, n_steps: int = 50) -> dict[str, Any]:
+def _training_ms(n_units: int, n_trials: int = 32, n_steps: int = 50) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(0)
     input_NG = torch.randn(n_trials * n_steps, 3 * n_units, generator=rng, requires_grad=True)
     w_hh = torch.randn(3 * n_units, n_units, generator=rng).mul_(0.03).requires_grad_()
