@@ -137,7 +137,9 @@ def _export_onnx(
     for name, shape in (exported.inputs | exported.outputs).items():
         print_lines(f"{name}: {shape}")
     if int8:
-        print_lines("int8: ONNX Runtime's sums are exact here; with unsigned weights also elsewhere")
+        print_lines(
+            "int8: ONNX Runtime's sums are exact here; with unsigned weights also elsewhere"
+        )
     if int8 and data is None:
         print_lines("note: what int8 costs in phoneme errors has not been measured; give --data")
 
