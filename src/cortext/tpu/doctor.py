@@ -194,11 +194,7 @@ def examine(
     ]
     if found.attached and not on_tpu:
         broken.append(f"there are {found.chips} TPU chips, and no installed backend sees them")
-    computes = describe_vectors()
-    try:
-        computes.append(describe_int8())
-    except CortextError as error:
-        broken.append(str(error))
+    computes = _instructions(broken)
     pages = system.hugepages(found.generation if found.attached else None)
     advice = [*system.variables(env, found.chips), *versions.clashes(have, versions.libtpu_pins())]
     build = versions.tensorflow_without_tpu(have, found.chips)
@@ -219,6 +215,16 @@ def examine(
         broken,
         computes=computes,
     )
+
+
+def _instructions(broken: list[str]) -> list[str]:
+    """Return lines on the instructions in use; add a line to `broken` for what does not work."""
+    lines = describe_vectors()
+    try:
+        lines.append(describe_int8())
+    except CortextError as error:
+        broken.append(str(error))
+    return lines
 
 
 def _is_installed(name: str, have: Mapping[str, str]) -> bool:
