@@ -13,7 +13,7 @@ from cortext.errors import DataError, RunError
 from cortext.files import (
     atomic_directory,
     atomic_file,
-    atomic_path,
+    atomic_stream,
     atomic_write,
     check_writable,
     disk_error,
@@ -21,7 +21,6 @@ from cortext.files import (
     json_lines,
     lock,
     replace_directory,
-    unfinished,
 )
 
 HOLD = """
@@ -70,7 +69,7 @@ def test_a_directory_is_replaced_however_it_is_named(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "linked", "out"]
 
 
-@pytest.mark.parametrize("context", [atomic_path, atomic_file, atomic_directory])
+@pytest.mark.parametrize("context", [atomic_stream, atomic_file, atomic_directory])
 def test_what_fails_half_way_leaves_the_old_one_alone(tmp_path: Path, context) -> None:
     path = tmp_path / "folder" / "old"
     path.parent.mkdir()
@@ -109,13 +108,6 @@ def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None
         check_writable(tmp_path / "file" / "out.csv")
     with pytest.raises(DataError, match="has no name"):
         check_writable(Path())
-
-
-def test_what_a_killed_process_was_writing_is_found_by_name(tmp_path: Path) -> None:
-    for name in (".a.12.tmp", ".b.json.34.tmp", "c.tmp", ".hidden"):
-        (tmp_path / name).touch()
-    assert sorted(path.name for path in unfinished(tmp_path)) == [".a.12.tmp", ".b.json.34.tmp"]
-    assert [path.name for path in unfinished(tmp_path, "b.json")] == [".b.json.34.tmp"]
 
 
 def test_a_lock_keeps_others_out_until_its_process_is_killed(tmp_path: Path, holder) -> None:

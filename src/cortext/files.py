@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cortext.errors import CortextError, DataError, RunError
+from cortext.renames import exchange, rename_new, sync_tree
+from cortext.temporaries import OLD, Temporary, new_temporary, restore, try_lock
 
+_TRIES = 8
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """NumPy's error on a full disk, which lacks the system's number."""
 
@@ -30,31 +33,11 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def temporary_name(path: Path) -> Path:
-    """Return the name under which `path` is written before it is renamed.
-
-    It lies in the same directory and so on the same disk, is hidden, and belongs to this process.
-
-    Raises:
-        DataError: For a path without a name of its own (`.`), which nothing can be renamed to.
-    """
-    if path.name in ("", ".."):
-        raise DataError(
-            "has no name that it could be written under",
-            where=path,
-            fix="give a new directory or file",
-        )
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-def unfinished(folder: Path, name: str = "*") -> list[Path]:
-    """Return the files that killed processes were writing in a directory as `name`."""
-    return list(folder.glob(f".{name}.*.tmp"))
-
-
 @contextmanager
-def atomic_path(path: Path, keep: Path | None = None) -> Iterator[Path]:
-    """Give an empty file to fill, which becomes `path` when the context ends without an error.
+def atomic_stream(
+    path: Path, keep: Path | None = None, *, private: bool = False
+) -> Iterator[BinaryIO]:
+    """Give an open file to fill, which becomes `path` when the context ends without an error.
 
     Readers see the old file or the new one, never a part of it, also after a power cut. Raises
     OSError, and then the old file stays.
@@ -62,16 +45,15 @@ def atomic_path(path: Path, keep: Path | None = None) -> Iterator[Path]:
     Args:
         path: The file to write; its directory is made.
         keep: New name of the old file.
+        private: Only the owner may read the file.
     """
-    temporary = temporary_name(path)
+    temporary = new_temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        yield temporary
-        replace_file(temporary, path, keep)
+        with open(temporary.descriptor, "wb", closefd=False) as file:
+            yield file
+        replace_file(temporary, path, keep, private=private)
     finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        temporary.discard()
 
 
 @contextmanager
@@ -80,20 +62,24 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
     Raises OSError, and then an older directory stays.
     """
-    temporary = temporary_name(path)
+    restore(path)
+    temporary = new_temporary(path, directory=True)
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        replace_directory(temporary, path)
+        yield temporary.path
+        temporary.open_to_others()
+        temporary.check()
+        older = _rename_directory(temporary.path, path)
+        temporary.unlock()  # others may lock `path` from now on
+        _finish_renaming(path, older)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.discard()
 
 
 @contextmanager
 def atomic_file(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """Give an open file to fill, as `atomic_path` does. Raises RunError, naming the file."""
+    """Give an open file to fill, as `atomic_stream` does. Raises RunError, naming the file."""
     try:
-        with atomic_path(path, keep) as temporary, temporary.open("wb") as file:
+        with atomic_stream(path, keep) as file:
             yield file
     except OSError as error:
         fix = "free some space; the file that was there before is kept"
@@ -106,44 +92,81 @@ def atomic_write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def replace_file(new: Path, path: Path, keep: Path | None = None) -> None:
+def replace_file(
+    new: Temporary, path: Path, keep: Path | None = None, *, private: bool = False
+) -> None:
     """Flush a file to disk and rename it.
 
     Args:
         new: File to flush and rename.
         path: New name of `new`.
         keep: New name of a file that is at `path`; None to overwrite it.
+        private: Only the owner may read the file.
 
     Raises:
         OSError: Where a step fails.
     """
-    sync(new)
+    if not private:
+        new.open_to_others()
+    os.fsync(new.descriptor)
+    new.check()
     if keep is not None and path.exists():
         path.replace(keep)
-    new.replace(path)
+    new.path.replace(path)
     _sync_if_possible(path.parent)
 
 
 def replace_directory(new: Path, out: Path) -> None:
-    """Rename directory `new` to `out`.
+    """Flush directory `new` to disk and rename it to `out`.
 
-    An older directory disappears only once the new one is in its place. Raises OSError.
+    An older directory disappears only once the new one is in its place: there is one under this
+    name at every moment, also after a kill or a power cut. Where the disk cannot swap two names,
+    the older one is away for a moment; `restore` brings it back after a kill in that moment.
+
+    Raises:
+        OSError: Also for an `out` that is a file.
     """
+    _finish_renaming(out, _rename_directory(new, out))
+
+
+def _rename_directory(new: Path, out: Path) -> Path | None:
+    """Flush and rename a directory; return where the older one is now."""
     # Resolved but for the last part: runs/../runs does not exist while runs is renamed.
     new, out = (path.parent.resolve() / path.name for path in (new, out))
-    old = new.with_name(new.name + ".old")
-    if out.exists():
-        out.replace(old)
-    try:
+    if out.is_file() and not out.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(out))
+    sync_tree(new)
+    if not os.path.lexists(out):
         new.replace(out)
-    except OSError:
-        if old.exists():
-            old.replace(out)
-        raise
-    if old.is_symlink():
-        old.unlink()
-    shutil.rmtree(old, ignore_errors=True)
+        return None
+    return new if exchange(new, out) else _rename_in_two_steps(new, out)
+
+
+def _finish_renaming(out: Path, older: Path | None) -> None:
+    """Flush the new name to disk, and remove the older directory, or the link to it."""
     _sync_if_possible(out.parent)
+    if older is None:
+        return
+    if older.is_symlink():
+        older.unlink()
+    shutil.rmtree(older, ignore_errors=True)
+
+
+def _rename_in_two_steps(new: Path, out: Path) -> Path:
+    """Rename `out` to another name and `new` to `out`; return the other name."""
+    old = new.with_name(new.name + OLD)
+    for _ in range(_TRIES):
+        try:
+            with suppress(FileNotFoundError):
+                out.replace(old)
+            new.replace(out)
+            return old
+        except BaseException as error:
+            with suppress(OSError):  # where another process has already restored it
+                rename_new(old, out)
+            if getattr(error, "errno", None) not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(out))
 
 
 def _sync_if_possible(folder: Path) -> None:
@@ -153,11 +176,8 @@ def _sync_if_possible(folder: Path) -> None:
 
 def check_writable(path: Path) -> None:
     """Raise DataError where a file or directory cannot be made as `path`: before hours of work."""
-    temporary = temporary_name(path)
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        temporary.unlink()
+        new_temporary(path).discard()
 
 
 def disk_error(error: Exception, path: Path) -> DataError:
@@ -199,14 +219,8 @@ def lock(descriptor: int) -> bool:
 
     The system drops the lock when the descriptor is closed, also by a kill.
     """
-    # Its `FileLock` would leave a lock file in every run directory: the directory itself is locked.
-    from filelock import lock_descriptor
-
-    try:
-        return lock_descriptor(descriptor, blocking=False)
-    except OSError:
-        # NFS and others cannot lock a directory: two processes at once are then the user's business
-        return True
+    # NFS and others cannot lock a directory: two processes at once are then the user's business
+    return try_lock(descriptor) is not False
 
 
 @contextmanager

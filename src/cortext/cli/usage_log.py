@@ -36,7 +36,7 @@ def export(
     """
     if form not in FORMATS:
         raise ConfigError(f"--format is {form!r}", fix=f"give one of {', '.join(FORMATS)}")
-    from cortext.files import atomic_path, disk_errors
+    from cortext.files import atomic_stream, disk_errors
     from cortext.usage import conversation
     from cortext.usage.log import read_log
 
@@ -49,9 +49,8 @@ def export(
         sys.stdout.buffer.write(content)
         sys.stdout.flush()
         return
-    with disk_errors(out), atomic_path(out) as temporary:
-        temporary.chmod(0o600)
-        temporary.write_bytes(content)
+    with disk_errors(out), atomic_stream(out, private=True) as file:
+        file.write(content)
     print_lines(f"{_count(len(entries))}: {out}")
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import h5py
 
-from cortext.files import disk_errors, replace_file, temporary_name
+from cortext.files import disk_errors, replace_file
+from cortext.temporaries import new_temporary
 
 
 class Sink:
@@ -76,10 +77,9 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
     Yields the file and a function that raises DataError once a write has failed, so that nobody
     goes on for hours on a full disk; the end of the context calls it too.
     """
-    temporary = temporary_name(path)
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        raw = temporary.open("w+b", buffering=0)
+        temporary = new_temporary(path)
+    raw = FileIO(temporary.descriptor, "r+", closefd=False)
     sink = Sink(raw)
 
     def check() -> None:
@@ -93,4 +93,4 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
         with disk_errors(path):
             replace_file(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary.discard()

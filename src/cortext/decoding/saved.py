@@ -24,7 +24,7 @@ from cortext.decoding.decoder import Decoder
 from cortext.decoding.nbest import NBest
 from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError
-from cortext.files import atomic_path, check_writable, disk_errors
+from cortext.files import atomic_stream, check_writable, disk_errors
 from cortext.tables import sentence_table
 from cortext.text.inventory import Inventory, get_inventory
 
@@ -147,8 +147,8 @@ def decode_saved(
     found = decoder.decode_batch(log_probs, inventory, threads, progress, context)
     results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
     rows = [(name, nbest[0].text) for name, nbest in results.items()]
-    with disk_errors(out), atomic_path(out) as temporary:
-        temporary.write_bytes(sentence_table(out, rows))
+    with disk_errors(out), atomic_stream(out) as file:
+        file.write(sentence_table(out, rows))
     return results
 
 

@@ -12,7 +12,7 @@ from cortext.errors import DataError, DecodingError
 from cortext.evaluation.recognise import Data, Results, in_order, recognise
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
-from cortext.files import atomic_path, check_writable, disk_errors
+from cortext.files import atomic_stream, check_writable, disk_errors
 from cortext.processes import Progress
 from cortext.tables import LINES, json_text, sentence_table
 
@@ -138,8 +138,8 @@ def write_predictions(path: Path, found: Results) -> Predictions:
         (number, (trial.text or "") if trial else "")
         for number, trial in in_order(found.trials, found.skipped)
     ]
-    with disk_errors(path), atomic_path(path) as temporary:
-        temporary.write_bytes(sentence_table(path, rows))
+    with disk_errors(path), atomic_stream(path) as file:
+        file.write(sentence_table(path, rows))
     note = None if found.options is None else found.options.note
     texts = (text for _, text in rows)
     return Predictions(texts, tuple(found.skipped.values()), found.notes, note)

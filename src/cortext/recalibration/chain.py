@@ -34,7 +34,6 @@ from cortext.files import (
     disk_errors,
     exclusive,
     sync,
-    unfinished,
 )
 from cortext.recalibration.chain_entries import ADDS, ChainContents, Entry
 
@@ -327,7 +326,7 @@ def _keep_reserve(path: Path) -> None:
 def _tidy(chain: Chain) -> None:
     """Remove what a killed process left: models without an entry, and half-written ones."""
     kept = {str(number) for number in chain.contents.models}
-    for path in [*unfinished(chain.folder / MODELS), *_models(chain.folder)]:
+    for path in _models(chain.folder):
         if path.name not in kept:
             shutil.rmtree(path, ignore_errors=True)
 

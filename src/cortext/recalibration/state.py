@@ -23,13 +23,14 @@ import torch
 from cortext.arguments import as_path
 from cortext.config import from_mapping, to_mapping
 from cortext.errors import CortextError, RunError
-from cortext.files import disk_errors, parse_json_object, unfinished
+from cortext.files import disk_errors, parse_json_object
 from cortext.models import AcousticModel
 from cortext.models.acoustic import network_of
 from cortext.models.card import CARD, card_of
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.recalibration.learner import LabelledSentence, Learner, LearnerState
 from cortext.recalibration.settings import LearningSettings
+from cortext.temporaries import clear
 from cortext.training.config import TrainConfig
 from cortext.usage.log import LogContents
 
@@ -287,6 +288,8 @@ class LearnerStore:
         """Remove sentences that are kept no longer, and unfinished files of a killed process."""
         kept = set(names)
         old = [path for path in self._sentences.iterdir() if path.name not in kept]
-        for path in [*old, *unfinished(self.folder)]:
+        for path in old:
             with disk_errors(path):
                 path.unlink(missing_ok=True)
+        with disk_errors(self.folder):
+            clear(self.folder)

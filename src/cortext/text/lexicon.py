@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cortext.arguments import as_path, check_list, check_type
 from cortext.errors import TextError
-from cortext.files import atomic_path, check_file
+from cortext.files import atomic_stream, check_file
 from cortext.text.inventory import BLANK, MOST_TOKENS, RELEASE, SIL, Inventory
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
@@ -242,8 +242,8 @@ class Lexicon:
             for variant, weight in zip(self.pronunciations(word), self.weights(word), strict=True):
                 mark = "" if weight == 1.0 else f"\t{weight!r}"
                 lines.append(" ".join([f"{word}{mark}", *variant, *closing]) + "\n")
-        with atomic_path(path) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+        with atomic_stream(path) as file:
+            file.write("".join(lines).encode())
 
 
 def inventory_of(path: str | Path) -> Inventory:

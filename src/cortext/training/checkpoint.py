@@ -22,7 +22,7 @@ import yaml
 
 from cortext.config import first_difference, from_mapping, load_config, to_mapping
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.files import atomic_write, disk_errors, exclusive, parse_json_object, unfinished
+from cortext.files import atomic_write, disk_errors, exclusive, parse_json_object
 from cortext.models.participants import (
     FOLDER,
     joined_checksum,
@@ -30,6 +30,7 @@ from cortext.models.participants import (
     read_participants,
 )
 from cortext.models.storage import read_metadata, read_tensors, write_tensors
+from cortext.temporaries import clear
 from cortext.training.config import TrainConfig
 
 STATE_VERSION = 1
@@ -201,8 +202,7 @@ class RunDirectory:
         No process will finish them, and a state may take half a gigabyte.
         """
         for folder in (self.path, self.state.parent, self.path / "checkpoints"):
-            for path in unfinished(folder):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            clear(folder)
 
     def _check_resumable(self, config: TrainConfig) -> None:
         if not self.config.is_file():

@@ -11,6 +11,7 @@ entry (`usage.log_entries.Damaged`), until it is deleted as well: its features m
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -23,7 +24,8 @@ from pathlib import Path
 from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError, shown
-from cortext.files import atomic_path, lock, parse_json_object, read_json, sync, unfinished
+from cortext.files import atomic_stream, lock, parse_json_object, read_json, sync
+from cortext.temporaries import clear
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.kept_recordings import RECORDINGS, SESSION_FILE
 from cortext.usage.log import LOG, MOST_LINE_BYTES, LogContents, read_lines, read_log
@@ -117,8 +119,8 @@ def begin(folder: Path, log: LogContents, numbers: Iterable[int]) -> list[int]:
         folders = (path.parent.name for path in (folder / RECORDINGS).glob(f"*/{SESSION_FILE}"))
         found |= {name for name in folders if not wrong_with_session(name)}  # nobody knows the day
     journal = _Journal(log.began, numbers, sorted({*found, *earlier.sessions}))
-    with _private(folder / JOURNAL) as temporary:
-        temporary.write_bytes(json.dumps(asdict(journal)).encode())
+    with atomic_stream(folder / JOURNAL, private=True) as file:
+        file.write(json.dumps(asdict(journal)).encode())
     return numbers
 
 
@@ -134,8 +136,8 @@ def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> No
         OSError, DataError: A file cannot be read or written; what is left is done the next time.
         LiveError: The recordings are damaged.
     """
-    for half in (*unfinished(folder, LOG), *unfinished(folder, JOURNAL)):
-        half.unlink(missing_ok=True)  # of a killed deletion; half a log still has all texts
+    for name in (LOG, JOURNAL):
+        clear(folder, name)  # of a killed deletion; half a log still has all texts
     journal = _journal(folder)
     if journal is None:
         return
@@ -194,12 +196,11 @@ def _rewrite(
     """Write the log anew, without the text of some entries and without damaged lines."""
     new = -1
     try:
-        with _private(path) as temporary:
-            # Locked before it has its name: no other process can take it for itself meanwhile.
-            new = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-            lock(new)
-            with os.fdopen(os.dup(new), "wb") as file:
-                file.writelines(_lines_left(path, journal))
+        with atomic_stream(path, private=True) as file:
+            # A copy keeps the lock: no other process can take the log for itself meanwhile.
+            new = os.dup(file.fileno())
+            fcntl.fcntl(new, fcntl.F_SETFL, fcntl.fcntl(new, fcntl.F_GETFL) | os.O_APPEND)
+            file.writelines(_lines_left(path, journal))
     except BaseException:
         if new >= 0:
             os.close(new)
@@ -258,8 +259,7 @@ def _without_text(entry: Entry, kind: str) -> bytes:
 
 def _delete_features(folder: Path, began: int, numbers: Iterable[int]) -> None:
     heard = HeardFeatures(folder)
-    for half in unfinished(heard.folder):
-        half.unlink(missing_ok=True)
+    clear(heard.folder)
     for number in numbers:
         heard.path(began, number).unlink(missing_ok=True)
     if heard.folder.is_dir():
@@ -270,8 +270,7 @@ def _delete_recordings(folder: Path, session: str, began: int, numbers: set[int]
     """Write a session file again without the trials of some entries, or remove it."""
     root = folder / RECORDINGS
     path = root / session / SESSION_FILE
-    for half in unfinished(path.parent):
-        half.unlink(missing_ok=True)
+    clear(path.parent)
     for copy in root.glob(PACKED):
         shutil.rmtree(copy)
     if not path.exists():
@@ -297,14 +296,6 @@ def _delete_recordings(folder: Path, session: str, began: int, numbers: set[int]
             where=error.where or path,
             fix="free some space, or remove a damaged file; it is tried again at the next start",
         ) from None
-
-
-@contextmanager
-def _private(path: Path) -> Iterator[Path]:
-    """Give an empty file that only its owner may read, which becomes `path`."""
-    with atomic_path(path) as temporary:
-        temporary.chmod(0o600)
-        yield temporary
 
 
 def delete(folder: str | Path, selection: Selection) -> list[int]:

@@ -24,7 +24,8 @@ from safetensors.numpy import load_file, save
 from cortext.data.conventions import FILE as CONVENTIONS
 from cortext.data.conventions import Conventions
 from cortext.errors import ConfigError, DataError, LiveError
-from cortext.files import atomic_path, unfinished
+from cortext.files import atomic_stream
+from cortext.temporaries import clear
 from cortext.usage.log_lines import MOST_ENTRIES
 
 HEARD = "heard"
@@ -98,9 +99,8 @@ class HeardFeatures:
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             content = save({"features_TC": np.ascontiguousarray(features_TC, np.float32)})
-            with atomic_path(path) as temporary:
-                temporary.chmod(0o600)
-                temporary.write_bytes(content)
+            with atomic_stream(path, private=True) as file:
+                file.write(content)
         except OSError as error:
             fix = "free some space, or lower --record-quota-gb"
             what = f"the features of an utterance cannot be kept: {error.strerror}"
@@ -127,8 +127,7 @@ class HeardFeatures:
 
     def tidy(self) -> None:
         """Delete features that are too old or too much, and what a killed process left."""
-        for half in unfinished(self.folder):
-            half.unlink(missing_ok=True)
+        clear(self.folder)
         found = []
         for path in self.folder.glob("*.safetensors"):
             with suppress(OSError):

@@ -18,7 +18,7 @@ from cortext.data.conventions import Conventions
 from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError, TextError
-from cortext.files import unfinished
+from cortext.temporaries import clear
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens
 from cortext.usage.log_entries import LoggedUtterance
@@ -66,9 +66,8 @@ class KeptRecordings:
     def tidy(self) -> None:
         """Remove what a killed process was writing."""
         for folder in self.folder.glob(f"{RECORDINGS}/*"):
-            for half in unfinished(folder):
-                with suppress(OSError):
-                    half.unlink()
+            with suppress(OSError):
+                clear(folder)
 
     def hold(self, number: int, features_TC: np.ndarray) -> None:
         """Hold the features of an utterance, float32 [T, C], until others need the memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from cortext.data.conventions import FILE as CONVENTIONS
 from cortext.data.conventions import checked_bin_ms, session_files_in
 from cortext.data.readers.recording import Recording
 from cortext.errors import DataError
-from cortext.files import atomic_write, read_json, unfinished
+from cortext.files import atomic_write, read_json
+from cortext.temporaries import clear
 
 RECORD = "import.json"
 _FORMAT = {"format": "cortext-import", "format_version": 1}
@@ -42,12 +42,10 @@ class ImportRecord:
         self.written: dict[str, dict[str, Any]] = {}
         self._claimed: dict[Path, Recording] = {}
         folders = [folder for folder in out.iterdir() if folder.is_dir()]
-        for rest in chain(
-            unfinished(out, RECORD),
-            unfinished(out, CONVENTIONS),
-            *(unfinished(folder, "data_*") for folder in folders),
-        ):
-            rest.unlink(missing_ok=True)
+        clear(out, RECORD)
+        clear(out, CONVENTIONS)
+        for folder in folders:
+            clear(folder)
         if self.path.exists():
             self._read()
         elif next(session_files_in(out), None):

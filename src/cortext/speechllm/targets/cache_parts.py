@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from cortext.errors import DataError, RunError
-from cortext.files import disk_errors, exclusive, unfinished
+from cortext.files import disk_errors, exclusive
 from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, write_targets
+from cortext.temporaries import clear
 
 PART_BYTES = 64 << 20
 PART_S = 30.0
@@ -59,11 +60,8 @@ class UnfinishedCache:
 
         Raises DataError where another model or voice made them, or the file is damaged.
         """
-        for left in (
-            *unfinished(self.folder, "part-*"),
-            *unfinished(self.out.parent, self.out.name),
-        ):
-            left.unlink(missing_ok=True)  # of a process that was killed
+        for folder, name in ((self.folder, None), (self.out.parent, self.out.name)):
+            clear(folder, name)  # of a process that was killed
         if self.out.exists():
             cache = TargetCache(self.out)
             cache.check(f"give another --out, or delete {self.out}", revision, voice_revision)

@@ -25,7 +25,7 @@ from cortext.evaluation.figures import (
     panels,
     save_picture,
 )
-from cortext.files import atomic_path, disk_errors
+from cortext.files import atomic_stream, disk_errors
 from cortext.usage.drift.report import DayReport, DriftReport
 
 FULL = {"shift": 0.5, "spread": 0.7, "dead": 1.0}
@@ -41,7 +41,7 @@ def save_drift(report: DriftReport, path: Path) -> None:
         DataError: It cannot be written.
     """
     figure = draw(report)
-    with disk_errors(path), atomic_path(path) as temporary, temporary.open("wb") as file:
+    with disk_errors(path), atomic_stream(path) as file:
         save_picture(figure, file)
 
 
