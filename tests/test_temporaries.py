@@ -200,11 +200,14 @@ def test_a_link_in_a_shared_folder_is_never_written_through(
     assert victim.read_text() == "mine"
     monkeypatch.undo()
     # Exchanged for a link while it is written: the content goes to the file that was opened.
-    with pytest.raises(OSError, match="moved it away"), atomic_stream(tmp_path / "out.csv") as file:
-        (made,) = (path for path in tmp_path.glob(".out.csv.*.tmp") if path != planted)
-        made.unlink()
-        made.symlink_to(victim)
-        file.write(b"stolen")
+    stream = atomic_stream(tmp_path / "out.csv")
+    file = stream.__enter__()
+    (made,) = (path for path in tmp_path.glob(".out.csv.*.tmp") if path != planted)
+    made.unlink()
+    made.symlink_to(victim)
+    file.write(b"stolen")
+    with pytest.raises(OSError, match="moved it away"):
+        stream.__exit__(None, None, None)
     assert victim.read_text() == "mine"
     assert not (tmp_path / "out.csv").exists()
 

@@ -293,7 +293,7 @@ ARCHIVES = {
     "a link": (lambda: archive(("a", b"/etc/passwd"), mode=0o120777), "a link or a device"),
     "a bomb": (lambda: declaring(2 << 30), "more than 100 times"),
     "a thousand folders deep": (lambda: archive(("a/" * 900 + "b", b"")), "outside the directory"),
-    "twice the same": (lambda: archive(("a", b"1"), ("a", b"2")), "File exists"),
+    "twice the same": (lambda: archive(("a", b"1"), ("a", b"2")), "are one name"),
     "damaged lzma": (lambda: damaged(zipfile.ZIP_LZMA), "archive|cannot be"),
     "damaged deflate": (lambda: damaged(zipfile.ZIP_DEFLATED), "damaged archive"),
     "an unknown method": (

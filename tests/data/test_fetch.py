@@ -3,19 +3,25 @@
 import hashlib
 import io
 import json
+import os
+import re
+import signal
 import threading
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
 from cortext.data import fetch as fetcher
-from cortext.data.archive import unpack
+from cortext.data import fetched
+from cortext.data.archive import unpacked
 from cortext.data.download import RemoteFile, download
 from cortext.data.fetch import fetch
 from cortext.errors import DataError
+from cortext.files import exclusive
 
 NEURAL = "t15_copyTask_neuralData.zip"
 
@@ -245,8 +251,7 @@ def test_a_stale_rest_longer_than_the_file_is_dropped(
 ) -> None:
     remote = RemoteFile("t15_copyTask.pkl", f"{repository.url}/store/t15_copyTask.pkl")
     (tmp_path / ".t15_copyTask.pkl.unknown.part").write_bytes(b"x" * 9000)
-    download(remote, tmp_path / remote.name)
-    assert (tmp_path / remote.name).read_bytes() == FILES[remote.name]
+    assert download(remote, tmp_path).read_bytes() == FILES[remote.name]
 
 
 def test_a_wrong_checksum_is_kept_aside(repository: Repository, tmp_path: Path) -> None:
@@ -387,7 +392,7 @@ def test_archives_cannot_escape(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         DataError, match=r"would be unpacked outside the directory; nothing was unpacked"
     ):
-        unpack(tmp_path / "bad.zip", out)
+        unpacked(tmp_path / "bad.zip", out).__enter__()
     assert not list(out.iterdir())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip", "inside"]
 
@@ -395,7 +400,7 @@ def test_archives_cannot_escape(tmp_path: Path, name: str) -> None:
 def test_archives_cannot_plant_links(tmp_path: Path) -> None:
     (tmp_path / "bad.zip").write_bytes(link_member())
     with pytest.raises(DataError, match="member 'folder' is a link or a device"):
-        unpack(tmp_path / "bad.zip", tmp_path)
+        unpacked(tmp_path / "bad.zip", tmp_path).__enter__()
 
 
 def test_damaged_archives_leave_nothing(tmp_path: Path) -> None:
@@ -403,13 +408,305 @@ def test_damaged_archives_leave_nothing(tmp_path: Path) -> None:
     content[200] ^= 255
     (tmp_path / "bad.zip").write_bytes(content)
     with pytest.raises(DataError, match="damaged archive"):
-        unpack(tmp_path / "bad.zip", tmp_path)
+        unpacked(tmp_path / "bad.zip", tmp_path).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["bad.zip"]
 
 
-def test_unpacking_replaces_what_an_older_archive_brought(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(zipped({"data/old": b"1", "data/empty/": b""}))
-    unpack(tmp_path / "a.zip", tmp_path)
-    (tmp_path / "a.zip").write_bytes(zipped({"data/new": b"2", "top": b"3"}))
-    assert unpack(tmp_path / "a.zip", tmp_path) == [tmp_path / "data", tmp_path / "top"]
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["new"]
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        ([".profile"], "'.profile' would be hidden"),
+        ([".ssh/authorized_keys"], "would be hidden"),
+        (["a/Data", "a/data"], "'a/Data' are one name on some systems"),
+        (["caf\u00e9", "cafe\u0301"], "are one name on some systems"),
+        (["a/b", "A/c"], "'a' are one name on some systems"),
+        (["a", "a/b"], "'a' are one name on some systems"),
+        (["a/b", "a"], "'a' are one name on some systems"),
+        (["a\nb"], "has a character that cannot be shown"),
+        (["a\x1b[2J"], "has a character that cannot be shown"),
+        (["\u202etxt.exe"], "has a character that cannot be shown"),
+        (["a/CON"], "has a name that not every system takes"),
+        (["nul.txt"], "has a name that not every system takes"),
+        (["a./b"], "has a name that not every system takes"),
+    ],
+)
+def test_names_that_harm_or_clash_are_refused(tmp_path: Path, names: list[str], fault: str) -> None:
+    (tmp_path / "bad.zip").write_bytes(zipped(dict.fromkeys(names, b"x")))
+    with pytest.raises(DataError, match=re.escape(fault)):
+        unpacked(tmp_path / "bad.zip", tmp_path).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.zip"]
+
+
+def test_what_a_mac_adds_to_an_archive_is_left_out(tmp_path: Path) -> None:
+    members = {"a/b": b"x", "a/.DS_Store": b"x", ".DS_Store": b"x", "__MACOSX/a/._b": b"x"}
+    (tmp_path / "a.zip").write_bytes(zipped(members))
+    with unpacked(tmp_path / "a.zip", tmp_path) as folder:
+        assert [path.relative_to(folder).as_posix() for path in folder.rglob("*")] == ["a", "a/b"]
+
+
+# What is there already
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file of a directory but the records."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(".completed")
+    }
+
+
+def taken(tmp_path: Path, members: dict[str, bytes], part: str = "neural") -> list[Path]:
+    """Fetch a recording from an archive that was downloaded by hand."""
+    folder = tmp_path / "by-hand"
+    folder.mkdir(exist_ok=True)
+    (folder / NEURAL).write_bytes(zipped(members))
+    return fetch("t15", tmp_path / "out", part=part, from_dir=folder, base_url="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_what_fetch_did_not_write_stays(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "elsewhere").mkdir()
+    out.mkdir()
+    if kind == "file":
+        (out / "notes").write_bytes(b"mine")
+    elif kind == "folder":
+        (out / "notes").mkdir()
+        (out / "notes" / "thesis").write_bytes(b"mine")
+    else:
+        (out / "notes").symlink_to(tmp_path / "elsewhere")
+    before = tree(out)
+    with pytest.raises(DataError, match=r"notes: is there already, and is not.*move it away"):
+        taken(tmp_path, {"data/a": b"1", "notes/a": b"2"})
+    assert tree(out) == before
+    assert not (out / "data").exists()
+    assert (out / "notes").is_symlink() == (kind == "link")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_newer_archive_replaces_what_an_older_one_brought(tmp_path: Path) -> None:
+    taken(tmp_path, {"data/old": b"1", "data/empty/": b""})
+    products = taken(tmp_path, {"data/new": b"2", "top": b"3"})
+    assert products == [tmp_path / "out" / "data", tmp_path / "out" / "top"]
+    assert tree(tmp_path / "out") == {"data/new": b"2", "top": b"3"}
+
+
+@pytest.mark.parametrize("change", ["added", "changed", "folder"])
+def test_a_newer_archive_leaves_a_folder_alone_that_the_user_changed(
+    tmp_path: Path, change: str
+) -> None:
+    taken(tmp_path, {"data/old": b"1"})
+    data = tmp_path / "out" / "data"
+    if change == "folder":
+        (data / "mine").mkdir()
+    else:
+        (data / ("mine" if change == "added" else "old")).write_bytes(b"my own")
+    before = tree(tmp_path / "out")
+    with pytest.raises(DataError, match="data: is there already, and is not, or no longer"):
+        taken(tmp_path, {"data/new": b"2", "data/more": b"3"})
+    assert tree(tmp_path / "out") == before
+
+
+def test_a_kill_while_folders_get_their_names_leaves_them_replaceable(tmp_path: Path) -> None:
+    taken(tmp_path, {"a/old": b"1", "b/old": b"1"})
+    child = os.fork()
+    if child == 0:
+        fetched.replace_directory = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            taken(tmp_path, {"0/new": b"2", "a/new": b"2", "b/new": b"2"})
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert tree(tmp_path / "out" / "a") == {"old": b"1"}
+    taken(tmp_path, {"0/new": b"2", "a/new": b"2", "b/new": b"2"})
+    assert tree(tmp_path / "out") == {"0/new": b"2", "a/new": b"2", "b/new": b"2"}
+
+
+def test_a_file_of_the_same_name_stays(repository: Repository, tmp_path: Path) -> None:
+    mine = tmp_path / "t15_copyTask.pkl"
+    mine.write_bytes(b"x" * len(FILES[mine.name]))
+    with pytest.raises(DataError, match=r"t15_copyTask.pkl: is there already.*move it away"):
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert mine.read_bytes() == b"x" * len(FILES[mine.name])
+    assert not downloads(repository)
+    mine.write_bytes(FILES[mine.name])  # the published one, from a browser
+    changed = mine.stat().st_mtime_ns
+    fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert [path for path, _ in downloads(repository)] == ["/store/t15_personalUse.pkl"]
+    assert mine.stat().st_mtime_ns == changed
+
+
+def test_an_archive_that_the_user_put_there_stays(repository: Repository, tmp_path: Path) -> None:
+    (tmp_path / NEURAL).write_bytes(b"mine")
+    (tmp_path / "t15_copyTask.pkl.mismatch").write_bytes(b"mine")
+    fetch("t15", tmp_path, part="neural", base_url=repository.url)
+    repository.wrong_digest = True
+    with pytest.raises(DataError, match="an earlier one is kept as"):
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert (tmp_path / NEURAL).read_bytes() == b"mine"
+    assert (tmp_path / "t15_copyTask.pkl.mismatch").read_bytes() == b"mine"
+
+
+def test_a_part_that_leads_elsewhere_is_not_written(repository: Repository, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    digest = hashlib.sha256(FILES["t15_copyTask.pkl"]).hexdigest()
+    part = tmp_path / f".t15_copyTask.pkl.{digest[:12]}.part"
+    for plant in (part.symlink_to, part.hardlink_to):
+        plant(victim)
+        with pytest.raises(DataError, match="is no file of an earlier download; remove it"):
+            fetch("t15", tmp_path, part="figures", base_url=repository.url)
+        part.unlink()
+    assert victim.read_bytes() == b"mine"
+
+
+# What a server states
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ({"size": -1}, "-1 bytes are stated"),
+        ({"size": "x"}, "'x' bytes are stated"),
+        ({"size": "5"}, "'5' bytes are stated"),
+        ({"size": float("inf")}, "inf bytes are stated"),
+        ({"size": float("nan")}, "nan bytes are stated"),
+        ({"size": 5.0}, "5.0 bytes are stated"),
+        ({"size": True}, "True bytes are stated"),
+        ({"size": [5]}, "bytes are stated"),
+        ({"digest": 5}, "not hexadecimal"),
+        ({"digest": ["00"]}, "not hexadecimal"),
+        ({"digest": "00", "digestType": "md5"}, "too short or too long for md5"),
+        ({"digest": "00ff", "digestType": "blake9"}, "of type 'blake9', which is not known"),
+        ({"digest": "00" * 32, "digestType": None}, "of type None, which is not known"),
+        ({"digest": "00" * 32, "digestType": 7}, "of type 7, which is not known"),
+        ({"digest": "00" * 16, "digestType": "shake-128"}, "which is not known"),
+    ],
+)
+def test_facts_that_cannot_be_are_refused(entry: dict[str, object], fault: str) -> None:
+    entry = {"path": "a", "_links": {"stash:download": {"href": "/a"}}} | entry
+    with pytest.raises(ValueError, match=re.escape(fault)):
+        fetcher._remote_file(entry, "http://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "digest"),
+    # of no bytes, as RFC 1321, RFC 3174, FIPS 180-4 and FIPS 202 print them
+    [
+        ("MD5", "d41d8cd98f00b204e9800998ecf8427e"),
+        ("sha-1", "da39a3ee5e6b4b0d3255bfef95601890afd80709"),
+        ("SHA256", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+        ("sha3-256", "a7ffc6f8bf1ed76651c14756a061d662f580ff4de43b49fa82d80a4b80f8434a"),
+    ],
+)
+def test_digests_are_known_however_their_type_is_written(kind: str, digest: str) -> None:
+    hasher = RemoteFile("a", "", 0, digest, kind).hasher()
+    assert hasher is not None
+    assert hasher.hexdigest() == digest
+
+
+class Answer(ThreadingHTTPServer):
+    """A server that sends the given bytes, whatever is asked."""
+
+    def __init__(self, *answers: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), Verbatim)
+        self.answers = list(answers)
+        self.asked: list[str | None] = []
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}).start()
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        super().__exit__(*error)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/a"
+
+
+class Verbatim(BaseHTTPRequestHandler):
+    server: Answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.headers.get("Range"))
+        answers = self.server.answers
+        self.wfile.write(answers.pop(0) if len(answers) > 1 else answers[0])
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+LIES = {
+    "no length": (b"Content-Length: abc\r\n\r\nhello", None, "a length of 'abc' bytes"),
+    "less than nothing": (b"Content-Length: -5\r\n\r\nhello", None, "a length of '-5' bytes"),
+    "endless": (b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nhello", None, "a length of '99"),
+    "more": (b"\r\nhello, and more", 5, "sends more than the 5 bytes that were announced"),
+    "headers": (b"X: y\r\n" * 300 + b"\r\n", 5, "got more than 100 headers"),
+    "a long header": (b"X: " + b"y" * 70_000 + b"\r\n\r\n", 5, "got more than 65536 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_answer_that_cannot_be_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("cortext.data.download.time.sleep", lambda seconds: None)
+    content, size, fault = LIES[name]
+    with Answer(HEAD + content) as server, pytest.raises(DataError) as caught:
+        download(RemoteFile("a", server.url, size), tmp_path)
+    assert fault in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 0
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/a", "//[", "data:,a"])
+def test_a_redirect_out_of_the_web_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    head = f"HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode()
+    with (
+        Answer(head) as server,
+        pytest.raises((DataError, HTTPError), match=r"not allowed|address of the web"),
+    ):
+        download(RemoteFile("a", server.url), tmp_path)
+
+
+@pytest.mark.parametrize("etag", [b"", b'ETag: "1"\r\n'])
+def test_a_file_without_a_digest_is_never_made_of_two_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, etag: bytes
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    (tmp_path / ".a.unknown.part").write_bytes(b"old")
+    cut = HEAD + etag + b"Content-Length: 10\r\n\r\n01234"
+    rest = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 5-9/10\r\nContent-Length: 5\r\n\r\nabcde"
+    whole = HEAD + b"Content-Length: 10\r\n\r\nABCDEFGHIJ"
+    with Answer(cut, rest if etag else whole) as server:
+        found = download(RemoteFile("a", server.url, 10), tmp_path).read_bytes()
+        assert server.asked == [None, "bytes=5-" if etag else None]
+    assert found == (b"01234abcde" if etag else b"ABCDEFGHIJ")
+
+
+def test_content_that_nobody_can_check_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "by-hand").mkdir()
+    (tmp_path / "by-hand" / "t15_copyTask.pkl").write_bytes(b"x")
+    notes: list[str] = []
+    fetch(
+        "t15",
+        tmp_path / "out",
+        part=None,
+        from_dir=tmp_path / "by-hand",
+        base_url="http://127.0.0.1:9",
+        note=notes.append,
+    )
+    assert notes == ["t15_copyTask.pkl: its content is not checked: no digest of it is known"]
+
+
+def test_two_calls_never_fetch_into_one_directory(repository: Repository, tmp_path: Path) -> None:
+    with (
+        exclusive(tmp_path, DataError("held")),
+        pytest.raises(DataError, match="another process fetches into this directory"),
+    ):
+        fetch("t15", tmp_path, base_url=repository.url)

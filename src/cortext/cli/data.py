@@ -138,6 +138,7 @@ def fetch(
     """
     from cortext.data import fetch as fetcher
 
+    notes: list[str] = []
     with progress_bar("fetching") as progress:
         files = fetcher.fetch(
             dataset,
@@ -147,9 +148,12 @@ def fetch(
             from_dir=from_dir,
             base_url=base_url,
             progress=progress,
+            note=notes.append,
         )
+    for note in notes:
+        print_lines(note, err=True)
     if as_json:
-        print_json({"out": str(out), "files": [str(file) for file in files]})
+        print_json({"out": str(out), "files": [str(file) for file in files], "notes": notes})
     else:
         for file in files:
             print_lines(file)

@@ -5,11 +5,13 @@ Written here because pooch starts again from the first byte: it sends no `Range`
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import os
 import re
 import shutil
+import stat
 import time
 import urllib.error
 import urllib.parse
@@ -18,10 +20,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from cortext.errors import DataError
-from cortext.files import parse_json
+from cortext.errors import DataError, plain
+from cortext.files import disk_errors, parse_json, sync
+from cortext.renames import rename_new
 
 _CHUNK = 1 << 20
 _TRIES = 5  # in a row without a single byte of progress
@@ -40,19 +43,46 @@ class RemoteFile:
     digest_type: str | None = None
 
     def __post_init__(self) -> None:
-        # The digest is part of a file's name, and comes from a server.
-        if self.digest is not None and not re.fullmatch("[0-9a-fA-F]+", self.digest):
-            raise ValueError("a digest that is not hexadecimal")
+        """Raise ValueError for facts that cannot be: a server states them."""
+        size, digest, kind = self.size, self.digest, self.digest_type
+        if size is not None and (type(size) is not int or size < 0):
+            raise ValueError(f"{size!r} bytes are stated for {self.name}")
+        if digest is None:
+            return
+        if not isinstance(digest, str) or not re.fullmatch("[0-9a-fA-F]+", digest):
+            raise ValueError(f"the digest of {self.name} is not hexadecimal")
+        hasher = self.hasher()
+        if hasher is None:
+            raise ValueError(f"the digest of {self.name} is of type {kind!r}, which is not known")
+        if len(digest) != 2 * hasher.digest_size:
+            raise ValueError(f"the digest of {self.name} is too short or too long for {kind}")
 
     def hasher(self) -> Any | None:
-        """Return an empty hash of the digest's type; None where that is not stated or not known."""
-        name = (self.digest_type or "").lower().replace("-", "")
+        """Return an empty hash of the digest's type; None where none is stated or known."""
+        if not self.digest or not isinstance(self.digest_type, str):
+            return None
+        name = self.digest_type.lower().replace("-", "")
         # The hash of a git object: a header goes first.
-        if name == "gitsha1" and self.digest and self.size is not None:
-            return hashlib.sha1(b"blob %d\0" % self.size)
+        if name == "gitsha1" and self.size is not None:
+            return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        known = {each.replace("_", ""): each for each in hashlib.algorithms_guaranteed}
         # SHAKE's digests have no fixed length.
-        known = name in hashlib.algorithms_available and not name.startswith("shake")
-        return hashlib.new(name) if self.digest and known else None
+        if name not in known or name.startswith("shake"):
+            return None
+        return hashlib.new(known[name], usedforsecurity=False)
+
+
+class _WebOnly(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to addresses of the web alone; others may name any file."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str):  # type: ignore[no-untyped-def]
+        _check_web(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _check_web(url: str) -> None:
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError(url)
 
 
 def open_url(
@@ -69,22 +99,37 @@ def open_url(
         timeout: Seconds without a byte.
 
     Raises:
-        DataError: For another kind of address.
+        DataError: For another kind of address, also of a redirect.
         OSError: As `urllib.request.urlopen` does.
     """
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+    try:
+        _check_web(url)
+        request = urllib.request.Request(url, headers={"User-Agent": "cortext", **(headers or {})})
+        if token:
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        return urllib.request.build_opener(_WebOnly).open(request, timeout=timeout)
+    except http.client.HTTPException as error:
+        reason = str(error) or type(error).__name__
+        raise urllib.error.URLError(f"no answer that can be read: {reason}") from None
+    except ValueError as error:  # also of a host that no name can be
         raise DataError(
-            "is no address of the web", where=url, fix="check the list of files and --base-url"
-        )
-    request = urllib.request.Request(url, headers={"User-Agent": "cortext", **(headers or {})})
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    return urllib.request.urlopen(request, timeout=timeout)
+            "is no address of the web",
+            where=error.args[0] if len(error.args) == 1 else url,
+            fix="check the list of files and --base-url",
+        ) from None
 
 
 def read_listing(response: Any) -> Any:
-    """Parse the JSON of a server's answer; raise ValueError for other content or over 64 MiB."""
-    content = response.read(_MOST_LISTING + 1)
+    """Parse the JSON of a server's answer.
+
+    Raises:
+        OSError: It breaks off.
+        ValueError: It is something else, or has more than 64 MiB.
+    """
+    try:
+        content = response.read(_MOST_LISTING + 1)
+    except http.client.HTTPException as error:
+        raise OSError(f"the answer breaks off: {type(error).__name__}") from None
     if len(content) > _MOST_LISTING:
         raise ValueError("more than 64 MiB")
     return parse_json(content)
@@ -92,33 +137,34 @@ def read_listing(response: Any) -> Any:
 
 def download(
     remote: RemoteFile,
-    path: Path,
+    folder: Path,
     *,
     token: str | None = None,
     advance: Callable[[int], None] | None = None,
     timeout: float = 60.0,
     pause_s: float = 1.0,
-) -> None:
-    """Download into `path`, going on where an earlier try broke off.
+) -> Path:
+    """Download a file into a directory, going on where an earlier try broke off.
 
-    The digest is checked before `path` appears. The bytes so far lie beside `path` under a name
-    that contains the digest, so that the rest of another version is never appended.
+    The bytes so far lie there under a hidden name that contains the digest, so that the rest of
+    another version is never appended. Where no digest is known, each call begins anew.
 
     Args:
         remote: The file, with size and digest where they are known.
-        path: Where it goes.
+        folder: Directory to write in.
         token: Token of an account with that server.
         advance: Called with the bytes gained; negative when the server makes us start again.
         timeout: Seconds without a byte until a try is given up.
         pause_s: Pause after the first try without a byte; each further one is twice as long.
 
+    Returns:
+        The file, whole and checked, under the hidden name.
+
     Raises:
         DataError: When the server refuses, the connection fails again and again, the disk is full,
             or the content is not what was announced (it is then kept as `<name>.mismatch`).
     """
-    part = path.with_name(f".{path.name}.{(remote.digest or 'unknown')[:12]}.part")
-    if path.exists():  # whole, but what should have followed failed: check it and go on
-        path.replace(part)
+    part = folder / f".{remote.name}.{(remote.digest or 'unknown')[:12]}.part"
     transfer = _Transfer(remote, part, token, advance or (lambda _: None), timeout)
     _check_space(remote, part)
     tries = 0
@@ -141,11 +187,11 @@ def download(
             raise DataError(f"cannot be downloaded: {reason}", where=remote.url, fix=fix)
         if not transfer.complete and tries:
             time.sleep(pause_s * 2 ** (tries - 1))
-    transfer.finish(path)
+    transfer.finish()
+    return part
 
 
 def _check_space(remote: RemoteFile, part: Path) -> None:
-    part.parent.mkdir(parents=True, exist_ok=True)
     missing = (remote.size or 0) - (part.stat().st_size if part.exists() else 0)
     free = shutil.disk_usage(part.parent).free
     if missing > free:
@@ -173,10 +219,30 @@ class _Transfer:
         self.hash = remote.hasher()
         self.size = remote.size
         self.ended = False
-        if part.exists():
-            with part.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    self._count(chunk)
+        self.validator: str | None = None
+        if not os.path.lexists(part):
+            return
+        with disk_errors(part), self._opened() as file:
+            if remote.digest is None:  # nobody would see that it is of another version
+                file.truncate(0)
+            file.seek(0)
+            while chunk := file.read(_CHUNK):
+                self._count(chunk)
+
+    def _opened(self) -> BinaryIO:
+        """Open the bytes so far, which nobody else wrote: neither a link nor another's file."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            file = os.fdopen(os.open(self.part, flags, 0o666), "a+b")
+            status = os.fstat(file.fileno())
+            usual = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+            if usual and status.st_uid == os.geteuid():
+                return file
+            file.close()
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise
+        raise DataError("is no file of an earlier download", where=self.part, fix="remove it")
 
     @property
     def complete(self) -> bool:
@@ -184,7 +250,11 @@ class _Transfer:
 
     def run(self) -> None:
         """Send one request and read from here to the end, or until the connection breaks."""
+        if self.done and self.remote.digest is None and self.validator is None:
+            self._restart()  # nobody would see that the rest is of another version
         headers = {"Range": f"bytes={self.done}-"} if self.done else {}
+        if self.done and self.validator:
+            headers["If-Range"] = self.validator
         try:
             response = open_url(
                 self.remote.url, headers=headers, token=self.token, timeout=self.timeout
@@ -197,12 +267,22 @@ class _Transfer:
         with response:
             if self.done and not self._continues(response):
                 self._restart()
-            length = response.headers.get("Content-Length")
-            if self.size is None and length is not None:
-                self.size = self.done + int(length)
+            self._note_facts(response)
             while chunk := response.read(_CHUNK):
                 self._append(chunk)
         self.ended = self.size is None  # without a length the end is all there is to see
+
+    def _note_facts(self, response: Any) -> None:
+        """Take the length where none is known yet, and what tells this version from others."""
+        etag = response.headers.get("ETag", "")
+        self.validator = etag if re.fullmatch(r'"[!-~]{1,200}"', etag) else None
+        length = response.headers.get("Content-Length")
+        if self.size is not None or length is None:
+            return
+        if not re.fullmatch("[0-9]{1,15}", length.strip()):
+            what = f"the server states a length of {plain(length, 40)!r} bytes"
+            raise DataError(what, where=self.remote.url, fix="try again later")
+        self.size = self.done + int(length)
 
     def _continues(self, response: Any) -> bool:
         """Return whether the answer starts where we stopped: servers may ignore the range."""
@@ -210,8 +290,13 @@ class _Transfer:
         return bool(response.status == 206 and content_range.startswith(f"bytes {self.done}-"))
 
     def _append(self, chunk: bytes) -> None:
+        if self.size is not None and self.done + len(chunk) > self.size:
+            size = self.size
+            self._restart()
+            what = f"the server sends more than the {size} bytes that were announced"
+            raise DataError(what, where=self.remote.url, fix="try again later")
         try:
-            with self.part.open("ab") as file:
+            with self._opened() as file:
                 file.write(chunk)
         except OSError as error:
             fix = f"free some space and try again; the first {self.done} bytes are kept"
@@ -238,14 +323,22 @@ class _Transfer:
         self.done = 0
         self.hash = self.remote.hasher()
 
-    def finish(self, path: Path) -> None:
-        """Check the content and give the file its name."""
+    def finish(self) -> None:
+        """Check the content, and flush it to disk."""
         problem = mismatch(self.remote, self.done, self.hash)
         if problem:
-            aside = path.with_name(f"{path.name}.mismatch")
-            self.part.replace(aside)
-            raise DataError(f"{problem}; kept as {aside.name}", where=path, fix="try again")
-        self.part.replace(path)
+            aside = self.part.with_name(f"{self.remote.name}.mismatch")
+            try:
+                rename_new(self.part, aside)
+                kept = f"kept as {aside.name}"
+            except FileExistsError:
+                self.part.unlink()
+                kept = f"an earlier one is kept as {aside.name}"
+            raise DataError(
+                f"{problem}; {kept}", where=aside.with_name(self.remote.name), fix="try again"
+            )
+        with disk_errors(self.part):
+            sync(self.part)
 
 
 def mismatch(remote: RemoteFile, size: int, hash_: Any | None) -> str | None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from cortext.data.download import RemoteFile, open_url, read_listing
 from cortext.data.hub import LM_5GRAM, fetch_language_model
-from cortext.data.obtain import Meter, completed, obtain
+from cortext.data.obtain import BUSY, Meter, Note, obtain
 from cortext.data.trial import is_plain_name
 from cortext.errors import DataError, nearest
-from cortext.files import disk_errors
+from cortext.files import disk_errors, exclusive
 from cortext.processes import Progress
 
 DRYAD = "https://datadryad.org"
@@ -68,11 +68,13 @@ def fetch(
     base_url: str | None = None,
     token: str | None = None,
     progress: Progress | None = None,
+    note: Note = lambda line: None,
 ) -> list[Path]:
     """Fetch a published data set into directory `out` and return its files and folders.
 
     Downloads go on where they broke off, are checked against the repository's checksums and
-    unpacked; a mark (`.<file>.completed`) makes a second call do nothing.
+    unpacked; a record (`.<file>.completed`) makes a second call do nothing. What is in `out` and
+    was not fetched is never changed.
 
     Args:
         dataset: `t15` or `lm-5gram`.
@@ -87,15 +89,23 @@ def fetch(
             (HF_TOKEN; not needed).
         progress: Called with bytes done and in all, archives counted once for coming and once for
             unpacking.
+        note: Called with a line about each file whose content could not be checked.
 
     Raises:
-        DataError: With what can be done by hand.
+        DataError: With what can be done by hand; also where `out` has something else under the name
+            of a file or folder to write.
     """
     if dataset == LM_5GRAM:
         if part is not None:
             raise DataError(f"{dataset} has no parts, but part {part!r} was asked for")
         return fetch_language_model(
-            out, pruned=pruned, from_dir=from_dir, base_url=base_url, token=token, progress=progress
+            out,
+            pruned=pruned,
+            from_dir=from_dir,
+            base_url=base_url,
+            token=token,
+            progress=progress,
+            note=note,
         )
     if dataset not in RELEASES:
         raise DataError(f"unknown data set {dataset!r}; {nearest(dataset, [*RELEASES, LM_5GRAM])}")
@@ -124,9 +134,10 @@ def fetch(
     def refused(error: urllib.error.HTTPError, name: str) -> DataError:
         return _refused(error, name, release, hint)
 
-    for file in files:
-        source = Path(from_dir) / file.name if from_dir is not None else None
-        products += completed(file, out, meter) or obtain(file, out, source, token, meter, refused)
+    with disk_errors(out), exclusive(out, DataError(BUSY, where=out)):
+        for file in files:
+            source = Path(from_dir) / file.name if from_dir is not None else None
+            products += obtain(file, out, source, token, meter, refused, note)
     return products
 
 
@@ -164,9 +175,12 @@ def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[
             f"check the network, or download the files from {release.page} elsewhere and use {hint}"
         )
         raise DataError(f"no connection ({reason})", where=base_url, fix=fix) from None
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         fix = f"download the files from {release.page} and use {hint}"
-        raise DataError("the list of files is not as expected", where=base_url, fix=fix) from None
+        reason = f": {error}" if isinstance(error, ValueError) else ""
+        raise DataError(
+            f"the list of files is not as expected{reason}", where=base_url, fix=fix
+        ) from None
     return [file for file in files if file.name != "README.md"]
 
 
@@ -179,14 +193,14 @@ def _json(url: str) -> Any:
 
 def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     name = entry["path"]
-    size = entry.get("size")
-    if not is_plain_name(name):
+    # A hidden one could be anything that the system or fetch itself keeps there.
+    if not is_plain_name(name) or name.startswith("."):
         raise DataError(
             f"the list of files names {name!r}, which is no plain file name", where=base_url
         )
     url = urllib.parse.urljoin(base_url, entry["_links"]["stash:download"]["href"])
     return RemoteFile(
-        name, url, None if size is None else int(size), entry.get("digest"), entry.get("digestType")
+        name, url, entry.get("size"), entry.get("digest") or None, entry.get("digestType")
     )
 
 

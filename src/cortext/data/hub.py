@@ -26,9 +26,9 @@ from typing import Any
 
 from cortext import __version__
 from cortext.data.download import RemoteFile, open_url, read_listing
-from cortext.data.obtain import Meter, completed, obtain
+from cortext.data.obtain import BUSY, Meter, Note, obtain
 from cortext.errors import DataError
-from cortext.files import disk_errors, read_json
+from cortext.files import atomic_stream, disk_errors, exclusive, read_json
 from cortext.processes import Progress
 
 HUB = "https://huggingface.co"
@@ -50,6 +50,7 @@ def fetch_language_model(
     base_url: str | None = None,
     token: str | None = None,
     progress: Progress | None = None,
+    note: Note = lambda line: None,
 ) -> list[Path]:
     """Fetch the lab's 5-gram model into language-model directory `out` and return its files.
 
@@ -64,6 +65,7 @@ def fetch_language_model(
         token: Token of an account (default: the environment variable HF_TOKEN); the files are
             public.
         progress: Called with bytes done and in all.
+        note: Called with a line about each file whose content could not be checked.
 
     Raises:
         DataError: With what can be done by hand, and for an `out` that holds another model.
@@ -87,10 +89,9 @@ def fetch_language_model(
     _claim(out, name)
     meter = Meter(files, progress)
     token = token or os.environ.get(TOKEN_VARIABLE)
-    for file in files:
-        completed(file, out, meter) or obtain(
-            file, out, sources.get(file.name), token, meter, refused
-        )
+    with disk_errors(out), exclusive(out, DataError(BUSY, where=out)):
+        for file in files:
+            obtain(file, out, sources.get(file.name), token, meter, refused, note)
     return [out / local for local in (*_SMALL, _MODEL, _FACTS)]
 
 
@@ -122,6 +123,8 @@ def list_files(base_url: str, name: str, hint: str) -> list[RemoteFile]:
         raise DataError(f"no connection ({reason})", where=base_url, fix=fix) from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         missing = f"has no {error}" if isinstance(error, KeyError) else "is not as expected"
+        if isinstance(error, ValueError):
+            missing += f": {error}"
         raise DataError(
             f"the list of files {missing}",
             where=base_url,
@@ -139,9 +142,9 @@ def _remote_file(entry: dict[str, Any], local: str, base_url: str) -> RemoteFile
     large = entry.get("lfs")
     if large:
         return RemoteFile(
-            local, url, int(large["size"]), large["oid"].removeprefix("sha256:"), "sha-256"
+            local, url, large["size"], large["oid"].removeprefix("sha256:"), "sha-256"
         )
-    return RemoteFile(local, url, int(entry["size"]), entry["oid"], "git-sha-1")
+    return RemoteFile(local, url, entry["size"], entry["oid"], "git-sha-1")
 
 
 def _refused(error: urllib.error.HTTPError, what: str, hint: str) -> DataError:
@@ -186,7 +189,7 @@ def _refuse_other(out: Path, model: str) -> None:
 
 
 def _claim(out: Path, model: str) -> None:
-    """Write what `out` will hold, so that a later call can go on."""
+    """Write what `out` will hold, so that a later call can go on, unless an earlier one has."""
     facts = {
         "format_version": _FORMAT_VERSION,
         "fetched": {"repository": f"{HUB}/{REPOSITORY}", "file": model},
@@ -194,4 +197,6 @@ def _claim(out: Path, model: str) -> None:
     }
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        (out / _FACTS).write_text(json.dumps(facts, indent=2) + "\n")
+        if not (out / _FACTS).exists():
+            with atomic_stream(out / _FACTS) as file:
+                file.write((json.dumps(facts, indent=2) + "\n").encode())

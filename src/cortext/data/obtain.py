@@ -1,24 +1,27 @@
-"""Published files in a directory: downloaded or copied, checked, unpacked, and marked as done."""
+"""Published files in a directory: downloaded or copied, checked, unpacked, and recorded."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import urllib.error
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from cortext.data.archive import unpack
+from cortext.data.archive import unpacked
 from cortext.data.download import RemoteFile, download, mismatch
+from cortext.data.fetched import Fetched
 from cortext.errors import DataError
-from cortext.files import disk_error, disk_errors, read_json
+from cortext.files import disk_error
 from cortext.processes import Progress
+from cortext.temporaries import new_temporary
 
 _CHUNK = 1 << 20
 Refused = Callable[[urllib.error.HTTPError, str], DataError]
 """Makes the error for an answer of a server to the request of a named file."""
+BUSY = "another process fetches into this directory"
+Note = Callable[[str], None]
+"""Gets a line that the user should see."""
 
 
 class Meter:
@@ -41,33 +44,6 @@ class Meter:
             self.progress(min(self.done, self.total), self.total)
 
 
-def _mark(file: RemoteFile, out: Path) -> Path:
-    return out / f".{file.name}.completed"
-
-
-def completed(file: RemoteFile, out: Path, meter: Meter) -> list[Path]:
-    """Return the files that an earlier call made of this very file, if all are still there.
-
-    Args:
-        file: Published file.
-        out: Directory of the files.
-        meter: Meter of progress, which counts the whole file as done.
-
-    Returns:
-        The files and folders; an empty list where one is missing or the file has changed.
-    """
-    try:
-        mark = read_json(_mark(file, out))
-        products = [out / name for name in mark["products"]]
-        same = mark["size"] == file.size and file.digest in (None, mark["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    if not same or not all(path.exists() for path in products):
-        return []
-    meter.advance(meter.weight(file))
-    return products
-
-
 def obtain(
     file: RemoteFile,
     out: Path,
@@ -75,8 +51,12 @@ def obtain(
     token: str | None,
     meter: Meter,
     refused: Refused,
+    note: Note,
 ) -> list[Path]:
-    """Download a file into `out`, or take it from `source`; unpack an archive; mark it as done.
+    """Download a file into `out`, or take it from `source`; unpack an archive; record what it is.
+
+    Nothing is done where an earlier call has done it. A file or folder that `fetch` did not write
+    is never changed.
 
     Args:
         file: The file, with size and digest where they are known.
@@ -85,62 +65,98 @@ def obtain(
         token: Token of an account with the server.
         meter: Counts the bytes.
         refused: Makes the error for an answer of the server that is not the file.
+        note: Gets a line about content that could not be checked.
 
     Returns:
         The files and folders that it consists of.
 
     Raises:
-        DataError: Where it cannot be downloaded, taken or unpacked.
+        DataError: Where it cannot be downloaded, taken or unpacked, and where something else has
+            its name.
     """
-    path = out / file.name
-    if source is None:
-        try:
-            download(file, path, token=token, advance=meter.advance)
-        except urllib.error.HTTPError as error:
-            raise refused(error, file.name) from None
-    else:
-        path = _take(file, source, path, meter)
-    if path.suffix == ".zip":
-        products = unpack(path, out, meter.advance)
-        if source is None:
-            # its content is unpacked and checked; the archive of the recordings is 10 GB
-            path.unlink()
-    else:
-        products = [path]
-    mark = {
-        "size": file.size,
-        "digest": file.digest,
-        "products": [product.name for product in products],
-    }
-    with disk_errors(out):
-        _mark(file, out).write_text(json.dumps(mark))
+    fetched = Fetched(file, out)
+    is_archive = file.name.endswith(".zip")
+    if fetched.products:
+        meter.advance(meter.weight(file))
+        return [out / name for name in fetched.products]
+    try:
+        if not is_archive and _is_there(file, out / file.name, source):
+            meter.advance(meter.weight(file))
+            return fetched.keep([file.name])
+        if not is_archive:
+            fetched.refuse(file.name)
+        if file.digest is None:
+            note(f"{file.name}: its content is not checked: no digest of it is known")
+        if source is not None:
+            products = _take(file, source, fetched, meter)
+        else:
+            part = download(file, out, token=token, advance=meter.advance)
+            products = _settle(part, file.name, fetched, meter)
+            # The content of an archive is unpacked and checked; that of the recordings is 10 GB.
+            part.unlink(missing_ok=True)
+    except urllib.error.HTTPError as error:
+        raise refused(error, file.name) from None
+    except OSError as error:
+        raise disk_error(error, out / file.name) from None
     return products
 
 
-def _take(file: RemoteFile, source: Path, path: Path, meter: Meter) -> Path:
+def _settle(content: Path, name: str, fetched: Fetched, meter: Meter) -> list[Path]:
+    if not name.endswith(".zip"):
+        return fetched.settle({name: content})
+    with unpacked(content, fetched.out, meter.advance) as folder:
+        return fetched.settle({path.name: path for path in sorted(folder.iterdir())})
+
+
+def _is_there(file: RemoteFile, path: Path, source: Path | None) -> bool:
+    """Return whether the very file has its name already, whoever put it there."""
+    if source is not None and path.exists() and path.samefile(source):
+        problem = _problem(file, source, lambda chunk: None)
+        if problem:
+            raise DataError(problem, where=source, fix="download it again")
+        return True
+    usable = file.digest is not None and path.is_file() and not path.is_symlink()
+    return usable and _problem(file, path, lambda chunk: None) is None
+
+
+def _take(file: RemoteFile, source: Path, fetched: Fetched, meter: Meter) -> list[Path]:
     """Check a file downloaded by hand; archives are read where they lie, other files are copied."""
-    hash_ = file.hasher()
-    archive = source.suffix == ".zip"
-    temporary = path.with_name(f".{path.name}.part")
+    archive = file.name.endswith(".zip")
+    temporary = None if archive else new_temporary(fetched.out / file.name)
     try:
-        with (
-            source.open("rb") as reader,
-            (Path(os.devnull) if archive else temporary).open("wb") as writer,
-        ):
-            while chunk := reader.read(_CHUNK):
-                writer.write(chunk)
-                meter.advance(len(chunk))
-                if hash_:
-                    hash_.update(chunk)
-        problem = mismatch(file, source.stat().st_size, hash_)
+
+        def count(chunk: bytes) -> None:
+            if temporary is not None:
+                _write_all(temporary.descriptor, chunk)
+            meter.advance(len(chunk))
+
+        problem = _problem(file, source, count)
         if problem or (archive and not zipfile.is_zipfile(source)):
             raise DataError(problem or "not a zip archive", where=source, fix="download it again")
-        if archive:
-            return source
-        if not (path.exists() and path.samefile(source)):
-            shutil.move(temporary, path)
-        return path
-    except OSError as error:
-        raise disk_error(error, path) from None
+        if temporary is None:
+            return _settle(source, file.name, fetched, meter)
+        temporary.open_to_others()
+        os.fsync(temporary.descriptor)
+        return fetched.settle({file.name: temporary.path})
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.discard()
+
+
+def _write_all(descriptor: int, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _problem(file: RemoteFile, path: Path, use: Callable[[bytes], None]) -> str | None:
+    """Read a file, and return its difference from the published one."""
+    hash_ = file.hasher()
+    size = 0
+    with path.open("rb") as reader:
+        while chunk := reader.read(_CHUNK):
+            use(chunk)
+            size += len(chunk)
+            if hash_:
+                hash_.update(chunk)
+    return mismatch(file, size, hash_)
