@@ -20,6 +20,7 @@ from cortext.files import (
     exclusive,
     json_lines,
     lock,
+    refuse_foreign,
     replace_directory,
 )
 
@@ -142,3 +143,13 @@ def test_writing_a_text_does_not_import_hdf5(tmp_path: Path) -> None:
     )
     assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == 0
     assert (tmp_path / "a.json").read_text() == '{"a": 1}'
+
+
+def test_what_would_be_lost_is_named_before_a_directory_is_replaced(tmp_path: Path) -> None:
+    for name in ("index.json", "train.f16", ".DS_Store"):
+        (tmp_path / name).touch()
+    refuse_foreign(tmp_path, ("index.json", "*.f16"), "packed data")
+    refuse_foreign(tmp_path / "absent", (), "packed data")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DataError, match=r"holds 'notes.txt', which is no part of packed data"):
+        refuse_foreign(tmp_path, ("index.json", "*.f16"), "packed data")

@@ -10,8 +10,9 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -172,6 +173,25 @@ def _rename_in_two_steps(new: Path, out: Path) -> Path:
 def _sync_if_possible(folder: Path) -> None:
     with suppress(OSError):  # some network file systems cannot sync a directory
         sync(folder)
+
+
+def refuse_foreign(folder: Path, names: Iterable[str], what: str) -> None:
+    """Raise DataError where a directory that will be replaced holds what we did not write.
+
+    Args:
+        folder: Directory, which need not exist.
+        names: Patterns of the names of all that we write in it.
+        what: What is written, for the message.
+    """
+    known = (*names, ".DS_Store", ".nfs*")
+    found = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    foreign = sorted(name for name in found if not any(fnmatchcase(name, each) for each in known))
+    if foreign:
+        raise DataError(
+            f"holds {foreign[0]!r}, which is no part of {what} and would be lost",
+            where=folder,
+            fix="move it away, or give another directory",
+        )
 
 
 def check_writable(path: Path) -> None:

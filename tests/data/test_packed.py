@@ -342,3 +342,19 @@ def test_reading_batches_is_many_times_faster_than_the_release_s_way(tmp_path: P
     # New memory takes 44 large pages, or 20,000 small ones.
     assert numbers["packed"]["fresh_pages_median"] < 20
     assert "ratio of trials/s" in run.stdout
+
+
+def test_packing_again_loses_no_file_of_the_user(dataset_root: Path, packed: PackedDataset) -> None:
+    (packed.path / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"holds 'notes.txt', which is no part of packed data"):
+        pack(dataset_root, packed.path)
+    assert (packed.path / "notes.txt").read_text() == "mine"
+    (packed.path / "notes.txt").unlink()
+    pack(dataset_root, packed.path)
+
+
+def test_packed_data_that_a_kill_left_without_a_name_are_opened(packed: PackedDataset) -> None:
+    left = packed.path.with_name(f".{packed.path.name}.0123abcd-0123456789abcdef.tmp.old")
+    packed.path.rename(left)
+    assert open_packed(packed.path).path == packed.path
+    assert not left.exists()

@@ -172,11 +172,11 @@ def hand_over(
     result: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
 ) -> None:
     """Write a result to its file, if one is named; print it as JSON, or by `show`."""
-    from cortext.files import disk_errors
+    from cortext.files import atomic_stream, disk_errors
 
     if out is not None:
-        with disk_errors(out):
-            out.write_text(json.dumps(result, indent=2, default=str) + "\n", encoding="utf-8")
+        with disk_errors(out), atomic_stream(out) as file:
+            file.write((json.dumps(result, indent=2, default=str) + "\n").encode())
     if as_json:
         print_json(result)
     else:

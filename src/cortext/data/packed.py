@@ -17,14 +17,14 @@ from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
 from cortext.data.conventions import FILE, MOST_NOTE, Conventions
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
-from cortext.data.packed_index import is_packed, write_index
+from cortext.data.packed_index import PACKED_FILES, is_packed, write_index
 from cortext.data.packed_split import Batch, PackedSplit
 from cortext.data.rebin import Rebinning
 from cortext.data.scaling import ROLLING_NOTE, RollingZScore
 from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, DataError, shown
-from cortext.files import atomic_directory, disk_errors, sync
+from cortext.files import atomic_directory, disk_errors, refuse_foreign, sync
 from cortext.processes import Progress
 
 __all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
@@ -82,6 +82,7 @@ def pack(
             where=out,
             fix="choose another name or remove it",
         )
+    refuse_foreign(out, PACKED_FILES, "packed data")
     with disk_errors(out), atomic_directory(out) as temporary:
         _write(dataset, temporary, format, skip_bad, progress)
     return open_packed(out)

@@ -23,6 +23,7 @@ from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.trial import SPLITS, is_plain_name, most_labels
 from cortext.errors import DataError, TextError
 from cortext.files import parse_json_object, read_json
+from cortext.temporaries import restore
 from cortext.text.inventory import Inventory
 
 FORMAT = "cortext-packed"
@@ -53,8 +54,13 @@ _DAMAGE = (
 """Errors that the readers of JSON, zip archives and arrays raise for damaged files."""
 
 
+PACKED_FILES = (_JSON, _ARRAYS, "*.f16", "*.tfrecord")
+"""Names of all files of a packed directory."""
+
+
 def is_packed(path: Path) -> bool:
     """Return whether `path` is a packed directory."""
+    restore(path)
     return (path / _JSON).is_file()
 
 

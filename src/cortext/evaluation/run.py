@@ -39,7 +39,7 @@ from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
 from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.evaluation.vocabularies import write_vocabularies
 from cortext.evaluation.word_search import stage
-from cortext.files import atomic_directory, check_writable, disk_errors, read_json
+from cortext.files import atomic_directory, check_writable, disk_errors, read_json, refuse_foreign
 from cortext.models.participants import run_for
 from cortext.processes import Progress
 from cortext.provenance import provenance
@@ -48,6 +48,19 @@ from cortext.training.checkpoint import read_identity
 
 if TYPE_CHECKING:
     from cortext.evaluation.report import Compared
+
+
+EVALUATION_FILES = (
+    "metrics.json",
+    "predictions.csv",
+    "logits",
+    "nbest.jsonl",
+    "confusion.csv",
+    "report.html",
+    "online.json",
+    "vocabularies.json",
+)
+"""Names of all that an evaluation directory holds."""
 
 
 def evaluate(
@@ -397,6 +410,7 @@ def _check_replaceable(out: Path) -> None:
             where=out,
             fix="choose another name or remove it",
         )
+    refuse_foreign(out, EVALUATION_FILES, "an evaluation")
 
 
 def _write_results(folder: Path, found: Results, confused: Confusion | None) -> None:

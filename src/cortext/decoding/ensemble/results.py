@@ -26,7 +26,7 @@ from cortext.decoding.nbest import NBest, hypothesis_json
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError
-from cortext.files import atomic_directory, disk_errors, read_json
+from cortext.files import atomic_directory, disk_errors, read_json, refuse_foreign
 from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
@@ -311,6 +311,8 @@ def check_replaceable(out: Path) -> None:
             where=out,
             fix="choose another name or remove it",
         )
+    names = ("metrics.json", "predictions.csv", NBEST, "logits")
+    refuse_foreign(out, names, "an ensemble's results")
 
 
 def write_ensemble(found: Ensemble, out: str | Path) -> None:

@@ -24,6 +24,7 @@ from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file, read_json
 from cortext.processes import Progress
+from cortext.temporaries import restore
 from cortext.text.inventory import LM, PUBLISHED, Inventory, read_inventory
 from cortext.text.language import EN, Language, read_language
 from cortext.text.lexicon import Lexicon
@@ -180,6 +181,7 @@ class LanguageModel(Described):
             LanguageModelError: Naming the file (and line) that is missing or wrong.
         """
         directory = as_path(lm_dir, "lm_dir")
+        restore(directory)
         if not directory.is_dir():
             raise LanguageModelError(
                 "no such directory",
