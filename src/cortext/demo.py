@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.extras import need
+from cortext.files import refuse_foreign
 from cortext.processes import Progress
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ LONG = "transformer"
 """Recipe of a long demo, of half an hour."""
 MARK = "demo.json"
 """The file that marks a directory as a demo's, which a later demo may replace."""
+_PARTS = (MARK, "data", "packed", "lm", "run", "eval", "eval-*", "llm")
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def _fresh_directory(out: Path) -> Path:
             raise CortextError(
                 "is not empty and not an earlier demo", where=out, fix="choose another --out"
             )
+        refuse_foreign(out, _PARTS, "the demo")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("{}\n")

@@ -311,6 +311,15 @@ def test_demo_leaves_a_foreign_directory_alone(sessions, capsys):
     assert (sessions / "lab.2026.01.12" / "data_train.hdf5").is_file()
 
 
+def test_a_second_demo_loses_no_log_of_the_first(tmp_path, capsys):
+    (tmp_path / "demo.json").write_text("{}")
+    (tmp_path / "log").mkdir()
+    assert "holds 'log', which is no part of the demo and would be lost" in complaint(
+        capsys, "demo", "--preset", "tiny", "--out", str(tmp_path)
+    )
+    assert (tmp_path / "log").is_dir()
+
+
 def test_demo_leaves_the_terminal_to_the_bar_that_training_draws(tmp_path, monkeypatch, capsys):
     drawn = []
 
