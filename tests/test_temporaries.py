@@ -287,25 +287,43 @@ def test_a_link_gives_way_to_the_directory_and_its_target_stays(tmp_path: Path, 
     assert (tmp_path / "out" / "file").read_text() == "new"
 
 
-def test_a_directory_that_another_process_restored_meanwhile_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("meanwhile", ["restored", "written"])
+def test_a_directory_that_another_process_has_put_there_meanwhile_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     out, new = tmp_path / "out", tmp_path / "new"
-    write(out, "old")
-    write(new, "new")
+    for folder in (out, new, tmp_path / "others"):
+        write(folder, folder.name)
     monkeypatch.setattr(files, "exchange", lambda one, other: False)
-    rename, restored = Path.replace, []
+    rename, done = Path.replace, []
 
     def replace(path: Path, target: Path) -> Path:
-        if path == new and not restored:
-            (old,) = tmp_path.glob("*.old")
-            restored.append(rename(old, out))
+        if path == new and not done:
+            source = tmp_path / "others" if meanwhile == "written" else next(tmp_path.glob("*.old"))
+            done.append(rename(source, out))
         return rename(path, target)
 
     monkeypatch.setattr(Path, "replace", replace)
     replace_directory(new, out)
-    assert restored
+    assert done
     assert (out / "file").read_text() == "new"
+    assert names(tmp_path) == (["out"] if meanwhile == "written" else ["others", "out"])
+
+
+def test_a_name_that_another_process_clears_is_given_up_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, calls = os.open, []
+
+    def removed_first(path: Path, *arguments: int) -> int:
+        if str(path).endswith(".tmp") and not calls:
+            calls.append(path)
+            path.rmdir()
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", removed_first)
+    write(tmp_path / "out", "new")
+    assert calls
     assert names(tmp_path) == ["out"]
 
 

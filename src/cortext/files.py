@@ -163,8 +163,12 @@ def _rename_in_two_steps(new: Path, out: Path) -> Path:
             new.replace(out)
             return old
         except BaseException as error:
-            with suppress(OSError):  # where another process has already restored it
+            try:
                 rename_new(old, out)
+            except FileExistsError:  # another process has written one meanwhile
+                shutil.rmtree(old, ignore_errors=True)
+            except OSError:
+                pass  # another process has restored it
             if getattr(error, "errno", None) not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
     raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(out))

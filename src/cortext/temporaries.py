@@ -105,8 +105,11 @@ def new_temporary(path: Path, *, directory: bool = False) -> Temporary:
         clear(path.parent, path.name, earlier=False)
     for _ in range(_TRIES):
         name = f".{_stem(path.name)}.{_machine()}-{secrets.token_hex(8)}.tmp"
-        temporary = _made(path.with_name(name), directory)
-        # A process that clears may have locked it first, and then removes it.
+        # A process that clears may remove it, or lock it to remove it, before it is locked here.
+        try:
+            temporary = _made(path.with_name(name), directory)
+        except FileNotFoundError:
+            continue
         if try_lock(temporary.descriptor) is not False:
             with suppress(OSError):
                 temporary.check()

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from cortext.errors import DataError
-from cortext.files import disk_error, disk_errors, sync
+from cortext.files import disk_error, disk_errors
+from cortext.renames import sync_tree
 from cortext.temporaries import new_temporary
 
 _CHUNK = 1 << 20
@@ -75,6 +76,7 @@ def _unpack(archive: Path, folder: Path, advance: Callable[[int], None] | None) 
                 _extract(zipped, member, folder)
                 if advance:
                     advance(member.compress_size)
+        sync_tree(folder)
     except (zipfile.BadZipFile, *_DAMAGE) as error:
         raise DataError(
             f"damaged archive ({error})", where=archive, fix="download it again"
@@ -168,4 +170,3 @@ def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> 
     # Mode x: a second entry of the same name must not overwrite the first.
     with zipped.open(member) as source, path.open("xb") as target:
         shutil.copyfileobj(source, target, _CHUNK)
-    sync(path)
