@@ -548,6 +548,16 @@ def test_an_archive_that_the_user_put_there_stays(repository: Repository, tmp_pa
     assert (tmp_path / "t15_copyTask.pkl.mismatch").read_bytes() == b"mine"
 
 
+def test_an_archive_that_lies_in_the_directory_is_taken(
+    repository: Repository, tmp_path: Path
+) -> None:
+    (tmp_path / NEURAL).write_bytes(FILES[NEURAL])
+    products = fetch("t15", tmp_path, part="neural", base_url=repository.url)
+    assert products == [tmp_path / "hdf5_data_final"]
+    assert not downloads(repository)
+    assert (tmp_path / NEURAL).read_bytes() == FILES[NEURAL]
+
+
 def test_a_part_that_leads_elsewhere_is_not_written(repository: Repository, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"mine")

@@ -80,7 +80,10 @@ def obtain(
         meter.advance(meter.weight(file))
         return [out / name for name in fetched.products]
     try:
-        if not is_archive and _is_there(file, out / file.name, source):
+        is_there = _is_there(file, out / file.name, source)
+        if is_there and is_archive:
+            source = out / file.name
+        elif is_there:
             meter.advance(meter.weight(file))
             return fetched.keep([file.name])
         if not is_archive:
