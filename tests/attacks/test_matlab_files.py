@@ -202,11 +202,12 @@ V5 = {
     ),
     "a function": (
         array(b"", (1, 1), 16),
-        "x: a function found, a cell array expected; save it in that form",
+        "x: a function handle found, a cell array expected; save what it computes: it has no values",
     ),
     "complex numbers": (
         GOOD[:17] + b"\x08" + GOOD[18:],
-        "x: complex numbers found, a cell array expected; save it in that form",
+        "x: complex numbers found, a cell array expected; save it with abs(x), or with real(x) and"
+        " imag(x)",
     ),
 }
 STARTS = {
@@ -325,8 +326,8 @@ V73 = [
     (
         "a group",
         lambda file, _: file.create_group("x"),
-        "x: a struct or sparse matrix found, a cell array expected; save its parts as variables"
-        " of their own, texts with cellstr",
+        "x: a struct found, a cell array expected; save its parts as variables of their own: with"
+        " save(FILE, '-struct', 'x'), or of a struct array with FIELD = {x.FIELD}",
     ),
     (
         "a text of real numbers",

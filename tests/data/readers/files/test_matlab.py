@@ -161,7 +161,8 @@ def test_what_the_file_lacks_is_named(path):
         said = fault(file.numbers, "parts")
         assert said.startswith("parts: a struct")
         assert said.endswith(
-            "expected; save its parts as variables of their own, texts with cellstr"
+            "expected; save its parts as variables of their own: with save(FILE, '-struct', 'parts'), or"
+            " of a struct array with FIELD = {parts.FIELD}"
         )
         assert fault(file.cells, "said").startswith("said: chars found in cell 1, numbers expected")
         assert fault(file.cells, "double").startswith(

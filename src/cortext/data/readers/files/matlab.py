@@ -17,8 +17,10 @@ import numpy as np
 
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError, opening
-from cortext.data.readers.files.matlab5 import MOST_CELLS, File5, check_names
+from cortext.data.readers.files.matlab5 import File5, check_names
+from cortext.data.readers.files.matlab5_arrays import MOST_CELLS
 from cortext.data.readers.files.matlab73 import File73
+from cortext.data.readers.files.matlab_classes import STRUCT, instead, listed
 
 MOST_TEXT = 10_000
 """Most characters of a text, as in session files."""
@@ -95,6 +97,17 @@ class MatFile:
             return "cells" if first in (None, "numbers") else "other"
         return "numbers" if kind == "numbers" else "other"
 
+    def fields(self, name: str) -> tuple[str, ...]:
+        """Return the fields of a struct, as far as they are known; none of anything else."""
+        return self._content.fields(name) if self._outline(name)[0] == STRUCT else ()
+
+    def refusal(self, name: str) -> str:
+        """Return what a variable of kind `other` is, and what to save instead."""
+        kind, _, first = self._outline(name)
+        if kind == "cells":
+            return f"cells with {first}; {instead(str(first), f'{name}{{1}}')}"
+        return f"{kind}{listed(self.fields(name))}; {instead(kind, name)}"
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape as MATLAB shows it; empty where the variable has none."""
         return self._outline(name)[1]
@@ -107,7 +120,7 @@ class MatFile:
         # The outline first, from the first bytes: an object has parts that are not read.
         found = self._outline(name)[0]
         if found not in kinds:
-            raise FaultError(name, f"{found} found, {expected} expected", _fix(found))
+            raise FaultError(name, f"{found} found, {expected} expected", instead(found, name))
         return self._content.array(name)
 
     def numbers(self, name: str, n_dims: int = 2) -> Numbers:
@@ -124,7 +137,7 @@ class MatFile:
         for number, child in enumerate(children, 1):
             if child.kind != "numbers":
                 found = f"{child.kind} found in cell {number}, numbers expected"
-                raise FaultError(name, found, _fix(child.kind))
+                raise FaultError(name, found, instead(child.kind, f"{name}{{{number}}}"))
         return [Numbers(f"{name}{{{number}}}", child) for number, child in enumerate(children, 1)]
 
     def texts(self, name: str) -> list[str]:
@@ -238,7 +251,7 @@ def _text(array: Array, name: str) -> str:
     if array.kind == "numbers" and 0 in array.shape:  # [] in place of ''
         return ""
     if array.kind != "chars":
-        raise FaultError(name, f"{array.kind} found, a text expected", _fix(array.kind))
+        raise FaultError(name, f"{array.kind} found, a text expected", instead(array.kind, name))
     rows = _rows(array, name)
     if len(rows) > 1:
         raise FaultError(name, f"{len(rows)} rows found, one line of text expected", "join them")
@@ -262,9 +275,3 @@ def _rows(array: Array, name: str) -> list[str]:
         ]
     except UnicodeDecodeError:
         raise FaultError(name, "a text that is not UTF-16 found", AGAIN) from None
-
-
-def _fix(kind: str) -> str:
-    if kind in ("a struct", "an object", "a struct or sparse matrix"):
-        return "save its parts as variables of their own, texts with cellstr"
-    return "save it in that form"

@@ -15,16 +15,25 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5o, h5r, h5t
+from h5py import h5a, h5d, h5g, h5o, h5r, h5t
 
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_attributes import check_text_lengths
-from cortext.data.readers.files.matlab5 import check_cells
+from cortext.data.readers.files.matlab5_arrays import check_cells
+from cortext.data.readers.files.matlab_classes import (
+    COMPLEX,
+    FUNCTION,
+    SPARSE,
+    STRUCT,
+    is_numeric,
+    object_of,
+)
 
 _MOST_DEPTH = 8  # cells in cells
 _MOST_UNITS = 1 << 26  # characters of a variable
 _MOST_ATTRIBUTE = 64  # bytes of a class name
+_UNKNOWN = "unknown"  # class of an attribute that cannot be one of MATLAB's
 _BAND = 1 << 26  # bytes of neighbouring rows that are kept of a 3-D array
 
 
@@ -62,9 +71,11 @@ class Array73:
     def of(cls, found: Any, name: str, kept: hdf5_input.KeptChunks) -> Array73:
         """Return the array of an object of the file, whose decoded chunks are kept with others."""
         if not isinstance(found, h5d.DatasetID):
-            return cls(name, "a struct or sparse matrix", (), np.dtype("V"), kept)
+            return cls(name, _kind_of_group(found), (), np.dtype("V"), kept)
         values = hdf5_input.own_values(found, name)
         matlab = _class(found)
+        if other := _other_kind(found, matlab):
+            return cls(name, other, (), values.dtype, kept)
         if h5a.exists(found, b"MATLAB_empty"):
             kind = {"cell": "cells", "char": "chars"}.get(matlab, "numbers")
             return cls(name, kind, (0, 0), np.dtype("f8"), kept)
@@ -75,10 +86,10 @@ class Array73:
         elif matlab == "char":
             is_text = values.dtype.kind == "u" and values.dtype.itemsize in (1, 2)
             kind = "chars" if is_text else "a text of no characters"
-        elif values.dtype.kind in "fiu" and matlab not in ("function_handle", "struct", "opaque"):
+        elif values.dtype.kind in "fiu":
             kind = "numbers"
         elif values.dtype.names == ("real", "imag"):
-            kind = "complex numbers"
+            kind = COMPLEX
         else:
             kind = f"an array of class {matlab or values.dtype}"
         return cls(name, kind, shape, values.dtype, kept, values)
@@ -218,6 +229,12 @@ class File73:
         for array in self._arrays.values():
             array.release()
 
+    def fields(self, name: str) -> tuple[str, ...]:
+        """Return the fields of a struct."""
+        with _of(name):
+            found = hdf5_input.member(self._file, name, name)
+            return tuple(h5py.Group(found)) if isinstance(found, h5g.GroupID) else ()
+
     def outline(self, name: str) -> tuple[str, tuple[int, ...], str | None]:
         """Return kind and shape of a variable, and the kind of its first cell."""
         array = self.array(name)
@@ -230,17 +247,40 @@ class File73:
         return array.kind, array.shape, first
 
 
-def _class(found: h5d.DatasetID) -> str:
-    """Return MATLAB's class of a dataset; empty where it does not say."""
+def _kind_of_group(found: Any) -> str:
+    """Return what a group is: a struct has a member for each field."""
+    if h5a.exists(found, b"MATLAB_sparse"):
+        return SPARSE
+    return _other_kind(found, _class(found)) or STRUCT
+
+
+def _other_kind(found: Any, matlab: str) -> str | None:
+    """Return what an array is that holds no values of its own; None for all others.
+
+    The numbers of an object count entries of `#subsystem#`, which MATLAB alone knows.
+    """
+    if matlab == "function_handle":
+        return FUNCTION
+    if h5a.exists(found, b"MATLAB_object_decode"):
+        return object_of(matlab)
+    if matlab == "struct":
+        return STRUCT
+    is_known = matlab in ("", "cell", "char", _UNKNOWN) or is_numeric(matlab)
+    return None if is_known else object_of(matlab)
+
+
+def _class(found: h5d.DatasetID | h5g.GroupID) -> str:
+    """Return MATLAB's class of an object of the file; empty where it does not say."""
     if not h5a.exists(found, b"MATLAB_class"):
         return ""
     attribute = h5a.open(found, b"MATLAB_class")
     if attribute.shape not in ((), (1,)) or attribute.get_storage_size() > _MOST_ATTRIBUTE:
-        return "unknown"
+        return _UNKNOWN
     kind = attribute.get_type()
     if not isinstance(kind, h5t.TypeStringID):
-        return "unknown"
+        return _UNKNOWN
     check_text_lengths(found, "MATLAB_class", kind)
-    value = h5py.Dataset(found).attrs["MATLAB_class"]
+    owner = h5py.Dataset if isinstance(found, h5d.DatasetID) else h5py.Group
+    value = owner(found).attrs["MATLAB_class"]
     value = value.item() if isinstance(value, np.ndarray | np.generic) else value
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
