@@ -21,12 +21,12 @@ CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-f
 
 setup: $(DEV)  ## the environment with everything that development needs
 
-SYSTEM := redis-server chromium firefox-esr espeak-ng openssl
+SYSTEM := redis-server chromium firefox-esr espeak-ng openssl h5repack
 
-system:  ## the Redis server, the browsers and the voice that some tests need, on Debian; without them those tests are passed over
+system:  ## the Redis server, the browsers, the voice and HDF5's tools that some tests need, on Debian; without them those tests are passed over
 	(for program in $(SYSTEM); do command -v $$program >/dev/null || exit 1; done) || { \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -y -qq --no-install-recommends $(SYSTEM) >/dev/null; }
+	    apt-get install -y -qq --no-install-recommends $(SYSTEM:h5repack=hdf5-tools) >/dev/null; }
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cortext needs Python 3.11 or newer, and $(PYTHON) is %d.%d; make PYTHON=python3.12" % sys.version_info[:2])'

@@ -137,15 +137,40 @@ def opening(path: Path) -> Iterator[None]:
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
+            if is_zarr(path):
+                raise FaultError(None, ZARR, EXPORT_ZARR)
             raise FaultError(None, "is not a file but a folder, pipe or device", "check the path")
         yield
     except FileNotFoundError:
+        if (link := dead_link(path)) is not None:
+            which = "is" if link == path else f"its folder {link} is"
+            found = f"{which} a link to {link.readlink()}, which is not there"
+            fix = "mount the disk that has it, or remove the link"
+            raise FaultError(None, found, fix) from None
         raise FaultError(None, "no such file", "check the path") from None
     except OSError as error:
         if error.errno is None:
             raise
         found = f"cannot be read: {os.strerror(error.errno)}"
         raise FaultError(None, found, "check the path") from None
+
+
+def dead_link(path: Path) -> Path | None:
+    """Return the link on a path that leads nowhere: the file or a folder above; None without."""
+    for each in (path, *path.parents):
+        if each.is_symlink() and not each.exists():
+            return each
+    return None
+
+
+ZARR = "is a Zarr folder, which is not read"
+EXPORT_ZARR = "export it to HDF5, for NWB with NWBHDF5IO.export of pynwb"
+_ZARR_FILES = (".zgroup", ".zattrs", ".zarray", ".zmetadata", "zarr.json")
+
+
+def is_zarr(path: Path) -> bool:
+    """Return whether a folder is an array or a group of Zarr, version 2 or 3."""
+    return path.is_dir() and any((path / name).exists() for name in _ZARR_FILES)
 
 
 def check_memory(field: str, n_bytes: int, fix: str) -> None:

@@ -372,10 +372,24 @@ def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
     check_type(limits, Limits, "limits", "Limits")
     sessions = find_sessions(root)
     table = next(
-        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None
+        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if _is_given(path)), None
     )
     description = tuple(read_description(table)) if table else ()
     return Dataset(root, sessions, description, limits, Conventions.read(root))
+
+
+def _is_given(path: Path) -> bool:
+    """Return whether a file is there, or a link to one; reading it says that it leads nowhere."""
+    return path.is_file() or path.is_symlink()
+
+
+def _is_lost(path: Path) -> bool:
+    """Return whether a path is a link to a session's folder that is not there.
+
+    A session's name has no suffix, or ends in a number, such as that of the day.
+    """
+    is_session = not path.name.startswith(".") and (not path.suffix or path.suffix[1:].isdigit())
+    return is_session and path.is_symlink() and not path.exists()
 
 
 _IMPORTED = ("*.mat", "*.nwb")
@@ -394,9 +408,13 @@ def find_sessions(root: Path) -> tuple[Session, ...]:
             found, where=root, fix="give the directory that holds <session>/data_train.hdf5"
         )
     sessions = []
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+    for folder in sorted(path for path in root.iterdir() if path.is_dir() or _is_lost(path)):
         files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
-        files = {split: path for split, path in files.items() if path.exists()}
+        if _is_lost(folder):  # reading it names the link, so that no day is lost in silence
+            files = {SPLITS[0]: files[SPLITS[0]]}
+        else:
+            # A link that leads nowhere stays, and is named when it is opened.
+            files = {s: path for s, path in files.items() if path.exists() or path.is_symlink()}
         if files and not is_plain_name(folder.name):
             raise DataError(
                 "the folder's name cannot name a session", where=folder, fix="rename the session"

@@ -7,22 +7,39 @@ and a longer one takes as much memory as it likes.
 from __future__ import annotations
 
 import math
+import shlex
 import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from h5py import h5d, h5t, h5z
+from h5py import h5d, h5i, h5t, h5z
 
 from cortext.data.checks import AGAIN, FaultError
 
 if TYPE_CHECKING:
     from cortext.data.hdf5_input import Values
 
-REPACK = "repack the file, for example with `h5repack -l CHUNK=1000x64 -f GZIP=4`"
+_ROWS, _COLUMNS, _ALONE = 1000, 256, 1 << 16  # of a chunk of features, and of one of times
 _MOST_CHUNK = 1 << 26  # bytes of a chunk
 _MOST_OVERHEAD = 1 << 16  # bytes that a filter may add to a small chunk
 _CHECKSUM = 4  # bytes that Fletcher's checksum adds to a chunk
+
+
+def repack(values: Values) -> str:
+    """Return the command that stores a dataset in chunks that are read.
+
+    It names the dataset, with chunks no longer than its axes: h5repack leaves others as they are.
+    """
+    place = h5i.get_name(values.id)
+    n_dims = len(values.shape)
+    most = {1: [_ALONE], 2: [_ROWS, _COLUMNS]}.get(n_dims, [64] * n_dims)
+    if n_dims == 2 and values.shape[0] < values.shape[1]:
+        most.reverse()  # MATLAB's arrays lie transposed in the file
+    shape = "x".join(str(max(1, min(n, size))) for n, size in zip(values.shape, most, strict=True))
+    before = "" if place is None else f"{place.decode(errors='replace')}:"
+    chunk, gzip = shlex.quote(f"{before}CHUNK={shape}"), shlex.quote(f"{before}GZIP=4")
+    return f"run `h5repack -l {chunk} -f {gzip}` with its name and a new one, and read the new one"
 
 
 class Chunks:
@@ -43,20 +60,21 @@ class Chunks:
             raise FaultError(
                 name,
                 f"chunks of {self.n_bytes} bytes found, at most {_MOST_CHUNK} expected",
-                REPACK,
+                repack(values),
             )
         n_chunks = math.prod(
             -(-n // size) for n, size in zip(values.shape, self.shape, strict=True)
         )
         if most is not None and n_chunks > most:  # HDF5 keeps notes of each: 6 million take 4 GB
-            raise FaultError(name, f"{n_chunks} chunks found, at most {most} expected", REPACK)
+            found = f"{n_chunks} chunks found, at most {most} expected"
+            raise FaultError(name, found, repack(values))
         filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
         self.filters = [code for code, *_ in filters]
         self.settings = {code: settings for code, _, settings, _ in filters}
         n_compressors = sum(code in _LENGTHS for code in self.filters)
         if n_compressors > 1 or not set(self.filters) <= {*_LENGTHS, *_KEEP_VALUES}:
             raise FaultError(
-                name, f"HDF5 filters {self.filters} found, gzip or lzf expected", REPACK
+                name, f"HDF5 filters {self.filters} found, gzip or lzf expected", repack(values)
             )
 
     def stored(self, n_rows: int) -> list[h5d.StoreInfo]:

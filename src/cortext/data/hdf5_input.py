@@ -25,7 +25,8 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5t
 
 from cortext.data.checks import AGAIN, FaultError, Limits, check_memory, opening
 from cortext.data.hdf5_attributes import check_text_lengths
-from cortext.data.hdf5_chunks import REPACK, Chunks
+from cortext.data.hdf5_chunks import Chunks, repack
+from cortext.data.hdf5_refused import refusal
 
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 """Errors that h5py raises for structures that make no sense."""
@@ -49,17 +50,14 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def open_file(path: Path) -> h5py.File:
-    """Open a file; a FaultError tells a missing, foreign and truncated one apart."""
+    """Open a file; a FaultError says why it cannot be read, and who holds it."""
     with opening(path):
         try:
             return h5py.File(path, "r")
         except DAMAGE as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if (fault := refusal(path, error)) is None:
                 raise
-            if "truncated" in str(error):
-                found = f"truncated HDF5: {path.stat().st_size} bytes found, more expected"
-                raise FaultError(None, found, AGAIN) from None
-            raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
+            raise fault from None
 
 
 @contextmanager
@@ -345,7 +343,7 @@ class Boxes:
         )
         if n_chunks > _MOST_AT_ONCE:
             what = f"{n_chunks} chunks found where at most {_MOST_AT_ONCE} are read at once"
-            raise FaultError(values.name, what, REPACK)
+            raise FaultError(values.name, what, repack(values))
         parts = [_parts(each, n) for each, n in zip(box, size, strict=True)]
         pieces = [tuple(zip(*piece, strict=True)) for piece in product(*parts)]
         known = {}

@@ -187,8 +187,16 @@ def source_files(root: Path) -> dict[str, tuple[int, int]]:
     files = [path for session in find_sessions(root) for path in session.files.values()]
     if conventions_given(root):
         files.append(root / FILE)
-    status = {str(path.relative_to(root)): path.stat() for path in files}
-    return {name: (found.st_size, found.st_mtime_ns) for name, found in status.items()}
+    return {str(path.relative_to(root)): _state(path) for path in files}
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Return size and time of change; zeros for a link that leads nowhere, which is a problem."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def open_packed(path: str | Path) -> PackedDataset:

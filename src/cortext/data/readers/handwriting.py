@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.data.checks import FaultError
+from cortext.data.checks import FaultError, dead_link
 from cortext.data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import (
     Block,
@@ -70,10 +70,14 @@ def handwriting(source: Path, *, partition: str = PARTITIONS[0]) -> Source:
     if not held_out.is_file():
         raise DataError("no such file, which says what is held out", where=held_out, fix=AGAIN)
     recordings = []
-    for sentences in sorted((root / "Datasets").glob("*/sentences.mat")):
-        name = sentences.parent.name
+    for folder in sorted((root / "Datasets").iterdir()):
+        name, sentences = folder.name, folder / "sentences.mat"
+        # Opening a link that leads nowhere names it, so that no day is lost in silence.
+        is_lost = not name.startswith(".") and dead_link(sentences) is not None
+        if not (sentences.exists() or is_lost):
+            continue
         letters = sentences.with_name("singleLetters.mat")
-        if not letters.is_file():
+        if not (letters.is_file() or is_lost):
             raise DataError("no such file, which has the scaling", where=letters, fix=AGAIN)
         if not is_plain_name(name):
             raise DataError("its folder cannot name a session", where=sentences, fix="rename it")

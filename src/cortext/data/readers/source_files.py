@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cortext.arguments import as_path
-from cortext.data.checks import FaultError
+from cortext.data.checks import EXPORT_ZARR, ZARR, FaultError, is_zarr
 from cortext.errors import DataError
 
 _COMMANDS = {".nwb": "cortext import nwb", ".mat": "cortext import mat"}
@@ -17,20 +17,43 @@ _COMMANDS = {".nwb": "cortext import nwb", ".mat": "cortext import mat"}
 def files_in(folder: Path, suffix: str, *, deep: bool = True) -> list[Path]:
     """Return what has this suffix in a folder, in the order of the paths.
 
-    Folders, pipes and dead links are among it: opening one says what it is, so that no recording is
-    left out in silence.
+    Folders, pipes and dead links are among it, also links to folders that are not there. Opening
+    one says what it is, so that no recording is left out in silence.
 
     Args:
         folder: Folder to search.
         suffix: Suffix in lower case, such as `.mat`; files may have it in upper case.
         deep: Search the folders in it, too.
     """
-    # macOS writes a hidden file beside each file on disks of other systems.
-    return [
-        path
-        for path in sorted(folder.rglob("*") if deep else folder.glob("*"))
-        if path.suffix.lower() == suffix and not path.name.startswith(".")
-    ]
+    found = []
+    for path in _below(folder, deep, set()):
+        is_dead_folder = not path.suffix and deep and path.is_symlink() and not path.exists()
+        is_zarr_of = path.suffix.lower() == ".zarr" and path.stem.lower().endswith(suffix)
+        if path.suffix.lower() == suffix or is_zarr_of or is_dead_folder:
+            found.append(path)
+    return sorted(found)
+
+
+def _below(folder: Path, deep: bool, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """Yield what is in a folder, and in folders in it, also in those that links lead to.
+
+    A folder that links lead to again is entered once. Hidden files are left out: macOS writes one
+    beside each file on disks of other systems.
+    """
+    try:
+        state = folder.stat()
+        inner = sorted(folder.iterdir())
+    except OSError:  # a folder that nobody may read; opening it says so
+        return
+    if (place := (state.st_dev, state.st_ino)) in seen:
+        return
+    seen.add(place)
+    for path in inner:
+        if path.name.startswith("."):
+            continue
+        yield path
+        if deep and path.is_dir() and not is_zarr(path):
+            yield from _below(path, deep, seen)
 
 
 def files_of(source: Path, suffix: str) -> list[Path]:
@@ -41,12 +64,14 @@ def files_of(source: Path, suffix: str) -> list[Path]:
     """
     source = as_path(source, "source")
     if not source.is_dir():
-        if not source.exists():
+        if not source.exists() and not source.is_symlink():
             raise DataError("no such file or folder", where=source, fix="check the path")
         other = source.suffix.lower()
         if other in _COMMANDS and other != suffix:
             raise DataError(f"is no {suffix} file", where=source, fix=f"use {_COMMANDS[other]}")
         return [source]
+    if is_zarr(source):
+        raise DataError(ZARR, where=source, fix=EXPORT_ZARR)
     found = files_in(source, suffix)
     if not found:
         others = [other for other in _COMMANDS if files_in(source, other)]

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from cortext.arguments import as_path, check_text
-from cortext.data.checks import FaultError
+from cortext.data.checks import FaultError, dead_link
 from cortext.data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext.data.readers.recording import (
     Block,
@@ -157,6 +157,9 @@ def session_files(root: Path) -> list[SessionFile]:
     """
     files = []
     for folder in FOLDERS:
+        if (link := dead_link(root / folder)) is not None:
+            what = f"is a link to {link.readlink()}, which is not there"
+            raise DataError(what, where=link, fix="mount the disk that has it, or remove the link")
         for path in files_in(root / folder, ".mat", deep=False):
             name = path.stem
             if not re.fullmatch(r"t12(\.\d+){3}", name) or Session(name, {}).date is None:

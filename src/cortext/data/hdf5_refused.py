@@ -1,0 +1,113 @@
+"""HDF5 files that cannot be opened: what they are, who holds them, and what helps."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from cortext.data.checks import AGAIN, FaultError
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_BUSY = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
+_PROCESSES = Path("/proc")
+
+
+def refusal(path: Path, error: Exception) -> FaultError | None:
+    """Return what an error of h5py at opening a file means; None for one of the system.
+
+    Args:
+        path: The file.
+        error: What h5py raised.
+    """
+    said = str(error)
+    if "unable to lock file" in said:
+        return _locked(path, getattr(error, "errno", None))
+    if getattr(error, "errno", None) is not None:
+        return None
+    if "already open for" in said:
+        return _marked(path)
+    if "truncated" in said:
+        found = f"truncated HDF5: {path.stat().st_size} bytes found, more expected"
+        return FaultError(None, found, AGAIN)
+    with path.open("rb") as file:
+        is_hdf5 = file.read(len(_SIGNATURE)) == _SIGNATURE
+    if is_hdf5:
+        found = "a damaged HDF5 file, perhaps of a writer that ended without closing it"
+        return FaultError(None, found, AGAIN)
+    return FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN)
+
+
+def _locked(path: Path, number: int | None) -> FaultError:
+    if number in _BUSY:
+        found = f"is open for writing in {holder(path) or 'another program'}"
+        return FaultError(None, found, "close it there, and try again")
+    found = "cannot be locked: " + (os.strerror(number) if number else "no reason known")
+    fix = "set HDF5_USE_FILE_LOCKING=FALSE if no program writes it"
+    return FaultError(None, found, fix)
+
+
+def _marked(path: Path) -> FaultError:
+    """Return the fault of a file that is marked as open: its writer works, or has died."""
+    if (writer := holder(path)) is not None:
+        return FaultError(None, f"is open for writing in {writer}", "close it there, and try again")
+    return FaultError(
+        None,
+        "its writer ended without closing it",
+        f"copy it, then run `h5clear -s {shlex.quote(str(path))}`, which marks it as closed",
+    )
+
+
+def holder(path: Path) -> str | None:
+    """Return the program that has a file open for writing, such as `python (process 123)`.
+
+    None where nobody has, or where the system does not say.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    place = found.st_dev, found.st_ino
+    for process in (*_writers(place), *_lockers(place)):
+        try:
+            name = (_PROCESSES / str(process) / "comm").read_text().strip()
+        except OSError:
+            name = "a program"
+        return f"{name} (process {process})"
+    return None
+
+
+def _writers(place: tuple[int, int]) -> Iterator[int]:
+    """Yield processes of this user that have the file open for writing."""
+    for process in _PROCESSES.glob("[0-9]*"):
+        try:
+            for link in (process / "fd").iterdir():
+                state = link.stat()
+                if (state.st_dev, state.st_ino) == place and _writes(link):
+                    yield int(process.name)
+        except OSError:  # of another user, or gone
+            continue
+
+
+def _writes(link: Path) -> bool:
+    """Return whether a descriptor of a process writes: its link says so."""
+    return bool(link.lstat().st_mode & stat.S_IWUSR)
+
+
+def _lockers(place: tuple[int, int]) -> Iterator[int]:
+    """Yield processes that hold a lock for writing on the file, also those of other users."""
+    device, inode = place
+    wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+    try:
+        lines = (_PROCESSES / "locks").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        words = line.split()
+        if "WRITE" in words and wanted in words:
+            process = words[words.index(wanted) - 1]
+            if process.isdigit() and int(process):  # 0 and -1: of another container
+                yield int(process)
