@@ -17,6 +17,7 @@ from lab_nwb import (
 )
 from refusals import refused
 
+from cortext.data import open_dataset
 from cortext.data.readers.importing import import_source
 from cortext.data.readers.nwb import nwb
 
@@ -116,11 +117,28 @@ def test_times_that_go_back_are_a_fault_of_the_file(tmp_path: Path) -> None:
     )
 
 
-def test_one_file_twice_is_refused(tmp_path: Path) -> None:
+def test_one_file_twice_is_refused_and_read_once(tmp_path: Path) -> None:
     for name in ("a.nwb", "b.nwb"):
         write_simple(tmp_path / name, cue_rows("one"))
-    with refused(r"b\.nwb: identifier: the same as in .*a\.nwb; remove one of them"):
-        nwb(tmp_path, mapping_file(tmp_path, SIMPLE))
+    source = nwb(tmp_path, mapping_file(tmp_path, SIMPLE))
+    done = import_source(source, tmp_path / "out", skip_bad=True)
+    assert [str(problem) for problem in done.problems] == [
+        f"{tmp_path}/b.nwb: identifier: the same as in {tmp_path}/a.nwb; remove one of them"
+    ]
+    assert open_dataset(tmp_path / "out").n_trials("train") == 1
+
+
+def test_a_file_without_a_participant_does_not_stop_the_others(tmp_path: Path) -> None:
+    write_simple(tmp_path / "a.nwb", cue_rows("one"))
+    ones = {"tx": {"data": np.ones((50, 8), np.int16), "rate": 50.0}}
+    write_series(tmp_path / "b.nwb", ones, cue_rows("two"), subject=None)
+    source = nwb(tmp_path, mapping_file(tmp_path, SIMPLE))
+    done = import_source(source, tmp_path / "out")
+    assert [str(problem) for problem in done.problems] == [
+        f"{tmp_path}/b.nwb: subject_id: None found, a plain name expected; name the participant in"
+        " the mapping"
+    ]
+    assert done.n_written == 1
 
 
 def test_a_block_in_two_files_is_refused(tmp_path: Path) -> None:
@@ -153,9 +171,6 @@ def test_sources_that_hold_no_such_file_are_refused(tmp_path: Path) -> None:
     with refused("no such file or folder; check the path"):
         nwb(tmp_path / "none", mapping)
     with refused(r"no \.nwb files there; check the folder"):
-        nwb(tmp_path, mapping)
-    write_series(tmp_path / "a.nwb", {}, cue_rows("one"), subject=None)
-    with refused("subject_id: None found, a plain name expected; name the participant"):
         nwb(tmp_path, mapping)
 
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from cortext.arguments import as_path
 from cortext.data.checks import FaultError
-from cortext.data.readers.files.nwb_file import TRIALS, NwbFile, Series, open_nwb
+from cortext.data.readers.files.nwb_file import TRIALS, NwbFile, open_nwb
+from cortext.data.readers.files.nwb_series import Series
 from cortext.data.readers.recording import (
     Block,
     Contents,

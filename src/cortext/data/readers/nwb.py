@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +18,11 @@ from cortext.data.readers.mapped.mapping import (
     load_mapping,
     session_name,
 )
-from cortext.data.readers.mapped.trials import (
-    EDIT,
-    ColumnValues,
-    Part,
-    check_bytes,
-    check_columns,
-    count_overlaps,
-    mapped_source,
-)
-from cortext.data.readers.recording import Contents, Recording, Source
-from cortext.data.readers.source_files import file_faults, files_of
+from cortext.data.readers.mapped.parts import EDIT, Part, check_bytes, check_columns
+from cortext.data.readers.mapped.strays import refused, without_strays
+from cortext.data.readers.mapped.trials import ColumnValues, count_overlaps, mapped_source
+from cortext.data.readers.recording import Source
+from cortext.data.readers.source_files import files_of
 from cortext.data.trial import is_plain_name
 
 ELECTRODES = "general/extracellular_ephys/electrodes"
@@ -38,6 +31,16 @@ _SLACK = 0.01
 """Part of a bin by which a time may be rounded."""
 _SAME_LENGTH = 1e-3
 """Part by which the lengths of two bins may differ through rounding."""
+_FINEST_MS = 1.0
+"""Shortest bin of features; finer samples are voltages."""
+_WIDE = 4
+"""Times as many columns as samples that a series has which was probably transposed."""
+_BACK_S = 1.0
+"""Seconds by which the times of trials may fall back."""
+_MUCH_LONGER = 10
+"""Ratio of the last spike's time to the last trial's from which on both are noted."""
+_MS_PER_S = (300, 3000)
+"""Ratios of two durations of which one is probably in milliseconds."""
 _SAME_BIN = 0.5
 """Part of a bin by which the distance of two samples may differ from it."""
 
@@ -56,26 +59,17 @@ def nwb(source: Path, mapping: Path) -> Source:
     keys = load_mapping(mapping, NwbMapping, "nwb")
     sessions: dict[str, list[Path]] = {}
     identifiers: dict[tuple[str, str], Path] = {}
-    damaged: list[Recording] = []
-    for path in files_of(source, ".nwb"):
+    files = files_of(source, ".nwb")
+    kept, others = without_strays(files, [each.name for each in keys.features], _has_one)
+    for path in kept:
         try:
-            with open_nwb(path) as file:
-                subject, day, identifier = file.subject, file.date, file.identifier
-        except FaultError as fault:
-            damaged.append(Recording(path.stem, [path], partial(_refuse, fault)))
-            continue
-        with file_faults(path):
-            participant = keys.participant or subject
-            if participant is None or not is_plain_name(participant):
-                raise FaultError(
-                    "subject_id",
-                    f"{participant!r:.60} found, a plain name expected",
-                    "name the participant in the mapping",
-                )
-            name = session_name(participant, day)
+            name, identifier = _names_of(path, keys)
             other = identifiers.setdefault((name, identifier), path)
             if other != path and identifier:
                 raise FaultError("identifier", f"the same as in {other}", "remove one of them")
+        except FaultError as fault:
+            others.append(refused(path, fault))
+            continue
         sessions.setdefault(name, []).append(path)
 
     @contextmanager
@@ -83,12 +77,26 @@ def nwb(source: Path, mapping: Path) -> Source:
         with open_nwb(path) as file:
             yield _NwbTrials(file, keys)
 
-    return mapped_source("nwb", sessions, open_file, keys, mapping, damaged)
+    return mapped_source("nwb", sessions, open_file, keys, mapping, others)
 
 
-def _refuse(fault: FaultError) -> AbstractContextManager[Contents]:
-    """Fail as the opening of a damaged file does, when its turn comes."""
-    raise fault
+def _has_one(path: Path, names: Sequence[str]) -> bool:
+    with open_nwb(path) as file:
+        return any(file.has(name) for name in names)
+
+
+def _names_of(path: Path, keys: NwbMapping) -> tuple[str, str]:
+    """Return the session of a file, and the file's identifier."""
+    with open_nwb(path) as file:
+        participant = keys.participant or file.subject
+        day, identifier = file.date, file.identifier
+    if participant is None or not is_plain_name(participant):
+        raise FaultError(
+            "subject_id",
+            f"{participant!r:.60} found, a plain name expected",
+            "name the participant in the mapping",
+        )
+    return session_name(participant, day), identifier
 
 
 class _NwbTrials:
@@ -110,8 +118,11 @@ class _NwbTrials:
         self._first_row: dict[tuple[float, float], int] = {}
         for row, each in enumerate(self._bounds):
             self._first_row.setdefault(each, row)
+        seconds_N2 = np.stack([self._start_N, self._stop_N], axis=1)
         self._features: list[_Series | _Spikes] = [
-            (_Spikes if feature.name == UNITS else _Series)(file, feature, mapping)
+            _Spikes(file, feature, mapping, seconds_N2)
+            if feature.name == UNITS
+            else _Series(file, feature, mapping)
             for feature in mapping.features
         ]
         self.widths: Sequence[int] = [feature.width for feature in self._features]
@@ -123,6 +134,25 @@ class _NwbTrials:
 
     def cues(self, name: str) -> Sequence[str]:
         raise FaultError(name, "a list of cues is needed", EDIT)
+
+    def absent(self, trial: int) -> str | None:
+        if np.isnan([self._start_N[trial], self._stop_N[trial]]).all():
+            return "whose start and stop are NaN"
+        found = (each.absent(trial) for each in self._features if isinstance(each, _Spikes))
+        return next((why for why in found if why), None)
+
+    def notes(self) -> Sequence[str]:
+        notes = [note for each in self._features for note in each.notes()]
+        start_N = self._start_N[np.isfinite(self._start_N)]
+        steps = np.diff(start_N)
+        if len(steps) and steps.min() < -_BACK_S:
+            at = int(np.argmin(steps))
+            notes.append(
+                f"{self._mapping.trials.table}: the trials' times start again:"
+                f" {start_N[at + 1]:.6g} s follows {start_N[at]:.6g} s; check that they are times"
+                " of one clock"
+            )
+        return notes
 
     def parts(self, trial: int) -> list[Part]:
         start, stop = float(self._start_N[trial]), float(self._stop_N[trial])
@@ -158,8 +188,25 @@ class _Series:
         if feature.arrays is not None:
             self._columns = _columns_of(file, feature, n_columns)
         self.width = check_columns(feature.name, self._columns, n_columns)
+        self._n_columns = n_columns
         self._times_T = self._series.times()
         _check_order(feature.name, self._times_T)
+
+    def notes(self) -> Sequence[str]:
+        """Return what the user should know of the samples."""
+        name, n_samples = self._feature.name, len(self._times_T)
+        notes = []
+        if round(self._bin_ms, 3) < _FINEST_MS:
+            notes.append(
+                f"{name}: {1000 / self._bin_ms:,.6g} samples a second are raw voltages, which are"
+                " not filtered or thresholded; import binned features or spike times"
+            )
+        if self._n_columns > _WIDE * n_samples:
+            notes.append(
+                f"{name}: {n_samples} samples of {self._n_columns} columns found; transpose it if"
+                f" {self._n_columns} is the number of samples"
+            )
+        return notes
 
     def _known_bin_ms(self, given: float, target: float) -> float:
         rate = self._series.rate
@@ -263,18 +310,73 @@ def _columns_of(file: NwbFile, feature: Feature, n_columns: int) -> list[int]:
 class _Spikes:
     """Spikes of the table of units, counted in bins that begin at the start of each trial."""
 
-    def __init__(self, file: NwbFile, feature: Feature, mapping: NwbMapping) -> None:
+    def __init__(
+        self, file: NwbFile, feature: Feature, mapping: NwbMapping, bounds_N2: np.ndarray
+    ) -> None:
         units = file.units()
         if not units:
-            raise FaultError(UNITS, "no spike times found", EDIT)
+            elsewhere = [path for path, kind, _ in file.unread() if kind == "spikes"]
+            fix = f"write the spikes of {elsewhere[0]} there" if elsewhere else EDIT
+            raise FaultError(UNITS, "no spike times found", fix)
         if feature.arrays is not None:
             raise FaultError(UNITS, "arrays are given", "give columns, the numbers of units")
         columns = feature.numbers()
         self.width = check_columns(UNITS, columns, len(units))
-        self._units = units if columns is None else [units[number] for number in columns]
+        self._units = units
+        self._columns = list(range(len(units))) if columns is None else columns
         self._feature = feature
         self._bin_ms = mapping.bin_ms_of(feature)
         self._last_bin = mapping.trials.stop_bin
+        self._bounds_N2 = bounds_N2
+        self._seen_NU = self._observed()
+
+    def _observed(self) -> np.ndarray | None:
+        """Return whether each unit was observed in each trial, [N, U]; None if it is unknown."""
+        if self._units.intervals is None:
+            return None
+        slack = self._bin_ms / 1000
+        start_N1, stop_N1 = self._bounds_N2[:, :1] + slack, self._bounds_N2[:, 1:] - slack
+        seen = []
+        for unit in self._columns:
+            from_K, to_K = self._units.intervals[unit].T
+            seen.append(((from_K <= start_N1) & (stop_N1 <= to_K)).any(axis=1))
+        return np.stack(seen, axis=1)
+
+    def absent(self, trial: int) -> str | None:
+        """Return why a trial was never recorded."""
+        if self._seen_NU is None or self._seen_NU[trial].any():
+            return None
+        return "outside the obs_intervals of all units"
+
+    def notes(self) -> Sequence[str]:
+        """Return what the times of spikes and trials say of each other."""
+        bounds_N2 = self._bounds_N2[np.isfinite(self._bounds_N2).all(axis=1)]
+        notes = []
+        if self._seen_NU is not None:
+            partly = self._seen_NU.any(axis=1) & ~self._seen_NU.all(axis=1)
+            if partly.any():
+                notes.append(
+                    f"{UNITS}: {partly.sum()} trials lie outside the obs_intervals of some units,"
+                    " whose counts are 0 there; `columns` chooses units that were always observed"
+                )
+        if self._units.range_s is None or not len(bounds_N2):
+            return [*notes, f"{UNITS}: no unit has a spike; every count is 0"]
+        first, last = self._units.range_s
+        without = (bounds_N2[:, 1] <= first) | (bounds_N2[:, 0] > last)
+        if self._seen_NU is not None:  # trials that were not observed are left out anyway
+            without &= self._seen_NU[np.isfinite(self._bounds_N2).all(axis=1)].any(axis=1)
+        length = last / max(bounds_N2[:, 1].max(), 1e-9)
+        if not without.any() and length < _MUCH_LONGER:
+            return notes
+        found = f"trials without a spike: {int(without.sum())} of {len(bounds_N2)}"
+        fix = "check that both are in seconds, by the same clock"
+        if 1 / _MS_PER_S[1] < length < 1 / _MS_PER_S[0] or _MS_PER_S[0] < length < _MS_PER_S[1]:
+            fix = f"{'spike' if length > 1 else 'trial'} times may be in ms; NWB has seconds"
+        ranges = (
+            f"{UNITS}: spikes are from {first:.6g} s to {last:.6g} s, trials from"
+            f" {bounds_N2[:, 0].min():.6g} s to {bounds_N2[:, 1].max():.6g} s"
+        )
+        return [*notes, f"{ranges}; {found}; {fix}"]
 
     def part(self, start: float, stop: float) -> Part:
         bin_s = self._bin_ms / 1000
@@ -290,7 +392,9 @@ class _Spikes:
 
         def read() -> np.ndarray:
             edges = start + np.arange(n_bins + 1) * bin_s
-            return np.stack([binned(times, edges) for times in self._units], axis=1)
+            within = (edges[0], edges[-1])
+            counts = [binned(self._units.between(u, *within), edges) for u in self._columns]
+            return np.stack(counts, axis=1)
 
         return Part(UNITS, n_bins, self._bin_ms, self._feature.is_counts, read)
 

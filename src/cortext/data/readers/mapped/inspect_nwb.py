@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.files.nwb_file import TRIALS, NwbFile, Series, open_nwb
+from cortext.data.readers.files.nwb_file import TRIALS, NwbFile, open_nwb
+from cortext.data.readers.files.nwb_series import Series
 from cortext.data.readers.mapped.first_mapping import (
     FEWEST_COLUMNS,
     LONGEST_MS,
@@ -30,6 +31,7 @@ from cortext.data.readers.source_files import file_faults
 from cortext.data.trial import is_plain_name
 
 _FINEST_MS = 1  # finer samples are voltages
+_WIDE = 4  # times as many columns as samples: probably transposed
 
 
 def inspect_nwb(path: Path) -> tuple[list[Item], str]:
@@ -46,6 +48,7 @@ def inspect_nwb(path: Path) -> tuple[list[Item], str]:
         chosen = [series for series in file.series().values() if _add_series(guess, series)]
         table = _add_tables(guess, file)
         _add_units(guess, file)
+        guess.items += [Item(path, kind, "", why) for path, kind, why in file.unread()]
         stop_bin = _stop_bin(file, table, chosen)
     is_named = subject is not None and is_plain_name(subject)
     comment = "in the names of sessions" if is_named else "the file names none: choose a name"
@@ -80,6 +83,8 @@ def _add_series(guess: Guess, series: Series) -> bool:
             bin_ms = 1000 * _step(series.times())
             about = f"timestamps, {bin_ms:.6g} ms apart"
     unit = f", unit {series.unit}" if series.unit else ""
+    if len(series.shape) == 2 and series.shape[1] > _WIDE * series.shape[0]:
+        unit += f"; transpose it if the {series.shape[1]} columns are samples"
     shape = shape_text(series.shape)
     guess.items.append(Item(series.path, f"series of {series.dtype}", shape, about + unit))
     is_wide = len(series.shape) == 2 and series.shape[1] >= FEWEST_COLUMNS
@@ -106,7 +111,8 @@ def _step(times: np.ndarray) -> float:
 def _add_tables(guess: Guess, file: NwbFile) -> str:
     """Add the tables; return the one that lists the trials."""
     tables = file.tables()
-    chosen = TRIALS if TRIALS in tables or not tables else tables[0]
+    timed = [path for path in tables if {"start_time", "stop_time"} <= {*file.table(path).columns}]
+    chosen = TRIALS if TRIALS in tables or not timed else timed[0]
     for path in tables:
         table = file.table(path)
         guess.items.append(Item(path, "table", "", f"columns {', '.join(table.columns)}"))
@@ -132,8 +138,10 @@ def _add_units(guess: Guess, file: NwbFile) -> None:
         return
     if not units:
         return
-    n_spikes = sum(map(len, units))
-    guess.items.append(Item(UNITS, "spikes", shape_text([len(units)]), f"{n_spikes:,} spikes"))
+    about = f"{units.n_spikes:,} spikes"
+    if units.range_s is not None:
+        about += f" from {units.range_s[0]:.6g} s to {units.range_s[1]:.6g} s"
+    guess.items.append(Item(UNITS, "spikes", shape_text([len(units)]), about))
     lines = feature_keys(UNITS, "counts", f"{len(units)} units, whose spikes are counted in bins")
     guess.features += [f"  # {line[2:]}" for line in lines] if guess.features else lines
 
