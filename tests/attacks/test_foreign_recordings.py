@@ -232,7 +232,6 @@ NWB = (
     Attack("half a block", instead(f"{TRIALS}/block_id", lambda x: x + 0.5), "block_id"),
     Attack("units lie", instead("units/spike_times_index", lambda x: x * 9), "spike_times"),
     Attack("frío", instead(f"{TRIALS}/prompt", ["frío"] * 6), "í"),
-    Attack("a file twice", also_as("copy.nwb"), "the same as in", whole=True),
 )  # fmt: skip
 
 MAT = (
@@ -246,7 +245,7 @@ MAT = (
     Attack("sparse", resaved(blockIdx=scipy.sparse.csc_array(np.eye(5)[:, :1])), "blockIdx"),
     Attack("a block too few", resaved(blockIdx=lambda x: x[:-1]), "blockIdx"),
     Attack("frío", resaved(sentenceText=np.array(["frío"] * 5)), "í"),
-    Attack("a date that is none", renamed("t98.2025.13.41.mat"), "date", whole=True),
+    Attack("a date that is none", renamed("t98.2025.13.41.mat"), "date"),
     Attack("declared trials", declared("blockIdx", 2**31 - 1, 1), "blockIdx"),
 )  # fmt: skip
 

@@ -198,7 +198,8 @@ def stored_outside(name: str) -> Change:
 
 
 def set_nan(x: np.ndarray) -> np.ndarray:
+    """NaN in every second bin of a channel: it is no dead one."""
     made = x.astype("f8")
-    made[..., 40] = np.nan
-    made[40] = np.nan
+    made[::2, 40] = np.nan
+    made[40, ::2] = np.nan
     return made

@@ -102,6 +102,9 @@ def _write(
         raise _refusal(done, skip_bad, is_empty=report is None)
     if not as_json:
         print_left_out(done.problems)
+    if report is None or not any(total.n_trials for total in report.totals):
+        what = "no trial was left to write" if report is None else "no trial can be used"
+        raise DataError(what, where=out, fix="see the notes and problems above")
 
 
 def _refusal(done: Imported, skip_bad: bool, is_empty: bool) -> DataError:

@@ -133,7 +133,7 @@ class Rebinning:
     @property
     def options(self) -> str:
         """Options of `cortext pack` that join bins so."""
-        sums = f" --sums {_ranges(self.sums).replace(' ', '')}" if self.sums else ""
+        sums = f" --sums {as_ranges(self.sums).replace(' ', '')}" if self.sums else ""
         return f" --bin-ms {self.to_ms}{sums}"  # all digits: lengths are compared exactly
 
     def __call__(self, x_TC: np.ndarray) -> np.ndarray:
@@ -142,13 +142,15 @@ class Rebinning:
 
     def conventions(self, source: Conventions) -> Conventions:
         """Return the conventions of the rebinned data: their bins, and a note of the rebinning."""
-        how = f"features {_ranges(self.sums)} summed, others averaged" if self.sums else "averaged"
+        how = (
+            f"features {as_ranges(self.sums)} summed, others averaged" if self.sums else "averaged"
+        )
         notes = (source.normalised, f"rebinned from {self.from_ms:g} ms, {how}")
         text = shown("; ".join(filter(None, notes)), _MOST_NOTE)
         return replace(source, bin_ms=self.to_ms, normalised=text)
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def as_ranges(numbers: Iterable[int]) -> str:
     """Return numbers as ranges: `0-3, 7`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +123,41 @@ class ImportRecord:
         files: list[Path],
         bin_ms: float | None,
         n_features: int | None,
+        notes: Sequence[str] = (),
+        ranges: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        """Note that a recording has been written."""
+        """Note that a recording has been written.
+
+        Args:
+            recording: The recording.
+            files: Its session files.
+            bin_ms: Length of the bins that are written.
+            n_features: Features of a bin.
+            notes: What the user was shown of it.
+            ranges: Ranges of its values, see `survey.Ranges`.
+        """
         self.bin_ms, self.n_features = bin_ms, n_features
         self.written[self._key(recording)] = {
             "paths": self.state(recording),
             "files": {str(path.relative_to(self.out)): path.stat().st_size for path in files},
+            "notes": [*notes],
+            "ranges": dict(ranges or {}),
         }
         self._save()
+
+    def notes(self, recording: Recording) -> list[str]:
+        """Return the notes on a recording that has been written."""
+        found = self.written.get(self._key(recording), {}).get("notes")
+        return [note for note in found if isinstance(note, str)] if isinstance(found, list) else []
+
+    def ranges(self) -> dict[str, dict[str, list[float]]]:
+        """Return the ranges of the values of all recordings that have been written, by session."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for key, entry in self.written.items():
+            ranges = entry.get("ranges") if isinstance(entry, dict) else None
+            if isinstance(ranges, dict):
+                found[key.partition(":")[0]] = {k: v for k, v in ranges.items() if _is_range(v)}
+        return found
 
     def _save(self) -> None:
         content = _FORMAT | {
@@ -138,3 +167,7 @@ class ImportRecord:
             "recordings": self.written,
         }
         atomic_write(self.path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(isinstance(n, float) for n in value)

@@ -18,7 +18,7 @@ import numpy as np
 
 from cortext.arguments import as_path
 from cortext.data.checks import (
-    ANY_PATCH,
+    FLOAT16_MAX,
     SKIP_HINT,
     FaultError,
     Problem,
@@ -37,6 +37,7 @@ from cortext.data.readers.recording import (
     divided_note,
 )
 from cortext.data.readers.source_files import file_faults
+from cortext.data.readers.survey import Survey
 from cortext.data.rebin import rebin
 from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin
 from cortext.data.session_files import check_texts, write_session
@@ -65,7 +66,8 @@ class Imported:
         out: Directory of the session files.
         n_written: Recordings that this call wrote.
         n_kept: Recordings that an earlier call had written.
-        notes: Trials that were left out on purpose.
+        notes: What the user should know of each recording, such as trials that were left out on
+            purpose.
         problems: Trials and files that could not be used.
         n_refused: Recordings that were not written because of their problems.
         n_incomplete: Those among them of which no trial may be left out.
@@ -176,6 +178,7 @@ class _Import:
         for recording, size in zip(self.source.recordings, self._sizes, strict=True):
             if self.record.has(recording):
                 self.result.n_kept += 1
+                self.result.notes += self.record.notes(recording)
             else:
                 self._import(recording, size)
             self._done += size
@@ -193,23 +196,27 @@ class _Import:
         problems: list[Problem] = []
         before = self.record.state(recording)
         known = self.bin_ms, self.n_features
+        notes: list[str] = []
+        survey = Survey(())
         with ExitStack() as opened:
             try:
                 contents = opened.enter_context(recording.open())
-                ready = self._check(recording, contents, size, problems)
+                survey = Survey(contents.groups)
+                ready = self._check(recording, contents, size, problems, survey)
             except (FaultError, DataError, OSError) as error:
                 ready = []
                 problems.append(_problem(error, recording))
             self.result.problems += problems
             if ready or not problems:
-                self.result.notes += [f"{recording.session}: {note}" for note in contents.notes]
+                notes = self._notes(recording, contents, survey)
+                self.result.notes += notes
             if not ready or (problems and (recording.whole or not self.skip_bad)):
                 self.result.n_refused += bool(problems)
                 self.result.n_incomplete += bool(problems and recording.whole)
                 self.bin_ms, self.n_features = known  # what is refused decides nothing
                 return
             with file_faults(recording.paths[0]):  # it could be read a moment ago
-                files = self._write(recording, contents, ready, size)
+                files = self._write(recording, contents, ready, size, survey)
         if self.record.state(recording) != before:  # which trials are new is unknown
             for file in files:
                 file.unlink(missing_ok=True)
@@ -217,34 +224,65 @@ class _Import:
             self.result.problems.append(Problem(str(recording.paths[0]), None, None, found))
             self.result.n_refused += 1
             return
-        self.record.add(recording, files, self.bin_ms, self.n_features)
+        ranges = survey.ranges()
+        self.record.add(recording, files, self.bin_ms, self.n_features, notes, ranges)
         self.result.n_written += 1
 
+    def _notes(self, recording: Recording, contents: Contents, survey: Survey) -> list[str]:
+        """Return what the user should know of a recording, as it is shown and kept."""
+        notes = list(contents.notes)
+        if self.bin_ms is not None and contents.bin_ms > self.bin_ms:
+            notes.append(divided_note("bins", contents.bin_ms, self.bin_ms))
+        is_divided = self.bin_ms is not None and (self.bin_ms / contents.bin_ms) % 1 != 0
+        notes += survey.notes(self.normalise, self.record.ranges(), is_divided)
+        return [f"{recording.session}: {note}" for note in notes]
+
     def _check(
-        self, recording: Recording, contents: Contents, size: int, problems: list[Problem]
+        self,
+        recording: Recording,
+        contents: Contents,
+        size: int,
+        problems: list[Problem],
+        survey: Survey,
     ) -> list[_Ready]:
         """Return the trials that can be used, and note the problems of the others."""
         conventions = self._conventions(recording, contents)
         trials = [(block, trial) for block in contents.blocks for trial in block.trials]
-        ready: list[_Ready] = []
+        ready: dict[int, _Ready] = {}
+        faults: dict[int, Problem] = {}
         seen: set[tuple[int, int]] = set()
+        waiting: list[int] = []  # trials with NaN, until it is known which channels are dead
         n_kept = 0
-        for n_done, (block, trial) in enumerate(trials, start=1):
+
+        def check(at: int, absent_C: np.ndarray | None) -> None:
+            nonlocal n_kept
+            block, trial = trials[at]
             try:
-                if (block.number, trial.number) in seen:
-                    found = "the block has two trials of this number"
-                    raise FaultError("trial_num", found, "number them differently")
-                seen.add((block.number, trial.number))
-                one = self._ready(recording, contents, block, trial, conventions)
+                if absent_C is None:
+                    if (block.number, trial.number) in seen:
+                        found = "the block has two trials of this number"
+                        raise FaultError("trial_num", found, "number them differently")
+                    seen.add((block.number, trial.number))
+                x_TC = self._features(contents, trial, absent_C)
+                if absent_C is None and x_TC.ndim == 2 and survey.add(block.number, x_TC):
+                    waiting.append(at)
+                    return
+                one = self._ready(recording, x_TC, block, trial, conventions)
                 n_kept += one.trial.features_TC.nbytes
                 if n_kept > _MOST_KEPT:
                     one.trial = _without_features(one.trial)
-                ready.append(one)
+                ready[at] = one
             except (FaultError, CortextError) as error:
                 name = f"block {block.number} trial {trial.number}"
-                problems.append(_problem(error, recording, name))
-            self._advance(0.5 * size * n_done / len(trials))
-        return ready
+                faults[at] = _problem(error, recording, name)
+
+        for at in range(len(trials)):
+            check(at, None)
+            self._advance(0.5 * size * (at + 1) / len(trials))
+        for at in waiting:
+            check(at, survey.absent())
+        problems += [faults[at] for at in sorted(faults)]
+        return [ready[at] for at in sorted(ready)]
 
     def _conventions(self, recording: Recording, contents: Contents) -> Conventions:
         """Return the conventions of what is written of a recording."""
@@ -257,10 +295,6 @@ class _Import:
                 where=recording.paths[0],
                 fix="give --bin-ms with the longer ones",
             )
-        if contents.bin_ms > self.bin_ms:
-            self.result.notes.append(
-                f"{recording.session}: {divided_note('bins', contents.bin_ms, self.bin_ms)}"
-            )
         source = self.source
         how = NORMALISATIONS[self.normalise] or source.published
         features: Features = "raw" if self.normalise == "raw" else "z-scored"
@@ -269,7 +303,7 @@ class _Import:
     def _ready(
         self,
         recording: Recording,
-        contents: Contents,
+        x_TC: np.ndarray,
         block: Block,
         source: RecordedTrial,
         conventions: Conventions,
@@ -279,7 +313,7 @@ class _Import:
             found = f"no sentence found, which trials of {block.split} need"
             raise FaultError("sentence_label", found, "give one, or make it a trial of test")
         trial = make_trial(
-            self._features(contents, source),
+            x_TC,
             recording.session,
             block.number,
             source.number,
@@ -290,7 +324,9 @@ class _Import:
         )
         check_texts(trial)
         patch = patch_for(conventions)
-        check_features(trial.features_TC, self.n_features, patch=patch)
+        # What is left as it is must fit into float16, which packing keeps.
+        max_abs = FLOAT16_MAX if self.normalise == "none" else None
+        check_features(trial.features_TC, self.n_features, max_abs=max_abs, patch=patch)
         if trial.phoneme_ids is not None:
             check_labels(
                 trial.phoneme_ids, trial.n_bins, patch=patch, inventory=conventions.inventory
@@ -298,20 +334,33 @@ class _Import:
         self.n_features = trial.features_TC.shape[1]
         return _Ready(trial, block.split, source, Moments.of(trial.features_TC))
 
-    def _features(self, contents: Contents, trial: RecordedTrial) -> np.ndarray:
-        """Return the recorded numbers of a trial in the bins that are written, [T, C]."""
+    def _features(
+        self, contents: Contents, trial: RecordedTrial, absent_C: np.ndarray | None
+    ) -> np.ndarray:
+        """Return the recorded numbers of a trial in the bins that are written, [T, C].
+
+        Features that are absent, bool [C], become 0.
+        """
         x_TC = trial.read()
+        if absent_C is not None and absent_C.any():
+            x_TC = np.where(absent_C, 0, x_TC)
         if self.bin_ms == contents.bin_ms:
             return x_TC
-        check_features(np.asarray(x_TC, np.float32), patch=ANY_PATCH)  # names the places of NaN
         assert self.bin_ms is not None
         return rebin(x_TC, contents.bin_ms, self.bin_ms, contents.counts)
 
     def _write(
-        self, recording: Recording, contents: Contents, ready: list[_Ready], size: int
+        self,
+        recording: Recording,
+        contents: Contents,
+        ready: list[_Ready],
+        size: int,
+        survey: Survey,
     ) -> list[Path]:
         """Write the session files of one recording; return them."""
         scales = self._scales(contents, ready)
+        absent_C = survey.absent()
+        dead_C = np.any(list(survey.dead().values()), axis=0)
         n_done = 0
 
         def scaled(split: str) -> Iterator[Trial]:
@@ -321,8 +370,10 @@ class _Import:
                     continue
                 x_TC = one.trial.features_TC
                 if not len(x_TC):
-                    x_TC = self._features(contents, one.source)
-                yield replace(one.trial, features_TC=scale(x_TC))
+                    x_TC = self._features(contents, one.source, absent_C)
+                z_TC = scale(x_TC)
+                z_TC[:, dead_C] = 0
+                yield replace(one.trial, features_TC=z_TC)
                 one.trial = _without_features(one.trial)
                 n_done += 1
                 self._advance(size * (0.5 + 0.5 * n_done / len(ready)))
@@ -342,7 +393,7 @@ class _Import:
     ) -> list[Callable[[np.ndarray], np.ndarray]]:
         """Return the function that scales the features of each trial."""
         if self.normalise in ("none", "raw"):
-            return [lambda x_TC: np.asarray(x_TC, np.float32)] * len(ready)
+            return [lambda x_TC: np.array(x_TC, np.float32)] * len(ready)
         if self.normalise == "rolling":
             moments = [one.moments for one in ready]
             return [

@@ -17,20 +17,14 @@ from cortext.data.readers.mapped.mapping import (
     load_mapping,
     session_name,
 )
-from cortext.data.readers.mapped.trials import (
-    EDIT,
-    ColumnValues,
-    Part,
-    check_bytes,
-    check_columns,
-    count_overlaps,
-    mapped_source,
-)
+from cortext.data.readers.mapped.parts import EDIT, Part, check_bytes, check_columns
+from cortext.data.readers.mapped.strays import refused, without_strays
+from cortext.data.readers.mapped.trials import ColumnValues, count_overlaps, mapped_source
 from cortext.data.readers.recording import Source
-from cortext.data.readers.source_files import files_of
-from cortext.errors import DataError
+from cortext.data.readers.source_files import file_faults, files_of
 
 _MOST_TRIALS = 100_000  # of a file
+_FEW = 3  # cells whose equal rows say something
 
 
 def mat(source: Path, mapping: Path) -> Source:
@@ -46,24 +40,39 @@ def mat(source: Path, mapping: Path) -> Source:
     """
     keys = load_mapping(mapping, MatMapping, "mat")
     sessions: dict[str, list[Path]] = {}
+    undated: list[FaultError] = []
     # The folder around a file, or the source itself, may have the date in its name.
     above = Path(source).absolute().parent
     above = above if Path(source).is_dir() else above.parent
-    for path in files_of(source, ".mat"):
-        if (day := keys.session.date_of(path.absolute().relative_to(above))) is None:
-            raise DataError(
+    files = files_of(source, ".mat")
+    kept, others = without_strays(files, [each.name for each in keys.features], _has_one)
+    for path in kept:
+        if (day := keys.session.date_of(path.absolute().relative_to(above))) is not None:
+            sessions.setdefault(session_name(keys.participant, day), []).append(path)
+            continue
+        undated.append(
+            FaultError(
+                None,
                 f"no date of the form {keys.session.date} in its name",
-                where=path,
-                fix="correct session.date in the mapping, or give its date under session.files",
+                "correct session.date in the mapping, or give its date under session.files",
             )
-        sessions.setdefault(session_name(keys.participant, day), []).append(path)
+        )
+        others.append(refused(path, undated[-1]))
+    if undated and not sessions:
+        with file_faults(others[-len(undated)].paths[0]):
+            raise undated[0]
 
     @contextmanager
     def open_file(path: Path) -> Iterator[_MatTrials]:
         with open_mat(path, keys.variables()) as file:
             yield _MatTrials(file, keys)
 
-    return mapped_source("mat", sessions, open_file, keys, mapping)
+    return mapped_source("mat", sessions, open_file, keys, mapping, others)
+
+
+def _has_one(path: Path, names: Sequence[str]) -> bool:
+    with open_mat(path, ()) as file:
+        return any(name.partition(".")[0] in file.names for name in names)
 
 
 class _MatTrials:
@@ -84,6 +93,13 @@ class _MatTrials:
             raise FaultError(first.name, "no trials found", EDIT)
         self.widths: Sequence[int] = [feature.width for feature in self._features]
         self.n_overlaps = first.n_overlaps if isinstance(first, _Epochs) else 0
+
+    def absent(self, trial: int) -> str | None:
+        found = (feature.absent(trial) for feature in self._features)
+        return next((why for why in found if why), None)
+
+    def notes(self) -> Sequence[str]:
+        return [note for feature in self._features for note in feature.notes()]
 
     def _check_number(self, name: str, found: int) -> None:
         if found != self.n_trials:
@@ -114,6 +130,9 @@ class _MatTrials:
             raise FaultError(name, found, "name a variable with a value for each bin")
         blocks = []
         for trial in range(self.n_trials):
+            if epochs.absent(trial):
+                blocks.append(np.int64(0))  # of a trial that is left out
+                continue
             first, last = epochs.bounds(trial)
             inside = np.unique(values_T[first:last])
             if len(inside) != 1:
@@ -140,9 +159,40 @@ class _Cells:
         self._is_counts = feature.is_counts
         self._bin_ms = mapping.bin_ms_of(feature)
         self.n_trials = len(self._cells)
+        full = [i for i, cell in enumerate(self._cells) if 0 not in cell.shape]
+        self._first = full[0] if full else 0
+        self._check_rows([self._cells[i].shape for i in full])
         self.width = 0
         if self._cells:
-            self.width = check_columns(self.name, self._columns, self._n_columns(0))
+            self.width = check_columns(self.name, self._columns, self._n_columns(self._first))
+
+    def _check_rows(self, shapes: list[tuple[int, ...]]) -> None:
+        """Raise FaultError where columns differ and rows do not: columns are bins then."""
+        rows, columns = {shape[:1] for shape in shapes}, {shape[1:] for shape in shapes}
+        self._is_equal = len(shapes) >= _FEW and len(rows) == len(columns) == 1
+        if len(shapes) >= _FEW and len(rows) == 1 and len(columns) > 1:
+            (n_rows,) = rows.pop()
+            raise FaultError(
+                self.name,
+                f"{n_rows} rows in every cell, and columns that differ; [bins, columns] with equal"
+                " columns expected",
+                "transpose the cells",
+            )
+
+    def absent(self, trial: int) -> str | None:
+        """Return why a trial was never recorded."""
+        return "with an empty cell" if 0 in self._cells[trial].shape else None
+
+    def notes(self) -> Sequence[str]:
+        """Return what the user should know of the cells."""
+        if not self._is_equal or self._columns is not None:
+            return ()
+        n_rows, n_columns = self._cells[self._first].shape
+        return [
+            f"every cell of {self.name} has {n_rows} rows and {n_columns} columns, read as"
+            f" {n_rows} bins of {n_columns} features; transpose the cells if {n_rows} is the number"
+            f" of channels, or write `columns: 0-{n_columns - 1}` if it is not"
+        ]
 
     def _n_columns(self, trial: int) -> int:
         shape = self._cells[trial].shape
@@ -153,11 +203,12 @@ class _Cells:
 
     def part(self, trial: int) -> Part:
         cell = self._cells[trial]
-        if self._n_columns(trial) != self._n_columns(0):
+        if self._n_columns(trial) != self._n_columns(self._first):
             raise FaultError(
                 self.name,
-                f"cell {trial + 1} has shape {list(cell.shape)} and cell 1"
-                f" {list(self._cells[0].shape)}; [bins, columns] with equal columns expected",
+                f"cell {trial + 1} has shape {list(cell.shape)} and cell {self._first + 1}"
+                f" {list(self._cells[self._first].shape)}; [bins, columns] with equal columns"
+                " expected",
                 "transpose the cells where columns are bins",
             )
         n_bins = cell.shape[0]
@@ -188,6 +239,14 @@ class _Cube:
                 f"{len(self._lengths_N)} lengths found for {self.n_trials} trials of {self.name}",
                 EDIT,
             )
+
+    def absent(self, trial: int) -> str | None:
+        """Return why a trial was never recorded."""
+        return "whose length is NaN" if np.isnan(self._lengths_N[trial]) else None
+
+    def notes(self) -> Sequence[str]:
+        """Return nothing: a length for each trial leaves no doubt about the axes."""
+        return ()
 
     def part(self, trial: int) -> Part:
         # Lengths count bins of the first feature.
@@ -235,6 +294,19 @@ class _Epochs:
         self.n_trials = epochs.shape[0]
         self.n_bins, n_columns = self._bins.shape
         self.width = check_columns(self.name, self._columns, n_columns)
+
+        last = np.nanmax(self._epochs_N2, initial=0)
+        if self.n_bins < min(last, n_columns) and last <= n_columns:
+            found = f"shape [{self.n_bins}, {n_columns}] found, and epochs up to bin {last:g}"
+            raise FaultError(self.name, f"{found}; [bins, columns] expected", "transpose it")
+
+    def absent(self, trial: int) -> str | None:
+        """Return why a trial was never recorded."""
+        return "whose epoch is NaN" if np.isnan(self._epochs_N2[trial]).all() else None
+
+    def notes(self) -> Sequence[str]:
+        """Return nothing: the epochs count the bins."""
+        return ()
 
     def bounds(self, trial: int) -> tuple[int, int]:
         """Return the number of a trial's first bin, from 0, and of the bin after its last."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from cortext.data.checks import FaultError
 from cortext.data.scaling import Scale
+from cortext.data.trial import BIN_MS
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
@@ -61,21 +62,40 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class FeatureGroup:
+    """Features that come from one part of a file.
+
+    Attributes:
+        name: Name of the part in the mapping; empty where the format has no mapping.
+        columns: Number of each feature in that part.
+        is_counts: Whether they are counts.
+        is_divided: Whether bins were divided, which makes fractions of counts.
+    """
+
+    name: str
+    columns: Sequence[int]
+    is_counts: bool = False
+    is_divided: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Contents:
     """An opened recording.
 
     Attributes:
-        blocks: In the order in which they were recorded.
+        blocks: In the order in which they were recorded; none of a file that is left out.
         bin_ms: Length of a bin in the file.
         counts: Numbers of the features that are counts: summed where bins are joined; the mean is
             taken of all others.
         notes: What the user should know, one line each, such as `left_out_notes` of trials.
+        groups: The parts of the file that the features come from, in the order of the features.
     """
 
     blocks: Sequence[Block]
-    bin_ms: float
+    bin_ms: float = BIN_MS
     counts: Sequence[int] = ()
     notes: Sequence[str] = ()
+    groups: Sequence[FeatureGroup] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

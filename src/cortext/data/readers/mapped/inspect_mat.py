@@ -34,6 +34,8 @@ from cortext.data.trial import is_plain_name
 
 _LENGTH = re.compile("len|bins|steps|dur|sample", re.I)
 _BIN = re.compile("bin.?(size|width|ms|len|dur)", re.I)
+_FEW = 3  # cells whose equal rows say something
+_FEWEST_BINS = 10  # times as many bins as columns, in continuous recordings
 _EPOCHS = ("go", "speech", "trial", "epoch", "")
 _FORMS = {
     "YYYY.MM.DD": "%Y.%m.%d",
@@ -53,7 +55,8 @@ class _Variable:
         kind: `numbers`, `cells`, `texts` or `other`.
         shape: As MATLAB shows it.
         counts: Kind of the feature that it would be.
-        cells: Shapes of its cells.
+        cells: Shapes of its cells that are not empty.
+        n_cells: Number of its cells.
         values: Texts, or the numbers of a row or column.
         pairs: The numbers of a variable [n, 2].
     """
@@ -63,6 +66,7 @@ class _Variable:
     shape: tuple[int, ...] = ()
     counts: str = "power"
     cells: list[tuple[int, ...]] = field(default_factory=list)
+    n_cells: int = 0
     values: np.ndarray | list[str] | None = None
     pairs: np.ndarray | None = None
 
@@ -115,6 +119,8 @@ def _variable(file: MatFile, name: str) -> _Variable:
             about = examples(found.values)
         elif kind == "cells":
             about = _read_cells(file, name, found)
+        elif kind == "other":
+            about = file.refusal(name)
         elif kind == "numbers" and len(shape) >= 2:
             about = _read_numbers(file, name, found)
     except FaultError as fault:
@@ -126,11 +132,19 @@ def _variable(file: MatFile, name: str) -> _Variable:
 
 def _read_cells(file: MatFile, name: str, found: _Variable) -> str:
     cells = file.cells(name)
-    found.cells = [cell.shape for cell in cells]
-    if cells and len(cells[0].shape) == 2:
-        found.counts = kind_of(cells[0].read(0, min(cells[0].shape[0], SAMPLE)))
-    more = ", ..." if len(cells) > 3 else ""
-    return ", ".join(f"{cell.dtype} {shape_text(cell.shape)}" for cell in cells[:3]) + more
+    found.n_cells = len(cells)
+    full = [cell for cell in cells if 0 not in cell.shape]
+    found.cells = [cell.shape for cell in full]
+    if full and len(full[0].shape) == 2:
+        found.counts = kind_of(full[0].read(0, min(full[0].shape[0], SAMPLE)))
+    about = ", ".join(f"{cell.dtype} {shape_text(cell.shape)}" for cell in cells[:3])
+    about += ", ..." if len(cells) > 3 else ""
+    if len(full) < len(cells):
+        about += f"; {len(cells) - len(full)} of {len(cells)} are empty"
+    rows = {shape[0] for shape in found.cells if len(shape) == 2}
+    if len(full) >= _FEW and len(rows) == 1:
+        about += f"; all have {rows.pop()} rows: transpose them if these are channels"
+    return about
 
 
 def _read_numbers(file: MatFile, name: str, found: _Variable) -> str:
@@ -140,9 +154,16 @@ def _read_numbers(file: MatFile, name: str, found: _Variable) -> str:
         return f"{numbers.dtype}: {examples(found.values)}"
     if len(found.shape) == 2 and found.shape[1] == 2:
         found.pairs = numbers.read()
+        n_absent = int(np.isnan(found.pairs.astype(np.float64)).any(axis=1).sum())
+        if n_absent:
+            return f"{numbers.dtype}; {n_absent} of {len(found.pairs)} rows have NaN"
     elif len(found.shape) in (2, 3):
         n_rows = min(found.shape[0], SAMPLE if len(found.shape) == 2 else 1)
         found.counts = kind_of(numbers.read(0, n_rows))
+        if len(found.shape) == 2 and found.shape[1] > _FEWEST_BINS * found.shape[0]:
+            return f"{numbers.dtype}; transpose it if the {found.shape[1]} columns are bins"
+    else:
+        return f"{numbers.dtype}; {len(found.shape)} dimensions, of which at most 3 are read"
     return str(numbers.dtype)
 
 
@@ -150,9 +171,9 @@ def _layout(guess: Guess, found: dict[str, _Variable]) -> tuple[list[str], int]:
     """Guess the features; return the section of the trials, and the number of trials."""
     cells = {name: each for name, each in found.items() if _has_trials(each)}
     if cells:
-        n_trials = max(len(each.cells) for each in cells.values())
+        n_trials = max(each.n_cells for each in cells.values())
         for name, each in cells.items():
-            if len(each.cells) == n_trials:
+            if each.n_cells == n_trials:
                 about = f"{n_trials} cells with {each.cells[0][1]} columns"
                 guess.features += feature_keys(name, each.counts, about)
         return ["trials:", "  layout: cells"], n_trials
@@ -197,21 +218,23 @@ def _lengths(found: dict[str, _Variable], n_trials: int, n_bins: int) -> str | N
         values = each.values
         if not _LENGTH.search(name) or not isinstance(values, np.ndarray):
             continue
-        if len(values) == n_trials and ((values >= 1) & (values <= n_bins)).all():
+        known = values[np.isfinite(values)]  # NaN stands for a trial that was skipped
+        if len(values) == n_trials and len(known) and ((known >= 1) & (known <= n_bins)).all():
             return name
     return None
 
 
 def _epochs(found: dict[str, _Variable], n_bins: int) -> str | None:
     """Return the variable with the first and last bin of each trial."""
-    fitting = [
-        name
-        for name, each in found.items()
-        if each.pairs is not None
-        and len(each.pairs)
-        and ((each.pairs >= 1) & (each.pairs <= n_bins)).all()
-        and (each.pairs[:, 0] <= each.pairs[:, 1]).all()
-    ]
+    fitting = []
+    for name, each in found.items():
+        if each.pairs is None:
+            continue
+        pairs = each.pairs.astype(np.float64)
+        pairs = pairs[~np.isnan(pairs).any(axis=1)]  # NaN stands for a trial that was skipped
+        is_within = ((pairs >= 1) & (pairs <= n_bins)).all()
+        if len(pairs) and is_within and (pairs[:, 0] <= pairs[:, 1]).all():
+            fitting.append(name)
 
     def rank(name: str) -> int:
         return next(at for at, part in enumerate(_EPOCHS) if part in name.lower())

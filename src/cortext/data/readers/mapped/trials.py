@@ -18,9 +18,11 @@ import numpy as np
 
 from cortext.data.checks import FaultError
 from cortext.data.readers.mapped.mapping import AnyMapping, Sentences, import_settings
+from cortext.data.readers.mapped.parts import EDIT, Part, joined
 from cortext.data.readers.recording import (
     Block,
     Contents,
+    FeatureGroup,
     RecordedTrial,
     Recording,
     Source,
@@ -28,45 +30,6 @@ from cortext.data.readers.recording import (
     left_out_notes,
 )
 from cortext.data.readers.source_files import named_faults
-from cortext.data.rebin import rebin
-
-MOST_BYTES = 1 << 28
-"""Most bytes of one trial's numbers of one feature: hours of binned features."""
-EDIT = "correct the mapping"
-_SENTENCE = "give each trial for training and validation one, or name it in split.leave_out"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One feature of the mapping in one trial.
-
-    Attributes:
-        name: Name of the feature in the mapping.
-        n_bins: Length in the file's bins.
-        bin_ms: Length of the file's bins.
-        is_counts: Whether joined bins are summed.
-        read: Reads the numbers, [T, C].
-    """
-
-    name: str
-    n_bins: int
-    bin_ms: float
-    is_counts: bool
-    read: Callable[[], np.ndarray]
-
-    def n_rebinned(self, bin_ms: float) -> int:
-        """Return the length in bins of another length, as `rebin` counts them."""
-        if self.bin_ms == bin_ms:
-            return self.n_bins
-        return len(rebin(np.zeros((self.n_bins, 1), np.float32), self.bin_ms, bin_ms))
-
-    def rebinned(self, bin_ms: float) -> np.ndarray:
-        """Read the numbers in bins of another length, [T, C]."""
-        x_TC = self.read()
-        if self.bin_ms == bin_ms:
-            return x_TC
-        return rebin(x_TC, self.bin_ms, bin_ms, range(x_TC.shape[1] if self.is_counts else 0))
-
 
 ColumnValues = np.ndarray | list[Any]
 """A value for each trial: numbers [n], or texts."""
@@ -96,6 +59,12 @@ class MappedFile(Protocol):
 
     def parts(self, trial: int) -> list[Part]:
         """Return the features of a trial. Raises FaultError for damage."""
+
+    def absent(self, trial: int) -> str | None:
+        """Return why a trial was never recorded, such as `whose epoch is NaN`; None for others."""
+
+    def notes(self) -> Sequence[str]:
+        """Return what the user should know of the file."""
 
 
 def count_overlaps(start_N: np.ndarray, stop_N: np.ndarray) -> int:
@@ -201,6 +170,8 @@ def _contents(
                 file = files.get(path)
                 longer |= dict.fromkeys(_longer_bins(file, mapping.bin_ms))
                 rows += _rows(file, path, number, mapping, left_out)
+                place = _place(path, paths)
+                longer |= dict.fromkeys(": ".join(filter(None, (place, n))) for n in file.notes())
                 if widths is not None and list(widths) != list(file.widths):
                     found = f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
                     raise FaultError("features", found, "name columns that all files have")
@@ -217,6 +188,7 @@ def _contents(
             bin_ms=mapping.bin_ms,
             counts=_counts(mapping, widths or ()),
             notes=notes,
+            groups=_groups(mapping, widths or ()),
         )
 
 
@@ -252,6 +224,9 @@ def _rows(
         block = blocks[index]
         trial_number = n_before[block]
         n_before[block] += 1
+        if (why := file.absent(index)) is not None:
+            left_out[why] += 1
+            continue
         split: str | None = "train"
         if mapping.split is not None and splits is not None:
             split = mapping.split.of(splits[index])
@@ -374,24 +349,14 @@ def _trial(row: _Row, files: _OneFile, paths: Sequence[Path], bin_ms: float) -> 
     return RecordedTrial(row.number, row.n_bins, read, row.sentence)
 
 
-def joined(parts: Sequence[Part], bin_ms: float) -> np.ndarray:
-    """Read features and join them side by side, [T, C].
-
-    One bin more at the end of some is dropped: the ends of bins of different length do not meet.
-    """
-    arrays = [part.rebinned(bin_ms) for part in parts]
-    lengths = [len(array) for array in arrays]
-    shortest, longest = int(np.argmin(lengths)), int(np.argmax(lengths))
-    if lengths[longest] - lengths[shortest] > 1:
-        raise FaultError(
-            parts[longest].name,
-            f"{lengths[longest]} bins of {bin_ms:g} ms found, {lengths[shortest]} in"
-            f" {parts[shortest].name}",
-            "correct bin_ms of the features",
-        )
-    if len(arrays) == 1:
-        return arrays[0]
-    return np.concatenate([array[: lengths[shortest]] for array in arrays], axis=1)
+def _groups(mapping: AnyMapping, widths: Sequence[int]) -> list[FeatureGroup]:
+    """Return the columns of each feature of the mapping, of which each has so many."""
+    found = []
+    for feature, width in zip(mapping.features, widths, strict=True):
+        columns = feature.numbers() or range(width)
+        is_divided = (mapping.bin_ms / mapping.bin_ms_of(feature)) % 1 != 0
+        found.append(FeatureGroup(feature.name, columns, feature.is_counts, is_divided))
+    return found
 
 
 def _counts(mapping: AnyMapping, widths: Sequence[int]) -> list[int]:
@@ -403,27 +368,3 @@ def _counts(mapping: AnyMapping, widths: Sequence[int]) -> list[int]:
             found += range(first, first + width)
         first += width
     return found
-
-
-def check_columns(name: str, columns: Sequence[int] | None, n_columns: int) -> int:
-    """Return how many columns a feature has. Raises FaultError where it lacks a chosen one."""
-    if columns is None:
-        return n_columns
-    if max(columns) >= n_columns:
-        raise FaultError(
-            name,
-            f"column {max(columns)} does not exist, 0 to {n_columns - 1} found",
-            "correct columns in the mapping",
-        )
-    return len(columns)
-
-
-def check_bytes(name: str, n_bins: int, width: int, item: int) -> None:
-    """Raise FaultError for a trial that is too large to be one of binned features."""
-    if n_bins * width * item > MOST_BYTES:
-        raise FaultError(
-            name,
-            f"a trial of {n_bins} bins x {width} columns of {item} bytes found, at most"
-            f" {MOST_BYTES >> 20} MiB expected",
-            "check the trial's start and stop",
-        )
