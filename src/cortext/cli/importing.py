@@ -353,7 +353,7 @@ def _show(
     from cortext.data.readers.mapped.first_mapping import write_first_mapping
     from cortext.data.readers.source_files import files_of
 
-    path = files_of(source, suffix)[0]
+    path, *others = files_of(source, suffix)
     items, text = inspect_file(path)
     if mapping is not None:
         write_first_mapping(mapping, text)
@@ -363,5 +363,7 @@ def _show(
         return
     rows = [(item.name, item.kind, item.shape, item.about) for item in items]
     print_table(str(path), ["name", "kind", "shape", "about"], rows, right_from=4)
+    if others:
+        print_notes([f"this is the first of {1 + len(others)} files; name another one to see it"])
     if mapping is not None:
         print_lines(f"first mapping: {mapping}; check and edit it")

@@ -9,6 +9,7 @@ import pytest
 from foreign_matlab import cells, save_v5, save_v73, texts
 from refusals import refused
 
+from cortext.cli import run
 from cortext.data import open_dataset
 from cortext.data.readers.importing import Imported, import_source
 from cortext.data.readers.mapped.inspect_mat import inspect_mat
@@ -166,3 +167,11 @@ def test_a_part_of_a_struct_is_no_variable(folder: Path) -> None:
     text = (CELLS + WORDS).replace("name: tx,", "name: s.tx,")
     problem = imported(folder / NAME, text).problems[0]
     assert "s.tx: s is a struct or an object, whose parts are not read" in str(problem)
+
+
+def test_inspect_of_a_folder_says_that_it_shows_the_first_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["import", "mat", str(folder), "--inspect"]) == 0
+    said = capsys.readouterr().err
+    assert said == "note: this is the first of 2 files; name another one to see it\n"
