@@ -21,6 +21,7 @@ from cortext.data.readers.recording import (
     Recording,
     Source,
 )
+from cortext.data.readers.survey import Survey
 
 RNG = np.random.default_rng(7)
 DAYS = ("t9.2025.01.01", "t9.2025.01.02")
@@ -107,6 +108,29 @@ def test_a_lost_trial_is_a_problem_and_costs_no_channel(tmp_path, at):
 def test_counts_of_zero_and_one_are_not_saturated(tmp_path):
     trials = [(RNG.random((100, 6)) < 0.8).astype("u1") for _ in range(4)]
     assert imported(tmp_path, trials, is_counts=True).notes == []
+
+
+def test_sparse_counts_are_not_saturated_where_they_are_z_scored(tmp_path):
+    trials = [RNG.poisson(0.3, (100, 6)) for _ in range(4)]  # 0 in three quarters of the bins
+    x = np.concatenate(trials)
+    scored = [(x_TC - x.mean(axis=0)) / x.std(axis=0) for x_TC in trials]
+    assert imported(tmp_path, scored, normalise="none").notes == []
+
+
+def test_a_channel_at_the_lower_end_of_its_amplifier_is_saturated(tmp_path):
+    trials = power()
+    for x in trials:
+        x[:60, 3] = -32768
+    (note,) = imported(tmp_path, trials).notes
+    assert "column 13 (saturated)" in note
+
+
+def test_a_trial_of_t12_has_no_dead_channel(real_data):
+    with np.load(real_data / "neural" / "t12.2022.04.28_train_trial10.npz") as arrays:
+        for name in ("tx1", "spikePow_z", "features_z"):
+            survey = Survey([FeatureGroup(name, range(arrays[name].shape[1]), name == "tx1")])
+            survey.add(1, arrays[name])
+            assert survey.notes("none", {}, False) == []
 
 
 def test_a_recording_of_nothing_says_so(tmp_path):

@@ -21,7 +21,7 @@ from cortext.data.rebin import as_ranges
 _LEAST_BINS = 250
 """Bins from which on a feature that never changes is a dead channel."""
 _STUCK = 0.5
-"""Part of all bins at the highest, or a negative lowest, value from which on it is saturated."""
+"""Part of all bins at the highest, or a far lower lowest, value from which on it is saturated."""
 _LARGEST_MEAN = 10.0
 """Mean magnitude that no z-scores have: theirs is 0.8."""
 _OTHER_UNIT = 100.0
@@ -129,7 +129,9 @@ class Survey:
         is_long = all_.n_bins >= _LEAST_BINS
         flat_C = ~absent_C & (all_.low_C == all_.high_C) & is_long
         stuck_C = all_.n_high_C > _STUCK * all_.n_bins
-        stuck_C |= (all_.n_low_C > _STUCK * all_.n_bins) & (all_.low_C < 0)
+        # Most bins of a sparse feature have its lowest value, which z-scores make negative.
+        is_rail_C = -all_.low_C > np.abs(all_.high_C)
+        stuck_C |= (all_.n_low_C > _STUCK * all_.n_bins) & is_rail_C
         # Counts of 0 and 1 are what a sparse threshold or a fast unit gives.
         stuck_C &= (all_.high_C - all_.low_C > 1) & ~flat_C & ~absent_C & is_long
         return {"NaN": absent_C, "flat": flat_C, "saturated": stuck_C}
