@@ -383,6 +383,16 @@ def rig(tmp_path: Path) -> Path:
 
 
 TIMES, INDEX = "units/spike_times", "units/spike_times_index"
+OBSERVED = "units/obs_intervals"
+
+
+def observed(periods: list[list[float]], ends: list[int]) -> Change:
+    """Add the periods in which units were observed."""
+
+    def change(file: h5py.File, _: Path) -> None:
+        file[OBSERVED], file[f"{OBSERVED}_index"] = np.array(periods, "f8"), np.array(ends)
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -399,6 +409,11 @@ TIMES, INDEX = "units/spike_times", "units/spike_times_index"
          f"1,000,000,000 numbers declared, which 8,256,000 bytes cannot hold; {EXPORT}"),
         (lambda f, _: (f.__delitem__(TIMES), f.create_dataset(TIMES, (10**7,), "f8", chunks=(1,))), TIMES,
          f"only declared, no values were ever written; {COPY}"),
+        (observed([[0, 1, 2]] * 3, [1, 2, 3]), OBSERVED,
+         f"shape (3, 3) found for 3 of 3 units, [periods, 2] expected; {EXPORT}"),
+        (observed([[0, 1]] * 3, [1, 2]), OBSERVED,
+         f"shape (3, 2) found for 2 of 3 units, [periods, 2] expected; {EXPORT}"),
+        (observed([[0, 1]] * 3, [1, 9, 3]), f"{OBSERVED}_index", f"it does not divide 3 periods among 3 units; {EXPORT}"),
         (linked(TIMES, lambda p: h5py.ExternalLink(p / "secret.nwb", "spikes")), TIMES,
          f"an external link found, which reads another file; {INSIDE}"),
     ],
