@@ -385,7 +385,7 @@ def broken_weights(name="_orig_mod.h0", tensor=None):
         (lambda c: c["scheduler_state_dict"].update(lr_lambdas=torch.zeros(3)), "are not plain"),
         (lambda c: c.update(model_state_dict={"a": {1, 2}}), "refused|cannot be read|holds a set"),
         (lambda c: c.update(more=torch.zeros(1).expand(10**6, 10**6)), "claims to hold far more"),
-        (lambda c: c.update(more=torch.eye(3).to_sparse()), "not a plain array"),
+        (lambda c: c.update(more=torch.eye(3).to_sparse()), "_rebuild_sparse_tensor, which is not"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_right_is_refused_in_a_line(

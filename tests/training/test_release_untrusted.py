@@ -6,6 +6,8 @@ import functools
 import io
 import os
 import pickle
+import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 from cortext.errors import RunError
+from cortext.training.release import untrusted
 from cortext.training.release.untrusted import read_torch_file
 
 
@@ -87,7 +90,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path, name):
 def test_what_is_asked_for_is_named(tmp_path):
     torch.save(Call(os.system, "true"), tmp_path / "file")
     with pytest.raises(
-        RunError, match=r"refused: it asks for (posix|nt)\.system, which is not data"
+        RunError, match=r"refused at byte \d+: it asks for (posix|nt)\.system, which is not data"
     ):
         read_torch_file(tmp_path / "file")
 
@@ -196,6 +199,115 @@ def test_a_file_of_another_kind_is_named(tmp_path, write, message):
     with pytest.raises(RunError, match=message) as error:
         read_torch_file(tmp_path / "file")
     assert str(tmp_path / "file") in str(error.value)
+
+
+def archive(path: Path, program: bytes, **entries: bytes) -> None:
+    """Write a file as torch.save does, with a program of ours and eight bytes of numbers."""
+    numbers = struct.pack("<2f", 1.5, -2)
+    known = {"version": b"3\n", "byteorder": b"little", "data/0": numbers} | entries
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in ({"data.pkl": b"\x80\x02" + program + b"."} | known).items():
+            entry = zipfile.ZipInfo(f"a/{name}")
+            padding = -(file.start_dir + 34 + len(entry.filename)) % 4  # torch aligns to 64
+            entry.extra = struct.pack("<HH", 0x4246, padding) + bytes(padding)
+            file.writestr(entry, content)
+
+
+def arguments(
+    length: int = 2, size: bytes = b"K\x02\x85", stride: bytes = b"K\x01\x85", more: bytes = b""
+) -> bytes:
+    """Arguments of `TENSOR` for the numbers in `data/0`, float32."""
+    named = b"(U\x07storagectorch\nFloatStorage\nU\x010U\x03cpu\x8a\x08" + struct.pack("<Q", length)
+    return b"(" + named + b"tQK\x00" + size + stride + b"\x89}" + more + b"t"
+
+
+TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
+LONG_TEXT = b"X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20)
+AXES = b"(" + b"K\x01" * 1000 + b"t"
+TUPLES = b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60))
+PROGRAMS = {
+    "4 GB of zeros": (b"cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R", "builtins.bytearray"),
+    "copies of a text": (
+        LONG_TEXT + b"q\x000c_codecs\nencode\nq\x010]" + b"h\x01h\x00\x85Ra" * 1000,
+        "again and again",
+    ),
+    "more numbers than there are": (TENSOR + arguments(1 << 40) + b"R", "for 8 bytes"),
+    "a larger tensor": (TENSOR + arguments(size=b"K\x03\x85") + b"R", "far more than"),
+    "a tensor that repeats a number": (
+        TENSOR + arguments(size=b"K\x09\x85", stride=b"K\x00\x85") + b"R",
+        "far more than",
+    ),
+    "no numbers in 2 ** 63 rows": (
+        TENSOR
+        + arguments(size=b"\x8a\x09" + bytes(7) + b"\x80\x00K\x00\x86", stride=b"K\x00K\x00\x86")
+        + b"R",
+        "far more than",
+    ),
+    "a stride below 0": (
+        TENSOR + arguments(stride=b"J\xff\xff\xff\xff\x85") + b"R",
+        "no plain array",
+    ),
+    "a tensor of 1,000 axes": (
+        TENSOR + arguments(size=AXES, stride=AXES) + b"R",
+        "without a shape",
+    ),
+    "negated numbers": (TENSOR + arguments(more=b"}U\x03neg\x88s") + b"R", "no plain array"),
+    "a tensor of a text": (TENSOR + b"(U\x01xK\x00))tR", "no numbers"),
+    "a parameter of a text": (b"ctorch._utils\n_rebuild_parameter\nU\x01x\x85R", "no tensor"),
+    "numbers of a part that is not there": (
+        (TENSOR + arguments() + b"R").replace(b"U\x010", b"U\x017"),
+        "the file lacks",
+    ),
+    "numbers by a number": (b"K\x01Q", "names no numbers"),
+    "numbers without a tensor": (arguments().split(b"Q")[0][1:] + b"Q", "holds a _Storage"),
+    "a function that is not called": (TENSOR, "holds a _Name"),
+    "a key that is a tuple of tuples": (b"}" + TUPLES + b"K\x01s", "a key that is a tuple"),
+    "a name that is a tuple of tuples": (TUPLES + b"\x8c\x01x\x93", "no short text"),
+    "20,000 levels": (b"]" * 20_000 + b"a" * 19_999, "64 levels"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_small_file_takes_no_more_memory_than_it_has(tmp_path, name):
+    program, message = PROGRAMS[name]
+    archive(tmp_path / "file", program)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunError, match=message) as error:
+            read_torch_file(tmp_path / "file")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(error.value)
+
+
+def test_a_tensor_is_made_of_its_part_of_the_file(tmp_path):
+    archive(tmp_path / "file", TENSOR + arguments() + b"R")
+    assert read_torch_file(tmp_path / "file").tolist() == [1.5, -2]
+
+
+def test_many_tensors_of_the_same_numbers_are_refused(tmp_path, monkeypatch):
+    # Each takes far more memory than the five bytes that ask for it.
+    monkeypatch.setattr(untrusted, "_MOST_TENSORS", 10)
+    start = TENSOR + b"q\x000" + arguments() + b"q\x010]"
+    archive(tmp_path / "file", start + b"h\x00h\x01Ra" * 10)
+    assert len(read_torch_file(tmp_path / "file")) == 10
+    archive(tmp_path / "file", start + b"h\x00h\x01Ra" * 11)
+    with pytest.raises(RunError, match="more tensors than a checkpoint has"):
+        read_torch_file(tmp_path / "file")
+
+
+def test_an_archive_of_a_million_entries_is_refused_before_it_is_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(untrusted, "_LARGEST_DIRECTORY", 1000)
+    archive(tmp_path / "file", b"]", **{f"data/{number}": b"" for number in range(20)})
+    with pytest.raises(RunError, match="is not a file of torch"):
+        read_torch_file(tmp_path / "file")
+
+
+def test_numbers_of_another_byte_order_are_refused(tmp_path):
+    archive(tmp_path / "file", b"]", byteorder=b"big")
+    with pytest.raises(RunError, match="not little-endian"):
+        read_torch_file(tmp_path / "file")
 
 
 def test_a_truncated_file_is_refused(tmp_path):

@@ -140,11 +140,19 @@ COPY_FAULTS = {
     "no array": (spoilt("decoded_logits", [[1.0]] * 3), "no array"),
     "an array many times": (
         spoilt("decoded_logits", [np.zeros((400, 41), np.float32)] * 3),
-        "decoded_logits has the same row many times, 196,800 bytes in all",
+        "decoded_logits has the same row many times: more than",
     ),
     "a list many times": (
         spoilt("cue_sentence_phonemes", [["AA"] * 5000] * 30),
         "cue_sentence_phonemes has the same row many times",
+    ),
+    "an array of texts many times": (
+        spoilt("cue_sentence_phonemes", [np.full(5000, "AA")] * 3000),
+        "cue_sentence_phonemes has the same row many times",
+    ),
+    "more trials than there are": (
+        spoilt("vocab_size", np.zeros(1_000_001, "i1")),
+        "vocab_size has 1,000,001 items; at most 1,000,000 are read",
     ),
     "a text without an end": (
         spoilt("cue_sentence", ["he", "he" * 5001, "he"]),
@@ -162,6 +170,10 @@ USE_FAULTS = {
     ),
     "a speed of 400 digits": (
         lambda content: content["trialized_info"]["wpm"].__setitem__(0, 10**400),
+        "an integer beyond 64 bits",
+    ),
+    "a speed of 18 digits": (
+        lambda content: content["trialized_info"]["wpm"].__setitem__(0, 10**18),
         "wpm has an item that is no number",
     ),
     "no table": (spoilt("total_use_time", [1, 2]), "total_use_time is a list; a dict is needed"),

@@ -8,7 +8,7 @@ Shapes: P frames of 80 ms, V 41 tokens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ RATINGS = (
 """The participant's ratings of a sentence, as published."""
 MOST_TEXT = 10_000
 """Most characters of a sentence, as in session files."""
+MOST_ROWS = 1_000_000
+"""Most items of a list; the published ones have up to 183,060."""
+_MOST_NAMES = 100
 LARGEST = 6e4
 """Largest logit: an evaluation directory stores float16."""
 
@@ -126,7 +129,7 @@ class _Fields:
         if name not in self.content:
             # Other keys may be sentences, which an error must not quote.
             keys = [key for key in self.content if type(key) is str]
-            names = [key for key in keys if key.isidentifier()]
+            names = [key for key in keys[:_MOST_NAMES] if key.isidentifier()]
             raise self.error(f"has no {name}; {nearest(name, names)}")
         value = self.content[name]
         if not isinstance(value, kind):
@@ -136,11 +139,12 @@ class _Fields:
     def rows(self, name: str) -> Sequence[Any]:
         """Return the items of a list, a tuple or an array of one axis."""
         value: Any = self.get(name, object)
-        if isinstance(value, np.ndarray) and value.ndim == 1:
-            return list(value.tolist())
-        if not isinstance(value, list | tuple):
+        is_array = isinstance(value, np.ndarray) and value.ndim == 1
+        if not is_array and not isinstance(value, list | tuple):
             raise self.error(f"{name} is a {type(value).__name__}; a list is needed")
-        return value
+        if len(value) > MOST_ROWS:
+            raise self.error(f"{name} has {len(value):,} items; at most {MOST_ROWS:,} are read")
+        return list(value.tolist()) if is_array else value
 
     def integers(self, name: str) -> list[int]:
         rows = self.rows(name)
@@ -162,22 +166,20 @@ class _Fields:
 
     def phonemes(self, name: str) -> list[tuple[str, ...]]:
         known = set(RELEASE.symbols) - {BLANK}
-        rows = self.rows(name)
         found = []
-        for number, symbols in enumerate(rows):
+        for number, symbols in self._within_size(name):
             symbols = symbols.tolist() if isinstance(symbols, np.ndarray) else symbols
             if not isinstance(symbols, list | tuple) or not all(
                 type(symbol) is str and symbol in known for symbol in symbols
             ):
                 raise self.error(f"{name}[{number}] is no list of phonemes")
             found.append(symbols)
-        self._check_size(name, sum(map(len, found)))
         return [tuple(symbols) for symbols in found]
 
     def logits(self, name: str) -> list[np.ndarray]:
         width = len(RELEASE)
-        rows = self.rows(name)
-        for number, logits_PV in enumerate(rows):
+        found = []
+        for number, logits_PV in self._within_size(name):
             where = f"{name}[{number}]"
             if not isinstance(logits_PV, np.ndarray) or logits_PV.dtype.kind != "f":
                 raise self.error(f"{where} is no array of floating-point numbers")
@@ -187,16 +189,21 @@ class _Fields:
                 )
             if not (np.abs(logits_PV) <= LARGEST).all():
                 raise self.error(f"{where} has NaN, or numbers beyond {LARGEST:g}")
-        self._check_size(name, sum(logits_PV.nbytes for logits_PV in rows))
-        return [np.asarray(logits_PV, np.float32) for logits_PV in rows]
+            found.append(logits_PV)
+        return [np.asarray(logits_PV, np.float32) for logits_PV in found]
 
-    def _check_size(self, name: str, n_bytes: int) -> None:
-        """Raise DataError for rows that are larger than the file.
+    def _within_size(self, name: str) -> Iterator[tuple[int, Any]]:
+        """Yield number and content of each row; raises DataError for more than the file holds.
 
-        A pickle names a list or an array again in two bytes: a small file could fill the memory.
+        A pickle names a list or an array again in two bytes: a small file could fill the memory,
+        and keep the check of every row busy for hours.
         """
-        if n_bytes > self.path.stat().st_size:
-            raise self.error(f"{name} has the same row many times, {n_bytes:,} bytes in all")
+        n_bytes, most = 0, self.path.stat().st_size
+        for number, row in enumerate(self.rows(name)):
+            yield number, row
+            n_bytes += row.nbytes if isinstance(row, np.ndarray) else len(row)
+            if n_bytes > most:
+                raise self.error(f"{name} has the same row many times: more than {most:,} bytes")
 
 
 def _copy_task(fields: _Fields) -> list[CopyTrial]:

@@ -21,17 +21,18 @@ from cortext.data.readers.files.pickles import read_pickle
 from cortext.errors import DataError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+WHOLE = st.integers(-(1 << 63), (1 << 64) - 1)
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | WHOLE
     | st.floats(allow_nan=False)
     | st.text(max_size=20)
     | st.binary(max_size=20),
     lambda inner: (
         st.lists(inner, max_size=5)
         | st.lists(inner, max_size=5).map(tuple)
-        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=5)
+        | st.dictionaries(st.text(max_size=5) | WHOLE, inner, max_size=5)
     ),
     max_leaves=20,
 )
@@ -106,10 +107,31 @@ def array_of(shape: tuple[int, ...], content: bytes, dtype: str = "f4") -> bytes
     return pickle.dumps(Claims(), 4)
 
 
-def hashes_for_ever() -> bytes:
-    """A dict whose key is a tuple of a tuple of ..., each twice: its hash takes 2 ** 60 steps."""
-    key = b")" + b"".join(b"q" + bytes([n]) + b"h" + bytes([n]) + b"\x86" for n in range(60))
-    return b"\x80\x02}" + key + b"K\x01s."
+def tuples_of_tuples() -> bytes:
+    """A tuple of a tuple of ..., each twice: its hash and its text take 2 ** 60 steps."""
+    return b")" + b"".join(b"q" + bytes([n]) + b"h" + bytes([n]) + b"\x86" for n in range(60))
+
+
+def again(function: bytes, arguments: bytes) -> bytes:
+    """A program that calls a function a thousand times, with the same arguments."""
+    start = b"\x80\x04" + function + b"q\x000" + arguments + b"q\x010]"
+    return start + b"h\x00h\x01Ra" * 1_000 + b"."
+
+
+def text(length: int) -> bytes:
+    return b"X" + length.to_bytes(4, "little") + b"a" * length + b"\x85"
+
+
+def array_arguments(length: int) -> bytes:
+    content = b"B" + length.to_bytes(4, "little") + bytes(length)
+    size = b"J" + length.to_bytes(4, "little") + b"\x85"
+    return b"(" + content + b"cnumpy\ndtype\nU\x02u1\x85R" + size + b"U\x01Ct"
+
+
+def scalar_arguments(length: int) -> bytes:
+    kind = b"U%d" % (length // 4)
+    kind = b"cnumpy\ndtype\nU" + bytes([len(kind)]) + kind + b"\x85R"
+    return kind + b"B" + length.to_bytes(4, "little") + bytes(length) + b"\x86"
 
 
 MACHINE = {
@@ -126,7 +148,44 @@ MACHINE = {
     "a state of a function": (b"\x80\x02cnumpy\ndtype\n}b.", "a state to what is no array"),
     "a call of a text": (b"\x80\x02U\x01x)R.", "calls what is no function"),
     "a call of a builder of arrays": (b"\x80\x02cnumpy\nndarray\n)R.", "damaged at byte"),
-    "a key that hashes for ever": (hashes_for_ever(), "a key that is a tuple"),
+    "an integer of 255 bytes": (b"\x80\x02\x8a\xff" + b"\x7f" * 255 + b".", "beyond 64 bits"),
+    "an integer of 100,000 bytes": (
+        b"\x80\x02\x8b" + (100_000).to_bytes(4, "little") + b"\x7f" * 100_000 + b".",
+        "beyond 64 bits",
+    ),
+    "an integer of 5,000 digits": (b"I" + b"9" * 5000 + b"\n.", "damaged at byte"),
+    "a shape of 100,000 numbers": (array_of((2,) * 100_000, b"\0" * 12), "without a type or shape"),
+    "a name that is a tuple of tuples": (
+        b"\x80\x04" + tuples_of_tuples() + b"\x8c\x01x\x93.",
+        "no short text",
+    ),
+    "a type that is a tuple of tuples": (
+        b"\x80\x04cnumpy\ndtype\n" + tuples_of_tuples() + b"\x85R.",
+        "NumPy's type that has no name",
+    ),
+    "a name of 1 MB": (b"\x80\x02c" + b"x" * (1 << 20) + b"\ny\n.", "no short text"),
+    "a state of a type that is a text": (b"\x80\x04cnumpy\ndtype\nU\x02f8\x85RU\x02<|b.", "little"),
+    "an ordered dict of pairs": (
+        b"\x80\x02ccollections\nOrderedDict\nK\x01\x85R.",
+        "a form of old",
+    ),
+    "a thousand copies of a text": (again(b"c_codecs\nencode\n", text(1 << 20)), "again and again"),
+    "a thousand arrays of the same content": (
+        again(b"cnumpy.core.numeric\n_frombuffer\n", array_arguments(1 << 20)),
+        "again and again",
+    ),
+    "a thousand scalars of the same content": (
+        again(b"cnumpy.core.multiarray\nscalar\n", scalar_arguments(1 << 20)),
+        "again and again",
+    ),
+    "a call with many arguments": (
+        b"\x80\x02c_codecs\nencode\n(" + b"K\x01" * 1000 + b"tR.",
+        "with 1000 arguments",
+    ),
+    "a key that hashes for ever": (
+        b"\x80\x02}" + tuples_of_tuples() + b"K\x01s.",
+        "a key that is a tuple",
+    ),
     "items of a text": (b"\x80\x02U\x01xU\x01aK\x01s.", "sets items of what is no dict"),
     "one more item for a number": (b"\x80\x02K\x01K\x02a.", "appends to what is no list"),
     "more numbers than there are": (array_of((1 << 40,), b"\0" * 12), "claims"),
@@ -169,7 +228,7 @@ def test_a_memo_may_have_holes(tmp_path: Path) -> None:
 
 def test_a_program_that_is_too_long_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickles, "MOST_INSTRUCTIONS", 1000)
-    with pytest.raises(DataError, match="more objects than any published file"):
+    with pytest.raises(DataError, match="more objects than any file of results"):
         read(tmp_path, b"\x80\x02" + b"}0" * 600 + b"}.")
     assert read(tmp_path, b"\x80\x02" + b"}0" * 400 + b"}.") == {}
 
