@@ -18,14 +18,14 @@ import torch
 
 from cortext.arguments import check_text
 from cortext.decoding.llm.explain import explained
+from cortext.decoding.llm.tokenizer_bounds import check_tokenizer
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.files import read_json
 from cortext.memory import free_bytes
 
-MOST_LAYERS = 1000
-"""Most layers of a model: every layer takes time and memory before its weights are known."""
-MOST_LABELS = 10_000
+MOST = {"layer": 1000, "layers": 1000, "depth": 1000, "experts": 65_536, "labels": 10_000}
+"""Largest numbers in a configuration by the last word of their names: `num_hidden_layers`."""
 FLOAT32_BYTES = 4
 FACTS = "cortext.json"
 """File that records how a model was made; a directory with this file may be replaced."""
@@ -60,40 +60,79 @@ def read_config(transformers: Any, name: str) -> Any:
     """Read the configuration of a model; `transformers` is the library.
 
     Raises:
-        LanguageModelError: Where there is no such model, or it has too many layers or labels.
+        LanguageModelError: Where there is no such model, or it asks for too much (`check_config`).
     """
     with quiet(transformers), explained(name):
         if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
             fix = "give a directory that transformers saved a model in"
             raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
         if Path(name).is_dir():
-            _check_labels(Path(name))
+            check_config(read_json(Path(name) / "config.json"), name)
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 0)
-    if isinstance(layers, int) and layers > MOST_LAYERS:
-        raise LanguageModelError(
-            f"its config.json has {layers:,} layers; at most {MOST_LAYERS:,} are built", where=name
-        )
+        check_config(config.to_dict(), name)
     return config
 
 
-def _check_labels(folder: Path) -> None:
-    """Refuse a large number of labels.
+def check_config(written: Any, name: str) -> None:
+    """Raise LanguageModelError for a configuration that asks for too much, or for code.
 
-    Transformers makes a list of the labels, so a damaged number of them would take all memory. A
-    language model needs none.
+    A layer, an expert and a label take time and memory before the weights are known.
+
+    Args:
+        written: The content of a `config.json`, or a part of it.
+        name: Name of the model.
     """
-    labels = read_json(folder / "config.json").get("num_labels", 0)
-    if isinstance(labels, int) and labels > MOST_LABELS:
-        raise LanguageModelError(
-            f"its config.json has {labels:,} labels; this is no language model", where=folder
-        )
+    for key, value in ((str(key), value) for key, value in written.items()):
+        if isinstance(value, dict):
+            check_config(value, name)
+        most = MOST.get(key.rpartition("_")[2])
+        if most is not None and type(value) is int and value > most:
+            raise LanguageModelError(
+                f"its config.json has {key} {value:,}; at most {most:,} are built", where=name
+            )
+        # transformers would fetch a kernel of this name from the Hub, and run it.
+        if "attn_implementation" in key and "/" in str(value):
+            raise LanguageModelError(
+                "its config.json asks for code from the Hub, which is not run",
+                where=name,
+                fix=f"take {key} out of it",
+            )
 
 
 def read_tokenizer(transformers: Any, name: str) -> Any:
     """Read the tokenizer of a model; LanguageModelError where it cannot be loaded."""
     with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
+        check_tokenizer_files(transformers, name)
         return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+
+
+def check_tokenizer_files(transformers: Any, name: str) -> None:
+    """Raise LanguageModelError for a `tokenizer.json` whose work on a text has no bound.
+
+    Args:
+        transformers: The library.
+        name: A directory, or a name on the Hub.
+    """
+    if Path(name).is_dir():
+        # A file for newer versions of transformers has its version in the name.
+        files = sorted(Path(name).glob("tokenizer*.json"))
+    else:
+        found = transformers.utils.cached_file(
+            name,
+            "tokenizer.json",
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        files = [] if found is None else [Path(found)]
+    for file in files:
+        if file.name == "tokenizer_config.json" or not file.is_file():
+            continue
+        try:
+            check_tokenizer(read_json(file))
+        except ValueError as error:
+            fix = "give a model with the tokenizer that it was trained with"
+            raise LanguageModelError(str(error), where=file, fix=fix) from None
 
 
 def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from cortext.decoding.llm.adapter_bounds import check_adapter
 from cortext.decoding.llm.explain import explained, out_of_memory
 from cortext.decoding.llm.loading import (
     DIGEST_BYTES,
@@ -144,7 +145,7 @@ class CausalLM:
         read_config(transformers, name)
         read_tokenizer(transformers, name)
         if lora is not None:
-            _check_adapter(Path(lora))
+            check_adapter(Path(lora))
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the model for result files."""
@@ -332,21 +333,13 @@ def _joint(tokenizer: Any) -> str:
     return "" if whole == first + tokens("it") and whole != first + tokens(" it") else " "
 
 
-def _check_adapter(folder: Path) -> None:
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (folder / file).is_file():
-            raise LanguageModelError(
-                f"has no {file}: it is no LoRA adapter", where=folder, fix="give another --llm-lora"
-            )
-
-
 def _with_lora(network: Any, folder: Path, name: str) -> Any:
     """Return the network with an adapter merged into its weights.
 
     Raises LanguageModelError for one that does not fit.
     """
     peft = need("peft", "llm")
-    _check_adapter(folder)
+    check_adapter(folder)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

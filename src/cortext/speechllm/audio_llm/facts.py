@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained
-from cortext.decoding.llm.loading import quiet, read_config
+from cortext.decoding.llm.loading import check_config, quiet, read_config
 from cortext.errors import LanguageModelError
 
 KIND = "audio LLM"
@@ -54,6 +54,7 @@ def read_audio_config(transformers: Any, name: str) -> Any:
         written, _ = transformers.PreTrainedConfig.get_config_dict(name)
         if written.get("model_type") != AERO:
             return read_config(transformers, name)
+        check_config(written, name)
         tower = written["audio_config"]
         if tower.get("model_type") != "qwen2_audio_encoder":
             raise LanguageModelError(

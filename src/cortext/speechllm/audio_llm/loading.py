@@ -9,7 +9,12 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained
-from cortext.decoding.llm.loading import free_gpu_bytes, quiet, revision_of
+from cortext.decoding.llm.loading import (
+    check_tokenizer_files,
+    free_gpu_bytes,
+    quiet,
+    revision_of,
+)
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.memory import free_bytes
@@ -152,6 +157,7 @@ def read_processor(transformers: Any, config: Any, name: str) -> Any:
         LanguageModelError: Where it cannot be loaded.
     """
     with quiet(transformers), explained(name, "its processor cannot be loaded"):
+        check_tokenizer_files(transformers, name)
         if getattr(config, "written_as", None) == AERO:
             extractor = transformers.AutoFeatureExtractor.from_pretrained(
                 name, trust_remote_code=False

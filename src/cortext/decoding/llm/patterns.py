@@ -1,0 +1,214 @@
+"""Regular expressions from the files of others: may one be run on a text of this project?
+
+The engines of Python and of tokenizers (Oniguruma) try one way after another. A repeat within a
+repeat, such as `((a+)+)+!`, has exponentially many ways, and no text is long enough to be safe. The
+rules here admit every pattern of the tokenizers and adapters that are in use, and bound the ways.
+
+`cost` reads the syntax of either engine, without running anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+MOST_CHARACTERS = 10_000
+MOST_BITS = 24.0
+"""Bound on the ways of matching at one place, as a power of 2: a second at most."""
+UNBOUNDED_BITS = 5.5
+"""Bits of a repeat without an end: four of them in 100 characters have 2 ** 22 ways."""
+ENDLESS = 1 << 62
+_MOST_LEVELS = 30
+_QUANTIFIER = re.compile(r"[*+?]|\{(?!\})(\d*)(,)?(\d*)\}")
+# A comment, and blanks under the flag x, may stand between a part and its quantifier: not known.
+_FLAGS = "[aimsuLWDSPy-]"
+_OPENING = re.compile(rf"\?(?::|>|=|!|<=|<!|P?<[A-Za-z_]\w*>|{_FLAGS}*:|{_FLAGS}+(?=\)))")
+_ESCAPE = re.compile(r"[pPx]\{[^}]*\}|.", re.DOTALL)
+_ZERO_WIDTH = frozenset("bBAZzGKyY")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The bounds of a pattern, or of a part of it.
+
+    Attributes:
+        shortest: Fewest characters that match; a small number may stand for a larger one.
+        bits: Ways of matching at one place, as a power of 2.
+        copies: Characters and classes, each as often as `{n}` repeats it.
+        literal: The text that alone matches; None where there are several.
+        is_simple: True where it matches in one way only, so that it may be repeated.
+    """
+
+    shortest: int = 0
+    bits: float = 0.0
+    copies: int = 1
+    literal: str | None = None
+    is_simple: bool = True
+
+
+def cost(pattern: str, nested_classes: bool = False) -> Cost:
+    """Return the bounds of a pattern.
+
+    Args:
+        pattern: The regular expression.
+        nested_classes: True for Oniguruma, in which `[` within a class begins another one; in
+            Python it is a character.
+
+    Raises:
+        ValueError: With one line, for a pattern that has too many ways, or a form that is not known
+            here, such as a reference to a group.
+    """
+    if len(pattern) > MOST_CHARACTERS:
+        raise ValueError(f"has {len(pattern):,} characters; at most {MOST_CHARACTERS:,} are read")
+    parser = _Parser(pattern, nested_classes)
+    found = parser.alternatives(0)
+    if parser.at < len(pattern):
+        raise ValueError("has a closing bracket too many")
+    return found
+
+
+class _Parser:
+    def __init__(self, pattern: str, nested_classes: bool) -> None:
+        self.pattern = pattern
+        self.nested_classes = nested_classes
+        self.at = 0
+
+    def alternatives(self, level: int) -> Cost:
+        """Read `a|b|c` up to the end or a closing bracket."""
+        if level > _MOST_LEVELS:
+            raise ValueError(f"has more than {_MOST_LEVELS} levels of brackets")
+        found = [self._sequence(level)]
+        while self.pattern[self.at : self.at + 1] == "|":
+            self.at += 1
+            found.append(self._sequence(level))
+        if len(found) == 1:
+            return found[0]
+        # Alternatives of the whole pattern are tried one after another, with nothing behind them.
+        choice = 0.0 if level == 0 or _are_apart(found) else math.log2(len(found))
+        bits = max(each.bits for each in found) + choice
+        copies = sum(each.copies for each in found)
+        return _checked(Cost(min(each.shortest for each in found), bits, copies, None, False))
+
+    def _sequence(self, level: int) -> Cost:
+        """Read parts that follow each other."""
+        shortest, bits, most_bits, copies, is_simple = 0, 0.0, 0.0, 0, True
+        literal: str | None = ""
+        while self.at < len(self.pattern) and self.pattern[self.at] not in "|)":
+            part, looks_ahead = self._part(level)
+            part = self._repeated(part, level)
+            if looks_ahead:  # it is tried once for each way of what stands before it
+                most_bits = max(most_bits, bits + part.bits)
+                is_simple = is_simple and not part.bits
+                literal = None
+            else:
+                bits += part.bits
+                shortest += part.shortest
+                is_simple = is_simple and part.is_simple
+                both = literal is not None and part.literal is not None
+                literal = f"{literal}{part.literal}" if both else None
+            copies += part.copies
+        return _checked(Cost(shortest, max(bits, most_bits), copies, literal, is_simple))
+
+    def _part(self, level: int) -> tuple[Cost, bool]:
+        """Read one character, class or group; tell whether it only looks ahead or behind."""
+        character = self.pattern[self.at]
+        self.at += 1
+        if character == "(":
+            return self._group(level)
+        if character == "[":
+            self._skip_class()
+            return Cost(1), False
+        if character == "\\":
+            return self._escape(), False
+        if character in "^$":
+            return Cost(), False
+        return Cost(1, literal=None if character == "." else character), False
+
+    def _escape(self) -> Cost:
+        found = _ESCAPE.match(self.pattern, self.at)
+        if found is None:
+            raise ValueError("ends with a backslash")
+        self.at = found.end()
+        if found[0] in "kg" or found[0] in "123456789":
+            raise ValueError("refers to one of its groups")
+        return Cost(0 if found[0] in _ZERO_WIDTH else 1)
+
+    def _skip_class(self) -> None:
+        """Pass over `[...]`."""
+        depth = 1
+        start = self.at + self.pattern.startswith("^", self.at)
+        self.at = start + self.pattern.startswith("]", start)
+        while depth:
+            if self.at >= len(self.pattern):
+                raise ValueError("has a class [ without its end")
+            character = self.pattern[self.at]
+            depth += (character == "[" and self.nested_classes) - (character == "]")
+            self.at += 1 + (character == "\\")
+
+    def _group(self, level: int) -> tuple[Cost, bool]:
+        opening = ""
+        if self.pattern.startswith("?", self.at):
+            found = _OPENING.match(self.pattern, self.at)
+            if found is None:
+                raise ValueError(f"has the unknown form ({self.pattern[self.at : self.at + 3]}")
+            opening = found[0]
+            self.at = found.end()
+        inner = self.alternatives(level + 1)
+        if not self.pattern.startswith(")", self.at):
+            raise ValueError("has a bracket ( without its end")
+        self.at += 1
+        looks = opening in ("?=", "?!", "?<=", "?<!")
+        return (Cost(0, inner.bits, inner.copies) if looks else inner), looks
+
+    def _repeated(self, part: Cost, level: int) -> Cost:
+        """Read the quantifiers after a part, and return the repeated part."""
+        found = _QUANTIFIER.match(self.pattern, self.at)
+        if found is None:
+            return part
+        self.at = found.end()
+        least, most = _range(found)
+        if most > 1 and not part.is_simple:
+            raise ValueError("has a repeat, or a choice, within a repeat")
+        rest = self.pattern[self.at : self.at + 2]
+        if rest.startswith("?") or (rest.startswith("+") and not found[0].endswith("}")):
+            self.at += 1  # lazy or possessive
+        elif level == 0 and rest in ("+", "+|"):
+            self.at += 1  # a repeat of a repeat, behind which nothing can fail
+        if _QUANTIFIER.match(self.pattern, self.at):
+            raise ValueError("has a repeat, or a choice, within a repeat")
+        if least == most:
+            literal = None if part.literal is None or least > 1 else part.literal
+            return _checked(
+                Cost(least * part.shortest, part.bits, least * part.copies, literal, part.is_simple)
+            )
+        bits = min(UNBOUNDED_BITS, math.log2(most - least + 1))
+        copies = part.copies * max(1, least, most if most < ENDLESS else 0)
+        return _checked(Cost(least * part.shortest, part.bits + bits, copies, None, False))
+
+
+def _range(found: re.Match[str]) -> tuple[int, int]:
+    """Return the fewest and the most rounds of a quantifier."""
+    if found[0] in "*+?":
+        return int(found[0] == "+"), 1 if found[0] == "?" else ENDLESS
+    least = int(found[1] or 0)
+    if not found[2]:
+        return least, least
+    most = int(found[3]) if found[3] else ENDLESS
+    return (least, most) if least <= most else (most, least)
+
+
+def _are_apart(found: Sequence[Cost]) -> bool:
+    """Tell whether alternatives are texts of which none begins with another one."""
+    texts = sorted((each.literal or "").casefold() for each in found)
+    return all(texts) and not any(after.startswith(before) for before, after in pairwise(texts))
+
+
+def _checked(found: Cost) -> Cost:
+    if found.bits > MOST_BITS:
+        raise ValueError("has too many repeats and choices that follow each other")
+    if found.copies > MOST_CHARACTERS:  # an engine compiles each copy
+        raise ValueError(f"is longer than {MOST_CHARACTERS:,} characters, its repeats written out")
+    return found
