@@ -577,6 +577,14 @@ def test_a_panic_in_compiled_code_fails_the_same_way(counting):
     assert hook.failed == "index out of bounds"
 
 
+def test_a_model_that_gives_no_answer_in_time_fails_the_same_way(counting):
+    hook = Fusion(Bytes(), options(budget_ms=1.0), patience_s=0.05)
+    counting.gate.clear()
+    assert hook(batch("a", is_last=True)) == pytest.approx([0.0])
+    assert hook.failed == "it gave no answer within 0.05 s"
+    counting.gate.set()
+
+
 def test_threads_end_with_their_utterances(counting):
     """A hundred of them, and some that nobody finishes."""
     before = set(threading.enumerate())

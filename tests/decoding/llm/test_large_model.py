@@ -6,6 +6,8 @@ The published formula and the other one, more candidates, and what fails.
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +288,40 @@ def test_a_panic_in_compiled_code_fails_the_same_way(
     found = tiny.rank(given, options())
     assert found == given
     assert all("index out of bounds" in (nbest.degraded or "") for nbest in found)
+
+
+def test_a_tokenizer_that_panics_is_named(tiny: LLM, monkeypatch: pytest.MonkeyPatch):
+    def panics(*_: object, **__: object) -> None:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(tiny.lm.tokenizer, "encode", panics)
+    with pytest.raises(LanguageModelError, match=r"its tokenizer failed \(index out of bounds\)"):
+        score_texts(tiny.lm, ["a"])
+
+
+def test_a_model_that_gives_no_answer_in_time_leaves_the_ngrams_list(
+    reader: LLM, monkeypatch: pytest.MonkeyPatch
+):
+    released = threading.Event()
+    answers = large_model.score_texts
+    monkeypatch.setattr(large_model, "score_texts", lambda *_, **__: released.wait(60) and [])
+    reader.wait_at_most(0.05)
+    (found,) = reader.rank([LIST], options(weight=0.25))
+    assert [each.text for each in found] == [each.text for each in LIST]
+    assert found.degraded == "without the large model: it gave no answer within 0.05 s"
+    # The next sentence does not wait for a model that is still at work.
+    (found,) = reader.rank([LIST], options(weight=0.25))
+    assert found.degraded == "without the large model: it is still busy with an earlier sentence"
+    released.set()
+    monkeypatch.setattr(large_model, "score_texts", answers)
+    reader.wait_at_most(60)
+    until = time.monotonic() + 30
+    while reader.rank([LIST], options(weight=0.25))[0].degraded and time.monotonic() < until:
+        time.sleep(0.001)
+    (found,) = reader.rank([LIST], options(weight=0.25))
+    reader.wait_at_most(None)
+    assert found.degraded is None
+    assert found == reader.rank([LIST], options(weight=0.25))[0]
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])

@@ -110,6 +110,7 @@ class Fusion:
         context: Text said before.
         totals: Counts to which those of the utterance are added at its end; None for none.
         language: Language of the words, as which the model reads them.
+        patience_s: Seconds that the end of the utterance waits for scores; None: without end.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Fusion:
         context: str = "",
         totals: FusionStats | None = None,
         language: Language = EN,
+        patience_s: float | None = None,
     ) -> None:
         self.set_options(options)
         self._gains: dict[Words, float] = {(): 0.0}
@@ -126,6 +128,7 @@ class Fusion:
         self._totals = totals
         self._late = 0
         self._waited_s = 0.0
+        self._patience_s = patience_s
         self._scores = _ScoringThread(lm, context, options.llm, language)
         weakref.finalize(self, self._scores.stop)
 
@@ -179,7 +182,8 @@ class Fusion:
         began = time.perf_counter()
         number = self._scores.ask(_Query(list(best), batch.words))
         waits = batch.is_last or not budget_s
-        for words, log_prob in self._scores.answers(number, None if waits else budget_s).items():
+        seconds = self._patience_s if waits else budget_s
+        for words, log_prob in self._scores.answers(number, seconds, needed=waits).items():
             self._gains[words] = log_prob - self._ngram[words]
         self._waited_s += time.perf_counter() - began
         self._late += 0 if waits else sum(words not in self._gains for words in best)
@@ -197,7 +201,8 @@ class Fusion:
 
     def _end(self) -> None:
         self._scores.stop()
-        self._scores.join()
+        # A model that gives no answer may hold its thread for ever.
+        self._scores.join(self._patience_s if self.failed is None else 1.0)
         if self._totals is not None:
             with _lock:
                 self._totals.add(self.stats)
@@ -250,10 +255,19 @@ class _ScoringThread:
             self._change.notify_all()
             return self._asked
 
-    def answers(self, number: int, seconds: float | None) -> dict[Words, float]:
-        """Return new scores, once a query is done or the time is over (None: never)."""
+    def answers(
+        self, number: int, seconds: float | None, needed: bool = False
+    ) -> dict[Words, float]:
+        """Return new scores, once a query is done or the time is over (None: never).
+
+        Where they are needed, the model has failed at the end of the time.
+        """
         with self._change:
-            self._change.wait_for(lambda: self._done >= number or self.failed is not None, seconds)
+            is_done = self._change.wait_for(
+                lambda: self._done >= number or self.failed is not None, seconds
+            )
+            if needed and not is_done:
+                self.failed = f"it gave no answer within {seconds:g} s"
             found = self._new
             self._new = {}
             return found

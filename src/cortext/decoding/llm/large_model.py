@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,43 @@ LISTS_AT_ONCE = 16
 """Number of lists that are ranked together; where that fails, each is ranked by itself."""
 
 
+class _Patience:
+    """Calls functions, and waits for each no longer than `limit_s` seconds (None: to its end).
+
+    A call that takes longer goes on in its thread. Until it ends, there is no other one: it holds
+    the model.
+    """
+
+    def __init__(self) -> None:
+        self.limit_s: float | None = None
+        self._late: threading.Thread | None = None
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Return what a function returns; raises its error, or LanguageModelError if it is late."""
+        if self.limit_s is None:
+            return function()
+        if self._late is not None and self._late.is_alive():
+            raise LanguageModelError("it is still busy with an earlier sentence")
+        ended: list[tuple[Any, BaseException | None]] = []
+
+        def run() -> None:
+            try:
+                ended.append((function(), None))
+            except BaseException as error:
+                ended.append((None, error))
+
+        thread = threading.Thread(target=run, name="cortext-llm", daemon=True)
+        thread.start()
+        thread.join(self.limit_s)
+        if not ended:
+            self._late = thread
+            raise LanguageModelError(f"it gave no answer within {self.limit_s:g} s")
+        found, error = ended[0]
+        if error is not None:
+            raise error
+        return found
+
+
 class LLM:
     """A causal language model as `Decoder.with_llm` takes it. Threads and decoders may share one.
 
@@ -40,6 +78,7 @@ class LLM:
         self.lm = lm
         self.language = language
         self.fusion = FusionStats()
+        self._patience = _Patience()
 
     @classmethod
     def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> Self:
@@ -59,6 +98,17 @@ class LLM:
         other = copy.copy(self)
         other.language = language
         return other
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Bound the wait for the model, at the end of an utterance; None waits for ever.
+
+        A sentence whose scores come later is the n-gram's.
+        """
+        self._patience.limit_s = seconds
+
+    def in_time(self, function: Callable[[], Any]) -> Any:
+        """Return what a function that asks the model returns; LanguageModelError if it is late."""
+        return self._patience.call(function)
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the model for a result file."""
@@ -98,7 +148,8 @@ class LLM:
         """
         if not options.llm.weight or options.llm.mode != "fusion":
             return None
-        return Fusion(self.lm, options, context, self.fusion, self.language)
+        patience_s = self._patience.limit_s
+        return Fusion(self.lm, options, context, self.fusion, self.language, patience_s)
 
     def rank(
         self,
@@ -130,7 +181,7 @@ class LLM:
 
     def _rank(self, lists: Sequence[NBest], options: DecoderOptions, context: str) -> list[NBest]:
         try:
-            read = self.read(lists, options, context)
+            read = self.in_time(lambda: self.read(lists, options, context))
         except ENDS:
             raise
         except (

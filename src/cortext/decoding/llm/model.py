@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.adapter_bounds import check_adapter
-from cortext.decoding.llm.explain import explained, out_of_memory
+from cortext.decoding.llm.explain import ENDS, explained, out_of_memory
 from cortext.decoding.llm.loading import (
     DIGEST_BYTES,
     check_complete,
@@ -255,7 +255,13 @@ class CausalLM:
         return torch.tensor([tokens], device=self.device)
 
     def _encode(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        try:
+            found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        except ENDS:
+            raise
+        except BaseException as error:  # compiled code panics with no Exception
+            what = f"its tokenizer failed ({first_line(error)})"
+            raise LanguageModelError(what, where=self.name) from error
         most = self.network.get_input_embeddings().num_embeddings
         if max(found, default=0) >= most:
             raise LanguageModelError(

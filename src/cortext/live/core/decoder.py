@@ -18,6 +18,8 @@ LIVE_BUDGET_MS = 40.0
 """Milliseconds that a query of the large model may hold up a step of 80 ms, where `llm.budget_ms`
 is 0; steps of another length in proportion.
 """
+LIVE_PATIENCE_S = 20.0
+"""Seconds that the end of an utterance waits for the large model; then it is the n-gram's."""
 
 
 def in_time(options: DecoderOptions, frame_ms: float = FRAME_MS) -> DecoderOptions:
@@ -58,6 +60,7 @@ def with_llm(
     if decoder.options.llm.mode == "fusion":
         lm = reader.lm
         scorer(lm, lm.prefix(), decoder.options.llm.cache_mb).score([lm.tokens("how are you")])
+    reader.wait_at_most(LIVE_PATIENCE_S)
     event("llm_loaded", **reader.describe())
     return decoder.with_llm(reader)
 
