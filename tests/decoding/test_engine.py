@@ -43,7 +43,7 @@ entries_of_lexicons = st.lists(
     min_size=1,
     max_size=7,
     unique_by=lambda entry: entry[:2],
-)
+).filter(lambda entries: any(word != "z" for word, _, _ in entries))
 options_of_the_search = generated_options().map(DecoderOptions.of)
 many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 

@@ -7,8 +7,10 @@ import h5py
 import numpy as np
 import pytest
 
+from cortext.cli.options import KINDS
 from cortext.decoding import Decoder
 from cortext.decoding.fake import fake_log_probs
+from cortext.decoding.log_probs import SCORES, doubts, kind_of
 from cortext.decoding.saved import decode_saved, read_saved, to_log_probs
 from cortext.errors import CortextError, DecodingError
 from cortext.text.inventory import LM, RELEASE
@@ -214,3 +216,97 @@ def test_a_refused_file_leaves_an_earlier_result_alone(sentence_lm, tmp_path):
         decode_saved(tmp_path / "a.npz", "release", decoder, tmp_path)
     assert out.read_text() == "before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out.csv"]
+
+
+SAID = fake_log_probs("what time is it", 1.0, 0, RELEASE).astype(np.float64)
+SAVED_AS = {
+    "log-probs": SAID,
+    "probabilities": np.exp(SAID),
+    "negated": -SAID,
+    "log10-probs": SAID / math.log(10),
+    "log2-probs": SAID / math.log(2),
+}
+
+
+@pytest.mark.parametrize("kind", SAVED_AS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_scores_are_read_by_name_and_other_kinds_are_recognised(tmp_path, kind, dtype):
+    file = tmp_path / "a.npz"
+    np.savez(file, x=SAVED_AS[kind].astype(dtype))
+    read = read_saved(file, RELEASE, kind)[0].logits_PV
+    likely = SAID > -5
+    np.testing.assert_allclose(to_log_probs(read)[likely], SAID[likely], atol=0.02)
+    others = [name for name in SCORES if (name, kind) != ("logits", "log-probs") and name != kind]
+    for other in others:
+        with pytest.raises(DecodingError, match=f"trial x: holds {SCORES[kind]} .*--scores {kind}"):
+            read_saved(file, RELEASE, other)
+
+
+def test_probabilities_by_name_have_the_text_of_their_log_probabilities(tmp_path, sentence_lm):
+    np.save(tmp_path / "a.npy", np.exp(SAID))
+    decoder = Decoder.from_dir(sentence_lm)
+    found = decode_saved(
+        tmp_path / "a.npy", RELEASE, decoder, tmp_path / "a.csv", scores="probabilities"
+    )
+    expected = decoder.decode(SAID.astype(np.float32), RELEASE)
+    assert found["a"][0].text == expected[0].text
+    assert found["a"][0].score == pytest.approx(expected[0].score, abs=1e-3)
+
+
+def test_numbers_that_do_not_sum_to_1_are_not_what_their_name_says(tmp_path):
+    np.savez(tmp_path / "a.npz", x=GENERATOR.normal(size=(30, 41)))
+    for kind in ("probabilities", "log-probs", "log10-probs", "log2-probs"):
+        with pytest.raises(DecodingError, match=f"holds no {SCORES[kind]}: .*--scores logits"):
+            read_saved(tmp_path / "a.npz", RELEASE, kind)
+    read = read_saved(tmp_path / "a.npz", RELEASE, "negated")[0].logits_PV
+    np.testing.assert_array_equal(read, -np.load(tmp_path / "a.npz")["x"])
+    with pytest.raises(DecodingError, match="unknown kind of scores 'probs'; did you mean"):
+        read_saved(tmp_path / "a.npz", RELEASE, "probs")
+
+
+def test_padding_does_not_hide_probabilities_and_logits_are_never_mistaken():
+    padded = np.concatenate([np.exp(SAID), np.zeros((100, 41))])
+    assert kind_of(padded) == "probabilities"
+    masked = SAID.copy()
+    masked[:, 5] = -np.inf
+    for logits in (
+        SAID + 3.0,
+        SAID - 3.0,
+        SAID / 2,  # of a temperature
+        GENERATOR.normal(size=(50, 41)) ** 2,
+        np.abs(GENERATOR.normal(size=(1, 3))),
+        np.zeros((9, 41)),
+        np.full((9, 41), -np.inf),
+        np.empty((0, 41)),
+        masked - 1.0,
+    ):
+        assert kind_of(logits) is None
+
+
+def frames(shares, blank_at=0):
+    """Logits of 1,000 frames whose best tokens have these shares, the blank's first."""
+    best = np.repeat(np.arange(len(shares)), (np.array(shares) * 1000).astype(int))
+    return np.roll(8.0 * np.eye(41)[best], blank_at, axis=1)
+
+
+def test_doubts_name_a_blank_elsewhere_flat_numbers_and_empty_sentences():
+    shares = [0.4, *15 * [0.04]]
+    usual = frames(shares)
+    assert doubts([usual], RELEASE) == []
+    assert doubts([usual[:100]], RELEASE) == []  # too few to say
+    (line,) = doubts([frames(shares, 40)], RELEASE)
+    assert "the blank (column 0) is the best token of 4.0% of 1,000 frames" in line
+    assert "column 40 (SIL) of 40.0%" in line
+    (line,) = doubts([frames([1.0])], RELEASE)
+    assert "the blank is the best token of all 1,000 frames" in line
+    (line,) = doubts([usual / 100], RELEASE)
+    assert "0.026 on average" in line  # e^0.08 / (e^0.08 + 40)
+    negated = -usual
+    negated[:, 7] = 8.0
+    (line,) = doubts([negated], RELEASE)
+    assert "of 0.0% of 1,000 frames, column 7 (B) of 100.0%" in line
+    assert "is the largest number the best?" in line
+
+
+def test_the_help_names_every_kind():
+    assert KINDS.replace(" or ", ", ").split(", ") == list(SCORES)

@@ -41,7 +41,7 @@ FORMS = {
         {"run", "data", "out"},
         {"split", "threads", "ray", "gpus_per_worker", "skip_bad", "device", "plugin"},
     ),
-    "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
+    "logits": ({"logits", "order", "out"}, {"scores", "temperature", "threads"}),
     "evaluation": ({"logits", "out"}, {"temperature", "threads"}),
     "fake_text": ({"fake_text"}, {"noise", "seed"}),
 }

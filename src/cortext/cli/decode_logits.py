@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import ORDERS
+from cortext.cli.options import KINDS, ORDERS
 from cortext.cores import available_cores
 from cortext.evaluation.settings import SearchSettings
 from cortext.settings import Setting
@@ -41,6 +41,7 @@ class SavedLogitsOptions:
             )
         ),
     ] = None
+    scores: Annotated[str, Setting(help=f"Numbers in the file --logits: {KINDS}.")] = "logits"
     order: Annotated[str | None, Setting(help=f"Order of the tokens in --logits: {ORDERS}.")] = None
     temperature: Annotated[float, Setting(help="What --logits are divided by.")] = 1.0
 
@@ -73,6 +74,7 @@ def decode_saved_logits(
         settings |= {"options": chosen}
         _decode_evaluation(saved.logits, decoder, out, settings, as_json)
     else:
+        settings |= {"scores": saved.scores}
         _decode_file(saved.logits, saved.order, decoder, out, settings, as_json)
 
 
@@ -87,11 +89,12 @@ def _decoder(search: SearchSettings) -> tuple[Decoder, ChosenOptions]:
     return decoder if search.llm is None else decoder.with_llm(search.llm.open()), chosen
 
 
-def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
-    """Print and return notes on sentences that lack something that was asked for."""
+def _notes(decoder: Decoder, lists: Mapping[Any, NBest], doubts: Sequence[str] = ()) -> list[str]:
+    """Print and return notes: doubts, and sentences that lack something that was asked for."""
     from cortext.decoding.decoder import notes_of
 
-    notes = notes_of([] if decoder.llm is None else decoder.llm.describe()["notes"], lists)
+    said = [] if decoder.llm is None else decoder.llm.describe()["notes"]
+    notes = notes_of([*decoder.lm.notes, *doubts, *said], lists)
     print_notes(notes)
     return notes
 
@@ -112,11 +115,13 @@ def _decode_file(
     from cortext.decoding.saved import decode_saved
     from cortext.text.inventory import read_inventory
 
+    inventory = read_inventory(order)
+    doubts: list[str] = []
     with progress_bar("decoding") as progress:
         found = decode_saved(
-            logits, read_inventory(order), decoder, out, progress=progress, **settings
+            logits, inventory, decoder, out, progress=progress, note=doubts.append, **settings
         )
-    notes = _notes(decoder, found)
+    notes = _notes(decoder, found, doubts)
     if as_json:
         print_json(_listed(found, out) | {"notes": notes})
         return

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cortext.cli.console import JSON, print_json, print_lines, print_table, progress_bar, stages
+from cortext.cli.console import (
+    JSON,
+    print_json,
+    print_lines,
+    print_notes,
+    print_table,
+    progress_bar,
+    stages,
+)
 from cortext.cli.options import with_settings
 
 if TYPE_CHECKING:
@@ -216,7 +224,9 @@ def info(
     """
     from cortext.decoding.ngram import LanguageModel
 
-    _print_facts(directory, LanguageModel.open(directory).info(), as_json)
+    lm = LanguageModel.open(directory)
+    _print_facts(directory, lm.info(), as_json)
+    print_notes(lm.notes)
 
 
 def score(

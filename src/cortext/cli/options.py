@@ -26,6 +26,8 @@ Participant = Annotated[
 ]
 ORDERS = "release, lm, characters, handwriting, or a JSON file of your own tokens"
 """Names of inventories, for the help of options that take one."""
+KINDS = "logits, log-probs, probabilities, negated, log10-probs or log2-probs"
+"""Kinds of numbers in a file (`decoding.log_probs.SCORES`), for the help of `--scores`."""
 
 
 def named_data(given: list[str]) -> Path | dict[str, Path]:

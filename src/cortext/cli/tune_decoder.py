@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_lines, print_table
-from cortext.cli.options import ORDERS, PromptedModelOptions, check_ray
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    is_given,
+    print_json,
+    print_lines,
+    print_notes,
+    print_table,
+)
+from cortext.cli.options import KINDS, ORDERS, PromptedModelOptions, check_ray
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import Engine, GpusPerWorker, OptionsFile, Ray
 from cortext.settings import Setting
@@ -31,6 +39,7 @@ NEEDED = {
     "device": "data",
     "references": "logits",
     "order": "logits",
+    "scores": "logits",
     "finalists": "sample",
     "llm_trials": "llm",
     "llm_device": "llm",
@@ -61,6 +70,7 @@ class MaterialOptions:
         ),
     ] = None
     order: Annotated[str | None, Setting(help=f"Order of the tokens in --logits: {ORDERS}.")] = None
+    scores: Annotated[str, Setting(help=f"Numbers in --logits: {KINDS}.")] = "logits"
     data: Annotated[
         Path | None, Setting(help="Directory of session files, or a packed one, for a run.")
     ] = None
@@ -122,7 +132,7 @@ class MaterialOptions:
             fix = "give an evaluation directory without --logits"
             raise ConfigError(f"{self.logits} is a directory", fix=fix)
         order, language = read_inventory(self.order), replace(decoder, llm=None).open().language
-        return SavedLogits(self.logits, self.references, order, language)
+        return SavedLogits(self.logits, self.references, order, language, self.scores)
 
 
 @dataclass(frozen=True)
@@ -233,6 +243,7 @@ def decoder(
     """
     from cortext.config import load_config
     from cortext.decoding import DecoderOptions
+    from cortext.decoding.log_probs import doubts
     from cortext.evaluation.cluster import DecoderFiles
     from cortext.evaluation.decoder_options import options_for
     from cortext.tuning import tune_decoder
@@ -255,6 +266,7 @@ def decoder(
 
     files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
     part, rest = tuning_parts(*material.sources(source, evaluation, files), search.seed)
+    print_notes(doubts(part.material.log_probs, part.material.inventory))
     tuned = tune_decoder(
         part,
         rest,

@@ -1,6 +1,7 @@
 """Reading and decoding of logits that any program saved as .npz, .npy or HDF5.
 
-Log-probabilities are taken for logits, too: log-softmax is the identity for them.
+Log-probabilities are taken for logits, too: log-softmax is the identity for them. Other numbers
+are read where they are named; `cortext.decoding.log_probs.SCORES` lists them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +22,7 @@ from cortext.arguments import as_path, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, FaultError
 from cortext.decoding.decoder import Decoder
+from cortext.decoding.log_probs import LOGITS, as_logits, check_kind, doubts, kind_of, unlike
 from cortext.decoding.nbest import NBest
 from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError
@@ -53,7 +55,9 @@ class SavedTrial:
     logits_PV: np.ndarray
 
 
-def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]:
+def read_saved(
+    path: str | Path, inventory: Inventory | str, scores: str = LOGITS
+) -> list[SavedTrial]:
     """Read the trials of a file.
 
     They come in the order of the file for `.npz`, and sorted by name for `.h5` and `.hdf5`.
@@ -66,9 +70,16 @@ def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]
     reordered. Raises DecodingError that names the file and the trial for anything else, for NaN and
     infinity (-inf is allowed), for files that hold Python objects, and for arrays that declare more
     than the file has or more than `MOST_BYTES`.
+
+    Args:
+        path: The file.
+        inventory: Tokens of the columns, in order, or the name of a built-in inventory.
+        scores: Kind of the numbers, a key of `cortext.decoding.log_probs.SCORES`. The trials get
+            logits. Numbers that are recognised as another kind raise DecodingError.
     """
     path = as_path(path, "path")
     inventory = get_inventory(inventory)
+    check_kind(scores)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -87,7 +98,11 @@ def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]
     if not trials:
         raise DecodingError("holds no trials", where=path)
     for trial in trials:
-        _check(trial, inventory, path)
+        _check_array(trial, inventory, path)
+    _check_kinds(trials, scores, path)
+    trials = [SavedTrial(each.name, as_logits(each.logits_PV, scores)) for each in trials]
+    for trial in trials:
+        _check_logits(trial, path)
     return trials
 
 
@@ -113,10 +128,12 @@ def decode_saved(
     decoder: Decoder,
     out: str | Path,
     *,
+    scores: str = LOGITS,
     temperature: float = 1.0,
     threads: int = 1,
     context: str = "",
     progress: Callable[[int, int], None] | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> dict[str, NBest]:
     """Decode the trials of a saved file, write `id,text` rows to `out`, and return the lists.
 
@@ -128,10 +145,12 @@ def decode_saved(
         order: Tokens of the columns, in order: an `Inventory`, or the name of a built-in one.
         decoder: The decoder.
         out: CSV file to write, or text file (`.txt`).
+        scores: Kind of the numbers; see `read_saved`.
         temperature: Divisor of the logits, above 0; see `to_log_probs`.
         threads: Number of threads that decode.
         context: See `Decoder.stream`; the same for all trials.
         progress: Called with trials done and in all.
+        note: Called with a line for each doubt about the numbers (`doubts`).
 
     Returns:
         The n-best list of each trial by its name, in the order of `read_saved`.
@@ -141,7 +160,9 @@ def decode_saved(
     if out.is_dir():
         raise DecodingError("is a directory; the name of a CSV file is needed", where=out)
     decoder.lm.require(inventory, theirs=f"the order of {path}")
-    trials = read_saved(path, inventory)
+    trials = read_saved(path, inventory, scores)
+    for line in doubts([trial.logits_PV for trial in trials], inventory):
+        note(f"{path}: {line}")
     log_probs = [to_log_probs(trial.logits_PV, temperature) for trial in trials]
     check_writable(out)  # before the work
     found = decoder.decode_batch(log_probs, inventory, threads, progress, context)
@@ -324,26 +345,52 @@ def _trials(arrays: dict[str, np.ndarray], path: Path) -> Iterator[SavedTrial]:
         yield SavedTrial(str(number), logits_PV[:length])
 
 
-def _check(trial: SavedTrial, inventory: Inventory, path: Path) -> None:
-    """Raise DecodingError unless the array can be logits of the inventory's tokens."""
-    logits_PV = trial.logits_PV
+def _check_array(trial: SavedTrial, inventory: Inventory, path: Path) -> None:
+    """Raise DecodingError unless an array has numbers [P, V] for the inventory's tokens."""
+    scores_PV = trial.logits_PV
     where = f"{path}, trial {trial.name}"
-    if logits_PV.dtype.kind != "f" or logits_PV.dtype.itemsize > 8:
+    if scores_PV.dtype.kind != "f" or scores_PV.dtype.itemsize > 8:
         raise DecodingError(
-            f"has type {logits_PV.dtype}; float16, float32 or float64 is needed", where=where
+            f"has type {scores_PV.dtype}; float16, float32 or float64 is needed", where=where
         )
-    if logits_PV.ndim != 2 or logits_PV.shape[1] != len(inventory):
+    if scores_PV.ndim != 2 or scores_PV.shape[1] != len(inventory):
+        is_turned = scores_PV.ndim == 2 and scores_PV.shape[0] == len(inventory)
         raise DecodingError(
-            f"has shape {list(logits_PV.shape)}; [frames, {len(inventory)}] is needed for the"
+            f"has shape {list(scores_PV.shape)}; [frames, {len(inventory)}] is needed for the"
             f" tokens of order {inventory.name!r}",
             where=where,
+            fix="save it transposed" if is_turned else None,
         )
-    wrong_P = np.isnan(logits_PV).any(axis=1) | np.isposinf(logits_PV).any(axis=1)
-    if wrong_P.any():
+    if (nan_P := np.isnan(scores_PV).any(axis=1)).any():
         raise DecodingError(
-            f"has NaN or infinity, first in frame {int(wrong_P.argmax())}", where=where
+            f"has NaN or infinity, first in frame {int(nan_P.argmax())}", where=where
         )
-    empty_P = np.isneginf(logits_PV).all(axis=1)
+
+
+def _check_kinds(trials: Sequence[SavedTrial], scores: str, path: Path) -> None:
+    """Raise DecodingError where numbers of a trial are of another kind than the given one."""
+    wrong = [(trial, why) for trial in trials if (why := unlike(trial.logits_PV, scores))]
+    if not wrong:
+        return
+    trial, why = wrong[0]
+    found = kind_of(trial.logits_PV)
+    like_it = f", like {len(wrong) - 1} others" if len(wrong) > 1 else ""
+    raise DecodingError(
+        f"{why}{like_it}",
+        where=f"{path}, trial {trial.name}",
+        fix=f"give them by name: --scores {found or LOGITS}, in Python scores={found or LOGITS!r}",
+    )
+
+
+def _check_logits(trial: SavedTrial, path: Path) -> None:
+    """Raise DecodingError for infinite logits, and where no token is possible in a frame."""
+    where = f"{path}, trial {trial.name}"
+    high_P = np.isposinf(trial.logits_PV).any(axis=1)
+    if high_P.any():
+        raise DecodingError(
+            f"has NaN or infinity, first in frame {int(high_P.argmax())}", where=where
+        )
+    empty_P = np.isneginf(trial.logits_PV).all(axis=1)
     if empty_P.any():
         raise DecodingError(
             f"leaves no token possible in frame {int(empty_P.argmax())}", where=where

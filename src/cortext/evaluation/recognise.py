@@ -21,6 +21,7 @@ from cortext.data.packed import data_path
 from cortext.decoding import DecoderOptions
 from cortext.decoding.decoder import notes_of, part_of
 from cortext.decoding.log_probs import greedy, log_softmax
+from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, nearest
 from cortext.evaluation.confidence import ChosenConfidence
 from cortext.evaluation.decoder_options import ChosenOptions
@@ -46,7 +47,7 @@ class Results:
 
     Attributes:
         engine: What made the sentences.
-        vocabulary: Words that the search can write; None without a search.
+        lm: Language model of the search; None without a search of ours.
         trials: In the order of sessions and trials.
         days: Days from implantation by session, where they are known.
         skipped: Why trials were left out, by number in the split; a file that cannot be read has a
@@ -62,7 +63,7 @@ class Results:
 
     split: str
     engine: str
-    vocabulary: Lexicon | None = None
+    lm: LanguageModel | None = None
     trials: tuple[TrialResult, ...]
     days: dict[str, int] = field(default_factory=dict)
     skipped: dict[int, Problem] = field(default_factory=dict)
@@ -73,6 +74,11 @@ class Results:
     confidence: ChosenConfidence | None = None
     limited: tuple[Vocabulary, ...] = ()
     conventions: Conventions = RELEASE_CONVENTIONS
+
+    @property
+    def vocabulary(self) -> Lexicon | None:
+        """Words that the search can write; None where it can spell any, and without a search."""
+        return None if self.lm is None or self.lm.is_open else self.lm.lexicon
 
     @property
     def degraded(self) -> list[str]:
@@ -140,10 +146,9 @@ def recognise(
     check_search(search, fit)
     seconds: dict[str, float] = {}
     with stage(seconds, "load"):
-        words = vocabulary = None
+        words = None
         if search.lm is not None:
             words = WordSearch(run, search.lm, search, fit)
-            vocabulary = words.vocabulary
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
         cache = _packed_by_training(run, where)
@@ -181,7 +186,7 @@ def recognise(
         days=packed.post_implant_day,
         indices=tuple(chosen),
         skipped=skipped,
-        vocabulary=vocabulary,
+        lm=None if words is None else words.lm,
         options=None if words is None else words.options,
         confidence=None if words is None else words.confidence,
         cross_fitted={

@@ -268,8 +268,8 @@ CHOSEN_BY = {"val_wer": "WER", "val_loss": "loss"}
 
 
 def _caveats(found: Results, run: Path | None, origin: Mapping[str, Any]) -> list[str]:
-    """Return lines about the choices that were made on these very trials."""
-    lines = []
+    """Return lines about the language model, and the choices made on these very trials."""
+    lines = [] if found.lm is None else found.lm.notes
     if found.cross_fitted:
         lines.append(
             f"WER and CER are cross-fitted: {len(found.cross_fitted)} of {len(found.trials)} trials"
@@ -350,7 +350,16 @@ def searched_origin(
         found.model.language,
         found.model.bin_ms,
     )
-    return searched.to_json() | origin | {"lm": str(lm), "engine": found.engine}
+    return (
+        searched.to_json()
+        | origin
+        | {
+            "lm": str(lm),
+            "lm_words": None if found.lm is None else len(found.lm.lexicon),
+            "lm_words_in_ngram": None if found.lm is None else found.lm.n_known,
+            "engine": found.engine,
+        }
+    )
 
 
 def config_of(run: str | Path) -> dict[Any, Any] | None:

@@ -16,6 +16,7 @@ import numpy as np
 from cortext.cores import available_cores
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder, DecoderOptions, NBest
+from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, DecodingError
 from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
 from cortext.evaluation.confidence import (
@@ -33,7 +34,6 @@ from cortext.models import AcousticModel
 from cortext.models.card import Conventional
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
-from cortext.text.lexicon import Lexicon
 
 
 @contextmanager
@@ -89,10 +89,9 @@ class WordSearch:
             self._decoder = self._decoder.with_llm(settings.llm.open())
 
     @property
-    def vocabulary(self) -> Lexicon | None:
-        """Words that the search can write; None where it can spell any."""
-        lm = self._decoder.lm
-        return None if lm.is_open else lm.lexicon
+    def lm(self) -> LanguageModel:
+        """The language model of the search."""
+        return self._decoder.lm
 
     def require(self, model: Conventional) -> None:
         """Raise LanguageModelError unless the language model goes with a model's tokens."""

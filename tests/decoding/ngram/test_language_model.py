@@ -238,6 +238,43 @@ def test_a_directory_with_arpa_text_and_without_its_facts_is_read(tmp_path):
         )
 
 
+def lm_of_words(directory, lexicon, known):
+    """A directory with a lexicon of words and a unigram that knows others."""
+    directory.mkdir()
+    (directory / "lexicon.txt").write_text("".join(f"{word} AA SIL\n" for word in lexicon))
+    (directory / "tokens.txt").write_text("\n".join(LM.symbols))
+    grams = "".join(f"-1.0\t{word}\n" for word in ("<unk>", "<s>", "</s>", *known))
+    (directory / "lm.arpa").write_text(
+        f"\\data\\\nngram 1={len(known) + 3}\n\n\\1-grams:\n{grams}\n\\end\\\n"
+    )
+    return directory
+
+
+def test_an_n_gram_of_other_words_than_the_lexicon_is_refused_with_its_case(tmp_path):
+    lexicon = ["i", "see", "you"]
+    upper = lm_of_words(tmp_path / "upper", lexicon, ["I", "SEE", "YOU", "WATER"])
+    with pytest.raises(LanguageModelError) as raised:
+        LanguageModel.open(upper)
+    assert str(raised.value) == (
+        f"{upper / 'lm.arpa'}: the n-gram knows none of the lexicon's 3 words; it has 'i' as 'I',"
+        " in upper case; give a lexicon.txt and an n-gram of the same words"
+    )
+    other = lm_of_words(tmp_path / "other", lexicon, ["ich", "sehe", "dich"])
+    with pytest.raises(LanguageModelError, match="none of the lexicon's 3 words; give a lexicon"):
+        LanguageModel.open(other)
+
+
+def test_a_lexicon_that_an_n_gram_knows_in_part_is_noted(tmp_path):
+    words = [f"w{n}" for n in range(10)]
+    part = LanguageModel.open(lm_of_words(tmp_path / "part", words, [*words[:6], "W6", "W7", "W8"]))
+    assert part.n_known == 6
+    assert part.info()["lexicon_words_in_ngram_share"] == 0.6
+    (note,) = part.notes
+    assert "does not know 40% of the lexicon's 10 words: it has 'w6' as 'W6', in upper" in note
+    most = LanguageModel.open(lm_of_words(tmp_path / "most", words, words[:9]))
+    assert (most.n_known, most.notes) == (9, [])
+
+
 def test_damaged_facts_are_named(built):
     (built.directory / "lm.json").write_text("[1]")
     with pytest.raises(LanguageModelError, match=r"lm.json: not valid JSON: it is a"):

@@ -78,6 +78,7 @@ def test_published_directories_are_those_of_the_release(directory):
 
 
 def test_an_open_vocabulary_has_a_line_for_each_token(directory):
+    (directory / "lm.arpa").write_text(ARPA.replace("sí", "a").replace("no", "b"))
     (directory / "tokens.txt").write_text("\n".join(CHARACTERS.symbols))
     roles = {"blank": "BLANK", "boundary": "|"}
     facts = {"inventory": {"name": "characters", "roles": roles, "unit": "character"}}

@@ -235,6 +235,21 @@ def test_ordinary_logits_are_not_taken_for_another_type():
         assert np.array_equal(logits_from(expected.tobytes(), LM), expected)
 
 
+@pytest.mark.parametrize("frames", [None, 1, 7])
+def test_probabilities_and_negated_log_probabilities_are_refused(
+    redis_server, decoder, tmp_path, frames
+):
+    log_probs_PV = normalised(LOGITS)
+    with served(redis_server, decoder, tmp_path):
+        client = ReleaseClient(redis_server.client())
+        for scores_PV, what in (
+            (np.exp(log_probs_PV), "holds probabilities"),
+            (-log_probs_PV, "holds negated log-probabilities"),
+        ):
+            assert what in error_of(client.decode(scores_PV, frames))
+        assert error_of(client.decode(LOGITS, frames)) == ""
+
+
 def test_an_entry_without_logits_and_an_utterance_of_nothing_else(redis_server, decoder, tmp_path):
     with served(redis_server, decoder, tmp_path):
         client = ReleaseClient(redis_server.client())

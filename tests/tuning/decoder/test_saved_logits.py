@@ -12,7 +12,7 @@ from cortext.cli import run
 from cortext.config import load_config
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.saved import to_log_probs
-from cortext.errors import DataError
+from cortext.errors import DataError, DecodingError
 from cortext.evaluation.cluster import DecoderFiles
 from cortext.evaluation.fitting import STARTS
 from cortext.tuning import DecoderSearch, parse_space, tune_decoder
@@ -51,6 +51,18 @@ def test_saved_logits_are_tuned_on_as_those_of_an_evaluation_are(saved, evaluati
         trial.metrics["errors"] for trial in tuned[1].trials
     ]
     assert tuned[0].judged[0].held_out == tuned[1].judged[0].held_out
+
+
+def test_saved_probabilities_are_tuned_on_by_name_alone(saved, tmp_path):
+    with np.load(saved.logits) as logits:
+        probabilities = {name: np.exp(to_log_probs(array)) for name, array in logits.items()}
+    np.savez(tmp_path / "probabilities.npz", **probabilities)
+    unnamed = replace(saved, logits=tmp_path / "probabilities.npz")
+    with pytest.raises(DecodingError, match="holds probabilities"):
+        DevSet.read(unnamed)
+    named = DevSet.read(replace(unnamed, scores="probabilities"))
+    for found, expected in zip(named.log_probs, DevSet.read(saved).log_probs, strict=True):
+        np.testing.assert_allclose(np.exp(found), np.exp(expected), atol=1e-5)
 
 
 def test_the_usual_search_begins_with_the_start_and_options_known_to_be_good(

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ _BLOCK = 1 << 20
 _MOST_BLOCKS = 64
 _SENTENCES = 1 << 15
 _MOST_TOKENS_BYTES = 1 << 20
+_MANY_UNKNOWN = 0.1
+"""Share of a lexicon's words that a good n-gram may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,42 @@ class LanguageModel(Described):
             fix = "give the model as lm.bin, lm.arpa or lm.arpa.gz"
             raise LanguageModelError("no lm.bin or lm.arpa", where=directory, fix=fix)
         ngram = _native.NGram.open(str(model))
-        return cls(directory, ngram, lexicon, inventory.symbols, inventory, language, unit)
+        found = cls(directory, ngram, lexicon, inventory.symbols, inventory, language, unit)
+        if not found.n_known:
+            raise LanguageModelError(
+                f"the n-gram knows none of the lexicon's {found._n_words}",
+                where=model,
+                fix=f"{found._spelling()}give a lexicon.txt and an n-gram of the same words",
+            )
+        return found
+
+    @cached_property
+    def n_known(self) -> int:
+        """Number of the lexicon's words that the n-gram knows; the others score as `<unk>`."""
+        return sum(map(self.ngram.__contains__, self.lexicon))
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a line where the n-gram lacks many of the lexicon's words; an empty list else."""
+        share = 1 - self.n_known / len(self.lexicon)
+        if share <= _MANY_UNKNOWN or self.is_open:
+            return []
+        lacks = f"the n-gram does not know {share:.0%} of the lexicon's {self._n_words}"
+        return [f"{self.directory}: {lacks}: {self._spelling()}they score as unknown words"]
+
+    @property
+    def _n_words(self) -> str:
+        unit = "token" if self.is_open else "word"
+        return f"{len(self.lexicon):,} {unit}{'' if len(self.lexicon) == 1 else 's'}"
+
+    def _spelling(self) -> str:
+        """Return how the n-gram writes words that it lacks as the lexicon does; else nothing."""
+        lacking = [word for word in self.lexicon if word not in self.ngram]
+        for name, change in (("upper", str.upper), ("lower", str.lower), ("title", str.title)):
+            known = [word for word in lacking if change(word) in self.ngram]
+            if len(known) > len(lacking) / 2:
+                return f"it has {known[0]!r} as {change(known[0])!r}, in {name} case; "
+        return ""
 
     def require(
         self, inventory: Inventory, language: Language | None = None, theirs: str = "the model"
@@ -324,6 +362,8 @@ class LanguageModel(Described):
             "binary": self.ngram.kind,
             "bytes_per_ngram": round(self.ngram.bytes / sum(self.ngram.counts), 2),
             "lexicon_words": len(self.lexicon),
+            "lexicon_words_in_ngram": self.n_known,
+            "lexicon_words_in_ngram_share": round(self.n_known / len(self.lexicon), 4),
             "bytes": sum(
                 file.stat().st_size for file in self.directory.iterdir() if file.is_file()
             ),

@@ -66,11 +66,17 @@ def with_llm(
 
 
 class Notes:
-    """The notes of a decoder's large model (a context that was cut, say), each logged once."""
+    """The notes of a decoder's language models, each logged once.
+
+    Those of the n-gram are logged at once, those of a large model (a context that was cut, say)
+    when they come.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._n_written = 0
+        for note in decoder.lm.notes:
+            event("lm_note", "warning", note=note)
 
     def write_new(self) -> None:
         """Log the notes that have come since the last call."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from cortext.data.conventions import Conventions
 from cortext.decoding.decoder import Decoder
+from cortext.decoding.log_probs import FEWEST_FRAMES, unlike
 from cortext.decoding.nbest import FRAME_MS, NBest, Partial
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
@@ -56,6 +57,8 @@ class ClientUtterance:
         self._stop = stop
         self._inventory = inventory
         self._frame_ms = frame_ms
+        self._first_PV = np.empty((0, len(inventory)), dtype=np.float32)
+        self._other_kind: str | None = None
         self.partial = Partial("", "")
         self.n_frames = 0
         self.n_entries = 0
@@ -73,6 +76,7 @@ class ClientUtterance:
         start = time.perf_counter()
         try:
             logits_PV = logits_from(raw, self._inventory)
+            self._check_kind(logits_PV)
             for first in range(0, len(logits_PV), _SLICE_FRAMES):
                 if self._stop():
                     raise Stopped
@@ -85,6 +89,16 @@ class ClientUtterance:
         finally:
             self.search_s += time.perf_counter() - start
         return None
+
+    def _check_kind(self, logits_PV: np.ndarray) -> None:
+        """Raise DecodingError where the first frames are no logits: too few of them cannot say."""
+        if len(self._first_PV) < FEWEST_FRAMES:
+            self._first_PV = np.concatenate([self._first_PV, logits_PV[:FEWEST_FRAMES]])
+            self._other_kind = unlike(self._first_PV)
+        if self._other_kind:
+            raise DecodingError(
+                f"the entry {self._other_kind}", fix="send logits or natural log-probabilities"
+            )
 
     def problem(self, what: str) -> None:
         """Keep a problem for the result; of very many only the first."""

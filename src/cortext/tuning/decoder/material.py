@@ -20,6 +20,7 @@ from cortext.data.conventions import Conventions
 from cortext.decoding.decoder import Decoder
 from cortext.decoding.ensemble.posteriors import LogitsOrigin, check_together
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations
+from cortext.decoding.log_probs import LOGITS
 from cortext.decoding.nbest import NBest
 from cortext.decoding.ngram.language_model import LanguageModel, file_checksums
 from cortext.decoding.options import DecoderOptions
@@ -127,8 +128,9 @@ class DevSet:
     @cached_property
     def log_probs(self) -> list[np.ndarray]:
         """Log-probabilities of each utterance, float32 [P, V]."""
+        scores = self.source.scores if isinstance(self.source, SavedLogits) else LOGITS
         read = {
-            file: {trial.name: trial.logits_PV for trial in read_saved(file, self.inventory)}
+            file: {one.name: one.logits_PV for one in read_saved(file, self.inventory, scores)}
             for file in {utterance.file for utterance in self.utterances}
         }
         return [to_log_probs(read[one.file][one.name]) for one in self.utterances]
@@ -162,7 +164,7 @@ def _of_evaluation(directory: Path) -> Iterator[DevUtterance]:
 
 def _of_files(source: SavedLogits, inventory: Inventory) -> Iterator[DevUtterance]:
     """Yield the trials of saved logits that have a reference."""
-    names = [trial.name for trial in read_saved(source.logits, inventory)]
+    names = [trial.name for trial in read_saved(source.logits, inventory, source.scores)]
     for name, text in zip(names, read_references(source.references, names), strict=True):
         if reference := source.language.normalize(text):
             yield DevUtterance(name, reference, source.logits, name)

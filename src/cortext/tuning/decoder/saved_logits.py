@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cortext.decoding.log_probs import LOGITS
 from cortext.decoding.saved import natural_key
 from cortext.errors import DataError, nearest
 from cortext.files import check_file, parse_json_object
@@ -25,12 +26,14 @@ class SavedLogits:
         references: The sentences, as `read_references` reads them.
         order: Tokens of the columns, in order: an inventory, or the name of a built-in one.
         language: Normalisation of the sentences.
+        scores: Kind of the numbers, a key of `cortext.decoding.log_probs.SCORES`.
     """
 
     logits: Path
     references: Path
     order: Inventory | str
     language: Language = EN
+    scores: str = LOGITS
 
     def resolved(self) -> SavedLogits:
         """Return the same with absolute paths."""
