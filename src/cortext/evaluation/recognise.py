@@ -89,9 +89,10 @@ class Results:
 
     @property
     def notes(self) -> list[str]:
-        """Lines about sentences that lack something that was asked for."""
+        """Lines about the language model, and sentences that lack something asked for."""
         lists = {trial.id: trial.nbest for trial in self.trials if trial.nbest}
-        return notes_of((self.llm or {}).get("notes", []), lists)
+        said = (self.llm or {}).get("notes", [])
+        return notes_of([*(() if self.lm is None else self.lm.notes), *said], lists)
 
 
 @dataclass(frozen=True, kw_only=True)

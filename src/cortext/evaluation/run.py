@@ -268,8 +268,8 @@ CHOSEN_BY = {"val_wer": "WER", "val_loss": "loss"}
 
 
 def _caveats(found: Results, run: Path | None, origin: Mapping[str, Any]) -> list[str]:
-    """Return lines about the language model, and the choices made on these very trials."""
-    lines = [] if found.lm is None else found.lm.notes
+    """Return lines about the choices that were made on these very trials."""
+    lines = []
     if found.cross_fitted:
         lines.append(
             f"WER and CER are cross-fitted: {len(found.cross_fitted)} of {len(found.trials)} trials"

@@ -142,8 +142,7 @@ def write_predictions(path: Path, found: Results) -> Predictions:
         file.write(sentence_table(path, rows))
     note = None if found.options is None else found.options.note
     texts = (text for _, text in rows)
-    notes = [*(() if found.lm is None else found.lm.notes), *found.notes]
-    return Predictions(texts, tuple(found.skipped.values()), notes, note)
+    return Predictions(texts, tuple(found.skipped.values()), found.notes, note)
 
 
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
