@@ -11,8 +11,10 @@ from typing import Any
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import Dataset, open_session_files
+from cortext.data.label_sentences import LabelSentences
 from cortext.data.packed import PackedDataset, is_packed, open_packed
 from cortext.data.trial import Session, Trial
+from cortext.describe import percent
 from cortext.errors import DataError, shown
 from cortext.processes import Progress
 from cortext.tables import json_text
@@ -59,6 +61,11 @@ class DatasetReport:
     """Tokens that occur in no label, which may be characters."""
     problems: list[Problem]
     conventions: Conventions = RELEASE_CONVENTIONS
+    labels_differ: float | None = None
+    """Share of the labels' tokens that differ from the usual pronunciations of their sentences.
+
+    None where no pronunciation is known, or no sentence.
+    """
 
     def plain(self) -> dict[str, Any]:
         """Return the report as plain values; conventions that are the release's are left out."""
@@ -94,6 +101,9 @@ class DatasetReport:
         labels = [f"distinct sentences: {self.n_distinct_sentences}"]
         if self.totals and any(row.n_phonemes for row in self.totals):
             labels.append(f"{tokens} that never occur: {' '.join(self.phonemes_missing) or 'none'}")
+        if self.labels_differ is not None:
+            share = percent(self.labels_differ)
+            labels.append(f"{tokens} that differ from the sentences' usual pronunciations: {share}")
         lines += ["", *labels, "", f"problems: {len(self.problems) or 'none'}"]
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
@@ -108,14 +118,15 @@ def inspect(
     """Read every trial of a directory of session files, or of a packed one, and report.
 
     Bad trials do not raise; they are listed in `problems`. So are files that number trials as
-    another split does, and sentences with letters that the data's language would lose. Labels are
-    not compared with their sentences.
+    another split does, sentences with letters that the data's language would lose, and labels that
+    are none of their sentences (`cortext.data.label_sentences`).
 
     Args:
         path: The directory.
         progress: Called with trials done and in all.
         limits: The largest trial that is read from session files.
-        check_sentences: List sentences that the language would damage.
+        check_sentences: List sentences that the language would damage, and labels that do not fit
+            their sentences.
 
     Raises:
         DataError: Where it is neither of them, and for a damaged `cortext.json`.
@@ -204,6 +215,7 @@ class _Survey:
     def __init__(self, conventions: Conventions, check_sentences: bool) -> None:
         self.conventions = conventions
         self._check_sentences = check_sentences
+        self._labels = LabelSentences(conventions)
         self.rows: list[SplitReport] = []
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
@@ -227,9 +239,13 @@ class _Survey:
                     progress(done, total)
 
     def check_sentence(self, trial: Trial, file: Path) -> None:
-        """Note a sentence with letters that the language would lose. The trial is not left out."""
+        """Note a sentence with letters that the language would lose. The trial is not left out.
+
+        Its label is compared with it.
+        """
         if not self._check_sentences or trial.sentence is None:
             return
+        self._labels.add(trial, file)
         language = self.conventions.language
         if lost := language.damage(trial.sentence):
             error = language.refused({lost: []}, trial.sentence)
@@ -264,7 +280,8 @@ class _Survey:
             for token, symbol in enumerate(self.conventions.inventory.symbols)
             if token and not self.tokens[token]
         ]
-        problems = [*self.problems, *self.notes]
+        labels_differ, misfits = self._labels.result()
+        problems = [*self.problems, *self.notes, *misfits]
         order = sorted(totals.values(), key=lambda row: ("train", "val", "test").index(row.split))
         return DatasetReport(
             str(path),
@@ -276,6 +293,7 @@ class _Survey:
             missing,
             problems,
             self.conventions,
+            labels_differ,
         )
 
 
