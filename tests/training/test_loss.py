@@ -6,13 +6,23 @@ import numpy as np
 import pytest
 import torch
 
+from cortext.data.checks import frames_needed
+from cortext.data.inspect import inspect
 from cortext.data.packed import open_packed
 from cortext.errors import ConfigError, DataError
 from cortext.models import GRUConfig, Output
 from cortext.text.inventory import Inventory
 from cortext.training import Trainer
 from cortext.training.batches import TrainBatch
-from cortext.training.loss import CTC, CTCConfig, check_labels_fit, ctc_loss, name_trials
+from cortext.training.loss import (
+    CTC,
+    CTCConfig,
+    check_labels_fit,
+    ctc_loss,
+    name_trials,
+    trial_name,
+)
+from cortext.training.setup import fitting, lengths_for
 
 
 def collapsed(path):
@@ -186,6 +196,43 @@ def test_a_label_longer_than_its_frames_is_found_before_training(packed):
     longest = int(split.n_bins_N.max())
     with pytest.raises(DataError, match="0 frames are left"):
         check_labels_fit(split, lambda n_bins: max(0, (n_bins - 14) // 4 + 1), longest_cut=longest)
+
+
+def test_trials_too_short_for_their_labels_are_all_named_and_can_be_left_out(packed):
+    split = open_packed(packed).split("train")
+    needed = [frames_needed(split.labels(i)) for i in range(len(split))]
+    short = [i for i, n in enumerate(needed) if n > min(needed)]
+    assert 1 < len(short) < len(split)
+    names = name_trials(split, np.array(short))
+    with pytest.raises(DataError, match=rf"\(too few in {len(short)} trials: {names}\)"):
+        check_labels_fit(split, lambda n_bins: min(needed))
+    left_out = []
+    kept = fitting(split, lambda n_bins: min(needed), 0, left_out)
+    check_labels_fit(kept, lambda n_bins: min(needed))
+    assert [problem.trial for problem in left_out] == [trial_name(split, i) for i in short]
+    assert [trial_name(kept, i) for i in range(len(kept))] == [
+        trial_name(split, i) for i in range(len(split)) if i not in short
+    ]
+    with pytest.raises(DataError, match="every trial of the train split is too short"):
+        fitting(split, lambda n_bins: 0, 0, [])
+
+
+def test_skip_bad_leaves_out_trials_that_random_cut_makes_too_short(config, packed, tmp_path):
+    data = open_packed(packed)
+    train = data.split("train")
+    needed = np.array([frames_needed(train.labels(i)) for i in range(len(train))])
+    spare = train.n_bins_N - (14 + 4 * (needed - 1))  # bins more than the label needs
+    cut = int(np.sort(spare)[2]) + 1
+    n_short = int((spare < cut).sum())
+    assert 1 < n_short < len(train)
+    config.dataset.data_transforms.random_cut = cut + 1
+    with pytest.raises(DataError, match=f"too few in {n_short} trials"):
+        Trainer(config, packed, tmp_path / "strict", progress=False)
+    with Trainer(config, packed, tmp_path / "run", progress=False, skip_bad=True) as trainer:
+        assert len(trainer.skipped) == n_short
+    listed = inspect(packed, too_short=lengths_for(config, data), check_sentences=False)
+    short = [train.trial(i).name for i in np.flatnonzero(spare < cut)]
+    assert sorted(problem.trial for problem in listed.problems) == sorted(short)
 
 
 def test_trials_are_named_once_and_not_too_many(packed):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +20,9 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cortext.data import Limits, Trial
 
 MOST_BINS = typer.Option(
     60_000, "--max-bins", min=1, help="Longest trial that is read from session files, in bins."
@@ -161,6 +165,14 @@ def fetch(
 
 def inspect(
     data: Annotated[Path, typer.Argument(help="Directory of session files, or a packed one.")],
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="Settings of a training, a YAML file or a shipped recipe: name the trials that"
+            " they leave too short for their labels."
+        ),
+    ] = None,
+    overrides: list[str] = OVERRIDES,
     max_bins: int = MOST_BINS,
     max_features: int = MOST_FEATURES,
     as_json: bool = JSON,
@@ -172,12 +184,33 @@ def inspect(
     from cortext.data import Limits
     from cortext.data.inspect import inspect as examine
 
+    limits = Limits(max_bins, max_features)
+    options: dict[str, Any] = {}
+    if config is not None:
+        options["too_short"] = _too_short(data, config, overrides, limits)
+    elif overrides:
+        raise ConfigError("--set is given without --config", fix="name the settings it changes")
     with progress_bar("reading") as progress:
-        report = examine(data, progress=progress, limits=Limits(max_bins, max_features))
+        report = examine(data, progress=progress, limits=limits, **options)
     if as_json:
         print_json(report.plain())
         return
     print_lines(*str(report).split("\n"))
+
+
+def _too_short(
+    data: Path, config: str, overrides: list[str], limits: Limits
+) -> Callable[[Trial, str], str | None]:
+    """Return the function that says why a trial is too short for a training configuration."""
+    from cortext.data import open_packed
+    from cortext.data.dataset import open_session_files
+    from cortext.data.packed import is_packed
+    from cortext.training.config import read_train_config
+    from cortext.training.setup import lengths_for
+
+    settings = read_train_config(config, overrides)
+    opened = open_packed(data) if is_packed(data) else open_session_files(data, limits=limits)
+    return lengths_for(settings, opened)
 
 
 def pack(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,8 @@ class DatasetReport:
             labels.append(f"{tokens} that never occur: {' '.join(self.phonemes_missing) or 'none'}")
         if self.labels_differ is not None:
             share = percent(self.labels_differ)
-            labels.append(f"{tokens} that differ from the sentences' usual pronunciations: {share}")
+            differ = f"{tokens} that differ from the sentences' usual pronunciations: {share}"
+            labels.insert(1, differ)
         lines += ["", *labels, "", f"problems: {len(self.problems) or 'none'}"]
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
@@ -114,6 +115,7 @@ def inspect(
     *,
     limits: Limits = LIMITS,
     check_sentences: bool = True,
+    too_short: Callable[[Trial, str], str | None] = lambda trial, split: None,
 ) -> DatasetReport:
     """Read every trial of a directory of session files, or of a packed one, and report.
 
@@ -127,6 +129,8 @@ def inspect(
         limits: The largest trial that is read from session files.
         check_sentences: List sentences that the language would damage, and labels that do not fit
             their sentences.
+        too_short: Returns why a trial of a split is too short for a model, or None. Such trials
+            are listed, and not left out.
 
     Raises:
         DataError: Where it is neither of them, and for a damaged `cortext.json`.
@@ -134,7 +138,7 @@ def inspect(
     path = Path(path)
     if is_packed(path):
         packed = open_packed(path)
-        survey = _Survey(packed.conventions, check_sentences)
+        survey = _Survey(packed.conventions, check_sentences, too_short)
         total = sum(len(packed.split(name)) for name in packed.splits)
         trials = _packed_trials(packed, survey)
         if progress:  # checking counts as reading every trial once, looking at them as once more
@@ -146,7 +150,7 @@ def inspect(
         survey.problems.extend(packed.bad_trials)
         return survey.report(path, "packed", packed.n_features)
     dataset = open_session_files(path, limits=limits)
-    survey = _Survey(dataset.conventions, check_sentences)
+    survey = _Survey(dataset.conventions, check_sentences, too_short)
     total = sum(dataset.n_trials(split) for split in dataset.splits)
     survey.take(_session_trials(dataset, survey), progress, total)
     try:
@@ -170,7 +174,7 @@ def _packed_trials(
             rows[day].n_bad = bad[session, f"data_{name}"]
         for i in range(len(split)):
             trial = split.trial(i)
-            survey.check_sentence(trial, split.path)
+            survey.check(trial, split.path, name)
             yield rows[int(split.day_N[i])], trial
 
 
@@ -193,7 +197,7 @@ def _session_trials(
                 first = seen.setdefault((trial.block, trial.trial), split)
                 if first != split:
                     twice.append(f"{trial.name} in {first}")
-                survey.check_sentence(trial, session.files[split])
+                survey.check(trial, session.files[split], split)
                 yield row, trial
             row.n_bad = len(survey.problems) - before
             if twice:
@@ -212,9 +216,15 @@ def _row(session: Session, split: str, days: dict[str, int]) -> SplitReport:
 class _Survey:
     """Counts, while the trials pass by once."""
 
-    def __init__(self, conventions: Conventions, check_sentences: bool) -> None:
+    def __init__(
+        self,
+        conventions: Conventions,
+        check_sentences: bool,
+        too_short: Callable[[Trial, str], str | None],
+    ) -> None:
         self.conventions = conventions
         self._check_sentences = check_sentences
+        self._too_short = too_short
         self._labels = LabelSentences(conventions)
         self.rows: list[SplitReport] = []
         self.problems: list[Problem] = []
@@ -238,11 +248,13 @@ class _Survey:
                 if progress:
                     progress(done, total)
 
-    def check_sentence(self, trial: Trial, file: Path) -> None:
-        """Note a sentence with letters that the language would lose. The trial is not left out.
+    def check(self, trial: Trial, file: Path, split: str) -> None:
+        """Note a trial that is too short, and letters of its sentence that the language would lose.
 
-        Its label is compared with it.
+        The trial is not left out. Its label is compared with its sentence.
         """
+        if why := self._too_short(trial, split):
+            self.notes.append(Problem(str(file), trial.name, "n_time_steps", why))
         if not self._check_sentences or trial.sentence is None:
             return
         self._labels.add(trial, file)

@@ -106,6 +106,11 @@ class Augmentation:
     smooth_kernel_size: int = 100
     """Points on which the kernel is computed, before its tails are cut."""
 
+    @property
+    def longest_cut(self) -> int:
+        """Most bins that are cut off a training trial."""
+        return max(0, self.random_cut - 1)
+
     def __post_init__(self) -> None:
         check_fields(self)
         for name in (

@@ -314,7 +314,7 @@ def _check_shapes(
 def check_labels_fit(
     split: PackedSplit, n_patches: Callable[[int], int], longest_cut: int = 0
 ) -> None:
-    """Raise DataError for the first trial that has no label, or one too long for its frames.
+    """Raise DataError where a trial has no label, or one too long for its frames.
 
     CTC gives inf and broken gradients for such a trial.
 
@@ -324,24 +324,46 @@ def check_labels_fit(
         longest_cut: Most bins that augmentation cuts off.
     """
     for i in range(len(split)):
-        labels_U = split.labels(i)
-        where = trial_name(split, i)
-        if labels_U is None:
+        if split.labels(i) is None:
             raise DataError(
                 f"the {split.name} split has a trial without a label",
-                where=where,
+                where=trial_name(split, i),
                 fix="leave it out",
             )
+    unfit = unfit_labels(split, n_patches, longest_cut)
+    if not unfit:
+        return
+    first, (available, needed) = next(iter(unfit.items()))
+    names = name_trials(split, np.array(list(unfit)))
+    others = f" (too few in {len(unfit)} trials: {names})" if len(unfit) > 1 else ""
+    raise DataError(
+        f"{available} frames are left after augmentation{others} for a label that needs {needed}",
+        where=trial_name(split, first),
+        fix="name it in dataset.bad_trials_dict, leave it out with --skip-bad, or lower random_cut",
+    )
+
+
+def unfit_labels(
+    split: PackedSplit, n_patches: Callable[[int], int], longest_cut: int = 0
+) -> dict[int, tuple[int, int]]:
+    """Return the frames of trials too short for their labels, and the frames that these need.
+
+    Args:
+        split: The trials.
+        n_patches: Function from bins to frames of logits.
+        longest_cut: Most bins that augmentation cuts off.
+
+    Returns:
+        By the trial's position.
+    """
+    found = {}
+    for i in range(len(split)):
+        labels_U = split.labels(i)
         # Frames shrink with the longest cut that augmentation may draw; the label never does.
         available = n_patches(int(split.n_bins_N[i]) - longest_cut)
-        if available < frames_needed(labels_U):
-            found = (
-                f"{available} frames are left after augmentation for a label that needs"
-                f" {frames_needed(labels_U)}"
-            )
-            raise DataError(
-                found, where=where, fix="name it in dataset.bad_trials_dict, or lower random_cut"
-            )
+        if labels_U is not None and available < (needed := frames_needed(labels_U)):
+            found[i] = available, needed
+    return found
 
 
 def trial_name(split: PackedSplit, i: int) -> str:

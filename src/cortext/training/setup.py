@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,19 +13,22 @@ from torch import nn
 
 from cortext.arguments import check_type
 from cortext.config import first_difference
-from cortext.data.checks import PATCH
+from cortext.data import Dataset
+from cortext.data.checks import PATCH, Problem, frames_needed
 from cortext.data.conventions import Conventions
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
-from cortext.data.trial import BIN_MS
+from cortext.data.trial import BIN_MS, Trial
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.models import AcousticModel, build_model
 from cortext.models.card import CTC, PRETRAIN, Smoothing
 from cortext.models.participants import participant_folder
+from cortext.models.registry import empty_model
 from cortext.text.inventory import Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.distributed import own_random_numbers
 from cortext.training.init_from import start_from
+from cortext.training.loss import trial_name, unfit_labels
 
 if TYPE_CHECKING:
     from cortext.training.task import Task
@@ -66,6 +70,7 @@ class Setup:
         sampler: Assigns trials to batches.
         data: The recordings that they are from.
         n_unlabelled: Training trials that were left out because they have no label.
+        left_out: Why trials were left out that are too short for their labels.
     """
 
     model: AcousticModel
@@ -75,6 +80,7 @@ class Setup:
     sampler: DayBalancedSampler
     data: PackedDataset
     n_unlabelled: int = 0
+    left_out: tuple[Problem, ...] = ()
 
     def identity(self) -> dict[str, Any]:
         """Return the properties of the data that must be the same when the run is resumed."""
@@ -97,6 +103,8 @@ def prepare(
     init_from: str | Path | None,
     model: AcousticModel | None,
     n_processes: int,
+    *,
+    skip_bad: bool = False,
 ) -> Setup:
     """Choose a run's trials and build its model.
 
@@ -107,6 +115,7 @@ def prepare(
         init_from: A run whose weights to start from; None for fresh weights.
         model: A model to use as it is; None builds one.
         n_processes: Number of processes that share a batch.
+        skip_bad: Leave out trials that are too short for their labels.
 
     Raises:
         ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
@@ -127,11 +136,16 @@ def prepare(
     # model.json holds the task, so that commands for phonemes can name it when they refuse.
     model.task = config.task_name
     freeze(model.network, config.trainable)
+    left_out: list[Problem] = []
+    if skip_bad and task.needs_labels:
+        cut = settings.data_transforms.longest_cut
+        train = fitting(train, model.network.n_patches, cut, left_out)
+        val = fitting(val, model.network.n_patches, 0, left_out)
     task.check_trials(model, train, val)
     layer_of_day = day_layers(data, sessions)
     sampler = batch_sampler(settings, train, layer_of_day, len(sessions))
     n_unlabelled = data.n_trials("train") - labelled.n_trials("train")
-    return Setup(model, train, val, layer_of_day, sampler, data, n_unlabelled)
+    return Setup(model, train, val, layer_of_day, sampler, data, n_unlabelled, tuple(left_out))
 
 
 def _check_conventions(config: TrainConfig, data: PackedDataset, model: AcousticModel) -> None:
@@ -223,6 +237,70 @@ def with_labels(data: PackedDataset) -> PackedDataset:
         return data
     splits = {name: data.split(name) for name in data.splits}
     return data.showing(splits | {"train": train.take(labelled)})
+
+
+def fitting(
+    split: PackedSplit,
+    n_patches: Callable[[int], int],
+    longest_cut: int,
+    left_out: list[Problem],
+) -> PackedSplit:
+    """Return a split without the trials that are too short for their labels.
+
+    Args:
+        split: The trials.
+        n_patches: Function from bins to frames of logits.
+        longest_cut: Most bins that augmentation cuts off.
+        left_out: Gets the reason for each trial that is left out.
+
+    Raises:
+        DataError: Where no trial is left.
+    """
+    unfit = unfit_labels(split, n_patches, longest_cut)
+    for i, frames in unfit.items():
+        name = trial_name(split, i)
+        left_out.append(Problem(str(split.path), name, "n_time_steps", too_short(*frames)))
+    if len(unfit) == len(split):
+        what = f"every trial of the {split.name} split is too short for its label"
+        raise DataError(what, where=split.path, fix="lower random_cut or the patches")
+    return split.take(np.setdiff1d(np.arange(len(split)), list(unfit))) if unfit else split
+
+
+def lengths_for(
+    config: TrainConfig, data: Dataset | PackedDataset
+) -> Callable[[Trial, str], str | None]:
+    """Return the function that says why a trial is too short to be trained with a configuration.
+
+    Args:
+        config: The configuration.
+        data: The recordings.
+    """
+    subset = config.dataset.feature_subset
+    sizes = {
+        "n_features": data.n_features if subset is None else len(subset),
+        "n_days": 1,
+        "n_classes": len(data.conventions.inventory),
+    }
+    network: Any = empty_model(config.model, **sizes)  # its weights are not needed
+    if network is None:
+        network = build_model(config.model, **sizes)
+
+    def why(trial: Trial, split: str) -> str | None:
+        if trial.phoneme_ids is None:
+            return None
+        cut = config.dataset.data_transforms.longest_cut if split == "train" else 0
+        available, needed = network.n_patches(trial.n_bins - cut), frames_needed(trial.phoneme_ids)
+        return too_short(available, needed) if available < needed else None
+
+    return why
+
+
+def too_short(available: int, needed: int) -> str:
+    """Return that a trial has fewer frames than its label needs."""
+    return (
+        f"{available} frames are left after augmentation for a label that needs {needed};"
+        f" training leaves the trial out with --skip-bad"
+    )
 
 
 def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, ...]:

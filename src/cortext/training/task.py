@@ -188,8 +188,7 @@ def check_all_labels_fit(
         train: The training trials.
         val: The validation trials, which are not augmented.
     """
-    random_cut = config.dataset.data_transforms.random_cut
-    check_labels_fit(train, model.network.n_patches, max(0, random_cut - 1))
+    check_labels_fit(train, model.network.n_patches, config.dataset.data_transforms.longest_cut)
     check_labels_fit(val, model.network.n_patches)
 
 

@@ -124,6 +124,7 @@ class Trainer(Described):
             )
             try:
                 packed = packed or self.run_directory.path / "packed"
+                self._skip_bad = skip_bad
                 dataset = self._opened(data, packed, skip_bad, init_from)
                 note = bins_note(self.config, dataset.conventions)
                 if note and not resume and model is None:
@@ -132,7 +133,7 @@ class Trainer(Described):
                 self.model: LearningModel = setup.model
                 if check and not resume:
                     self.processes.rank_zero_first(self._examine)
-                self.skipped = dataset.bad_trials
+                self.skipped = (*dataset.bad_trials, *setup.left_out)
                 self.n_unlabelled = setup.n_unlabelled
                 if self.n_unlabelled:
                     self._note(f"{self.n_unlabelled:,} training trials without a label left out")
@@ -190,7 +191,9 @@ class Trainer(Described):
         """Return the model and the trials."""
         assert isinstance(data, PackedDataset)
         world = self.processes.world
-        return prepare(self.config, self.task, data, init_from, model, world)
+        return prepare(
+            self.config, self.task, data, init_from, model, world, skip_bad=self._skip_bad
+        )
 
     def _examine(self) -> None:
         """Check a model, loss or augmentation of one's own; see `examine_first`."""

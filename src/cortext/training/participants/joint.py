@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel
@@ -129,6 +130,11 @@ class JointSetup:
         """Training trials that were left out because they have no label."""
         return sum(setup.n_unlabelled for setup in self.of.values())
 
+    @property
+    def left_out(self) -> tuple[Problem, ...]:
+        """Why trials were left out that are too short for their labels."""
+        return tuple(problem for setup in self.of.values() for problem in setup.left_out)
+
     def identity(self) -> dict[str, Any]:
         """Return the properties of the data that must be the same when the run is resumed."""
         each = {name: setup.identity() for name, setup in self.of.items()}
@@ -137,7 +143,13 @@ class JointSetup:
 
 
 def prepare_all(
-    config: TrainConfig, task: Task, data: Recordings, init_from: Path | None, shown: bool
+    config: TrainConfig,
+    task: Task,
+    data: Recordings,
+    init_from: Path | None,
+    shown: bool,
+    *,
+    skip_bad: bool = False,
 ) -> JointSetup:
     """Choose the trials of each participant and build their models.
 
@@ -147,6 +159,7 @@ def prepare_all(
         data: The recordings.
         init_from: A run whose weights to start from; None for fresh ones.
         shown: Print notes for the user.
+        skip_bad: Leave out trials that are too short for their labels.
 
     Raises:
         ConfigError, DataError, RunError: For settings, trials and weights that do not fit.
@@ -161,7 +174,7 @@ def prepare_all(
             say(f"{name}: {n_days} days have training trials; its batches have {n_days}", shown)
         own = replace(config, dataset=settings)
         source = None if init_from is None else own_source(init_from, name)
-        setups[name] = prepare(own, task, dataset, source, None, 1)
+        setups[name] = prepare(own, task, dataset, source, None, 1, skip_bad=skip_bad)
         if not isinstance(setups[name].model.network, DayLayers):
             what = f"model {config.model.kind!r} has no read-in layer"
             raise ConfigError(what, fix="train participants together with gru or transformer")

@@ -72,7 +72,9 @@ class JointTrainer(Trainer):
         """See `Trainer`."""
         assert isinstance(data, Recordings)
         assert model is None
-        setup = prepare_all(self.config, self.task, data, init_from, self.shown)
+        setup = prepare_all(
+            self.config, self.task, data, init_from, self.shown, skip_bad=self._skip_bad
+        )
         self.models = setup.model.of
         return setup
 
