@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -175,13 +176,14 @@ def _rules(inventory: Inventory) -> list[tuple[str, Change]]:
             rules.append(
                 (
                     f"the labels are numbered in the order {other.name!r}: number them anew",
-                    lambda found_U, expected_U, numbers_V=numbers_V: (
-                        numbers_V[found_U],
-                        expected_U,
-                    ),
+                    partial(_numbered_anew, numbers_V),
                 )
             )
     return rules
+
+
+def _numbered_anew(numbers_V: Ids, found_U: Ids, expected_U: Ids) -> tuple[Ids, Ids]:
+    return numbers_V[found_U], expected_U
 
 
 def _fit(pairs: Sequence[tuple[Ids, Ids]]) -> bool:
