@@ -20,6 +20,8 @@ WAIT_S = 2.0
 """Seconds between two readings of a log without news."""
 PAUSE_S = 0.05
 """Seconds between two checks whether somebody still speaks."""
+NAMED = 10
+"""Most entries of a log that one line names."""
 
 
 def recalibrate(
@@ -99,15 +101,32 @@ def recalibrate(
             pause=pause,
             old_data=old_data,
         ) as service:
-            watch(service, stop, print_json if as_json else _say, WAIT_S, once=once)
+
+            def say(news: dict[str, Any]) -> None:
+                _say(news, log)
+
+            watch(service, stop, print_json if as_json else say, WAIT_S, once=once)
 
 
-def _say(news: dict[str, Any]) -> None:
+def _say(news: dict[str, Any], log: Path) -> None:
     """Print a judgement or a problem as a line."""
     if "error" in news:
         print_lines(news["error"], err=True)
+    elif "set_aside" in news:
+        print_lines(_set_aside(news["set_aside"], news["reason"], log), err=True)
     else:
         print_lines("model {model}: {action}: {reason}".format_map(news))
+
+
+def _set_aside(numbers: list[int], reason: str, log: Path) -> str:
+    """Return a line about utterances of a log that nothing is learnt from."""
+    several = len(numbers) > 1
+    named = f"{'entries' if several else 'entry'} {', '.join(map(str, numbers[:NAMED]))}"
+    if len(numbers) > NAMED:
+        named += f" and {len(numbers) - NAMED} more"
+    what = f"{log}: {named} {'are' if several else 'is'} set aside: {reason}"
+    how = f"cortext log delete {log} --entry {numbers[0]}"
+    return f"{what}; the others are learnt from. To delete {'one' if several else 'it'}: {how}"
 
 
 def show(chain: ChainFolder, as_json: bool = JSON) -> None:

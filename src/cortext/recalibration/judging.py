@@ -18,7 +18,7 @@ from cortext.recalibration.chain import model_folder
 from cortext.recalibration.chain_entries import Entry
 from cortext.recalibration.labels import confidence_of
 from cortext.recalibration.promotion import Comparison, PromotionRule, compare
-from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
+from cortext.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
 from cortext.recalibration.settings import ServiceSettings
 from cortext.text.metrics import edit_counts
 
@@ -53,14 +53,19 @@ class Judge:
             number: The model's number in the chain.
             model: The model.
             sentences: The sentences.
+
+        Raises:
+            SentenceFault: The model cannot be run on one of them.
         """
         for key in list(self._found)[: -self.MOST]:
             del self._found[key]
         for each in sentences:
             if (number, each.number) not in self._found:
                 self._before_sentence()
-                logits_PV = model.logits(each.features_TC, day_of(model, each.utterance.session))
-                found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
+                day = day_of(model, each.utterance.session)
+                with blamed(each.number):
+                    logits_PV = model.logits(each.features_TC, day)
+                    found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
                 self._found[number, each.number] = NBest(found[:1])
         return [self._found[number, each.number] for each in sentences]
 

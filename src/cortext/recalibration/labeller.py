@@ -12,7 +12,7 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.recalibration.judging import day_of
 from cortext.recalibration.labels import label_of, pseudo_label
 from cortext.recalibration.learner import LabelledSentence, Learner
-from cortext.recalibration.recorded import LoggedSentence, LoggedSentences
+from cortext.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
 from cortext.recalibration.settings import LearningSettings
 
 RESERVED = 4
@@ -108,8 +108,9 @@ class Labeller:
         self._before_sentence()
         model = learner.model
         day = day_of(model, sentence.utterance.session)
-        log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
-        nbest = self._decoder.decode(log_probs_PV, model.inventory)
+        with blamed(sentence.number):
+            log_probs_PV = log_softmax(model.logits(sentence.features_TC, day))
+            nbest = self._decoder.decode(log_probs_PV, model.inventory)
         return self.trusted(nbest, sentence, learner)
 
     def trusted(

@@ -10,8 +10,8 @@ in its directory, so that it goes on after being killed at any moment:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ import yaml
 from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset
 from cortext.decoding.ngram.language_model import language_model_checksum
-from cortext.errors import RunError
+from cortext.errors import CortextError, RunError
 from cortext.evaluation.confidence import take_over_confidence
 from cortext.evaluation.fitted import take_over, weights_checksum
 from cortext.evaluation.settings import Options
@@ -49,7 +49,7 @@ from cortext.recalibration.learner import Learner
 from cortext.recalibration.lessons import Lessons
 from cortext.recalibration.old_sentences import old_sentences
 from cortext.recalibration.promotion import PromotionRule
-from cortext.recalibration.recorded import LoggedSentences
+from cortext.recalibration.recorded import LoggedSentences, SentenceFault
 from cortext.recalibration.settings import SERVICE_METHODS, ServiceSettings, method_settings
 from cortext.recalibration.state import FIX, LearnerStore, Position
 from cortext.training.adapt import run_config
@@ -125,7 +125,9 @@ class Recalibration:
             decoder, _ = labelling_search(model_folder(self.out, 0), lm, options)
             decoder.lm.require(base.inventory, base.language, theirs="the run")
             self._judge = Judge(decoder, pause)
-            self._sentences = LoggedSentences(Path(log), base.conventions, base.n_features)
+            self._sentences = LoggedSentences(
+                Path(log), base.conventions, base.n_features, base.n_patches
+            )
             self._labeller = Labeller(
                 decoder, self._sentences, self._learning, self.chain.id, pause
             )
@@ -229,8 +231,16 @@ class Recalibration:
         self._position.consider_again()
         self._position.begin(number)
 
+    @property
+    def set_aside(self) -> dict[int, str]:
+        """Reasons why utterances of the log are not used, by their numbers."""
+        return self._sentences.set_aside
+
     def work(self) -> bool:
         """Do a piece of work: learn from a sentence, or make and judge a model.
+
+        A sentence that no model can be run on is set aside (`set_aside`). Learning then goes on
+        from where it was saved last, as after a kill.
 
         Returns:
             Whether there was any.
@@ -239,6 +249,13 @@ class Recalibration:
             CortextError: The log or the chain cannot be read, or the disk is full. Nothing is lost;
                 the next call tries again.
         """
+        try:
+            return self._work()
+        except SentenceFault as fault:
+            self._sentences.give_up(fault)
+            return True
+
+    def _work(self) -> bool:
         self._sentences.refresh()
         self._follow_chain()
         self._follow_log()
@@ -253,7 +270,7 @@ class Recalibration:
         full = len(position.fresh) >= self.settings.every and not self._learning.together
         number = None if position.pending or full else position.next_correction(log)
         if number is not None:
-            self._lessons.teach(number, self._learner, position)
+            self._teach(number)
             return True
         quiet = timedelta(seconds=self.settings.quiet_s)
         day_ends = self._lessons.day_ends(position, quiet, time_now)
@@ -263,8 +280,21 @@ class Recalibration:
         settled = time_now - timedelta(seconds=self.settings.settle_s)
         number = position.next_utterance(log, settled)
         if number is not None:
-            self._lessons.teach(number, self._learner, position)
+            self._teach(number)
         return number is not None
+
+    def _teach(self, number: int) -> None:
+        with self._or_as_saved():
+            self._lessons.teach(number, self._learner, self._position)
+
+    @contextmanager
+    def _or_as_saved(self) -> Iterator[None]:
+        """Go back to the saved learner on a failure: the position is ahead of what was learnt."""
+        try:
+            yield
+        except CortextError:
+            self._begin()
+            raise
 
     def _follow_chain(self) -> None:
         """Begin again where a decision about the chain has left the learner's model behind.
@@ -333,8 +363,9 @@ class Recalibration:
         """Learn from the day so far; tell whether any step was taken."""
         if not self._position.today:
             return False
-        self._leave_bad_day(*self._lessons.waiting_day(self._position))
-        return self._lessons.teach_day(self._learner, self._position)
+        with self._or_as_saved():
+            self._leave_bad_day(*self._lessons.waiting_day(self._position))
+            return self._lessons.teach_day(self._learner, self._position)
 
     def _leave_bad_day(self, session: str, numbers: Sequence[int]) -> None:
         """When a new day begins, leave the one before out if it did harm.

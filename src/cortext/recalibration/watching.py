@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from cortext.errors import CortextError
@@ -20,14 +20,18 @@ def watch(
 ) -> None:
     """Work until asked to stop; a full disk or a damaged file is named and tried again.
 
+    An utterance that can never be used is named once, and the work goes on without it.
+
     Args:
         service: The service.
         stop: Ends the work.
-        say: Gets `model`, `action` and `reason` of each judgement, and `error` of each problem.
+        say: Gets `model`, `action` and `reason` of each judgement, `error` of each problem, and
+            `set_aside` (numbers of entries) and `reason` of utterances that are not used.
         wait_s: Seconds between two readings of a log without news.
         once: End when there is nothing more to do, and raise errors.
     """
     known, problem = len(service.chain.entries), ""
+    named = set[int]()
     while not stop.is_set():
         try:
             busy, problem = service.work(), ""
@@ -38,6 +42,10 @@ def watch(
             if str(error) != problem:
                 problem = str(error)
                 say({"error": problem})
+        named &= service.set_aside.keys()  # of another log, none is
+        for reason, numbers in _by_reason(service.set_aside, named).items():
+            say({"set_aside": numbers, "reason": reason})
+            named.update(numbers)
         for entry in service.chain.entries[known:]:
             if entry.kind == "judged":
                 facts = {name: entry.facts[name] for name in ("action", "reason")}
@@ -49,3 +57,12 @@ def watch(
             if once:
                 return
             stop.wait(wait_s)
+
+
+def _by_reason(set_aside: Mapping[int, str], named: Container[int]) -> dict[str, list[int]]:
+    """Return the utterances that were not named yet, in order, by the reason why they are aside."""
+    found: dict[str, list[int]] = {}
+    for number, reason in sorted(set_aside.items()):
+        if number not in named:
+            found.setdefault(reason, []).append(number)
+    return found

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from cortext.data.conventions import FILE as CONVENTIONS
 from cortext.data.conventions import Conventions
@@ -113,11 +113,27 @@ class HeardFeatures:
         None, too, for a damaged file.
         """
         try:
-            found: np.ndarray = load_file(self.path(block, number))["features_TC"]
-        except (OSError, KeyError, ValueError, SafetensorError):
+            return self.load(block, number)
+        except (DataError, OSError):
             return None
-        usable = found.dtype == np.float32 and found.ndim == 2 and np.isfinite(found).all()
-        return found if usable else None
+
+    def load(self, block: int, number: int) -> np.ndarray | None:
+        """Return the features of an utterance, float32 [T, C]; None where they are not kept.
+
+        Raises:
+            DataError: The file is damaged.
+            OSError: It cannot be read.
+        """
+        path = self.path(block, number)
+        try:
+            found: np.ndarray = load(path.read_bytes())["features_TC"]
+        except FileNotFoundError:
+            return None
+        except (KeyError, ValueError, SafetensorError):
+            raise DataError("the file of its features is damaged", where=path) from None
+        if not (found.dtype == np.float32 and found.ndim == 2 and np.isfinite(found).all()):
+            raise DataError("its features are no finite numbers [bins, features]", where=path)
+        return found
 
     def next_number(self, block: int) -> int:
         """Return the number after the last one of a block that has features; 0 for none."""
