@@ -300,6 +300,14 @@ def test_damaged_recordings_are_named_and_the_log_still_opens(log):
     assert not (log / "deleting.json").exists()
 
 
+def test_damaged_recordings_of_one_day_do_not_keep_those_of_another(log):
+    (log / "recordings" / DAY / "data_train.hdf5").write_bytes(b"no HDF5")
+    assert traces("walrus danced", features(4), log)
+    with pytest.raises(LiveError, match="its recordings cannot"):
+        delete(log, Selection(entries=(1, 5)))
+    assert not traces("walrus danced", features(4), log)
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -1,7 +1,7 @@
 """Sentences of a usage log with their features, to learn from and to judge with.
 
-An utterance that can never be used (too short, of other features, damaged) is set aside: it is named
-once, and the work goes on without it.
+An utterance that can never be used (too short, of other features, damaged) is set aside: it is
+named once, and the work goes on without it.
 
 Shapes: T bins, C features.
 """

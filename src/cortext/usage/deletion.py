@@ -147,8 +147,7 @@ def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> No
             _rewrite(folder / LOG, journal, descriptor, reopened)
         if journal.began is not None:
             _delete_features(folder, journal.began, numbers)
-            for session in journal.sessions:
-                _delete_recordings(folder, session, journal.began, set(numbers))
+            _delete_all_recordings(folder, journal.sessions, journal.began, set(numbers))
     (folder / JOURNAL).unlink(missing_ok=True)
     sync(folder)
 
@@ -264,6 +263,20 @@ def _delete_features(folder: Path, began: int, numbers: Iterable[int]) -> None:
         heard.path(began, number).unlink(missing_ok=True)
     if heard.folder.is_dir():
         sync(heard.folder)
+
+
+def _delete_all_recordings(
+    folder: Path, sessions: Iterable[str], began: int, numbers: set[int]
+) -> None:
+    """Delete entries from the recordings of some days; raise what one day fails on in the end."""
+    failed = None
+    for session in sessions:
+        try:
+            _delete_recordings(folder, session, began, numbers)
+        except LiveError as error:  # a damaged file must not keep what others hold
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _delete_recordings(folder: Path, session: str, began: int, numbers: set[int]) -> None:

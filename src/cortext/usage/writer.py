@@ -7,6 +7,7 @@ It is private, and kept only where the user asked for it.
     DIR/recordings/<session>/data_train.hdf5  corrected and confirmed utterances, labelled
     DIR/recordings/cortext.json               their conventions, where they are not the release's
     DIR/heard/                                features of all utterances, if wanted (usage/heard.py)
+    DIR/heard.aged                            changed when some were deleted by age
     DIR/speaking                              changed when an utterance begins (usage/speaking.py)
     DIR/deleting.json                         while something is deleted (usage/deletion.py)
 
@@ -201,7 +202,8 @@ class UsageLog:
             self._tidy()
             if heard is not None:
                 heard.state(self._conventions)
-                heard.tidy()
+                heard.tidy(self._log.began)
+                self._log.notes += [heard.problem] if heard.problem else []
         except BaseException:
             self.close()
             raise
@@ -269,11 +271,17 @@ class UsageLog:
                 deletion.finish(self.folder, self._descriptor, reopened)
         return numbers
 
-    def keep_features(self, features_TC: np.ndarray) -> None:
-        """Keep the features of the last logged utterance, float32 [T, C], where all are kept."""
+    def keep_features(self, features_TC: np.ndarray) -> str:
+        """Keep the features of the last logged utterance, float32 [T, C], where all are kept.
+
+        Returns:
+            Why those that are too old or too much were not deleted; empty for nothing.
+        """
         with self._mutex:
-            if self._heard is not None and self._log.entries:
-                self._heard.keep(self._block, len(self._log.entries) - 1, features_TC)
+            if self._heard is None or not self._log.entries:
+                return ""
+            self._heard.keep(self._block, len(self._log.entries) - 1, features_TC)
+            return self._heard.problem
 
     def latest_features(self, most: int) -> list[np.ndarray]:
         """Return the raw features of the latest utterances, float32 [T, C], the oldest first.

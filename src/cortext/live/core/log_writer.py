@@ -40,6 +40,7 @@ class LogWriter:
         self._log = log
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="session-log")
         self._waiting = queue.Queue[None](MAX_WAITING)
+        self._problem = ""
 
     @property
     def folder(self) -> Path:
@@ -90,8 +91,11 @@ class LogWriter:
     ) -> None:
         """Keep the features of an utterance that was logged, where all are kept."""
         try:
-            if features_TC is not None:
-                self._log.keep_features(features_TC)
+            problem = "" if features_TC is None else self._log.keep_features(features_TC)
+            if problem and not self._problem:  # once, not after each utterance
+                event("features_not_deleted", "warning", reason=problem)
+                failed(problem)
+            self._problem = problem
         except Exception as error:
             event("features_not_kept", "error", utterance=number)
             what = f"utterance {number} is logged, but its features are not: "
