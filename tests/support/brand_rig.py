@@ -25,6 +25,7 @@ from cortext.data import make_trial, write_session
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.live.brand.process import run_node
+from cortext.live.core.redis_streams import redis_url
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
 from cortext.text.inventory import RELEASE
@@ -201,7 +202,7 @@ class Thread(Node):
 
     def _run(self, port, socket):
         try:
-            run_node("speech", "127.0.0.1", port, socket, self.stop)
+            run_node("speech", redis_url("127.0.0.1", port, socket), self.stop)
         except Exception as error:
             self.error = error
 

@@ -162,14 +162,29 @@ def brand_node(
         str, typer.Option("-n", "--nickname", help="The node's nickname in the graph.")
     ],
     *,
-    host: Annotated[str, typer.Option("-i", "--host", help="Host of Redis.")] = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        typer.Option("-i", "--host", help="Host of Redis.", show_default="127.0.0.1"),
+    ] = None,
     port: Annotated[
-        int, typer.Option("-p", "--port", min=1, max=65535, help="Port of Redis.")
-    ] = 6379,
+        int | None,
+        typer.Option("-p", "--port", min=1, max=65535, help="Port of Redis.", show_default="6379"),
+    ] = None,
     socket: Annotated[
         str | None,
         typer.Option(
             "-s", "--socket", help="Unix socket of Redis, which goes before host and port."
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--redis-url",
+            show_default=False,
+            help=(
+                "Instead of these: redis[s]://[user:password@]host[:port][/db] or unix:///path."
+                " Never logged. By default CORTEXT_REDIS_URL, where it names the same Redis."
+            ),
         ),
     ] = None,
     large: PromptedModelOptions,
@@ -185,13 +200,13 @@ def brand_node(
 
     Example: cortext brand-node -n speech -i 127.0.0.1 -p 6379
     """
-    from cortext.live.brand.process import run_node
+    from cortext.live.brand.process import node_url, run_node
     from cortext.live.core.log import open_log
     from cortext.processes import stop_event
 
     changes = {} if large.llm is None else vars(large)
     with open_log(with_text=log_text), stop_event() as stop:
-        run_node(nickname, host, port, socket, stop, changes)
+        run_node(nickname, url or node_url(host, port, socket), stop, changes)
 
 
 PROFILES = ("brand", "lm", "json")

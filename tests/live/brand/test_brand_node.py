@@ -561,7 +561,7 @@ def test_a_unix_socket_goes_before_host_and_port(make_redis, world, tmp_path):
 def test_a_redis_that_does_not_answer_ends_the_node_at_once(redis_server):
     redis_server.stop()
     with pytest.raises(LiveError, match=rf"127.0.0.1:{redis_server.port}: Redis does not answer"):
-        run_node("speech", "127.0.0.1", redis_server.port, None, threading.Event())
+        run_node("speech", redis_server.url, threading.Event())
 
 
 def test_after_a_shutdown_nothing_counts_as_missed(make_rig, world):

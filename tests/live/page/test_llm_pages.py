@@ -236,9 +236,7 @@ def test_a_flag_of_the_node_goes_before_the_graph(redis_server, world, tmp_path)
     with pytest.raises(LanguageModelError, match="flags"):
         run_node(
             "speech",
-            "127.0.0.1",
-            redis_server.port,
-            None,
+            redis_server.url,
             Event(),
             {"llm": str(tmp_path / "flags")},
         )

@@ -7,6 +7,8 @@ A supervisor starts it with a nickname and the address of Redis. It reads its pa
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +37,7 @@ from cortext.live.core.log_writer import LogWriter, open_log
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_connection import Stopped
 from cortext.live.core.redis_link import RedisLink
+from cortext.live.core.redis_refusals import URL, has_password_in, no_connection, refusal
 from cortext.live.core.redis_streams import address, redis_url
 from cortext.models.stepper import Stepper
 from cortext.models.stepping import open_stepper
@@ -46,9 +49,7 @@ KEEP = 10_000, 64 * 2**20
 
 def run_node(
     nickname: str,
-    host: str,
-    port: int,
-    socket: str | None,
+    url: str,
     stop: threading.Event,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
@@ -56,9 +57,7 @@ def run_node(
 
     Args:
         nickname: The node's nickname in the graph.
-        host: Host of Redis.
-        port: Port of Redis.
-        socket: Unix socket of Redis; goes before host and port.
+        url: URL of Redis; see `RedisLink`.
         stop: Set it to end the node.
         changes: Parameters that go before the graph's.
 
@@ -67,7 +66,6 @@ def run_node(
         CortextError: Parameters, a run or a language model cannot be used; the error is also
             written as NODE_FATAL_ERROR.
     """
-    url = redis_url(host, port, socket)
     _reach(url)
     link = RedisLink(url, nickname, stop, keep=KEEP)
     states = NodeStates(link, nickname)
@@ -99,16 +97,49 @@ def run_node(
         link.close()
 
 
+def node_url(host: str | None, port: int | None, socket: str | None) -> str:
+    """Return the URL of the Redis that a supervisor names.
+
+    It is that of the environment variable, which may have a password, where both name one Redis.
+
+    Args:
+        host: Host; None where none was named.
+        port: Port; None where none was named.
+        socket: Unix socket; goes before host and port.
+    """
+    named, found = redis_url(host or "127.0.0.1", port or 6379, socket), os.environ.get(URL)
+    if not found:
+        return named
+    same = _without_alias(address(found)) == _without_alias(address(named))
+    if same or (host, port, socket) == (None, None, None):
+        has_password = has_password_in(found)
+        event("redis_url_used", variable=URL, redis=address(found), has_password=has_password)
+        return found
+    event("redis_url_not_used", "warning", variable=URL, names=address(found), used=address(named))
+    return named
+
+
+def _without_alias(where: str) -> str:
+    return re.sub(r"^(localhost|::1):", "127.0.0.1:", where)
+
+
 def _reach(url: str) -> None:
     """Raise LiveError unless Redis answers: a node that cannot connect at its start must fail."""
     redis = need("redis", "live")
-    client = redis.Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5)
+    where, errors = address(url), redis.exceptions
+    client = redis.Redis.from_url(url, protocol=2, socket_connect_timeout=5, socket_timeout=5)
     try:
         client.ping()
-    except redis.exceptions.RedisError as error:
-        fix = "start Redis, or give its -i and -p, or -s"
+    except errors.NoPermissionError:
+        pass  # it has answered; a node needs no PING
+    except errors.RedisError as error:
         reason = str(error).rstrip(".")
-        raise LiveError(f"Redis does not answer: {reason}", where=address(url), fix=fix) from None
+        fix = "start Redis, or give its -i and -p, or -s"
+        raise (
+            refusal(error, url, errors)
+            or no_connection(error, url)
+            or LiveError(f"Redis does not answer: {reason}", where=where, fix=fix)
+        ) from None
     finally:
         client.close()
 

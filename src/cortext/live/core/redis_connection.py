@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from cortext.errors import LiveError
 from cortext.extras import need
 from cortext.live.core.log import event
+from cortext.live.core.redis_refusals import no_connection, refusal
 from cortext.live.core.redis_streams import address, bad_url
 
 T = TypeVar("T")
@@ -64,6 +65,8 @@ class RedisConnection:
     ) -> None:
         redis = need("redis", "live")
         self.where = address(url)
+        self._url = url
+        self._is_new = True
         self.name = f"{name}:{secrets.token_hex(4)}"
         self.n_connections = 0
         self.stop = stop or threading.Event()
@@ -102,8 +105,8 @@ class RedisConnection:
             expected_s: Seconds that it may take by itself (a blocking read).
 
         Raises:
-            LiveError: Redis refuses (a password, a permission, a key of another kind), or
-                `patience_s` is over.
+            LiveError: Redis refuses (a password, a permission, encryption, a key of another kind),
+                or `patience_s` is over.
             Stopped: `stop` was set.
         """
         wait_s = 0.02
@@ -167,18 +170,19 @@ class RedisConnection:
 
     def _on_connect(self, connection: Any) -> None:
         connection.on_connect()
+        self._is_new = False
         self.n_connections += 1
 
     def _bear(self, error: Exception, start: float) -> None:
         """Log an error that will pass; raise LiveError for one that will not."""
         what = str(error)
         errors = self._errors
-        if isinstance(
-            error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError
-        ):
-            raise LiveError(
-                f"Redis refuses: {what}", where=self.where, fix="check user and password"
-            ) from None
+        if (refused := refusal(error, self._url, errors)) is not None:
+            raise refused from None
+        if isinstance(error, errors.ConnectionError | errors.TimeoutError) and self._is_new:
+            self._is_new = False  # the server is asked once: later it may be away
+            if (refused := no_connection(error, self._url)) is not None:
+                raise refused from None
         if isinstance(error, errors.ConnectionError | errors.TimeoutError):
             # A reply that comes late must not be taken for the next command's.
             self._redis.connection_pool.disconnect()
