@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cortext.errors import TextError, shown
 from cortext.text.normalize import normalize
 from cortext.text.numbers import spell_numbers
 
@@ -119,6 +120,9 @@ _CLEAN = str.maketrans(
 )
 _ASCII_LETTER = re.compile(r"[A-Za-z]")
 _DIGIT = re.compile(r"[0-9]")
+_READ_SIGNS = "$£€¥+=@&%#°−⁄<>|~"
+_BETWEEN_NUMBERS = re.compile(r"\d\s*([*^~|\\<>])\s*\d")
+"""Marks that are left out elsewhere, and that are spoken between two numbers."""
 _CODE = re.compile(r"[{}\[\]<>|\\_=;~^*]")
 
 
@@ -185,6 +189,63 @@ def sentences(lines: Iterable[str], report: Report | None = None) -> Iterator[st
                 yield sentence
 
 
+def typed(text: str) -> str:
+    """Return a text that a person typed as spoken words, numbers written out.
+
+    Unlike `sentences`, which chooses what a language model learns from, it takes numbers alone, and
+    leaves no part out but marks that nobody speaks. A text of such marks alone becomes empty.
+
+    Raises:
+        TextError: A part cannot be read as English.
+    """
+    address = _ADDRESS.search(text)
+    if address is not None:
+        fix = "write it as it was spoken"
+        raise TextError(f"{shown(repr(address[0]), 60)} is an address", fix=fix)
+    if sign := spoken_sign(text, _READ_SIGNS):
+        raise TextError(f"English does not read the sign {sign}", fix="write it as a word")
+    ascii_text = _to_ascii("".join([_digit(character) for character in text]))
+    found = []
+    for piece in pieces(_expand(" ".join(ascii_text.split()))):
+        for raw in _segments(piece):
+            reason, sentence = _spoken(raw, is_typed=True)
+            if not reason:
+                found.append(sentence)
+            elif reason != "no_letters":
+                raise TextError(_why_not(reason, raw))
+    return " ".join(found)
+
+
+def spoken_sign(text: str, known: str = "") -> str:
+    """Return the first sign of a text that people speak and that no rule reads; empty for none.
+
+    Args:
+        text: The text.
+        known: Signs that are read, or that are letters.
+    """
+    for character in text:
+        is_sign = unicodedata.category(character) in ("Sc", "Sm") or character in "%‰&@#§°"
+        if is_sign and character not in known:
+            return character
+    between = _BETWEEN_NUMBERS.search(text)
+    return between[1] if between and between[1] not in known else ""
+
+
+def _digit(character: str) -> str:
+    """Return a decimal digit of any script as that of ASCII, and other characters as they are."""
+    return character if character.isascii() else str(unicodedata.decimal(character, character))
+
+
+def _why_not(reason: str, raw: str) -> str:
+    """Return in words why a sentence cannot be read."""
+    if reason == "other_script":
+        foreign = sorted({c for c in raw if c.isalpha() and not c.isascii()})
+        return f"English has no letters {shown(' '.join(foreign), 40)}"
+    if reason == "too_long":
+        return f"a sentence has more than {MAX_WORDS} words"
+    return "it has characters that were damaged on the way"
+
+
 def _ends_in_abbreviation(line: str) -> bool:
     end = line.rstrip()
     return end.endswith(".") and end[end.rfind(" ") + 1 : -1].lower() in _ANYWHERE
@@ -192,8 +253,6 @@ def _ends_in_abbreviation(line: str) -> bool:
 
 def _split(line: str) -> Iterator[str]:
     """Return the sentences of a line, without markup and addresses, abbreviations written out."""
-    from sentencex import segment  # type: ignore[import-untyped]
-
     text = html.unescape(line) if "&" in line else line
     if "<" in text:
         text = _TAG.sub(" ", _BREAKING_TAG.sub("\n", text))
@@ -206,9 +265,16 @@ def _split(line: str) -> Iterator[str]:
     for part in text.split("\n"):
         if part.strip():
             for piece in pieces(_expand(" ".join(part.split()))):
-                yield from (sentence for sentence in segment("en", piece) if sentence.strip())
+                yield from _segments(piece)
     if not text.strip() and line.strip():
         yield ""  # nothing but an address or markup: rejected, and counted
+
+
+def _segments(piece: str) -> Iterator[str]:
+    """Yield the sentences of a piece of text."""
+    from sentencex import segment  # type: ignore[import-untyped]
+
+    yield from (sentence for sentence in segment("en", piece) if sentence.strip())
 
 
 def pieces(text: str, most: int = _PIECE) -> Iterator[str]:
@@ -268,8 +334,13 @@ def _end(match: re.Match[str]) -> str:
     return "." if _ENDS.match(match.string, match.end()) else ""
 
 
-def _spoken(raw: str) -> tuple[str, str]:
-    """Return the reason of a rejection (empty if there is none), and the normalised sentence."""
+def _spoken(raw: str, is_typed: bool = False) -> tuple[str, str]:
+    """Return the reason of a rejection (empty if there is none), and the normalised sentence.
+
+    Args:
+        raw: The sentence.
+        is_typed: Whether a person typed it: then numbers alone and unusual marks are no reason.
+    """
     if len(raw) > _MAX_CHARACTERS:
         return "too_long", ""
     if _PLAIN.fullmatch(raw):
@@ -280,9 +351,9 @@ def _spoken(raw: str) -> tuple[str, str]:
         character.isalpha() and not character.isascii() for character in raw
     ):
         return "other_script", ""
-    if not _ASCII_LETTER.search(raw):
+    if not (_ASCII_LETTER.search(raw) or (is_typed and _DIGIT.search(raw))):
         return "no_letters", ""
-    if 6 * len(_CODE.findall(raw)) > len(raw):
+    if not is_typed and 6 * len(_CODE.findall(raw)) > len(raw):
         return "not_prose", ""
     text = spell_numbers(raw) if _DIGIT.search(raw) else raw
     text = text.translate(_CLEAN).encode("ascii", "replace").decode().replace("?", " ")

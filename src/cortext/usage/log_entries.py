@@ -14,7 +14,7 @@ from typing import Any
 from cortext.data.trial import is_plain_name
 from cortext.errors import TextError, shown
 from cortext.text.language import EN, Language
-from cortext.text.prose import sentences
+from cortext.text.prose import sentences, spoken_sign, typed
 
 RATINGS = ("right", "mostly right", "wrong")
 MOST_CHARACTERS = 100_000
@@ -29,9 +29,26 @@ MOST_SECONDS = 86_400.0
 def spoken(text: str, language: Language = EN) -> str:
     """Return typed text as spoken words.
 
-    In English numbers are written out; in other languages the text is normalised.
+    In English numbers are written out; in other languages the text is normalised. Of what an
+    earlier version logged, the sentences that can be read remain.
     """
-    return " ".join(sentences([text])) if language.is_benchmark else language.normalize(text)
+    if not language.is_benchmark:
+        return language.normalize(text)
+    try:
+        return typed(text)
+    except TextError:
+        return " ".join(sentences([text]))
+
+
+def check_typed(text: str, language: Language = EN) -> None:
+    """Raise TextError where words of a text that a person typed would be lost."""
+    if language.is_benchmark:  # numbers are written out
+        typed(text)
+        return
+    language.require(text)
+    if sign := spoken_sign(text, language.letters):
+        fix = "write it as a word"
+        raise TextError(f"language {language.name!r} does not read the sign {sign}", fix=fix)
 
 
 @dataclass

@@ -53,6 +53,7 @@ from cortext.usage.log_entries import (
     RATINGS,
     Damaged,
     Entry,
+    check_typed,
     spoken,
     wrong_with,
     wrong_with_session,
@@ -301,12 +302,14 @@ class UsageLog:
     def correct(self, id_: str | int, text: str) -> bool:
         """Log the sentence that was meant; return whether the recording is kept with it.
 
-        Raises TextError for letters that its language lacks.
+        Raises:
+            TextError: It has letters, or in other languages than English digits, that cannot be
+                read.
+            LiveError: It has no words, there is no such utterance, or it cannot be logged.
         """
         text = unicodedata.normalize("NFC", text)
         language = self._conventions.language
-        if not language.is_benchmark:  # in English numbers are written out
-            language.require(text)
+        check_typed(text, language)
         if not spoken(text, language):
             raise LiveError(
                 "a correction needs at least one word", fix="rate the utterance 'wrong' instead"

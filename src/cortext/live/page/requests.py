@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from cortext.errors import CortextError, LiveError
 from cortext.extras import need
 from cortext.live.core.log import event, internal_error, repeated_event
-from cortext.live.page.access.rules import MAX_BODY, Access
+from cortext.live.page.access.rules import MAX_BODY, Access, token_of
 from cortext.live.page.access.tokens import MAY, Holder, Right
 from cortext.live.page.conversation import (
     MOST_LISTED,
@@ -91,8 +91,7 @@ def holder_of(client: HTTPConnection, token: str | None, access: Access) -> Hold
 
 def check_token(request: Request, access: Access, needed: Right) -> Holder:
     """Return who has the request's token. Raises Refused unless it has the right."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    holder = holder_of(request, token.strip() if scheme.lower() == "bearer" else None, access)
+    holder = holder_of(request, token_of(request.scope), access)
     if holder is None:
         raise Refused(401, "the token is missing or wrong")
     if not holder.may(needed):
@@ -100,9 +99,9 @@ def check_token(request: Request, access: Access, needed: Right) -> Holder:
     return holder
 
 
-def check_rate(holder: Holder) -> None:
-    """Count a request. Raises Refused where its sender asks too often."""
-    if not holder.allows_another_change():
+def check_rate(holder: Holder, changes: float = 1.0) -> None:
+    """Count a request as so many changes. Raises Refused where its sender asks too often."""
+    if not holder.allows_another_change(changes):
         raise Refused(429, "too many requests; wait a second")
 
 

@@ -21,14 +21,18 @@ from cortext.live.page.access.rules import (
     MAX_READERS,
     MAX_STRANGE_READERS,
     Access,
+    token_of,
 )
+from cortext.live.page.access.shares import PAGE
 from cortext.live.page.access.tokens import Holder
 from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.messages import Reader
-from cortext.live.page.requests import Refused, holder_of
+from cortext.live.page.requests import Refused, check_rate, holder_of
 
 POLICY_VIOLATION = 1008
 TRY_AGAIN = 1013
+PAGE_CHANGES = 5.0
+"""Changes that a guest's page counts as when it begins to watch: it is sent all that was said."""
 PATIENCE_S = 30.0
 """Seconds that one message may wait for a client that does not read."""
 
@@ -38,8 +42,11 @@ PATIENCE_S = 30.0
 
 async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
     """Send a page what is decoded, until it leaves or its access is withdrawn."""
+    connection = ws.state.connection
     try:
-        holder = holder_of(ws, ws.query_params.get("token"), access)
+        holder = holder_of(ws, token_of(ws.scope), access)
+        if holder is not None and holder.id:
+            check_rate(holder, PAGE_CHANGES)
     except Refused:
         await ws.close(TRY_AGAIN)
         return
@@ -47,9 +54,12 @@ async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) ->
         if not access.open_view:
             await ws.close(POLICY_VIOLATION)
             return
+        if not connection.shares.allows(connection.address, PAGE):
+            await ws.close(TRY_AGAIN)
+            return
         holder = Holder("", "read")  # a stranger, who may watch
         most = MAX_STRANGE_READERS
-        ws.state.connection.trust(holder.connections)
+        connection.trust(holder.connections)
     else:
         most = MAX_READERS if holder.may("control") else MAX_GUEST_READERS
     reader = Reader(asyncio.get_running_loop(), is_stranger=not holder.token)
@@ -61,7 +71,7 @@ async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) ->
         return
     tasks: list[asyncio.Task[Any]] = []
     withdrawn = asyncio.Event()
-    ws.state.connection.when_withdrawn(withdrawn.set)
+    connection.when_withdrawn(withdrawn.set)
     holder.pages += 1
     try:
         await ws.accept()
@@ -119,7 +129,7 @@ async def _send(ws: WebSocket, reader: Reader, withdrawn: asyncio.Event) -> None
 async def serve_feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
     """Decode the bins that a feed sends, until it leaves."""
     try:
-        holder = holder_of(ws, ws.query_params.get("token"), access)
+        holder = holder_of(ws, token_of(ws.scope), access)
     except Refused:
         holder = None  # a guest's, which may not feed
     if holder is None or not holder.may("control"):

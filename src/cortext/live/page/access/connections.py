@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from cortext.live.core.log import repeated_event
+from cortext.live.page.access.shares import Shares
 
 HEAD_S = 10.0
 """Seconds in which a whole request head must come, from the connection or the last answer on."""
@@ -71,6 +72,7 @@ class Listener:
         self._make_protocol = make_protocol
         self._tls = tls
         self._strangers: dict[Connection, None] = {}  # the oldest first
+        self.shares = Shares()
         self._opening: set[asyncio.Task[Any]] = set()
         self._open = True
         listener.setblocking(False)
@@ -116,6 +118,10 @@ class Listener:
             self._disconnect_one()
             self._loop.remove_reader(self._listener)
             self._loop.call_later(RETRY_S, self._resume)
+            return
+        if not self.shares.accepts(_peer(accepted)):
+            repeated_event("too_many_connections")
+            accepted.close()
             return
         # Counted from now on: a handshake that never ends is a stranger's, too.
         connection = Connection(self, self._make_protocol, accepted)
@@ -178,10 +184,7 @@ class Connection(asyncio.Protocol):
         self._tell_withdrawn: Callable[[], None] | None = None
         self._transport: asyncio.Transport | None = None
         self.descriptor = accepted.fileno()
-        try:
-            self.address = _network(accepted.getpeername())
-        except OSError:  # it was reset before it was accepted
-            self.address = 0
+        self.address = _peer(accepted)
         self._allow(HEAD_S)
         self._listener.add_stranger(self)
 
@@ -208,6 +211,11 @@ class Connection(asyncio.Protocol):
         self._allow(None)
         self._holder = holder
         holder.add(self)
+
+    @property
+    def shares(self) -> Shares:
+        """The shares of work of those without a token."""
+        return self._listener.shares
 
     def when_withdrawn(self, tell: Callable[[], None]) -> None:
         """Call `tell` if the token is revoked, and disconnect only some time later."""
@@ -327,6 +335,14 @@ class _Transport:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+def _peer(accepted: socket.socket) -> int:
+    """Return a number for the owner of a connection's address; see `_network`."""
+    try:
+        return _network(accepted.getpeername())
+    except OSError:  # it was reset before it was accepted
+        return 0
 
 
 def _network(peer: tuple[Any, ...] | None) -> int:

@@ -6,9 +6,10 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from cortext.errors import ConfigError, LiveError
+from cortext.live.page.access.shares import BYTES, REQUEST
 from cortext.live.page.access.tokens import Guests, Holder
 
 Scope = MutableMapping[str, Any]
@@ -216,6 +217,14 @@ class Guard:
                 await self._handle(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = scope["state"]["connection"]
+        if self._access.holder(token_of(scope)) is not None:
+            connection.shares.know(connection.address)
+        elif connection.shares.allows(connection.address, REQUEST):
+            send = _counted(send, lambda work: connection.shares.use(connection.address, work))
+        else:
+            connection.disconnect("too_many_requests")
+            return
         reason = self._refusal(scope)
         if reason is None:
             await self._app(scope, receive, _with_headers(scope, send))
@@ -242,6 +251,27 @@ class Guard:
         if changes and not all(self._access.allows_origin(origin, host) for origin in origins):
             return "requests from other sites are refused"
         return None
+
+
+def token_of(scope: Scope) -> str | None:
+    """Return the token that a request or a web socket shows; None for none."""
+    if scope["type"] == "websocket":
+        shown = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+        return shown[-1] if shown else None
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, token = (values[0] if values else b"").decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _counted(send: Send, use: Callable[[float], None]) -> Send:
+    """Return `send` that counts the bytes of answers and messages as work."""
+
+    async def counted(message: MutableMapping[str, Any]) -> None:
+        content = message.get("body") or message.get("text") or message.get("bytes") or b""
+        use(len(content) * BYTES)
+        await send(message)
+
+    return counted
 
 
 def _with_headers(scope: Scope, send: Send) -> Send:

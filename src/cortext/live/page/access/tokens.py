@@ -92,8 +92,8 @@ class Holder:
         """Return whether the token is this one; takes as long for a wrong one."""
         return hmac.compare_digest((token or "").encode(), self.token.encode())
 
-    def allows_another_change(self) -> bool:
-        """Count a change; return whether the rate of changes is within its limit.
+    def allows_another_change(self, changes: float = 1.0) -> bool:
+        """Count so many changes; return whether their rate is within its limit.
 
         Each holder has a limit of its own: a guest cannot use up the owner's.
         """
@@ -101,9 +101,9 @@ class Holder:
         refilled = self._changes + (now_s - self._last_s) * REQUESTS_PER_S
         self._changes = min(refilled, REQUESTS_AT_ONCE)
         self._last_s = now_s
-        if self._changes < 1:
+        if self._changes < changes:
             return False
-        self._changes -= 1
+        self._changes -= changes
         return True
 
 
