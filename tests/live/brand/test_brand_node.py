@@ -10,8 +10,9 @@ from brand_rig import DAYS, N_FEATURES, Process, Rig, Thread, make_world
 from page_worlds import SPANISH
 from redis_process import wait_for
 
-from cortext.errors import LiveError
+from cortext.errors import LiveError, RunError
 from cortext.live.brand.process import run_node
+from cortext.live.core.pipeline import Pipeline
 from cortext.models import load_model, save_model
 
 
@@ -268,6 +269,28 @@ def test_marks_that_wait_for_numbers_that_began_anew_are_carried_out(rig, world)
     assert first[b"error"] == b"111 entries lost (i 90 to 200)"
     assert (second[b"n_bins"], second[b"error"]) == (b"90", b"")
     assert first[b"text"] == second[b"text"]
+
+
+@pytest.mark.parametrize("step", ["push", "flush", "finish"])
+def test_an_utterance_that_the_model_fails_on_ends_in_an_error_and_the_next_is_decoded(
+    rig, world, monkeypatch, step
+):
+    works, failed = getattr(Pipeline, step), []
+
+    def failing(self, *given):
+        if not failed and self.n_bins > 40:
+            failed.append(1)
+            raise RunError("its output is not finite")
+        return works(self, *given)
+
+    monkeypatch.setattr(Pipeline, step, failing)
+    for number in (0, 1):
+        rig.say(world.trials()[number], number)
+    assert b"failed: " in rig.final(1)[b"error"]
+    assert b"its output is not finite" in rig.final(1)[b"error"]
+    assert rig.final(2)[b"error"] == b""
+    assert rig.final(2)[b"text"].decode() == world.offline(world.trials()[1])[1][0].text
+    assert "NODE_FATAL_ERROR" not in rig.states()
 
 
 def test_a_second_node_of_the_same_name_is_mentioned(rig):

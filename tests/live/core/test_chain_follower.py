@@ -14,6 +14,7 @@ from cortext.cli import run as cortext
 from cortext.cli.live import _open
 from cortext.errors import ConfigError, RunError
 from cortext.evaluation.fitted import weights_checksum
+from cortext.live.core import chain_follower
 from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
 from cortext.live.core.chain_follower import speaking_run
 from cortext.live.core.gate import GateCard, GateNetwork, IdleGate
@@ -226,6 +227,30 @@ def test_a_damaged_model_never_speaks(page_root, run, tmp_path, caplog):
         wait_for(problems, "the damage is not logged")
         assert "model 1 of the chain is damaged" in problems()[0]
         assert model_now(decoding) == base
+
+
+def test_a_model_that_does_not_fit_is_not_loaded_again_and_again(run, tmp_path, monkeypatch):
+    """Within a hundred looks the pause doubles from 2 looks on; a new entry is looked at at once."""
+    monkeypatch.setattr(chain_follower, "LOOK_S", 0.005)
+    monkeypatch.setattr(chain_follower, "RETRY_S", (0.02, 10.0))
+    chain, tries = tmp_path / "chain", []
+    with open_chain(chain, run):
+        pass
+
+    def unfit(folder):
+        tries.append(folder)
+        raise RunError("it has other features")
+
+    offered = []
+    like = TorchStepper(load_model(run))
+    with closing(chain_follower.ChainFollower(chain, unfit, like, None, offered.append)):
+        time.sleep(1.0)
+        assert 2 <= len(tries) <= 7  # 0, 0.02, 0.06, 0.14, 0.3, 0.62 s
+        before = len(tries)
+        with open_chain(chain) as opened:
+            opened.add_model("candidate", lambda made: write_other(made, run, 0.2), parent=0)
+        wait_for(lambda: len(tries) > before, "the new entry is not looked at")
+    assert not offered
 
 
 def test_the_latest_day_stays_the_latest(page_root, run, tmp_path):

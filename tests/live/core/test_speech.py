@@ -1,5 +1,6 @@
 """The process that speaks: what is heard, and that neither text nor failure harms it."""
 
+import multiprocessing
 import os
 import queue
 import signal
@@ -13,6 +14,7 @@ from fake_espeak import SOUND, FakeEspeak
 from serving import wait_until
 
 from cortext.errors import ConfigError, CortextError, DataError, LiveError
+from cortext.live.core import speech as speech_module
 from cortext.live.core.speech import MOST_WAITING, NICENESS, SILENT_S, Speech
 
 DEADLINE_S = 20.0
@@ -199,6 +201,36 @@ def test_process_that_is_killed_while_it_waits_begins_again(speech):
     wait_until(lambda: bool(speech.problems), "the end")
     assert speech.problems == ["the voice espeak-ng ended by itself; it begins again"]
     assert hear(speech, "after").whole() == (22050, SOUND)
+
+
+class Dying(speech_module.Speech):
+    """A voice whose process ends as soon as it is ready."""
+
+    starts = 0
+
+    def _start(self):
+        self.starts += 1
+        self._link, theirs = multiprocessing.Pipe()
+        theirs.close()
+        self._process = subprocess.Popen(["true"], stdin=subprocess.PIPE, start_new_session=True)
+
+    def _first_message(self):
+        return "ready", ()
+
+
+def test_process_that_ends_again_and_again_is_left_alone_until_somebody_asks(monkeypatch):
+    monkeypatch.setattr(speech_module, "_LOOK_S", 0.02)
+    monkeypatch.setattr(speech_module, "AGAIN_S", 0.0)
+    said, heard = [], []
+    voice = Dying("formant")
+    voice.failed = said.append
+    wait_until(lambda: any("again and again" in each for each in said), "the end of the starts")
+    time.sleep(0.2)
+    assert voice.starts == 1 + speech_module.MOST_DEATHS
+    voice.ask("hello", 1.0, 1.0, heard.append)
+    wait_until(lambda: bool(heard), "an answer")
+    assert voice.starts > 1 + speech_module.MOST_DEATHS
+    voice.close()
 
 
 @pytest.mark.slow

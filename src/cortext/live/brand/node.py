@@ -6,6 +6,9 @@ import json
 import queue
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,12 +28,13 @@ from cortext.live.brand.position import Missed, NodePosition, catch_up
 from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntry, Sequencer
 from cortext.live.core.chain_follower import ChainModel
 from cortext.live.core.decoder import Notes
-from cortext.live.core.log import event
+from cortext.live.core.log import event, internal_error
 from cortext.live.core.log_writer import LogWriter
 from cortext.live.core.pipeline import Pipeline
 from cortext.live.core.redis_link import RedisLink
 from cortext.live.core.redis_streams import Entry, StreamId
 
+Result = TypeVar("Result")
 BLOCK_MS = 100
 """Longest wait of a read for entries; a signal is obeyed after at most that."""
 HURRY_MS = 5
@@ -281,11 +285,11 @@ class BrandNode:
 
     def _begin_if_open(self, bins_TC: np.ndarray) -> None:
         """Let the idle gate see bins [T, C]; begin an utterance where it opens."""
-        bins_TC = self._pipeline.listen(bins_TC)
-        if len(bins_TC):
+        heard_TC = self._computed(lambda: self._pipeline.listen(bins_TC))
+        if heard_TC is not None and len(heard_TC):
             utterance = self._begin(b"", None)
             utterance.n_entries += 1
-            self._decode_bins(bins_TC, utterance)
+            self._decode_bins(heard_TC, utterance)
 
     def _decode_bins(self, bins_TC: np.ndarray, utterance: NodeUtterance) -> None:
         utterance.n_bins += len(bins_TC)
@@ -293,7 +297,9 @@ class BrandNode:
         # An entry may hold the end of one utterance and the beginning of the next. The pipeline
         # keeps the bins after an end, and takes them up with the next push, of no bins.
         while True:
-            update = self._pipeline.push(bins_TC)
+            update = self._computed(partial(self._pipeline.push, bins_TC))
+            if update is None:
+                return
             if len(update.logits_PV):
                 self._outputs.write_step(self._position, utterance.trial, update)
             if not update.ended:
@@ -438,10 +444,14 @@ class BrandNode:
         """End the utterance with a result, and with all its problems."""
         utterance = self._utterance or NodeUtterance()
         start = time.perf_counter()
-        update = self._pipeline.flush()
+        update = self._computed(self._pipeline.flush)
+        if update is None:
+            return
         if len(update.logits_PV):
             self._outputs.write_step(self._position, utterance.trial, update)
-        nbest = self._pipeline.finish()
+        nbest = self._computed(self._pipeline.finish)
+        if nbest is None:
+            return
         final_ms = 1000 * (time.perf_counter() - start)
         if self._notes:
             self._notes.write_new()
@@ -453,6 +463,32 @@ class BrandNode:
         self._log.end(self._position.utterance, nbest, ended, self._model)
         self._utterance = None
         self._position.running = False
+        self._swap()
+
+    def _computed(self, work: Callable[[], Result]) -> Result | None:
+        """Return what the model or the search computes; None where it failed.
+
+        Then the utterance in progress ends with that error, and the next one is decoded.
+        """
+        try:
+            return work()
+        except Exception as error:  # a plug-in may raise any
+            self._abandon(internal_error(error))
+            return None
+
+    def _abandon(self, what: str) -> None:
+        position, utterance = self._position, self._utterance
+        event("utterance_failed", "error", node=self._nickname, utterance=position.utterance)
+        self._states.write("NODE_WARNING", f"utterance {position.utterance}: {what}")
+        self._pipeline.reset()
+        self._log.drop()
+        if utterance is not None:
+            step = self._outputs.newest_step()
+            same = step.get(b"utterance") == str(position.utterance).encode()
+            text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
+            self._outputs.write_missed(position, utterance.trial, f"failed: {what}", text)
+        self._utterance = None
+        position.running = False
         self._swap()
 
     def _swap(self) -> None:

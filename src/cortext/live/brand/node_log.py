@@ -53,6 +53,12 @@ class NodeLog:
         """Begin an utterance with the bins that were held."""
         self._bins, self._held = self._held, []
 
+    def drop(self) -> None:
+        """Log nothing of the utterance, which could not be decoded."""
+        self._bins, self._held = [], []
+        if self._writer is not None:
+            self._writer.speaking(False)
+
     def end(self, number: int, nbest: NBest, ended: str, model: str | None) -> None:
         """Log the utterance.
 

@@ -7,6 +7,7 @@ one model for another between two utterances.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,13 +18,16 @@ import numpy as np
 from cortext.decoding.confidence import Calibrator
 from cortext.live.core.log import event, internal_error
 from cortext.models.stepper import Stepper, require_alike
-from cortext.recalibration.chain import FILE, read_chain, verify_model
+from cortext.recalibration.chain import FILE, chain_state, read_chain, verify_model
 from cortext.recalibration.chain_entries import ChainContents
 
 LOOK_S = 1.0
 """Seconds between two looks at a chain."""
-RETRY_S = 10.0
-"""The same after a failure."""
+RETRY_S = 10.0, 300.0
+"""Shortest and longest pause after a failure: it doubles until the chain changes.
+
+A model that does not fit would otherwise be loaded again and again beside the one that speaks.
+"""
 WARM_UP_STEPS = 8
 """Steps that a model takes before it is handed over: its first takes many times longer."""
 
@@ -100,8 +104,13 @@ class ChainFollower:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        problem = ""
-        while not self._stop.wait(RETRY_S if problem else LOOK_S):
+        problem, tried, pause_s, again_s = "", None, RETRY_S[0], 0.0
+        while not self._stop.wait(LOOK_S):
+            found = chain_state(self._chain)
+            if problem and found == tried and time.monotonic() < again_s:
+                continue
+            if found != tried:
+                tried, pause_s = found, RETRY_S[0]
             try:
                 self._look()
                 problem = ""
@@ -110,6 +119,7 @@ class ChainFollower:
                 before, problem = problem, internal_error(error)
                 if problem != before:
                     event("chain_not_followed", "warning", chain=self._chain, error=problem)
+                again_s, pause_s = time.monotonic() + pause_s, min(2 * pause_s, RETRY_S[1])
 
     def _look(self) -> None:
         """Hand over the model that speaks now, if it is another."""

@@ -37,9 +37,13 @@ START_S = 300.0
 """Seconds that opening the voice may take."""
 AGAIN_S = 5.0
 """Seconds from a start that failed to the next one."""
+MOST_DEATHS = 3
+"""Times in a row that a process which nobody asked anything may end and is started again."""
 NICENESS = 5
 """Decoding goes before speaking where both want the same core."""
 _TICK_S = 0.05
+_LOOK_S = 1.0
+"""Seconds between two looks at a process that waits."""
 
 Put = Callable[[int | bytes | CortextError | None], None]
 """Takes the samples per second, then the sound piece by piece, then None; or what went wrong."""
@@ -110,6 +114,7 @@ class Speech:
         self._is_ready = False
         self._was_ready = False
         self._refusal: str | None = None
+        self._n_deaths = 0
         self._started_s = -float("inf")
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection
@@ -178,16 +183,25 @@ class Speech:
                 request.put(LiveError("the server is stopping"))
 
     def _next(self) -> Request | None:
-        """Return the next text; None at the end. Starts a process again that died meanwhile."""
+        """Return the next text; None at the end. Starts a process again that died meanwhile.
+
+        One that dies again and again is started when there is something to speak.
+        """
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._waiting or self._closing, timeout=1.0)
+                self._news.wait_for(lambda: self._waiting or self._closing, timeout=_LOOK_S)
                 if self._closing:
                     return None
                 if self._waiting:
                     return self._waiting.popleft()
             if self._process is not None and self._process.poll() is not None:
-                self._restart("ended by itself")
+                self._n_deaths += 1
+                if self._n_deaths <= MOST_DEATHS:
+                    self._restart("ended by itself")
+                    continue
+                self._kill()
+                self._refusal = "its process ended by itself, again and again"
+                self.failed(f"the voice {self.name}: {self._refusal}")
 
     def _answer(self, request: Request) -> None:
         if request.is_cancelled:
@@ -203,6 +217,8 @@ class Speech:
             problem = "ended in the middle of a text"
         except Exception as error:  # no one waits for this thread
             problem = internal_error(error)
+        if problem is None:
+            self._n_deaths = 0
         if problem is not None and not self._closing:
             request.put(LiveError(f"the voice {self.name} {problem}"))
             self._restart(problem)
