@@ -10,8 +10,10 @@ import pytest
 from recalibrating import DAYS, QUICK, Clock, candidates, recorded, say, service, work
 
 from cortext.cli import run as cortext
-from cortext.errors import CortextError, DataError
+from cortext.errors import CortextError, DataError, RunError
 from cortext.models import AcousticModel
+from cortext.recalibration.chain_entries import ChainContents
+from cortext.recalibration.learner import Learner
 from cortext.recalibration.watching import watch
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.log import read_log
@@ -142,6 +144,52 @@ def test_too_many_open_files_lose_no_sentence(participant, tmp_path, monkeypatch
         assert running.set_aside == {}
     (made,) = candidates(tmp_path / "chain")
     assert made.facts["learnt"]["decoded"] == [1, 2, 3, 4, 5]
+
+
+def test_too_little_memory_to_learn_is_named_and_waited_for(participant, tmp_path, monkeypatch):
+    trials, clock = recorded(participant)[:8], Clock()
+    say(tmp_path / "log", trials, ["x"] * 8, when=clock.now)
+    with service(participant, tmp_path, clock=clock, **QUICK) as running:
+
+        def short(*_, **__):
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Learner, "_train", short)
+            with pytest.raises(RunError, match="too little memory to learn"):
+                work(running)
+        work(running)
+    (made,) = candidates(tmp_path / "chain")
+    assert made.facts["learnt"]["decoded"] == [1, 2, 3, 4, 5]
+
+
+class Failing:
+    """A service whose work fails so many times, on a chain without entries."""
+
+    def __init__(self, n_times):
+        self.left, self.set_aside = n_times, {}
+        self.chain = ChainContents()
+
+    def work(self):
+        self.left -= 1
+        if self.left >= 0:
+            raise RunError("the chain is damaged")
+        return False
+
+
+def test_while_a_problem_lasts_it_is_said_once_and_tried_less_and_less_often():
+    class Stop(threading.Event):
+        waits = ()
+
+        def wait(self, seconds):
+            self.waits = (*self.waits, seconds)
+            if len(self.waits) == 8:
+                self.set()
+
+    stop, news = Stop(), []
+    watch(Failing(7), stop, news.append, 2.0)
+    assert stop.waits == (4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 2.0)
+    assert news == [{"error": "the chain is damaged"}]
 
 
 def test_an_utterance_that_was_set_aside_can_be_deleted(participant, tmp_path, capsys):

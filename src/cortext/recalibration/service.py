@@ -295,6 +295,12 @@ class Recalibration:
         except CortextError:
             self._begin()
             raise
+        except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError without memory
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            self._begin()
+            fix = "end other programs; it is tried again"
+            raise RunError("too little memory to learn", where=self.out, fix=fix) from None
 
     def _follow_chain(self) -> None:
         """Begin again where a decision about the chain has left the learner's model behind.

@@ -9,6 +9,9 @@ from typing import Any
 from cortext.errors import CortextError
 from cortext.recalibration.service import Recalibration
 
+LONGEST_WAIT_S = 60.0
+"""Longest pause between two tries while a problem lasts: it doubles with each try."""
+
 
 def watch(
     service: Recalibration,
@@ -31,14 +34,14 @@ def watch(
         once: End when there is nothing more to do, and raise errors.
     """
     known, problem = len(service.chain.entries), ""
-    named = set[int]()
+    named, n_failures = set[int](), 0
     while not stop.is_set():
         try:
-            busy, problem = service.work(), ""
+            busy, problem, n_failures = service.work(), "", 0
         except CortextError as error:
             if once:
                 raise
-            busy = False
+            busy, n_failures = False, n_failures + 1
             if str(error) != problem:
                 problem = str(error)
                 say({"error": problem})
@@ -56,7 +59,7 @@ def watch(
         if not busy:
             if once:
                 return
-            stop.wait(wait_s)
+            stop.wait(max(wait_s, min(wait_s * 2 ** min(n_failures, 16), LONGEST_WAIT_S)))
 
 
 def _by_reason(set_aside: Mapping[int, str], named: Container[int]) -> dict[str, list[int]]:
