@@ -271,7 +271,7 @@ def test_marks_that_wait_for_numbers_that_began_anew_are_carried_out(rig, world)
     assert first[b"text"] == second[b"text"]
 
 
-@pytest.mark.parametrize("step", ["push", "flush", "finish"])
+@pytest.mark.parametrize("step", ["push", "finish"])
 def test_an_utterance_that_the_model_fails_on_ends_in_an_error_and_the_next_is_decoded(
     rig, world, monkeypatch, step
 ):

@@ -12,7 +12,7 @@ from cortext.live.page.access import shares as shares_module
 from cortext.live.page.access.shares import MOST_ADDRESSES, OF_ADDRESS, OF_ALL, Shares
 from cortext.live.page.access.tokens import Holder
 
-FLOOD_S = 1.5
+FLOOD_S = 0.8
 MOST_TRIES = 4000
 """Connections of each attacking thread: the test ends on any machine."""
 FLOODER = "127.0.0.2"
@@ -124,7 +124,7 @@ def test_the_owner_decodes_and_is_answered_while_strangers_flood_an_open_view(
         for each in attackers:
             each.join(5)
         took_s = time.monotonic() - begin_s
-    assert n_asked > 3
+    assert n_asked > 1
     assert n_said == n_asked
     per_s, at_once = small_share
     # An answer that was given takes a connection and a request.
