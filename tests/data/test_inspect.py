@@ -5,7 +5,7 @@ import h5py
 import numpy as np
 import pytest
 
-from cortext.data import pack, write_session
+from cortext.data import make_trial, pack, write_session
 from cortext.data.inspect import inspect
 from cortext.errors import DataError
 
@@ -52,6 +52,17 @@ def test_report_is_a_table_and_json(dataset_root: Path) -> None:
     assert lines[2].split()[:4] == ["session", "split", "trials", "bad"]
     assert lines[3].split()[:4] == ["t15.2023.08.11", "train", "4", "0"]
     assert lines[-1] == "problems: none"
+
+
+def test_sentences_that_are_scored_otherwise_than_labelled_are_counted(tmp_path: Path) -> None:
+    prompts = ["We\u2019re here", "yes", "We\u2019re there"]
+    features_TC = np.random.default_rng(0).normal(size=(100, 4))
+    trials = [make_trial(features_TC, "a.2026.01.12", 1, i, text) for i, text in enumerate(prompts)]
+    write_session(tmp_path / "a.2026.01.12" / "data_train.hdf5", trials)
+    (problem,) = inspect(tmp_path).problems
+    assert problem.message.startswith("2 sentences have marks that labels read and scoring drops")
+    assert "labelled \"we're here\" and scored 'were here'" in problem.message
+    assert inspect(tmp_path, check_sentences=False).problems == []
 
 
 def test_every_problem_is_listed(dataset_root: Path, some_trials, tmp_path: Path) -> None:

@@ -402,7 +402,8 @@ def test_inspect_finds_what_english_would_lose(dataset_root: Path) -> None:
         True,
         True,
     ]
-    assert len(said) == 2
+    assert "labelled \"don't well-known words\" and scored 'dont well-known words'" in said[2]
+    assert len(said) == 3
     with pytest.raises(TextError, match="language 'en' would lose é 5 in 'Café at 5'"):
         make_trial(np.ones((60, 4)), DAY, 1, 0, "Café at 5")
 

@@ -65,6 +65,19 @@ def test_letters_that_would_vanish_are_named(name, text, lost):
             language.require(text)
 
 
+def test_a_sign_that_is_spoken_is_refused_in_a_prompt_of_a_language_that_cannot_say_it():
+    get_language("en").require("salt & pepper")
+    with pytest.raises(TextError, match="'es' would lose & in 'sal & agua'"):
+        get_language("es").require("sal & agua")
+
+
+@pytest.mark.parametrize("name", ["es", "de", "fr", "nl"])
+def test_typographic_forms_of_letters_and_marks_are_read_as_typed_ones(name):
+    text = "o\u00adk \ufb01n\u00a0\uff2f\uff4b, oui/non \u2014 l\u2019eau e\u0301 \u201cla\u201d"
+    assert get_language(name).normalize(text) == "ok fin ok oui non l'eau é la"
+    assert get_language(name).damage(text) == ""
+
+
 def test_signs_within_words_may_be_among_the_letters():
     catalan = Language.from_json({"name": "ca", "letters": "a-z àèéíïòóúüç·"})
     assert catalan.normalize("El col·lega · plora.") == "el col·lega plora"

@@ -10,6 +10,7 @@ from cortext.errors import TextError
 from cortext.text import (
     ARPABET,
     CHARACTERS,
+    EN,
     HANDWRITING,
     SIL,
     Lexicon,
@@ -101,6 +102,8 @@ def test_sentence_without_words_is_an_error(sentence):
         ('"Is it late?", Ann said...', "is>it>late?>ann>said~"),
         ("a well-known b - c", "a>wellknown>b>c"),
         ("so , what ?", "so>what"),  # a mark follows a letter
+        ("well,I am", "well,>i>am"),
+        ("yes/no U.S.", "yes>no>us~"),
     ],
 )
 def test_the_marks_of_a_sentence_follow_its_words_where_they_are_tokens(sentence, expected):
@@ -129,9 +132,36 @@ def test_lexicon_for_holds_exactly_the_words_that_sound():
     assert lexicon.pronunciations("read") == Lexicon.cmu().pronunciations("read")
 
 
+@pytest.mark.parametrize(
+    ("prompt", "typed"),
+    [
+        ("We\u2019re here", "we're here"),
+        ("I\u2019ll see", "i'll see"),
+        ("I\u00a0am", "i am"),
+        ("I\tam\nhere", "i am here"),
+        ("yes/no,I", "yes no i"),
+        ("he\u2014she", "he she"),
+        ("take 'em", "take 'em"),
+    ],
+)
+def test_marks_of_a_prompt_change_no_phoneme(prompt, typed):
+    words = [Lexicon.cmu().pronunciations(word)[0] for word in typed.split()]
+    assert to_phonemes(prompt) == [symbol for word in words for symbol in (*word, SIL)]
+
+
 def test_phonemes_of_real_prompts_agree_with_the_published_labels(real_data):
     lines = (real_data / "phonemes" / "t12_val_even.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     labels = [[SIL if symbol == "|" else symbol for symbol in row["true_phonemes"]] for row in rows]
     ours = [to_phonemes(row["reference"]) for row in rows]
     assert error_rate(labels, ours, "phoneme").rate < 0.005
+
+
+def test_words_of_real_prompts_are_those_that_are_scored_with_few_exceptions(real_data):
+    prompts = (real_data / "text" / "transcripts_train.txt").read_text().splitlines()
+    others = [prompt for prompt in prompts if EN.scored_otherwise(prompt)]
+    assert len(prompts) > 12_000
+    assert len(others) == 7  # four times " 'em", two U+2019, and 'science and evidence'
+    for name in ("t12", "t15"):
+        lines = (real_data / "phonemes" / f"{name}_val_even.jsonl").read_text().splitlines()
+        assert EN.scoring_note(json.loads(line)["reference"] for line in lines) is None

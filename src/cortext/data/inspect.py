@@ -264,6 +264,11 @@ class _Survey:
             message = f"{error.what}; {error.fix}"
             self.notes.append(Problem(str(file), trial.name, "sentence_label", message))
 
+    def _scoring(self, path: Path) -> list[Problem]:
+        """Return a note on the sentences whose words are scored otherwise than labelled."""
+        note = self._check_sentences and self.conventions.language.scoring_note(self.sentences)
+        return [Problem(str(path), None, "sentence_label", note)] if note else []
+
     def _count(self, row: SplitReport, trial: Trial) -> None:
         row.n_trials += 1
         row.minutes += trial.n_bins * self.conventions.bin_ms / 60_000
@@ -293,7 +298,7 @@ class _Survey:
             if token and not self.tokens[token]
         ]
         labels_differ, misfits = self._labels.result()
-        problems = [*self.problems, *self.notes, *misfits]
+        problems = [*self.problems, *self.notes, *self._scoring(path), *misfits]
         order = sorted(totals.values(), key=lambda row: ("train", "val", "test").index(row.split))
         return DatasetReport(
             str(path),

@@ -227,6 +227,7 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
     with_corpus = [trial for trial in trials if trial.corpus]
     read = [trial for trial in trials if trial.reference and trial.text is not None]
     skipped = [{"id": number, **problem.to_json()} for number, problem in found.skipped.items()]
+    scoring_note = found.conventions.language.scoring_note(trial.sentence or "" for trial in trials)
     days = {name: blocks.post_implant_day(name) or found.days.get(name) for name in sessions}
     return {
         **vars(rates(trials, seed)),
@@ -248,7 +249,7 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
         "n_skipped": len(skipped),
         "skipped": skipped,
         "n_degraded": len(found.degraded),
-        "notes": found.notes,
+        "notes": [*found.notes, scoring_note] if scoring_note else found.notes,
         "decoder_options": None if found.options is None else found.options.note,
         "n_cross_fitted": len(found.cross_fitted),
         "confidence": _confidence(found, seed),

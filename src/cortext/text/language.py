@@ -1,11 +1,12 @@
 """Languages: what the words of a text are, for labels, language models and scoring alike.
 
-`en` is the benchmark's normalisation, bit for bit (`cortext.text.normalize`). All others, built in
-or of one's own, follow one rule: Unicode NFC, small letters, typographic apostrophes and hyphens as
-`'` and `-`, no characters that nobody sees, such as zero-width joiners; then everything becomes a
-blank that is neither a letter of the language nor an apostrophe or hyphen where the language has
-it. Letters, combining marks and digits that the language lacks would vanish: `Language.damage`
-finds them, and who reads text refuses it.
+`en` is scored with the benchmark's normalisation, bit for bit; its labels are of the words that
+people read (both in `cortext.text.normalize`). All others, built in or of one's own, follow one
+rule for both: Unicode NFC, small letters, typographic apostrophes and hyphens as `'` and `-`, no
+characters that nobody sees, such as zero-width joiners; then everything becomes a blank that is
+neither a letter of the language nor an apostrophe or hyphen where the language has it. Letters,
+combining marks and digits that the language lacks would vanish: `Language.damage` finds them, and
+who reads text refuses it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 from cortext.arguments import check_text, check_type
 from cortext.errors import TextError, nearest
 from cortext.text.inventory import read_entry
+from cortext.text.normalize import SPOKEN_SIGNS, spoken_words
 from cortext.text.normalize import normalize as benchmark_normalize
 
 MARKS = ("inside", "beside", "none")
@@ -37,7 +40,9 @@ _UNSEEN = (
     "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069"
     "\ufe00-\ufe0f\ufeff"
 )
-_ODD = re.compile(f"[{_APOSTROPHES}{_HYPHENS}{_UNSEEN}]")
+_LIGATURES = dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"), strict=True))
+_FULL_WIDTH = {chr(ord(letter) + 0xFEE0): letter for letter in ascii_letters}
+_ODD = re.compile(f"[{_APOSTROPHES}{_HYPHENS}{_UNSEEN}{''.join(_LIGATURES | _FULL_WIDTH)}]")
 _CLITIC = re.compile("[^aeiouyáéíóúàèìòùäëïöüâêîôû]{1,2}")
 _LONG = 10_000
 """Characters of a text from which on runs of combining marks are cut."""
@@ -90,8 +95,35 @@ class Language:
         return " ".join(words if self.unit == "word" else self._character.findall("".join(words)))
 
     def words(self, text: str) -> list[str]:
-        """Return the normalised words of a text; pieces without a letter are left out."""
+        """Return the words of a text as people read it aloud; pieces without a letter are left out.
+
+        For the benchmark's English they are not always those that are scored (`scored_otherwise`).
+        """
+        if self.is_benchmark:
+            check_text(text, "text")
+            return spoken_words(self._plain(text))
         return [word for word in self.normalize(text).split() if word.strip("-'")]
+
+    def scored_otherwise(self, text: str) -> bool:
+        """Return whether scoring takes other words of a text than a label of it has."""
+        scored = [word for word in self.normalize(text).split() if word.strip("-'")]
+        return self.is_benchmark and scored != self.words(text)
+
+    def scoring_note(self, sentences: Iterable[str]) -> str | None:
+        """Say how many sentences have marks that part words for a label, and not for scoring.
+
+        None where there is none.
+        """
+        found = [sentence for sentence in sentences if self.scored_otherwise(sentence)]
+        if not found:
+            return None
+        first = min(found, key=lambda sentence: (len(sentence), sentence))
+        read = " ".join(self.words(first))
+        return (
+            f"{len(found):,} sentence{'s have' if len(found) > 1 else ' has'} marks that labels"
+            f" read and scoring drops: {first[:80]!r} is labelled {read[:80]!r} and scored"
+            f" {self.normalize(first)[:80]!r}; type ' - and blanks to have both agree"
+        )
 
     def n_words(self, decoded: str) -> int:
         """Return the number of words of a decoded text, whose words need no normalising."""
@@ -113,7 +145,7 @@ class Language:
         unknown ones.
         """
         check_text(text, "text")
-        plain = _nfc(text) if self.is_benchmark else self._plain(text)
+        plain = self._plain(text)
         lost = [
             character
             for character in set(plain) - self._kept
@@ -128,7 +160,8 @@ class Language:
             text: The text.
             where: The file and line, for the message.
         """
-        if lost := self.damage(text):
+        signs = "" if self.is_benchmark else "".join(set(text) & set(SPOKEN_SIGNS))
+        if lost := self.damage(text) + signs:
             raise self.refused({lost: [where] if where else []}, text)
 
     def refused(
@@ -221,7 +254,7 @@ class Language:
 
     def _plain(self, text: str) -> str:
         found = _nfc(text.translate(_same()) if _ODD.search(text) else text)
-        return self._lower(found) if self.lower_case else found
+        return self._lower(found) if self.lower_case and not self.is_benchmark else found
 
     def _lower(self, text: str) -> str:
         if "ı" in self._kept:  # Turkish and its relatives have two letters i
@@ -297,12 +330,13 @@ class Language:
 
 
 @cache
-def _same() -> dict[int, int | None]:
-    """Typographic apostrophes and hyphens as typed ones; characters that nobody sees as nothing."""
+def _same() -> dict[int, Any]:
+    """Return typed marks and letters for typographic ones, nothing for what nobody sees."""
     unseen = re.findall("(.)(?:-(.))?", _UNSEEN)
     gone = [code for low, high in unseen for code in range(ord(low), ord(high or low) + 1)]
     return (
-        dict.fromkeys(map(ord, _APOSTROPHES), ord("'"))
+        str.maketrans(_LIGATURES | _FULL_WIDTH)
+        | dict.fromkeys(map(ord, _APOSTROPHES), ord("'"))
         | dict.fromkeys(map(ord, _HYPHENS), ord("-"))
         | dict.fromkeys(gone)
     )

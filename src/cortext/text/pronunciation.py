@@ -22,6 +22,7 @@ from cortext.text.lexicon import Lexicon, Pronunciation
 
 _WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
 _CONTRACTION = re.compile(r"(.*[a-z])(n't|'(?:s|ll|re|ve|d|m))")
+_AFTER_MARK = re.compile(r"\s+|(?<=[,;:?!/…–—])(?=\w)")
 _MAX_VARIANTS = 16
 Pronouncer = Callable[[str], tuple[Pronunciation, ...]]
 _VOICELESS = frozenset("P T K F TH".split())
@@ -99,7 +100,7 @@ def pronounced(
     find = pronouncer(inventory, language, lexicon)
     if find is pronounce:
         find = _pronounce  # words that have just been normalised need no check
-    chunks = sentence.split() if inventory.marks else [sentence]
+    chunks = _AFTER_MARK.split(sentence) if inventory.marks else [sentence]
     found: list[Pronunciation] = []
     for chunk in chunks:
         words = [find(word)[0] for word in language.words(chunk)]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cortext.errors import TextError, shown
-from cortext.text.normalize import normalize
+from cortext.text.normalize import SPOKEN_SIGNS, join_tokens, normalize
 from cortext.text.numbers import spell_numbers
 
 MAX_WORDS = 250
@@ -106,17 +106,15 @@ _MEASURE = re.compile(r"(?<=\d) ?(lbs?|oz|ft|in|yd|mi|hrs?|yrs?|mins?|secs?|tbsp
 _CITATION = re.compile(r"\[(?:\d+|edit|citation needed)\]")
 _WITH = re.compile(r"\b([Ww])/(o\b)?(?= )")
 
-_APART = re.compile(r"(?<=[A-Za-z]) '(?=(?:s|d|ll|re|ve|m|t)\b(?!'))")  # we 'd
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])'+(?=\S)((?:[^']|(?<=\w)'(?=\w))*)(?<=\S)'+(?![A-Za-z0-9])")
 _STRAY_APOSTROPHE = re.compile(r"(?<![A-Za-z])'+|'+(?=')|(?<![A-Za-z])'+(?![A-Za-z])")
 _STRAY_HYPHEN = re.compile(r"-{2,}|(?<![A-Za-z])-+|-+(?![A-Za-z])")
-_SPOKEN = {"&": " and ", "+": " plus ", "=": " equals ", "@": " at ", "%": " percent "}
 _KEPT = {
     chr(code): chr(code)
     for code in (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1))
 }
 _CLEAN = str.maketrans(
-    {chr(code): " " for code in range(128)} | _SPOKEN | _KEPT | {"'": "'", "-": "-"}
+    {chr(code): " " for code in range(128)} | SPOKEN_SIGNS | _KEPT | {"'": "'", "-": "-"}
 )
 _ASCII_LETTER = re.compile(r"[A-Za-z]")
 _DIGIT = re.compile(r"[0-9]")
@@ -360,7 +358,7 @@ def _spoken(raw: str, is_typed: bool = False) -> tuple[str, str]:
     if "-" in text:
         text = _STRAY_HYPHEN.sub(" ", text)
     if "'" in text:
-        text = _STRAY_APOSTROPHE.sub(" ", _QUOTED.sub(r"\1", _APART.sub("'", text)))
+        text = _STRAY_APOSTROPHE.sub(" ", _QUOTED.sub(r"\1", join_tokens(text)))
     return _checked(normalize(" ".join(text.split())))
 
 

@@ -88,7 +88,7 @@ def _checked(words: list[str], language: Language, where: str | None = None) -> 
 
 def is_word(text: str, language: Language) -> bool:
     """Return whether a text is one word, as the language normalises it."""
-    return language.words(text) == [text]
+    return language.normalize(text).split() == [text] and bool(text.strip("-'"))
 
 
 def renumbered(words: Sequence[str], number: Mapping[str, int]) -> np.ndarray:
