@@ -253,7 +253,7 @@ class Language:
         return re.compile(f"[{self._class}]{f'[{re.escape(marks)}]*' if marks else ''}")
 
     def _plain(self, text: str) -> str:
-        found = _nfc(text.translate(_same()) if _ODD.search(text) else text)
+        found = _nfc(typed(text))
         return self._lower(found) if self.lower_case and not self.is_benchmark else found
 
     def _lower(self, text: str) -> str:
@@ -327,6 +327,11 @@ class Language:
                 raise TextError(
                     f"language.letters has the capital {ends[0]!r}", fix="give small letters"
                 )
+
+
+def typed(text: str) -> str:
+    """Return a text with typed marks and letters in the place of typographic ones."""
+    return text.translate(_same()) if _ODD.search(text) else text
 
 
 @cache

@@ -11,13 +11,17 @@ import lzma
 import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from cortext.arguments import as_path, check_list, check_type
 from cortext.errors import TextError
-from cortext.files import atomic_stream, check_file
+from cortext.files import atomic_stream
+from cortext.text.files import read_text
 from cortext.text.inventory import BLANK, MOST_TOKENS, RELEASE, SIL, Inventory
+from cortext.text.language import Language
+from cortext.text.lexicon_formats import read_listing
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
 """File of the dictionary: one line per word, `word<TAB>CODE CODE ...`, xz-compressed.
@@ -97,6 +101,11 @@ class Lexicon:
     Args:
         pronunciations: Pronunciations by word; none by default.
         inventory: Tokens that they consist of.
+
+    Attributes:
+        inventory: Tokens that they consist of.
+        format: How a file that a person brought was read, in one line: its format, and what was
+            left out (`cortext.text.lexicon_formats`). Else empty.
     """
 
     def __init__(
@@ -105,6 +114,7 @@ class Lexicon:
         inventory: Inventory = RELEASE,
     ) -> None:
         self.inventory = inventory
+        self.format = ""
         self._code_of = codes_of(inventory)  # the cache takes longer than a word does
         self._codes: dict[str, str] = {}  # blank-separated codes by word
         self._weights: dict[tuple[str, str], float] = {}
@@ -152,6 +162,14 @@ class Lexicon:
         else:
             self._weights.pop((word, code), None)
 
+    def drop(self, words: Iterable[str]) -> None:
+        """Remove words with all their pronunciations."""
+        gone = set(words)
+        for word in gone:
+            self._codes.pop(word, None)
+        for key in [key for key in self._weights if key[0] in gone]:
+            del self._weights[key]
+
     def take(self, word: str, other: Lexicon) -> None:
         """Append all pronunciations that a lexicon of the same inventory has of a word."""
         for variant, weight in zip(other.pronunciations(word), other.weights(word), strict=True):
@@ -193,7 +211,12 @@ class Lexicon:
 
     @classmethod
     def read(
-        cls, path: str | Path, inventory: Inventory = RELEASE, *, closed: bool = True
+        cls,
+        path: str | Path,
+        inventory: Inventory = RELEASE,
+        *,
+        closed: bool = True,
+        language: Language | None = None,
     ) -> Lexicon:
         """Read a `lexicon.txt`, one pronunciation a line.
 
@@ -203,22 +226,32 @@ class Lexicon:
         Args:
             path: The file, which is not trusted.
             inventory: Tokens that the pronunciations consist of.
-            closed: Whether every pronunciation must end with the silence. A lexicon that a person
-                wrote may leave it out.
+            closed: Whether it is the file of a language model, where every pronunciation must end
+                with the silence. A lexicon that a person brings may leave it out, and may have the
+                format of another tool (`cortext.text.lexicon_formats`).
+            language: Language of the words, which may all be in capitals; None to keep them.
 
         Raises:
             TextError: Naming the file and line for a word without phonemes, a missing closing
                 silence, an unknown symbol, a weight that is not positive, and more than
-                `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a pronunciation; and for a
-                file that is missing, empty, not UTF-8 or larger than `MOST_BYTES`.
+                `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a pronunciation; for a lexicon
+                that can be read in two ways; and for a file that is missing, empty, not UTF-8 or
+                larger than `MOST_BYTES`.
         """
         path = as_path(path, "path")
         lexicon = cls(inventory=inventory)
-        for number, line in _lines(path, inventory.silence):
-            try:
-                lexicon.add(*_parse_line(line, inventory.silence, closed))
-            except TextError as error:
-                raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
+        lines = _lines(path, inventory.silence)
+        if closed:
+            for number, line in lines:
+                with _named(path, number):
+                    lexicon.add(*_parse_line(line, inventory))
+            return lexicon
+        listing = read_listing(lines, path, inventory, language)
+        lexicon.format = str(listing)
+        for entry in listing.entries:
+            with _named(path, entry.line):
+                _check_length(entry.word, entry.symbols)
+                lexicon.add(entry.word, entry.symbols, entry.weight)
         return lexicon
 
     def write(self, path: str | Path, words: Iterable[str] | None = None) -> None:
@@ -250,27 +283,25 @@ def inventory_of(path: str | Path) -> Inventory:
     """Return the inventory that a `lexicon.txt` defines, named after the file.
 
     A lexicon lists all symbols that its words are made of. The inventory is the blank `BLANK`,
-    these symbols in sorted order and the silence `SIL`, whether lines close with it or not.
+    these symbols in sorted order and the silence `SIL`, whether lines close with it or not. It may
+    have the format of another tool (`cortext.text.lexicon_formats`).
 
     Raises:
         TextError: As `Lexicon.read`, and for more symbols than an inventory may have.
     """
     path = as_path(path, "path")
     symbols: set[str] = set()
-    for number, line in _lines(path, SIL):
-        try:
-            word, pronunciation, _ = _parse_line(line, SIL, closed=False)
-            if not pronunciation:
-                raise TextError(f"{word!r} has no phonemes", fix="add them or remove the line")
-        except TextError as error:
-            raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
-        symbols.update(pronunciation)
-        if len(symbols) > MOST_TOKENS:
-            raise TextError(
-                f"more than {MOST_TOKENS} symbols, the tokens of an inventory",
-                where=f"{path}, line {number}",
-                fix="one line a word: WORD P1 P2 ...",
-            )
+    for entry in read_listing(_lines(path, SIL), path).entries:
+        with _named(path, entry.line):
+            if not entry.symbols:
+                fix = "add them or remove the line"
+                raise TextError(f"{entry.word!r} has no phonemes", fix=fix)
+            symbols.update(entry.symbols)
+            if len(symbols) > MOST_TOKENS:
+                raise TextError(
+                    f"more than {MOST_TOKENS} symbols, the tokens of an inventory",
+                    fix="one line a word: WORD P1 P2 ...",
+                )
     found = Inventory(path.stem[:100], (BLANK, *sorted(symbols), SIL))
     try:
         found.check()
@@ -282,8 +313,7 @@ def inventory_of(path: str | Path) -> Inventory:
 def _lines(path: Path, silence: str | None) -> list[tuple[int, str]]:
     """Return the lines of a lexicon that are not empty, with their numbers; at least one."""
     try:
-        check_file(path, MOST_BYTES)
-        lines = path.read_text(encoding="utf-8-sig").splitlines()  # as Windows saves it
+        lines = read_text(path, MOST_BYTES).splitlines()
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise TextError(
@@ -300,37 +330,48 @@ def _closing(silence: str | None) -> tuple[str, ...]:
     return () if silence is None else (silence,)
 
 
-def _parse_line(line: str, silence: str | None, closed: bool) -> tuple[str, list[str], float]:
+@contextmanager
+def _named(path: Path, line: int) -> Iterator[None]:
+    """Name the file and the line in a TextError."""
+    try:
+        yield
+    except TextError as error:
+        raise TextError(error.what, where=f"{path}, line {line}", fix=error.fix) from None
+
+
+def _check_length(word: str, symbols: Sequence[str]) -> None:
+    if len(symbols) > MOST_PHONEMES:
+        raise TextError(
+            f"{word!r} has {len(symbols):,} phonemes; at most {MOST_PHONEMES:,} are possible"
+        )
+
+
+def _parse_line(line: str, inventory: Inventory) -> tuple[str, list[str], float]:
     """Return word, symbols without the closing silence, and weight of a line of `lexicon.txt`."""
     if not line.isascii():  # texts and inventories are in this form, files of macOS may not
         line = unicodedata.normalize("NFC", line)
+    silence = inventory.silence
     word, *rest = line.split()
     weight = 1.0
     after_tab = line.strip().partition("\t")[2].split()
-    if after_tab and after_tab == rest:
-        try:
+    if after_tab and after_tab == rest and rest[0] not in inventory.index:
+        with suppress(ValueError):  # a tab between the word and its phonemes
             weight = float(after_tab[0])
             rest = after_tab[1:]
-        except ValueError:
-            pass  # a tab between the word and its phonemes
     if not (math.isfinite(weight) and weight > 0):
         raise TextError(
             f"weight {weight} of {word!r} is not a positive number", fix="correct or remove it"
         )
-    if len(rest) > MOST_PHONEMES:
-        raise TextError(
-            f"{word!r} has {len(rest):,} phonemes; at most {MOST_PHONEMES:,} are possible"
-        )
-    if silence is not None and rest and rest[-1] == silence:
-        if len(rest) == 1:
-            raise TextError(
-                f"{word!r} has no phonemes before {silence}",
-                fix="add its phonemes or remove the line",
-            )
-        return word, rest[:-1], weight
-    if silence is not None and closed:
+    _check_length(word, rest)
+    if silence is None:
+        return word, rest, weight
+    if rest[-1:] != [silence]:
         raise TextError(
             f"the pronunciation of {word!r} does not end with {silence}",
             fix=f"close every line with {silence}",
         )
-    return word, rest, weight
+    if len(rest) == 1:
+        raise TextError(
+            f"{word!r} has no phonemes before {silence}", fix="add its phonemes or remove the line"
+        )
+    return word, rest[:-1], weight

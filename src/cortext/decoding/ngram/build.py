@@ -228,6 +228,8 @@ class _Build:
         kept = found.words
         words = [*SPECIAL, *kept]
         self.facts = _facts(corpus, words, options) | _own_facts(corpus, found, options)
+        if own is not None and own.format:
+            self.facts["lexicon"] = own.format
         if options.engine == "lmplz":
             self.stage("lmplz")
             in_texts = set(corpus.words)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from cortext.decoding.ngram.vocabulary import BOS_ID, EOS_ID, SPECIAL
 from cortext.errors import LanguageModelError, TextError
 from cortext.processes import Progress
 from cortext.text import prose
+from cortext.text.files import DECOMPRESSION_ERRORS, open_text
 from cortext.text.language import EN, Language
 from cortext.text.sentences import sentences
 
@@ -92,7 +91,7 @@ def read_corpus(
     """Read texts, each line of which holds one or more sentences, into files of word numbers.
 
     Args:
-        texts: Files (plain or .gz), and lists of sentences (`grouped`).
+        texts: Files (plain, .gz, .bz2 or .xz), and lists of sentences (`grouped`).
         directory: Directory of the files.
         apart: Write one file of word numbers for each text instead of one for all.
         respell: Turns each sentence into others, such as its words letter by letter.
@@ -199,7 +198,7 @@ def sentences_of(
     """Yield the normalised sentences of one text, as `read_corpus` takes them.
 
     Args:
-        text: A file (plain or .gz), or a list of sentences.
+        text: A file (plain, .gz, .bz2 or .xz), or a list of sentences.
         respell: See `read_corpus`.
         progress: Called with bytes of a file read and in all.
         language: Language of the text.
@@ -289,20 +288,17 @@ def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def text_lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
-    """Yield the lines of a text, plain or .gz; `progress` gets the bytes read of the file."""
+    """Yield the lines of a text, plain or compressed; `progress` gets the file's bytes read."""
     try:
-        with ExitStack() as opened:
-            raw = opened.enter_context(path.open("rb"))
-            stream = (
-                opened.enter_context(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-            )
-            text = opened.enter_context(io.TextIOWrapper(stream, encoding="utf-8"))  # type: ignore[type-var]
+        with path.open("rb") as raw, open_text(raw) as text:
             for number, line in enumerate(_bounded(text)):
                 yield line
                 if number % _LINES == 0 and raw.seekable():  # not a pipe
                     progress(raw.tell())
     except UnicodeDecodeError:
-        raise LanguageModelError("not UTF-8 text", where=path, fix="save it as UTF-8") from None
-    except (OSError, EOFError, zlib.error) as error:
+        raise LanguageModelError(
+            "neither UTF-8 nor UTF-16 text", where=path, fix="save it as UTF-8"
+        ) from None
+    except DECOMPRESSION_ERRORS as error:
         what = getattr(error, "strerror", None) or error
         raise LanguageModelError(f"cannot read the text: {what}", where=path) from None

@@ -23,9 +23,10 @@ from cortext.decoding.ngram.pronouncing import inventory_for
 from cortext.decoding.ngram.vocabulary import UNITS, SpeltTokens, spelt, symbol_lexicon
 from cortext.describe import Described
 from cortext.errors import LanguageModelError, TextError, nearest
-from cortext.files import check_file, read_json
+from cortext.files import read_json
 from cortext.processes import Progress
 from cortext.temporaries import restore
+from cortext.text.files import read_text
 from cortext.text.inventory import LM, PUBLISHED, Inventory, read_inventory
 from cortext.text.language import EN, Language, read_language
 from cortext.text.lexicon import Lexicon
@@ -523,8 +524,7 @@ def _published(tokens: tuple[str, ...], path: Path) -> Inventory:
 
 def _read_tokens(path: Path) -> tuple[str, ...]:
     try:
-        check_file(path, _MOST_TOKENS_BYTES)
-        return tuple(path.read_text(encoding="utf-8").split())
+        return tuple(read_text(path, _MOST_TOKENS_BYTES).split())
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise LanguageModelError(f"cannot read the tokens: {what}", where=path) from None

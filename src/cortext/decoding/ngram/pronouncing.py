@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MOST_NAMED = 10_000
 """Most words without a pronunciation that `lm.json` names."""
 _SHOWN = 3
+_MANY = 1000
+_FEW = 0.05
+"""Most words of a lexicon of `_MANY` or more that the language may lack; fewer must have none."""
 _KENLM_SPECIAL = (*SPECIAL, "<UNK>")
 
 
@@ -106,15 +109,21 @@ def own_lexicon(options: BuildOptions) -> Lexicon | None:
             )
     else:
         try:
-            lexicon = Lexicon.read(given, options.inventory, closed=False)
+            lexicon = Lexicon.read(
+                given, options.inventory, closed=False, language=options.language
+            )
         except TextError as error:
             raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
     language = options.language
     foreign = [word for word in lexicon if not is_word(word, language)]
-    if foreign:
+    if foreign and len(lexicon) >= _MANY and len(foreign) <= _FEW * len(lexicon):
+        # Lexicons of tools have some (a.m., 3d). No normalised text has them.
+        lexicon.drop(foreign)
+        lexicon.format += f"; {_named(foreign)} that {language.name!r} cannot write left out"
+    elif foreign:
         shown = ", ".join(f"{word!r}" for word in foreign[:_SHOWN])
         more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
-        own = language.normalize(foreign[0])
+        own = " ".join(language.words(foreign[0]))
         raise LanguageModelError(
             f"{shown}{more} of the lexicon are no normalised words of language {language.name!r}",
             where=where,
@@ -122,6 +131,12 @@ def own_lexicon(options: BuildOptions) -> Lexicon | None:
             " language",
         )
     return lexicon
+
+
+def _named(words: Sequence[str]) -> str:
+    """Count words and name the first ones."""
+    more = " ..." if len(words) > _SHOWN else ""
+    return f"{len(words):,} words ({', '.join(words[:_SHOWN])}{more})"
 
 
 def pronounce_words(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cortext.errors import LanguageModelError, TextError
+from cortext.text.files import read_text
 from cortext.text.inventory import Inventory
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon, Pronunciation
@@ -31,6 +32,8 @@ UNK_ID, BOS_ID, EOS_ID = range(3)
 UNITS = ("word", "character")
 """Words of an n-gram: those of a lexicon, or the tokens of an open vocabulary."""
 MAX_ORDER = 6
+_MOST_BYTES = 256 << 20
+"""Most bytes of a file of words."""
 LN10 = math.log(10.0)
 """Natural logarithm of 10: files hold log10, everything else natural logs."""
 
@@ -41,8 +44,8 @@ def read_vocabulary(given: str, language: Language = EN) -> int | list[str]:
         return int(given)
     fix = "give a number or a UTF-8 file of words"
     try:
-        words = Path(given).read_text(encoding="utf-8-sig").split()
-    except (OSError, UnicodeDecodeError) as error:
+        words = read_text(Path(given), _MOST_BYTES).split()
+    except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise LanguageModelError(
             f"cannot read the vocabulary: {what}", where=given or "''", fix=fix

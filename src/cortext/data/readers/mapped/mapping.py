@@ -354,7 +354,11 @@ class AnyMapping:
                 fix = "name a file of pronunciations as lexicon, or an inventory of characters"
                 raise ConfigError(error.what, fix=fix) from None
             return inventory, language, None
-        return inventory, language, Lexicon.read(folder / self.lexicon, inventory, closed=False)
+        return (
+            inventory,
+            language,
+            Lexicon.read(folder / self.lexicon, inventory, closed=False, language=language),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
