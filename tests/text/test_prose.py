@@ -262,3 +262,18 @@ def test_prompts_agree_with_how_they_are_scored() -> None:
     lines = (REAL / "text" / "transcripts_train.txt").read_text().splitlines()
     different = sum(list(sentences([line])) != [normalize(line)] for line in lines)
     assert different < 0.003 * len(lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("I ca n't , wo n't and do n't .", "i can't won't and don't"),
+        ("It 's gon na rain , I can not go .", "it's gonna rain i cannot go"),
+        ("I can not go.", "i can not go"),
+        ("He -LRB- Tom -RRB- said `` no '' .", "he tom said no"),
+        ("A well @-@ known 3 @,@ 000 men run .", "a well-known three thousand men run"),
+        ("don &apos;t go", "don't go"),
+    ],
+)
+def test_tokens_of_a_treebank_become_words_again(line, expected):
+    assert list(sentences([line])) == [expected]

@@ -97,7 +97,7 @@ class WordOptions:
 
 @with_settings(cls=ManyNumbers)
 def build(
-    texts: Annotated[list[Path], typer.Argument(help="Files of text, plain or .gz.")],
+    texts: Annotated[list[Path], typer.Argument(help="Files of text, plain, .gz, .bz2 or .xz.")],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
     words: WordOptions,
     order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 5,
@@ -231,7 +231,7 @@ def info(
 
 def score(
     directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
-    text: Annotated[Path, typer.Argument(help="File of text, plain or .gz.")],
+    text: Annotated[Path, typer.Argument(help="File of text, plain, .gz, .bz2 or .xz.")],
     as_json: bool = JSON,
 ) -> None:
     """Measure perplexity and the rate of unknown words of a text.

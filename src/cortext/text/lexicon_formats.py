@@ -273,7 +273,8 @@ class _Reading:
         except ValueError:  # 0,5
             weight = -1.0
         if not (math.isfinite(weight) and weight > 0):
-            what = f"weight {written if written.count(',') else weight} of {entry.word!r} is not a positive number"
+            shown = written if "," in written else weight
+            what = f"weight {shown} of {entry.word!r} is not a positive number"
             raise self.error(what, entry, "correct or remove it")
         return weight
 

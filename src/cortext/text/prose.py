@@ -106,6 +106,14 @@ _MEASURE = re.compile(r"(?<=\d) ?(lbs?|oz|ft|in|yd|mi|hrs?|yrs?|mins?|secs?|tbsp
 _CITATION = re.compile(r"\[(?:\d+|edit|citation needed)\]")
 _WITH = re.compile(r"\b([Ww])/(o\b)?(?= )")
 
+# Marks of the Penn Treebank, of the Moses tokeniser and of WikiText.
+_WRITTEN = {"``": '"', "''": '"', "\\/": "/", " @-@ ": "-", " @,@ ": ",", " @.@ ": "."} | {
+    f"-{mark}-": bracket
+    for mark, bracket in zip("lrb rrb lsb rsb lcb rcb".split(), "()[]()", strict=True)
+}
+_TOKENS = re.compile("|".join(map(re.escape, _WRITTEN)), re.IGNORECASE)
+_SPACED = re.compile(r" [.,?!;](?: |$)| n't\b| '(?:s|ll|re|ve|m|d)\b")
+_CAN_NOT = re.compile(r"\b(can) not\b", re.IGNORECASE)
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])'+(?=\S)((?:[^']|(?<=\w)'(?=\w))*)(?<=\S)'+(?![A-Za-z0-9])")
 _STRAY_APOSTROPHE = re.compile(r"(?<![A-Za-z])'+|'+(?=')|(?<![A-Za-z])'+(?![A-Za-z])")
 _STRAY_HYPHEN = re.compile(r"-{2,}|(?<![A-Za-z])-+|-+(?![A-Za-z])")
@@ -252,6 +260,9 @@ def _ends_in_abbreviation(line: str) -> bool:
 def _split(line: str) -> Iterator[str]:
     """Return the sentences of a line, without markup and addresses, abbreviations written out."""
     text = html.unescape(line) if "&" in line else line
+    text = _TOKENS.sub(lambda match: _WRITTEN[match[0].lower()], text)
+    if " not" in text and _SPACED.search(text):  # there, every "cannot" is in halves
+        text = _CAN_NOT.sub(r"\1not", text)
     if "<" in text:
         text = _TAG.sub(" ", _BREAKING_TAG.sub("\n", text))
     if "@" in text or "://" in text or _DOMAIN.search(text):

@@ -362,3 +362,25 @@ def test_text_that_the_language_would_damage_is_an_error_or_left_out(tmp_path, l
     held.write_text("Sí no.\n")
     weights = LanguageModel.build([text, *TEXT], **mixed).info()["interpolation"]["weights"]
     assert sum(weights) == pytest.approx(1)
+
+
+def test_a_lexicon_of_another_tool_is_named_in_the_facts_and_odd_words_are_left_out(tmp_path):
+    words = "".join(f"{'b' * (i // 26 + 1)}{chr(97 + i % 26)}  B AH0\n" for i in range(1100))
+    path = tmp_path / "cmu.dict"
+    path.write_text(f"{words.upper()}NO(1)  N OW1\nA.M.  EY1 EH1 M\n<UNK>  SPN\n")
+    model = LanguageModel.build(["no no no"], 1, tmp_path / "lm", lexicon=path)
+    assert model.lexicon.pronunciations("no") == (("N", "OW"),)
+    assert model.info()["lexicon"] == (
+        "a CMU dictionary; 1 special entry left out (<UNK>); stress left out;"
+        " words written in small letters; 1 words (a.m.) that 'en' cannot write left out"
+    )
+
+
+def test_tokens_and_words_with_a_mark_of_byte_order_are_read(tmp_path):
+    model = LanguageModel.build(["no no"], 1, tmp_path / "lm")
+    for name in ("tokens.txt", "lexicon.txt"):
+        path = tmp_path / "lm" / name
+        path.write_text(path.read_text(), encoding="utf-8-sig")
+    again = LanguageModel.open(tmp_path / "lm")
+    assert again.tokens == model.tokens
+    assert list(again.lexicon) == ["no"]

@@ -156,6 +156,8 @@ class _Import:
         self.normalise = normalise
         self.skip_bad = skip_bad
         self.result = Imported(out)
+        if source.lexicon is not None and source.lexicon.format not in ("", PLAIN):
+            self.result.notes.append(f"lexicon read as {source.lexicon.format}")
         self.record = ImportRecord(out, self._settings(bin_ms))
         self.bin_ms: float | None = bin_ms or self.record.bin_ms
         self.n_features: int | None = self.record.n_features
