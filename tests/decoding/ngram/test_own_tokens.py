@@ -372,7 +372,7 @@ def test_a_lexicon_of_another_tool_is_named_in_the_facts_and_odd_words_are_left_
     assert model.lexicon.pronunciations("no") == (("N", "OW"),)
     assert model.info()["lexicon"] == (
         "a CMU dictionary; 1 special entry left out (<UNK>); stress left out;"
-        " words written in small letters; 1 words (a.m.) that 'en' cannot write left out"
+        " words written in small letters; 1 word (a.m.) that 'en' cannot write left out"
     )
 
 

@@ -45,6 +45,7 @@ from cortext.data.trial import SPLITS, Trial, make_trial
 from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest, shown
 from cortext.files import disk_errors, exclusive
 from cortext.processes import Progress
+from cortext.text.lexicon_formats import PLAIN
 
 NORMALISATIONS = {
     "block": "z-scored by block",

@@ -136,7 +136,8 @@ def own_lexicon(options: BuildOptions) -> Lexicon | None:
 def _named(words: Sequence[str]) -> str:
     """Count words and name the first ones."""
     more = " ..." if len(words) > _SHOWN else ""
-    return f"{len(words):,} words ({', '.join(words[:_SHOWN])}{more})"
+    plural = "word" if len(words) == 1 else "words"
+    return f"{len(words):,} {plural} ({', '.join(words[:_SHOWN])}{more})"
 
 
 def pronounce_words(
