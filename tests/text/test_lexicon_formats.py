@@ -110,3 +110,10 @@ def test_a_lexicon_of_utf_16_is_read(tmp_path):
     path = tmp_path / "lexicon.txt"
     path.write_bytes("no N OW SIL\r\n".encode("utf-16"))
     assert Lexicon.read(path, RELEASE).pronunciations("no") == (("N", "OW"),)
+
+
+def test_a_compressed_lexicon_says_so(tmp_path):
+    path = tmp_path / "lexicon.txt"
+    path.write_bytes(gzip.compress(b"no N OW SIL\n"))
+    with pytest.raises(TextError, match="it is compressed; unpack it"):
+        Lexicon.read(path)

@@ -26,6 +26,9 @@ _UNREAD = {
 }
 """Names of compressed formats that are not read, by the first bytes of a file."""
 
+_READ = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
+"""First bytes of files of gzip, bzip2 and xz."""
+
 
 def encoding_of(beginning: bytes) -> str:
     """Return the encoding of a text by its first bytes: UTF-8, or UTF-16 with its mark."""
@@ -40,6 +43,8 @@ def read_text(path: Path, most_bytes: int) -> str:
     """
     check_file(path, most_bytes)
     content = path.read_bytes()
+    if content.startswith((*_UNREAD, *_READ)):
+        raise ValueError("it is compressed; unpack it")
     return content.decode(encoding_of(content))
 
 
@@ -56,11 +61,11 @@ def open_text(raw: io.BufferedReader) -> io.TextIOWrapper:
             raise OSError(
                 f"it is compressed ({name}); unpack it, or compress it as .gz, .bz2 or .xz"
             )
-    if beginning.startswith(b"\x1f\x8b"):
+    if beginning.startswith(_READ[0]):
         stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-    elif beginning.startswith(b"BZh"):
+    elif beginning.startswith(_READ[1]):
         stream = cast(BinaryIO, bz2.BZ2File(raw))
-    elif beginning.startswith(b"\xfd7zXZ\x00"):
+    elif beginning.startswith(_READ[2]):
         stream = cast(BinaryIO, io.BufferedReader(_Xz(raw)))
     buffered = stream if stream is raw else io.BufferedReader(cast(io.RawIOBase, stream))
     return io.TextIOWrapper(

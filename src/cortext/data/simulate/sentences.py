@@ -23,8 +23,8 @@ from cortext.data.simulate import grammar
 from cortext.data.simulate.streams import Purpose, stream
 from cortext.data.trial import MAX_LABEL
 from cortext.errors import TextError
-from cortext.files import check_file
 from cortext.text import normalize
+from cortext.text.files import read_text
 from cortext.text.language import EN, Language
 
 HANDWRITTEN_FILES = ("home.txt", "people.txt", "care.txt", "world.txt")
@@ -145,8 +145,7 @@ def read_sentences(
             one too long for a session file, or letters that the language lacks, with their lines.
     """
     try:
-        check_file(Path(path), MOST_BYTES)
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_text(Path(path), MOST_BYTES)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TextError(
