@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cortext.data.outliers import LEAST_JUDGED, Judged, Outliers, Range, judged
 from cortext.errors import DataError
 
 MIN_SD = 1e-6
@@ -28,6 +29,8 @@ LEAST_BINS = 250
 """Bins that rolling statistics need before they are used, and weight of those of a warm start."""
 LIMIT = 10.0
 """Largest absolute value of a rolling z-score."""
+RECURS = 3
+"""Utterances with far values of a feature, or of most bins, after which these are no outliers."""
 BLOCK_BINS = 64
 """Number of bins whose moments are taken together, in whatever chunks they arrive."""
 SMALLEST_STD = 1e-6
@@ -37,7 +40,7 @@ Such a deviation is only the rounding of float32.
 """
 ROLLING_NOTE = (
     f"rolling z-scores over the last {ROLLING_TRIALS} trials and the trial so far, from"
-    f" {LEAST_BINS} bins on every {BLOCK_BINS} bins, at most {LIMIT:g}"
+    f" {LEAST_BINS} bins on every {BLOCK_BINS} bins, at most {LIMIT:g}; outliers count for less"
 )
 """Rolling z-scores in words, for the `normalised` of packed data and models."""
 
@@ -127,13 +130,19 @@ def _scaled(rest: np.ndarray, sd: np.ndarray) -> np.ndarray:
 
 
 class RollingZScore:
-    """Z-scores of features by a rolling mean and standard deviation.
+    """Z-scores of features by a rolling mean and standard deviation, which outliers do not spoil.
 
     The statistics combine three parts: the block's latest utterances; the utterance in progress up
     to its last whole `BLOCK_BINS`; and the statistics that the block began with (warm start), which
     count as `least_bins` bins. The last are those of the block before, or given ones. Until
     `least_bins` bins are known (cold start), every bin is scored against all bins up to itself. A
     constant feature gives 0.
+
+    A value farther than `outliers.FAR` deviations from the mean counts as that far, unless `RECURS`
+    of the utterances had values as far out. A bin in which many features are that far out counts
+    for nothing, unless most bins of `RECURS` utterances are so: then the recordings have changed,
+    and the statistics begin anew with these. In a cold start the median of the bins so far tells
+    outliers, again every `LEAST_JUDGED` bins.
 
     The statistics of utterances are summed anew each time. A running sum, from which old utterances
     are subtracted, would gather rounding errors over hours.
@@ -145,6 +154,10 @@ class RollingZScore:
             all bins up to itself.
         limit: Largest absolute value of a z-score; larger ones are clipped.
         start: Utterances before the first one, such as those of a calibration.
+
+    Attributes:
+        outliers: Outliers of the utterance in progress; those of a finished one until the next bin.
+        n_changes: Times that the statistics have begun anew.
     """
 
     def __init__(
@@ -158,8 +171,12 @@ class RollingZScore:
     ) -> None:
         self.n_features = n_features
         self.limit = limit
+        self.n_changes = 0
         self._least_bins = least_bins
         self._utterances = deque(start, maxlen=window_utterances)
+        self._usual = UsualDistances(n_features, window_utterances)
+        self._left_out: deque[tuple[Moments, int]] = deque(maxlen=RECURS)
+        self._cold: deque[np.ndarray] = deque(maxlen=window_utterances)
         self._nothing = self._warm = Moments(0, np.zeros(n_features), np.zeros(n_features))
         self._before = sum(self._utterances, self._warm)
         self._pending_TC = np.empty((BLOCK_BINS, n_features), dtype=np.float32)
@@ -189,11 +206,15 @@ class RollingZScore:
             n_bins = self._least_bins or LEAST_BINS
             self._warm = Moments(n_bins, statistics[0], np.square(statistics[1]) * n_bins)
         self._utterances.clear()
+        self._cold.clear()
+        self._usual.start_block()
         self._before = self._warm
         self.drop_utterance()
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
         """Return the z-scores of the next bins, float32 [T, C]."""
+        if len(x_TC) and not self._n_bins:
+            self.outliers = Outliers()
         z_TC = np.empty_like(x_TC, dtype=np.float32)
         first = 0
         while first < len(x_TC):
@@ -212,16 +233,31 @@ class RollingZScore:
         """Count the bins since the last call as an utterance."""
         if self._n_pending:
             self._add(self._pending_TC[: self._n_pending])
+        if self._n_bins:
+            self._left_out.append((self._apart, self._n_bins))
         if self._utterance.n:
             self._utterances.append(self._utterance)
+            self._usual.append(self._distance_C)
+            if sum(map(len, self._raw)) == self._n_bins:
+                self._cold.append(np.concatenate(self._raw))
+            else:
+                self._cold.clear()
+        self._begin_anew_if_changed()
         self._before = sum(self._utterances, self._warm)
-        self.drop_utterance()
+        self._begin()
 
     def drop_utterance(self) -> None:
         """Forget the bins since the last utterance."""
+        self.outliers = Outliers()
+        self._begin()
+
+    def _begin(self) -> None:
         self._known = self._before
-        self._utterance = self._nothing
-        self._n_pending = 0
+        self._utterance = self._apart = self._nothing
+        self._distance_C = np.zeros(self.n_features)
+        self._range: Range | None = None
+        self._raw: list[np.ndarray] = []
+        self._n_bins = self._n_pending = 0
 
     @property
     def _is_known(self) -> bool:
@@ -236,8 +272,69 @@ class RollingZScore:
             self._n_pending = 0
 
     def _add(self, x_TC: np.ndarray) -> None:
-        self._utterance += Moments.of(x_TC)
+        """Add bins to the utterance: one, or those that are pending."""
+        known = self._known
+        self._n_bins += len(x_TC)
+        if known.n < LEAST_BINS:
+            self._raw.append(np.array(x_TC))
+            n_bins = sum(map(len, self._cold)) + self._n_bins
+            if n_bins // LEAST_JUDGED > (n_bins - len(x_TC)) // LEAST_JUDGED:
+                self._judge_again()
+                return
+            self._count(x_TC, self._range, to_centre=True)
+        else:
+            far = Range.known(known.mean_C, known.std_C, self._usual.distance_C)
+            self._count(x_TC, far, to_centre=False)
         self._known = self._before + self._utterance
+
+    def _count(self, x_TC: np.ndarray, range_: Range | None, to_centre: bool) -> None:
+        """Add the moments of what counts of bins, the latest of the utterance."""
+        if range_ is None:
+            self._utterance += Moments.of(x_TC)
+            return
+        found = judged(x_TC, range_, to_centre=to_centre)
+        if not found.is_clean:
+            self.outliers.add(found, self._n_bins - len(x_TC))
+        if len(found.counted_KC):
+            self._utterance += Moments.of(found.counted_KC)
+            if not to_centre:
+                np.maximum(self._distance_C, found.distance_C, out=self._distance_C)
+        if len(found.counted_KC) < len(x_TC):
+            self._apart += Moments.of(x_TC[~found.kept_T])
+
+    def _judge_again(self) -> None:
+        """Tell outliers of all bins of the cold start anew, of finished utterances, too."""
+        own_TC = np.concatenate(self._raw)
+        self._range = Range.found(np.concatenate((*self._cold, own_TC)))
+        for number, x_TC in enumerate(self._cold):
+            found = judged(x_TC, self._range, to_centre=True)
+            if not found.is_clean:
+                self._utterances[number - len(self._cold)] = _moments(found, self._nothing)
+        self._before = sum(self._utterances, self._warm)
+        found = judged(own_TC, self._range, to_centre=True)
+        if found.is_clean and not self.outliers:
+            self._utterance += Moments.of(self._raw[-1])
+        else:
+            self.outliers, self._apart = Outliers(), self._nothing
+            self.outliers.add(found, 0)
+            self._utterance = _moments(found, self._nothing)
+            if not found.kept_T.all():
+                self._apart = Moments.of(own_TC[~found.kept_T])
+        self._known = self._before + self._utterance
+
+    def _begin_anew_if_changed(self) -> None:
+        """Let the statistics begin with what was left out, where that was most of the latest."""
+        n_bins = sum(n for _, n in self._left_out)
+        parts = [part for part, _ in self._left_out if part.n]
+        if len(parts) < RECURS or sum(part.n for part in parts) <= n_bins / 2:
+            return
+        self._utterances.clear()
+        self._utterances.extend(parts)
+        self._left_out.clear()
+        self._cold.clear()
+        self._usual.clear()
+        self._warm = self._nothing
+        self.n_changes += 1
 
     def _normalised(self, x_TC: np.ndarray) -> np.ndarray:
         z_TC: np.ndarray = x_TC - self._known.mean_C
@@ -245,6 +342,52 @@ class RollingZScore:
         np.minimum(z_TC, self.limit, out=z_TC)
         np.maximum(z_TC, -self.limit, out=z_TC)
         return z_TC
+
+
+class UsualDistances:
+    """Distances from the mean that recur, by feature: they are no outliers.
+
+    Spikes of a silent unit lie beyond any number of deviations, and so does a new level.
+    """
+
+    def __init__(self, n_features: int, window_utterances: int) -> None:
+        self.distance_C = self._start_C = np.zeros(n_features)
+        self._latest: deque[np.ndarray] = deque(maxlen=window_utterances)
+
+    def append(self, distance_C: np.ndarray) -> None:
+        """Take the largest distances of an utterance, float64 [C]."""
+        self._latest.append(distance_C)
+        if len(self._latest) >= RECURS:
+            ordered = np.partition(np.stack(self._latest), -RECURS, axis=0)
+            self.distance_C = np.maximum(self._start_C, ordered[-RECURS])
+
+    def start_block(self) -> None:
+        """Keep those in force for the block that begins."""
+        self._start_C = self.distance_C
+        self._latest.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.distance_C = self._start_C = np.zeros_like(self._start_C)
+        self._latest.clear()
+
+
+def _moments(found: Judged, nothing: Moments) -> Moments:
+    return Moments.of(found.counted_KC) if len(found.counted_KC) else nothing
+
+
+def trial_moments(x_TC: np.ndarray) -> tuple[Moments, Outliers]:
+    """Return the moments of a trial's bins without their outliers, and these.
+
+    Where a trial has none, these are the moments of all of its bins, to the bit.
+    """
+    outliers = Outliers()
+    if len(x_TC) < LEAST_JUDGED:
+        return Moments.of(x_TC), outliers
+    found = judged(x_TC, Range.found(x_TC), to_centre=True)
+    outliers.add(found, 0)
+    nothing = Moments(0, *np.zeros((2, x_TC.shape[1])))
+    return _moments(found, nothing), outliers
 
 
 def by_bin(n_features: int, start: Iterable[Moments] = ()) -> RollingZScore:

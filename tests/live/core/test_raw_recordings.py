@@ -92,30 +92,42 @@ def trials_by_name(packed):
 def oracle(recorded):
     """Z-score every bin with NumPy's mean and deviation of all bins that its statistics consist of.
 
-    A warm start stands as 125 bins one deviation above the mean and 125 below it.
+    A warm start stands as 125 bins one deviation above the mean and 125 below it. Where enough is
+    known, values count as at most 10 deviations from the mean, or as far as the third farthest of
+    the utterances of the window. (No bin of the cold start is an outlier, and five features are too
+    few for a bin to be left out.)
     """
     warm, window, found, block = [], [], {}, None
+    start_C, distances = np.zeros(N_FEATURES), []
+    usual_C = start_C
     for _, trial in recorded:
         if block != (trial.session, trial.block) and block is not None:
             known_TC = np.concatenate([*warm, *window])
             mean_C, std_C = known_TC.mean(axis=0), known_TC.std(axis=0)
             warm = [np.repeat([mean_C - std_C, mean_C + std_C], LEAST // 2, axis=0)]
-            window = []
+            window, start_C, distances = [], usual_C, []
         block = trial.session, trial.block
         x_TC = trial.features_TC.astype(np.float64)
-        n_cold = max(LEAST - sum(map(len, warm + window)), 0)
-        z_TC = np.empty_like(x_TC)
-        n_known = -1
-        for t in range(len(x_TC)):
-            n_own = t + 1 if t < n_cold else n_cold + (t - n_cold) // PIECE * PIECE
-            if n_own != n_known:
-                n_known = n_own
-                known_TC = np.concatenate([*warm, *window, x_TC[:n_own]])
-                mean_C, std_C = known_TC.mean(axis=0), known_TC.std(axis=0)
-                std_C[std_C <= 1e-6 * np.abs(mean_C)] = np.inf
-            z_TC[t] = np.clip((x_TC[t] - mean_C) / std_C, -LIMIT, LIMIT)
+        z_TC, own, t, distance_C = np.empty_like(x_TC), [], 0, np.zeros(N_FEATURES)
+        while t < len(x_TC):
+            is_cold = sum(map(len, [*warm, *window, *own])) < LEAST
+            piece_TC = x_TC[t : t + (1 if is_cold else PIECE)]
+            known_TC = np.concatenate([*warm, *window, *own, *([piece_TC] if is_cold else [])])
+            mean_C, std_C = known_TC.mean(axis=0), known_TC.std(axis=0)
+            unit_C = np.where(std_C > 1e-6 * np.abs(mean_C), std_C, np.inf)
+            z_TC[t : t + PIECE] = np.clip((x_TC[t : t + PIECE] - mean_C) / unit_C, -LIMIT, LIMIT)
+            if is_cold:
+                own.append(piece_TC)
+            else:
+                limit_C = np.maximum(10 * std_C, usual_C)
+                own.append(np.clip(piece_TC, mean_C - limit_C, mean_C + limit_C))
+                distance_C = np.maximum(distance_C, np.abs(piece_TC - mean_C).max(axis=0))
+            t += len(piece_TC)
         found[trial.name] = z_TC
-        window = [*window, x_TC][-LATEST:]
+        window = [*window, np.concatenate(own)][-LATEST:]
+        distances = [*distances, distance_C][-LATEST:]
+        if len(distances) >= 3:
+            usual_C = np.maximum(start_C, np.sort(distances, axis=0)[-3])
     return found
 
 
@@ -202,7 +214,7 @@ def test_packed_data_name_their_normalisation_and_parameters(root, packed):
     assert packed.conventions.features == "raw"
     assert packed.conventions.normalised == (
         "rolling z-scores over the last 20 trials and the trial so far, from 250 bins on every 64"
-        " bins, at most 10"
+        " bins, at most 10; outliers count for less"
     )
 
 

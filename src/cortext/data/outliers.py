@@ -1,0 +1,194 @@
+"""Outliers of recorded features: values and bins that must not spoil a mean and a deviation.
+
+An artefact (a moved cable, a saturated amplifier) is a thousand deviations away, and one such bin
+would make all others look alike. Two kinds are told apart. A value that is far out in its own
+feature counts as the farthest that is not. A bin in which many features are far out counts for
+nothing: it says nothing of any of them.
+
+T bins, C features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+FAR = 10.0
+"""Deviations from the mean beyond which a value is far out, where enough is known."""
+FAR_AT_FIRST = 30.0
+"""Robust deviations from the median beyond which a value is far out, where little is known."""
+GAP = 3.0
+"""Times that a far value lies farther out than all others of its feature, where little is known.
+
+Sparse values (a few spikes among zeros) lie beyond any deviation, but near each other.
+"""
+FEATURES_SHARE = 0.1
+FEWEST_FEATURES = 8
+"""Features, or their share, that must be far out in a bin for the bin to count for nothing.
+
+They are the sum of squared distances, each in limits and at most 1: ten times that of usual bins.
+"""
+LEAST_JUDGED = 25
+"""Bins from which on outliers are told, half a second."""
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """Values of each feature that are not far out.
+
+    Attributes:
+        centre_C: float64 [C].
+        limit_C: float64 [C], largest distance from it, above 0.
+        varies_C: bool [C], features that are not constant.
+    """
+
+    centre_C: np.ndarray
+    limit_C: np.ndarray
+    varies_C: np.ndarray
+
+    @classmethod
+    def known(
+        cls, mean_C: np.ndarray, std_C: np.ndarray, usual_C: np.ndarray | float = 0.0
+    ) -> Range:
+        """Return the range that a mean and a deviation give.
+
+        Args:
+            mean_C: float64 [C].
+            std_C: float64 [C]; 0 for a constant feature, whose other values are all far out.
+            usual_C: Distances that recur, and so are not far out.
+        """
+        rounding_C = 1e-6 * np.abs(mean_C) + 1e-30
+        limit_C = np.maximum(FAR * np.maximum(std_C, rounding_C), usual_C)
+        return cls(mean_C, limit_C, np.maximum(std_C, usual_C) > rounding_C)
+
+    @classmethod
+    def found(cls, x_TC: np.ndarray) -> Range:
+        """Return the range of bins about which nothing else is known.
+
+        The unit is the median distance from the median, at least the smallest distance (one spike
+        among zeros). Fewer than half of a feature's values can move it.
+        """
+        x_TC = x_TC.astype(np.float64)
+        centre_C = np.median(x_TC, axis=0)
+        far_TC = np.abs(x_TC - centre_C)
+        smallest_C = np.where(far_TC > 0, far_TC, np.inf).min(axis=0)
+        unit_C = np.maximum(
+            1.4826 * np.median(far_TC, axis=0), np.where(np.isfinite(smallest_C), smallest_C, 0)
+        )
+        limit_C = FAR_AT_FIRST * unit_C + 1e-6 * np.abs(centre_C) + 1e-30
+        while (far_TC > limit_C).any():
+            nearer_C = np.where(far_TC <= limit_C, far_TC, 0).max(axis=0)
+            wider_C = np.maximum(limit_C, GAP * nearer_C)
+            if (wider_C == limit_C).all():
+                break
+            limit_C = wider_C
+        return cls(centre_C, limit_C, unit_C > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Bins with what counts of them.
+
+    Attributes:
+        counted_KC: float64 or float32 [K, C], bins that count, far values brought in.
+        kept_T: bool [T], bins that count.
+        is_clean: Whether everything counts as it is.
+        named_TC: bool [T, C], values that are `GAP` times as far out as they may be; None where
+            none is. Nearer ones are rare, but usual: a silent unit's first spikes, say.
+        distance_C: float64 [C], largest distance of values in bins that count.
+    """
+
+    counted_KC: np.ndarray
+    kept_T: np.ndarray
+    is_clean: bool
+    named_TC: np.ndarray | None
+    distance_C: np.ndarray
+
+
+def judged(x_TC: np.ndarray, range_: Range, *, to_centre: bool = False) -> Judged:
+    """Tell outliers of bins [T, C] from what counts.
+
+    Args:
+        x_TC: Float [T, C].
+        range_: Values that are not far out.
+        to_centre: Far values count as the centre of the range, not as its edge.
+    """
+    distance_TC = np.abs(x_TC - range_.centre_C)
+    share_TC = distance_TC / range_.limit_C
+    far_TC = share_TC > 1
+    is_far = bool(far_TC.any())
+    named_TC = None
+    if is_far:
+        named_TC = (share_TC > GAP) & range_.varies_C
+        np.minimum(share_TC, 1, out=share_TC)
+    weight_T = np.einsum("tc,tc->t", share_TC, share_TC)
+    kept_T = weight_T <= max(FEWEST_FEATURES, FEATURES_SHARE * x_TC.shape[1])
+    counted_KC = x_TC
+    if is_far:
+        centre_C = range_.centre_C
+        edge_C = 0 if to_centre else np.where(range_.varies_C, range_.limit_C, 0)
+        near_TC = np.clip(x_TC, centre_C - edge_C, centre_C + edge_C)
+        counted_KC = np.where(far_TC, near_TC, x_TC)
+    keeps_all = bool(kept_T.all())
+    if not keeps_all:
+        counted_KC, distance_TC = counted_KC[kept_T], distance_TC[kept_T]
+    distance_C = distance_TC.max(axis=0, initial=0.0)
+    return Judged(counted_KC, kept_T, keeps_all and not is_far, named_TC, distance_C)
+
+
+@dataclass
+class Outliers:
+    """Count of outliers, for people.
+
+    Attributes:
+        n_bins: Bins that counted for nothing.
+        first_bin: Number of the first of them, from 0; None if there is none.
+        n_values: Far values in other bins, by feature.
+        first_value: Bin of the first of these.
+    """
+
+    n_bins: int = 0
+    first_bin: int | None = None
+    n_values: dict[int, int] = field(default_factory=dict)
+    first_value: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.n_bins or self.n_values)
+
+    def add(self, found: Judged, first: int) -> None:
+        """Count those of bins that were judged, of which the first has the number `first`."""
+        left_out = np.flatnonzero(~found.kept_T)
+        if len(left_out):
+            self.n_bins += len(left_out)
+            if self.first_bin is None:
+                self.first_bin = first + int(left_out[0])
+        if found.named_TC is None:
+            return
+        far_TC = found.named_TC & found.kept_T[:, None]
+        if self.first_value is None and far_TC.any():
+            self.first_value = first + int(far_TC.any(axis=1).argmax())
+        for feature in np.flatnonzero(far_TC.any(axis=0)).tolist():
+            n = int(far_TC[:, feature].sum())
+            self.n_values[feature] = self.n_values.get(feature, 0) + n
+
+    def __str__(self) -> str:
+        parts = []
+        if self.n_bins:
+            parts.append(f"{_n(self.n_bins, 'bin')} with many features far out")
+        if self.n_values:
+            n = sum(self.n_values.values())
+            parts.append(f"{_n(n, 'value')} far out in {features_named(self.n_values)}")
+        return ", ".join(parts)
+
+
+def features_named(features: object, most: int = 5) -> str:
+    """Return feature numbers, counted from 0, for a line: `features 3, 17 and 40 more`."""
+    numbers = sorted(features)  # type: ignore[call-overload]
+    listed = ", ".join(map(str, numbers[:most]))
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return f"feature{'s' if len(numbers) > 1 else ''} {listed}{more}"
+
+
+def _n(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
