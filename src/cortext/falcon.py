@@ -22,7 +22,7 @@ from cortext.data.readers.falcon import BIN_MS, N_CHANNELS, cue_of, falcon_h2, s
 from cortext.data.readers.importing import NORMALISATIONS
 from cortext.data.readers.recording import Recording
 from cortext.data.readers.source_files import file_faults
-from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin
+from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin, trial_moments
 from cortext.decoding import Decoder as WordSearch
 from cortext.decoding import greedy
 from cortext.decoding.open_vocabulary import TokenText
@@ -183,7 +183,7 @@ def _last_trials(recording: Recording) -> list[Moments]:
         blocks = [block for block in contents.blocks if block.split == "train"]
         for trial in reversed([trial for block in blocks for trial in block.trials]):
             with suppress(FaultError):  # a trial that an import leaves out
-                found.append(Moments.of(trial.read()))
+                found.append(trial_moments(trial.read())[0])
             if len(found) == ROLLING_TRIALS:
                 break
     return found[::-1]

@@ -16,6 +16,7 @@ from cortext.cli.console import (
     print_json,
     print_left_out,
     print_lines,
+    print_notes,
     print_table,
     progress_bar,
 )
@@ -265,11 +266,13 @@ def pack(
                 "out": str(out),
                 "trials": counts,
                 "skipped": [str(problem) for problem in packed.bad_trials],
+                "notes": list(packed.notes),
             }
         )
         return
     print_table("", ["split", "trials"], list(counts.items()))
     print_left_out(packed.bad_trials)
+    print_notes(packed.notes)
 
 
 def _numbers(ranges: str | None) -> list[int]:

@@ -14,9 +14,10 @@ and they are compared wherever two meet.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,9 +32,43 @@ FORMAT = "cortext-conventions"
 FORMAT_VERSION = 1
 Features = Literal["z-scored", "raw"]
 SHORTEST_BIN_MS, LONGEST_BIN_MS = 5, 50
-_KEYS = ("inventory", "language", "bin_ms", "normalised", "features", "participant")
+_KEYS = (
+    "inventory",
+    "language",
+    "bin_ms",
+    "normalised",
+    "features",
+    "participant",
+    "feature_range",
+)
 MOST_NOTE = 500
 _MOST_BYTES = 1 << 20  # ten times the largest inventory and language
+
+
+@dataclass(frozen=True)
+class FeatureRange:
+    """Usual size of raw features, so that other ones are noticed.
+
+    Attributes:
+        mean: Median of the features' means.
+        sd: Median of their standard deviations.
+        largest_sd: Deviation that one feature in ten exceeds.
+        lowest: The smallest value.
+    """
+
+    mean: float
+    sd: float
+    largest_sd: float
+    lowest: float
+
+    def __str__(self) -> str:
+        lowest = f", from {self.lowest:.3g}" if math.isfinite(self.lowest) else ""
+        return f"mean {self.mean:.3g}, deviation {self.sd:.3g}{lowest}"
+
+    @property
+    def looks_z_scored(self) -> bool:
+        """Tell whether the features may be z-scores."""
+        return self.lowest < 0 and abs(self.mean) < 0.05 and 0.9 < self.sd < 1.1
 
 
 @dataclass(frozen=True)
@@ -48,6 +83,7 @@ class Conventions:
         features: `raw` features are normalised by rolling z-scores when they are packed and in live
             decoding (`cortext.data.scaling.RollingZScore`); `z-scored` ones are used as they are.
         participant: Name of the participant; compared where both sides state it.
+        feature_range: Usual size of raw features, as packing found it; not compared.
     """
 
     inventory: Inventory = RELEASE
@@ -56,6 +92,7 @@ class Conventions:
     normalised: str | None = None
     features: Features = "z-scored"
     participant: str | None = None
+    feature_range: FeatureRange | None = None
 
     def difference(self, other: Conventions, *, by_number: bool = True) -> str | None:
         """Return the first difference from other conventions in words, or None.
@@ -118,6 +155,8 @@ class Conventions:
             mapping["features"] = self.features
         if self.participant is not None:
             mapping["participant"] = self.participant
+        if self.feature_range is not None:
+            mapping["feature_range"] = asdict(self.feature_range)
         return mapping
 
     def facts(self) -> dict[str, Any]:
@@ -169,6 +208,7 @@ class Conventions:
             normalised,
             features,
             participant,
+            _checked_range(mapping.get("feature_range")),
         )
 
     @classmethod
@@ -228,6 +268,20 @@ class Conventions:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(mapping, indent=2, ensure_ascii=False) + "\n"
             atomic_write(path, text.encode())
+
+
+def _checked_range(found: Any) -> FeatureRange | None:
+    """Return a range; raise DataError unless it is four finite numbers by name."""
+    if found is None:
+        return None
+    names = FeatureRange.__dataclass_fields__
+    if not (
+        isinstance(found, Mapping)
+        and set(found) == set(names)
+        and all(type(value) in (int, float) and math.isfinite(value) for value in found.values())
+    ):
+        raise DataError(f"feature_range is {found!r:.40}; {', '.join(names)} are needed")
+    return FeatureRange(**{name: float(found[name]) for name in names})
 
 
 def conventions_given(root: Path) -> bool:

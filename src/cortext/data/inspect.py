@@ -11,6 +11,7 @@ from typing import Any
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.dataset import Dataset, open_session_files
+from cortext.data.feature_survey import FeatureSurvey
 from cortext.data.label_sentences import LabelSentences
 from cortext.data.packed import PackedDataset, is_packed, open_packed
 from cortext.data.trial import Session, Trial
@@ -66,6 +67,8 @@ class DatasetReport:
 
     None where no pronunciation is known, or no sentence.
     """
+    feature_notes: list[str] = field(default_factory=list)
+    """What is unusual about the features (`FeatureSurvey`)."""
 
     def plain(self) -> dict[str, Any]:
         """Return the report as plain values; conventions that are the release's are left out."""
@@ -106,7 +109,8 @@ class DatasetReport:
             differ = f"{tokens} that differ from the sentences' usual pronunciations: {share}"
             labels.insert(1, differ)
         lines += ["", *labels, "", f"problems: {len(self.problems) or 'none'}"]
-        return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
+        lines += [f"  {problem}" for problem in self.problems]
+        return "\n".join([*lines, *(f"note: {shown(note)}" for note in self.feature_notes)])
 
 
 def inspect(
@@ -148,6 +152,7 @@ def inspect(
             packed.verify()
             survey.take(trials, None, total)
         survey.problems.extend(packed.bad_trials)
+        survey.known_notes = packed.notes
         return survey.report(path, "packed", packed.n_features)
     dataset = open_session_files(path, limits=limits)
     survey = _Survey(dataset.conventions, check_sentences, too_short)
@@ -231,6 +236,8 @@ class _Survey:
         self.notes: list[Problem] = []
         self.sentences: set[str] = set()
         self.tokens: Counter[int] = Counter()
+        self.features = FeatureSurvey()
+        self.known_notes: Iterable[str] = ()
 
     def take(
         self,
@@ -270,6 +277,7 @@ class _Survey:
         return [Problem(str(path), None, "sentence_label", note)] if note else []
 
     def _count(self, row: SplitReport, trial: Trial) -> None:
+        self.features.add(trial)
         row.n_trials += 1
         row.minutes += trial.n_bins * self.conventions.bin_ms / 60_000
         lengths = [n for n in (row.shortest_bins, row.longest_bins, trial.n_bins) if n is not None]
@@ -311,7 +319,14 @@ class _Survey:
             problems,
             self.conventions,
             labels_differ,
+            self._feature_notes(kind),
         )
+
+    def _feature_notes(self, kind: str) -> list[str]:
+        """Return the notes on the features; packed ones have those of their session files, too."""
+        is_raw = self.conventions.features == "raw" and kind == "session files"
+        found = self.features.notes("raw" if is_raw else "z-scored")
+        return list(dict.fromkeys([*self.known_notes, *found]))
 
 
 def _add(total: SplitReport, row: SplitReport) -> None:

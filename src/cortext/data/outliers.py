@@ -31,6 +31,12 @@ They are the sum of squared distances, each in limits and at most 1: ten times t
 """
 LEAST_JUDGED = 25
 """Bins from which on outliers are told, half a second."""
+FEATURES_AT_ONCE = 64
+"""Features whose medians are taken together, which bounds the memory."""
+FLAT_BINS = 50
+"""Equal values in a row after which a feature is flat, a second."""
+UNLIKELY = 25.0
+"""Bins without a spike times the spikes expected in a bin, from which on zeros are flat, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +75,15 @@ class Range:
         The unit is the median distance from the median, at least the smallest distance (one spike
         among zeros). Fewer than half of a feature's values can move it.
         """
-        x_TC = x_TC.astype(np.float64)
+        n_features = x_TC.shape[1]
+        parts = [
+            cls._found(x_TC[:, first : first + FEATURES_AT_ONCE].astype(np.float64))
+            for first in range(0, n_features, FEATURES_AT_ONCE)
+        ]
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @staticmethod
+    def _found(x_TC: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         centre_C = np.median(x_TC, axis=0)
         far_TC = np.abs(x_TC - centre_C)
         smallest_C = np.where(far_TC > 0, far_TC, np.inf).min(axis=0)
@@ -83,7 +97,7 @@ class Range:
             if (wider_C == limit_C).all():
                 break
             limit_C = wider_C
-        return cls(centre_C, limit_C, unit_C > 0)
+        return centre_C, limit_C, unit_C > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +151,40 @@ def judged(x_TC: np.ndarray, range_: Range, *, to_centre: bool = False) -> Judge
     return Judged(counted_KC, kept_T, keeps_all and not is_far, named_TC, distance_C)
 
 
+class FlatFeatures:
+    """Tells features that stand still: dead, cut off, or at the rail of an amplifier.
+
+    Zeros are usual where a unit is silent. They count only where `UNLIKELY` spikes would have come:
+    of Poisson counts the square of mean over deviation is the number expected in a bin.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self._last_C = np.full(n_features, np.nan, dtype=np.float32)
+        self._run_C = np.zeros(n_features, dtype=np.int64)
+        self.flat_C = np.zeros(n_features, dtype=bool)
+
+    def push(self, x_TC: np.ndarray, mean_C: np.ndarray, std_C: np.ndarray) -> np.ndarray | None:
+        """Return which values of the next bins are of flat features, bool [T, C]; None for none.
+
+        Args:
+            x_TC: Float [T, C], T at least 1.
+            mean_C: What is known of the features, float64 [C].
+            std_C: Their deviations.
+        """
+        bin_T1 = np.arange(len(x_TC))[:, None]
+        changes_TC = x_TC != np.concatenate((self._last_C[None], x_TC[:-1]))
+        last_TC = np.maximum.accumulate(np.where(changes_TC, bin_T1, -1), axis=0)
+        run_TC = np.where(last_TC < 0, self._run_C + bin_T1 + 1, bin_T1 - last_TC)
+        self._last_C, self._run_C = np.array(x_TC[-1], dtype=np.float32), run_TC[-1]
+        if run_TC.max() < FLAT_BINS - 1:
+            self.flat_C = np.zeros_like(self.flat_C)
+            return None
+        expected_C = np.square(mean_C) / np.maximum(np.square(std_C), 1e-30)
+        flat_TC = (run_TC >= FLAT_BINS - 1) & ((x_TC != 0) | (run_TC * expected_C > UNLIKELY))
+        self.flat_C = flat_TC[-1]
+        return flat_TC
+
+
 @dataclass
 class Outliers:
     """Count of outliers, for people.
@@ -171,6 +219,20 @@ class Outliers:
         for feature in np.flatnonzero(far_TC.any(axis=0)).tolist():
             n = int(far_TC[:, feature].sum())
             self.n_values[feature] = self.n_values.get(feature, 0) + n
+
+    @property
+    def first(self) -> int | None:
+        """Bin of the first outlier of either kind."""
+        found = [bin_ for bin_ in (self.first_bin, self.first_value) if bin_ is not None]
+        return min(found, default=None)
+
+    def __add__(self, other: Outliers) -> Outliers:
+        n_values = dict(self.n_values)
+        for feature, n in other.n_values.items():
+            n_values[feature] = n_values.get(feature, 0) + n
+        first_bin = other.first_bin if self.first_bin is None else self.first_bin
+        first_value = other.first_value if self.first_value is None else self.first_value
+        return Outliers(self.n_bins + other.n_bins, first_bin, n_values, first_value)
 
     def __str__(self) -> str:
         parts = []

@@ -16,6 +16,7 @@ from cortext.arguments import as_path, check_list
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
 from cortext.data.conventions import FILE, MOST_NOTE, Conventions
 from cortext.data.dataset import Dataset, open_session_files
+from cortext.data.feature_survey import FeatureSurvey
 from cortext.data.packed_dataset import PackedDataset, open_packed, source_files
 from cortext.data.packed_index import PACKED_FILES, is_packed, write_index
 from cortext.data.packed_split import Batch, PackedSplit
@@ -120,12 +121,13 @@ def _write(
             progress(min(done + len(problems), total), total)
 
     on_bad = problems.append if skip_bad else None
+    survey = FeatureSurvey()
     with ExitStack() as opened:
         writers = {
             name: opened.enter_context(closing(_SplitWriter(dataset, name, folder, format)))
             for name in dataset.splits
         }
-        for name, trial in _trials(dataset, on_bad):
+        for name, trial in _trials(dataset, on_bad, survey):
             writers[name].add(trial)
             advance()
     for name, writer in writers.items():
@@ -144,7 +146,12 @@ def _write(
         "source_files": files,
         "splits": splits,
     }
-    write_index(folder, index, arrays, packed_conventions(dataset.conventions))
+    if notes := survey.notes(dataset.conventions.features):
+        index["notes"] = [shown(note) for note in notes]
+    conventions = packed_conventions(dataset.conventions)
+    if conventions.features == "raw":
+        conventions = replace(conventions, feature_range=survey.range)
+    write_index(folder, index, arrays, conventions)
     for path in folder.iterdir():
         sync(path)
 
@@ -158,18 +165,23 @@ def _check_unchanged(dataset: Dataset) -> None:
         raise DataError(f"{FILE} has changed meanwhile", where=dataset.root, fix="open it again")
 
 
-def _trials(dataset: Dataset, on_bad: OnBad | None) -> Iterator[tuple[str, Trial]]:
+def _trials(
+    dataset: Dataset, on_bad: OnBad | None, survey: FeatureSurvey
+) -> Iterator[tuple[str, Trial]]:
     """Yield split and trial: split by split, and raw features in the order of recording."""
     if dataset.conventions.features == "raw":
-        yield from _rolling(dataset.as_recorded(on_bad=on_bad))
+        yield from _rolling(dataset.as_recorded(on_bad=on_bad), survey)
         return
     for name in dataset.splits:
         # A feature beyond float16 would be packed as Inf: its trial is bad.
         for trial in dataset.trials(name, on_bad=on_bad, max_abs=FLOAT16_MAX):
+            survey.add(trial)
             yield name, trial
 
 
-def _rolling(recorded: Iterable[tuple[str, Trial]]) -> Iterator[tuple[str, Trial]]:
+def _rolling(
+    recorded: Iterable[tuple[str, Trial]], survey: FeatureSurvey
+) -> Iterator[tuple[str, Trial]]:
     """Yield trials with rolling z-scores, as live decoding of the same recordings has them.
 
     A block begins with the statistics in force, and so does a day: the first trials of a day are
@@ -183,6 +195,7 @@ def _rolling(recorded: Iterable[tuple[str, Trial]]) -> Iterator[tuple[str, Trial
         if block != (trial.session, trial.block):
             block = trial.session, trial.block
             normaliser.start_block()
+        survey.add(trial)
         z_TC = normaliser.push(trial.features_TC)
         normaliser.end_utterance()
         yield split, replace(trial, features_TC=z_TC)
@@ -361,7 +374,7 @@ def _usable(cache: Path, dataset: Dataset) -> PackedDataset | None:
     same = (
         packed.source == dataset.root.resolve()
         and packed.source_files == source_files(dataset.root)
-        and packed.conventions
+        and replace(packed.conventions, feature_range=None)
         == packed_conventions(dataset.conventions)  # bins may have been made longer
     )
     return packed if same else None

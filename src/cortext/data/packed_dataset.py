@@ -50,6 +50,7 @@ class PackedDataset(Described):
             has them.
         source: The directory of session files, with the size and time of change (ns) of each.
         conventions: Tokens, language and length of a bin.
+        notes: What packing noticed about the features (`FeatureSurvey`), a line each.
     """
 
     path: Path
@@ -63,6 +64,7 @@ class PackedDataset(Described):
     """crc32 of each split's bins, the same whether they lie in a map or in TFRecords."""
     _splits: dict[str, PackedSplit] = field(repr=False)
     conventions: Conventions = RELEASE_CONVENTIONS
+    notes: tuple[str, ...] = ()
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -226,6 +228,7 @@ def open_packed(path: str | Path) -> PackedDataset:
         {name: int(entry["crc32"]) for name, entry in named.items()},
         {name: _open_split(path, name, index, arrays, conventions) for name in named},
         conventions,
+        tuple(index.get("notes", ())),
     )
 
 

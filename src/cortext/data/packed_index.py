@@ -163,6 +163,7 @@ def _check(index: Mapping[str, Any]) -> None:
         all(_integer(size) and _integer(at) for size, at in index["source_files"].values()),
         "source_files",
     )
+    _need(all(_text(note) for note in index.get("notes", [])), "notes")
     for problem in index["bad_trials"]:
         _need(
             _text(problem["file"]) and _text(problem["message"]) and len(problem) == 4, "bad_trials"

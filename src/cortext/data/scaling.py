@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cortext.data.outliers import LEAST_JUDGED, Judged, Outliers, Range, judged
+from cortext.data.outliers import LEAST_JUDGED, FlatFeatures, Judged, Outliers, Range, judged
 from cortext.errors import DataError
 
 MIN_SD = 1e-6
@@ -136,7 +136,7 @@ class RollingZScore:
     to its last whole `BLOCK_BINS`; and the statistics that the block began with (warm start), which
     count as `least_bins` bins. The last are those of the block before, or given ones. Until
     `least_bins` bins are known (cold start), every bin is scored against all bins up to itself. A
-    constant feature gives 0.
+    constant feature gives 0, and so does one that stands still (`outliers.FlatFeatures`).
 
     A value farther than `outliers.FAR` deviations from the mean counts as that far, unless `RECURS`
     of the utterances had values as far out. A bin in which many features are that far out counts
@@ -177,6 +177,7 @@ class RollingZScore:
         self._usual = UsualDistances(n_features, window_utterances)
         self._left_out: deque[tuple[Moments, int]] = deque(maxlen=RECURS)
         self._cold: deque[np.ndarray] = deque(maxlen=window_utterances)
+        self._flat = FlatFeatures(n_features)
         self._nothing = self._warm = Moments(0, np.zeros(n_features), np.zeros(n_features))
         self._before = sum(self._utterances, self._warm)
         self._pending_TC = np.empty((BLOCK_BINS, n_features), dtype=np.float32)
@@ -186,6 +187,11 @@ class RollingZScore:
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Mean and standard deviation in force, float64 [C] each; None until enough is known."""
         return (self._known.mean_C.copy(), self._known.std_C.copy()) if self._is_known else None
+
+    @property
+    def flat_C(self) -> np.ndarray:
+        """Features that stand still in the latest bin, bool [C]."""
+        return self._flat.flat_C
 
     def start_block(
         self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
@@ -225,7 +231,7 @@ class RollingZScore:
             else:
                 until = first + 1
                 self._add(x_TC[first:until])
-                z_TC[first] = self._normalised(x_TC[first])
+                z_TC[first:until] = self._normalised(x_TC[first:until])
             first = until
         return z_TC
 
@@ -337,10 +343,14 @@ class RollingZScore:
         self.n_changes += 1
 
     def _normalised(self, x_TC: np.ndarray) -> np.ndarray:
-        z_TC: np.ndarray = x_TC - self._known.mean_C
-        z_TC *= self._known.scale_C
+        known = self._known
+        z_TC: np.ndarray = x_TC - known.mean_C
+        z_TC *= known.scale_C
         np.minimum(z_TC, self.limit, out=z_TC)
         np.maximum(z_TC, -self.limit, out=z_TC)
+        flat_TC = self._flat.push(x_TC, known.mean_C, known.std_C)
+        if flat_TC is not None:
+            z_TC[flat_TC] = 0
         return z_TC
 
 
@@ -384,10 +394,17 @@ def trial_moments(x_TC: np.ndarray) -> tuple[Moments, Outliers]:
     outliers = Outliers()
     if len(x_TC) < LEAST_JUDGED:
         return Moments.of(x_TC), outliers
-    found = judged(x_TC, Range.found(x_TC), to_centre=True)
-    outliers.add(found, 0)
-    nothing = Moments(0, *np.zeros((2, x_TC.shape[1])))
-    return _moments(found, nothing), outliers
+    range_ = Range.found(x_TC)
+    counted, is_clean = [], True
+    for first in range(0, len(x_TC), LEAST_BINS):  # a piece at a time: float64 takes memory
+        found = judged(x_TC[first : first + LEAST_BINS], range_, to_centre=True)
+        outliers.add(found, first)
+        counted.append(found.counted_KC)
+        is_clean = is_clean and found.is_clean
+    counted_KC = x_TC if is_clean else np.concatenate(counted)
+    if not len(counted_KC):
+        return Moments(0, *np.zeros((2, x_TC.shape[1]))), outliers
+    return Moments.of(counted_KC), outliers
 
 
 def by_bin(n_features: int, start: Iterable[Moments] = ()) -> RollingZScore:

@@ -85,6 +85,8 @@ class ModelCard:
     """Features of the recordings: `z-scored`, or `raw` ones that become rolling z-scores."""
     participant: str | None = None
     """Name of the participant, where the recordings state it."""
+    feature_range: dict[str, float] | None = None
+    """Usual size of the raw features that it was trained on (`conventions.FeatureRange`)."""
 
     def __post_init__(self) -> None:
         check_sessions(self.sessions)
@@ -144,7 +146,14 @@ class ModelCard:
         return json.dumps(mapping, indent=2).encode()
 
 
-_OF_RECORDINGS = ("language", "bin_ms", "normalised", "features", "participant")
+_OF_RECORDINGS = (
+    "language",
+    "bin_ms",
+    "normalised",
+    "features",
+    "participant",
+    "feature_range",
+)
 """Fields that are conventions of the recordings, beside the inventory."""
 _DEFAULTS = {field.name: field.default for field in fields(ModelCard)}
 _LATER_INPUTS: dict[str, Any] = {"input_network": {"day_layer": "softsign", "read_in": None}}

@@ -85,7 +85,8 @@ class Setup:
     def identity(self) -> dict[str, Any]:
         """Return the properties of the data that must be the same when the run is resumed."""
         data = self.data
-        conventions = replace(data.conventions, normalised=None).to_json()
+        compared = replace(data.conventions, normalised=None, feature_range=None)
+        conventions = compared.to_json()
         return {
             **({"conventions": conventions} if conventions else {}),
             "sessions": list(self.model.sessions),

@@ -39,7 +39,7 @@ from cortext.data.readers.recording import (
 from cortext.data.readers.source_files import file_faults
 from cortext.data.readers.survey import Survey
 from cortext.data.rebin import rebin
-from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin
+from cortext.data.scaling import ROLLING_TRIALS, Moments, by_bin, trial_moments
 from cortext.data.session_files import check_texts, write_session
 from cortext.data.trial import SPLITS, Trial, make_trial
 from cortext.errors import ConfigError, CortextError, DataError, TextError, nearest, shown
@@ -335,7 +335,8 @@ class _Import:
                 trial.phoneme_ids, trial.n_bins, patch=patch, inventory=conventions.inventory
             )
         self.n_features = trial.features_TC.shape[1]
-        return _Ready(trial, block.split, source, Moments.of(trial.features_TC))
+        moments, _ = trial_moments(trial.features_TC)  # an artefact does not flatten the others
+        return _Ready(trial, block.split, source, moments)
 
     def _features(
         self, contents: Contents, trial: RecordedTrial, absent_C: np.ndarray | None

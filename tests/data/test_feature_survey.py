@@ -1,0 +1,109 @@
+"""Notes on features: another range, outliers, features that stand still."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cortext.data import pack, write_session
+from cortext.data.conventions import Conventions, FeatureRange
+from cortext.data.feature_survey import FeatureSurvey
+from cortext.data.inspect import inspect
+from cortext.data.trial import make_trial
+
+RAW = Conventions(features="raw")
+DAYS = ("lab.2026.03.02", "lab.2026.03.03", "lab.2026.03.09")
+
+
+def trials(conventions, spoil=lambda day, number, x_TC: x_TC):
+    """Return five trials of each day: counts of raw recordings, or z-scores."""
+    rng = np.random.default_rng(2)
+    found = []
+    for day in DAYS:
+        for number in range(5):
+            counts_TC = rng.poisson(2, (80, 16)).astype(np.float32)
+            x_TC = counts_TC if conventions.features == "raw" else (counts_TC - 2) / np.sqrt(2)
+            x_TC = spoil(day, number, x_TC.copy())
+            found.append(make_trial(x_TC, day, 1, number, "go", conventions=conventions))
+    return found
+
+
+def notes(conventions, spoil=lambda day, number, x_TC: x_TC):
+    survey = FeatureSurvey()
+    for trial in trials(conventions, spoil):
+        survey.add(trial)
+    return survey.notes(conventions.features)
+
+
+def one_bin(day, number, x_TC):
+    if (day, number) == (DAYS[1], 3):
+        x_TC[7] = 1e6
+        x_TC[9, 4] = 1e6
+    return x_TC
+
+
+def flat(day, number, x_TC):
+    x_TC[:, 5] = 3.5
+    return x_TC
+
+
+@pytest.mark.parametrize("conventions", [RAW, Conventions()])
+def test_usual_features_have_no_notes(conventions):
+    assert notes(conventions) == []
+
+
+@pytest.mark.parametrize("conventions", [RAW, Conventions()])
+def test_an_outlier_is_counted_and_named_with_its_place(conventions):
+    (note,) = notes(conventions, one_bin)
+    assert note.startswith(
+        "1 bin with many features far out, 1 value far out in feature 4, the first at"
+    )
+    assert f"{DAYS[1]}" in note
+    assert "bin 7" in note
+
+
+@pytest.mark.parametrize("conventions", [RAW, Conventions()])
+def test_a_feature_that_stands_still_is_named_with_the_keys_that_leave_it_out(conventions):
+    (note,) = notes(conventions, flat)
+    assert note.startswith("feature 5: one value throughout, in 3 of 3 sessions")
+    assert "dataset.feature_subset" in note
+    assert "columns:" in note
+
+
+@pytest.mark.parametrize(
+    ("conventions", "spoil", "words"),
+    [
+        (RAW, lambda day, n, x: x * 1000 if day == DAYS[2] else x, "features of another range"),
+        (Conventions(), lambda day, n, x: x * 1000, "features are no z-scores in 3 of 3"),
+        (Conventions(), lambda day, n, x: x * 5e-4, "features are no z-scores in 3 of 3"),
+        (Conventions(), lambda day, n, x: x * 1.4 + 2, "no value is below 0"),
+        (RAW, lambda day, n, x: (x - 2) / np.sqrt(2), "raw features look like z-scores"),
+    ],
+    ids=["a day x1000", "x1000", "flattened", "counts", "z-scores"],
+)
+def test_features_of_another_range_are_named_with_both_ranges(conventions, spoil, words):
+    (note,) = notes(conventions, spoil)
+    assert words in note
+    assert note.count("deviation") >= 1
+
+
+def test_pack_and_inspect_show_the_notes_and_the_index_keeps_them(tmp_path):
+    recorded = trials(RAW, one_bin)
+    for day in DAYS:
+        own = [trial for trial in recorded if trial.session == day]
+        write_session(tmp_path / "raw" / day / "data_train.hdf5", own)
+    packed = pack(tmp_path / "raw", tmp_path / "packed")
+    (note,) = packed.notes
+    assert note.startswith("1 bin with many features far out")
+    assert f"note: {note}" in str(inspect(tmp_path / "raw"))
+    assert f"note: {note}" in str(inspect(tmp_path / "packed"))
+    found = packed.conventions.feature_range
+    assert (found.mean, found.sd) == (pytest.approx(2, rel=0.05), pytest.approx(1.41, rel=0.05))
+    assert found.lowest == 0
+
+
+def test_conventions_and_cards_keep_a_range_and_do_without_one():
+    known = replace(RAW, feature_range=FeatureRange(0.8, 0.9, 2.0, 0.0))
+    assert Conventions.from_json(known.to_json()) == known
+    assert known.difference(RAW) is None
+    assert Conventions.from_json(RAW.to_json()).feature_range is None
